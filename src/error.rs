@@ -1,0 +1,317 @@
+//! What can go wrong, as outcomes a caller acts on differently.
+
+use std::{fmt, io};
+
+use redis::{ErrorKind, RedisError};
+
+use crate::token::Token;
+
+/// The result of everything in the lock core.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// One variant for each thing a caller does differently.
+///
+/// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable* ([`Error::Redis`],
+/// [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No variant prints a token or a password.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else had the lock, or kept changing it, for as long as we tried. Nothing was done.
+    Contended {
+        /// The function that gave up.
+        operation: &'static str,
+        /// The lock or key it was about.
+        lock: String,
+    },
+    /// The lock was ours and is not any more. Nothing was written.
+    Lost {
+        /// The function that found out.
+        operation: &'static str,
+        /// The lock it was about.
+        lock: String,
+    },
+    /// The command was sent and no answer came: it may have happened.
+    ///
+    /// Of an acquire, [`Error::token`] gives the token that may hold the lock: release it on another connection.
+    Unknown {
+        /// The function that was cut off.
+        operation: &'static str,
+        /// The lock or key it was about.
+        lock: String,
+        /// Of an acquire, the token that was sent.
+        token: Option<Token>,
+        /// What ended the conversation.
+        source: RedisError,
+    },
+    /// The server refused, or was not reached: it did not happen.
+    Redis {
+        /// The function that was refused.
+        operation: &'static str,
+        /// The lock or key it was about.
+        lock: String,
+        /// The server's words.
+        source: RedisError,
+    },
+    /// A command inside `EXEC` was refused and the others were applied: Redis does not roll back.
+    Partial {
+        /// The function whose transaction it was.
+        operation: &'static str,
+        /// The lock or key it was about.
+        lock: String,
+        /// The first refusal.
+        source: RedisError,
+    },
+    /// It happened, but the answer is not of the type that was asked for.
+    Reply {
+        /// The function whose answer it was.
+        operation: &'static str,
+        /// The lock or key it was about.
+        lock: String,
+        /// What did not fit.
+        source: RedisError,
+    },
+    /// A key holds something that this operation does not understand. Nothing was changed.
+    WrongKind {
+        /// The function that met it.
+        operation: &'static str,
+        /// The lock or key it was about.
+        lock: String,
+        /// What was found there.
+        found: String,
+    },
+    /// An argument that cannot be used. Nothing was sent.
+    Invalid {
+        /// Which argument.
+        argument: &'static str,
+        /// What it has to be.
+        reason: String,
+    },
+    /// The server is older than this library supports: Redis 6.2 or Valkey 7.2.
+    TooOld {
+        /// What gave it away: a version, or the command that it does not know.
+        found: String,
+    },
+    /// The pool had no connection to lend in time.
+    Pool {
+        /// Why: the server cannot be reached, or all connections are lent.
+        reason: String,
+        /// The last attempt to connect, if one failed.
+        source: Option<RedisError>,
+    },
+    /// A thread could not be started.
+    Thread {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The token that may hold the lock after an acquire whose outcome is unknown.
+    ///
+    /// ```
+    /// # fn clean_up(pool: &leasehold::Pool, error: &leasehold::Error) -> leasehold::Result<()> {
+    /// if let Some(token) = error.token() {
+    ///     let mut another = pool.get()?;
+    ///     leasehold::release_lock(&mut another, "report", token)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn token(&self) -> Option<&Token> {
+        match self {
+            Self::Unknown { token, .. } => token.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn invalid(argument: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid {
+            argument,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contended { operation, lock } => {
+                write!(
+                    f,
+                    "{operation} on `{lock}`: somebody else was faster for the whole time"
+                )
+            }
+            Self::Lost { operation, lock } => {
+                write!(f, "{operation} on `{lock}`: the lock is not ours any more")
+            }
+            Self::Unknown {
+                operation, lock, ..
+            } => {
+                write!(
+                    f,
+                    "{operation} on `{lock}`: no answer came, it may have happened"
+                )
+            }
+            Self::Redis {
+                operation, lock, ..
+            } => write!(f, "{operation} on `{lock}`: it did not happen"),
+            Self::Partial {
+                operation, lock, ..
+            } => {
+                write!(
+                    f,
+                    "{operation} on `{lock}`: a command was refused, the others of its transaction ran"
+                )
+            }
+            Self::Reply {
+                operation, lock, ..
+            } => {
+                write!(
+                    f,
+                    "{operation} on `{lock}`: it happened, but the answer has another type"
+                )
+            }
+            Self::WrongKind {
+                operation,
+                lock,
+                found,
+            } => write!(f, "{operation} on `{lock}`: found {found}"),
+            Self::Invalid { argument, reason } => write!(f, "invalid {argument}: {reason}"),
+            Self::TooOld { found } => {
+                write!(
+                    f,
+                    "the server is too old ({found}): it has to be Redis 6.2 or Valkey 7.2, or newer"
+                )
+            }
+            Self::Pool { reason, .. } => write!(f, "no connection from the pool: {reason}"),
+            Self::Thread { .. } => f.write_str("could not start a thread"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unknown { source, .. }
+            | Self::Redis { source, .. }
+            | Self::Partial { source, .. }
+            | Self::Reply { source, .. }
+            | Self::Pool {
+                source: Some(source),
+                ..
+            } => Some(source),
+            Self::Thread { source } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Which function is at work on which lock: what every error of a conversation names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) lock: &'a str,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(name: &'static str, lock: &'a str) -> Self {
+        Self { name, lock }
+    }
+
+    pub(crate) fn contended(self) -> Error {
+        Error::Contended {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+        }
+    }
+
+    pub(crate) fn lost(self) -> Error {
+        Error::Lost {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+        }
+    }
+
+    pub(crate) fn wrong_kind(self, found: impl Into<String>) -> Error {
+        Error::WrongKind {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            found: found.into(),
+        }
+    }
+
+    pub(crate) fn partial(self, source: RedisError) -> Error {
+        Error::Partial {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            source: without_arguments(source),
+        }
+    }
+
+    /// It ran, but its answer cannot be read. What the answer was is not repeated: it may be a token.
+    pub(crate) fn unreadable(self) -> Error {
+        let source =
+            RedisError::from((ErrorKind::UnexpectedReturnType, "an answer of another type"));
+        Error::Reply {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            source,
+        }
+    }
+
+    /// The failure of a conversation that changed nothing on the server.
+    pub(crate) fn failed(self, source: RedisError) -> Error {
+        if is_wrong_type(&source) {
+            return self.wrong_kind("a key that holds another type");
+        }
+        Error::Redis {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            source: without_arguments(source),
+        }
+    }
+
+    /// The failure of a command that may have been executed before the conversation ended.
+    pub(crate) fn unanswered(self, token: Option<&Token>, source: RedisError) -> Error {
+        match source.kind() {
+            ErrorKind::Io => self.unknown(token, source),
+            // What could not be read is not repeated: it may be a token.
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.unknown(
+                token,
+                (ErrorKind::Parse, "the answer makes no sense").into(),
+            ),
+            _ => self.failed(source),
+        }
+    }
+
+    /// It may have happened.
+    pub(crate) fn unknown(self, token: Option<&Token>, source: RedisError) -> Error {
+        let (operation, lock) = (self.name, self.lock.to_owned());
+        Error::Unknown {
+            operation,
+            lock,
+            token: token.cloned(),
+            source: without_arguments(source),
+        }
+    }
+}
+
+/// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in its text.
+pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
+    error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
+}
+
+fn message(error: &RedisError) -> &str {
+    error.detail().unwrap_or_default()
+}
+
+/// The server repeats the arguments of a command that it does not know, and one of them may be a token.
+fn without_arguments(error: RedisError) -> RedisError {
+    match message(&error).split_once(", with args beginning with") {
+        Some((before, _)) => {
+            RedisError::from((error.kind(), "the server refused", before.to_owned()))
+        }
+        None => error,
+    }
+}

@@ -1,0 +1,142 @@
+//! What listing and purchasing share: the lock around them, and numbers as the book stores them.
+
+use std::time::Duration;
+
+use redis::{Connection, Pipeline, Value};
+
+use super::offer::MAX_PRICE;
+use crate::{
+    Error, Result,
+    error::Operation,
+    recipes::simple::{acquire_lock_with_timeout, release_lock},
+    token::Token,
+    transaction::{Watched, watch},
+};
+
+/// The lock of the Jedis article: one for the whole market.
+pub(super) const MARKET_LOCK: &str = "market";
+
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// No user's funds may pass 2^62, so that purchases at one moment cannot overflow 2^63 together.
+const MAX_FUNDS: i64 = 1 << 62;
+
+/// What was decided on what was read: this outcome, and these commands for it.
+pub(super) struct Decision<T> {
+    pub(super) outcome: T,
+    /// Nothing is written for a refusal.
+    pub(super) writes: Option<Pipeline>,
+}
+
+/// A lock that a trade holds.
+pub(super) struct Held<'a> {
+    operation: Operation<'a>,
+    key: String,
+    token: Token,
+}
+
+impl Held<'_> {
+    /// Watches the lock and the keys, and reads, in one round trip.
+    ///
+    /// # Errors
+    /// `Lost` if the lock is not ours any more.
+    pub(super) fn watch<'c>(
+        &self,
+        conn: &'c mut Connection,
+        keys: &[&str],
+        reads: &Pipeline,
+    ) -> Result<(Watched<'c, '_>, Vec<Value>)> {
+        let mut keys = keys.to_vec();
+        keys.push(&self.key);
+        let mut reads = reads.clone();
+        reads.cmd("GET").arg(&self.key);
+        let (watched, mut values) = watch(conn, self.operation, &keys, &reads)?;
+        if self.token.is_value(values.pop().as_ref()) {
+            Ok((watched, values))
+        } else {
+            Err(self.operation.lost())
+        }
+    }
+
+    /// Writes what was decided and gives the lock back, in one transaction. False if a watched key has changed.
+    pub(super) fn commit<T>(
+        &self,
+        watched: Watched<'_, '_>,
+        decision: &Decision<T>,
+    ) -> Result<bool> {
+        let mut writes = decision.writes.clone().unwrap_or_default();
+        writes.cmd("DEL").arg(&self.key);
+        Ok(watched.commit(&writes)?.is_some())
+    }
+}
+
+/// The book's `try … finally`: takes the lock, attempts the trade until nothing came between, and lets go.
+///
+/// `None` if the lock was not got in time. An attempt that commits has let go of the lock already.
+pub(super) fn with_lock<T>(
+    conn: &mut Connection,
+    operation: Operation<'_>,
+    mut attempt: impl FnMut(&mut Connection, &Held<'_>, u32) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let Some(token) =
+        acquire_lock_with_timeout(conn, operation.lock, ACQUIRE_TIMEOUT, LOCK_TIMEOUT)?
+    else {
+        return Ok(None);
+    };
+    let held = Held {
+        operation,
+        key: format!("lock:{}", operation.lock),
+        token,
+    };
+    let mut retries = 0;
+    // Ends at the latest with the lease, when the attempt finds the lock lost.
+    let result = loop {
+        match attempt(conn, &held, retries) {
+            Ok(None) => retries += 1,
+            Ok(Some(outcome)) => break Ok(Some(outcome)),
+            Err(error) => break Err(error),
+        }
+    };
+    if matches!(
+        result,
+        Err(Error::WrongKind { .. } | Error::Redis { .. } | Error::Partial { .. })
+    ) {
+        // What went wrong is the answer; a lock that cannot be given back ends by itself.
+        let _ = release_lock(conn, operation.lock, &held.token);
+    }
+    result
+}
+
+/// A price as the market's score holds it.
+pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u64>> {
+    let text = match score {
+        Value::Nil => return Ok(None),
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Double(score) => score.to_string(),
+        _ => return Err(operation.unreadable()),
+    };
+    match text.parse() {
+        Ok(price) if price <= MAX_PRICE => Ok(Some(price)),
+        _ => Err(operation.wrong_kind(format!(
+            "the price {text}, which is no whole number from 0 to 2^53"
+        ))),
+    }
+}
+
+/// A user's funds, 0 if there are none, and only as `HINCRBY` takes them.
+pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Result<i64> {
+    let Value::BulkString(bytes) = field else {
+        return if *field == Value::Nil {
+            Ok(0)
+        } else {
+            Err(operation.unreadable())
+        };
+    };
+    let text = String::from_utf8_lossy(bytes);
+    match text.parse::<i64>() {
+        Ok(funds) if funds.to_string() == text && funds <= MAX_FUNDS => Ok(funds),
+        _ => Err(operation.wrong_kind(format!(
+            "funds at `{key}` that are no whole number up to 2^62"
+        ))),
+    }
+}

@@ -1,0 +1,118 @@
+//! A lock's name and the key it stands for.
+
+use crate::{Error, Result};
+
+/// What the book puts before a lock's name.
+const PREFIX: &str = "lock:";
+const MAX_BYTES: usize = 512;
+/// The end of the keys that stand beside a lock: no lock's own key may look like one.
+const COMPANION: &str = ":lease";
+
+/// A checked lock name and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LockName {
+    key: String,
+}
+
+impl LockName {
+    /// # Errors
+    /// [`Error::Invalid`] if two names could share a key, or a lock and what stands beside it could fall into different
+    /// hash slots: an empty name, one of more than 512 bytes, one that ends in `:lease`, or braces other than one
+    /// non-empty `{tag}`.
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        if name.is_empty() || name.len() > MAX_BYTES {
+            return Err(Error::invalid(
+                "lock name",
+                format!("it has to have 1 to {MAX_BYTES} bytes"),
+            ));
+        }
+        if name.ends_with(COMPANION) {
+            return Err(Error::invalid(
+                "lock name",
+                format!("it may not end in `{COMPANION}`"),
+            ));
+        }
+        if !braces_are_one_tag(name) {
+            return Err(Error::invalid(
+                "lock name",
+                "braces may only enclose one non-empty {tag}",
+            ));
+        }
+        Ok(Self {
+            key: format!("{PREFIX}{name}"),
+        })
+    }
+
+    /// The key of the lock: `lock:` and the name, as in the book.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// No braces at all, or one `{` before one `}` with something between them.
+fn braces_are_one_tag(name: &str) -> bool {
+    match (name.find('{'), name.rfind('}')) {
+        (None, None) => true,
+        (Some(open), Some(close)) => {
+            open + 1 < close && name.rfind('{') == Some(open) && name.find('}') == Some(close)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn is_valid(name: &str) -> bool {
+        LockName::new(name).is_ok()
+    }
+
+    #[test]
+    fn names_that_are_refused() {
+        for name in [
+            "", "a:lease", "{", "}", "{}", "a{}b", "}a{", "{a}{b}", "{a", "a}", "{a}}", "{{a}",
+        ] {
+            assert!(!is_valid(name), "{name}");
+        }
+        assert!(!is_valid(&"x".repeat(513)));
+    }
+
+    #[test]
+    fn names_that_are_taken_and_their_keys() {
+        for name in [
+            "a",
+            "lease",
+            "market:ItemA.4",
+            "{shop}:report",
+            "a b\r\n\0",
+            "名前",
+            "lock:lock",
+        ] {
+            assert_eq!(LockName::new(name).unwrap().key(), format!("lock:{name}"));
+        }
+        assert!(is_valid(&"x".repeat(512)));
+    }
+
+    proptest! {
+        #[test]
+        fn two_names_never_share_a_key(names in proptest::collection::vec("[ab{}:.]{0,6}(:lease)?", 2..40)) {
+            let mut names_by_key = HashMap::new();
+            for name in names {
+                if let Ok(lock) = LockName::new(&name) {
+                    let earlier = names_by_key.insert(lock.key().to_owned(), name.clone());
+                    prop_assert!(earlier.is_none_or(|earlier| earlier == name));
+                }
+            }
+        }
+
+        #[test]
+        fn any_text_is_taken_or_refused(name in any::<String>()) {
+            let _ = LockName::new(&name);
+        }
+    }
+}

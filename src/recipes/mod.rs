@@ -1,0 +1,3 @@
+//! What each kind of lock does on the server, as plain functions on one connection.
+
+pub mod simple;

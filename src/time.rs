@@ -1,0 +1,162 @@
+//! The only place that reads a clock: deadlines, pauses, and the way from a `Duration` to Redis' milliseconds.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use uuid::Uuid;
+
+use crate::{Error, Result};
+
+/// The longest lease that is taken for one.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// A moment on the monotonic clock, computed once and used through every retry; or never.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// A wait too long for the clock to hold is a wait without an end.
+    pub(crate) fn after(wait: Duration) -> Self {
+        Self(now().checked_add(wait))
+    }
+
+    pub(crate) fn remaining(self) -> Duration {
+        self.0
+            .map_or(Duration::MAX, |end| end.saturating_duration_since(now()))
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.remaining().is_zero()
+    }
+}
+
+/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened by up to a half at random so that waiters
+/// do not march in step.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    longest: Duration,
+    random: u64,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(1);
+    const LAST: Duration = Duration::from_millis(10);
+
+    pub(crate) fn new() -> Self {
+        let (high, low) = Uuid::new_v4().as_u64_pair();
+        Self {
+            longest: Self::FIRST,
+            random: high ^ low | 1,
+        }
+    }
+
+    /// Sleeps for the next pause, never past the deadline. False, at once, if the deadline has passed.
+    pub(crate) fn pause(&mut self, deadline: Deadline) -> bool {
+        let remaining = deadline.remaining();
+        if remaining.is_zero() {
+            return false;
+        }
+        thread::sleep(self.next_pause().min(remaining));
+        true
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let longest = self.longest;
+        self.longest = longest.saturating_mul(2).min(Self::LAST);
+        // Marsaglia's xorshift: spread, not secrecy.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let shorter_by = longest / 2 * u32::from(self.random.to_be_bytes()[0]) / 255;
+        longest.saturating_sub(shorter_by)
+    }
+}
+
+/// A lease as Redis' `PX` takes it: whole milliseconds, rounded up so that it never ends before it was asked to.
+///
+/// # Errors
+/// [`Error::Invalid`] unless it is between a millisecond and a day.
+pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u64> {
+    if lease < Duration::from_millis(1) || lease > MAX_LEASE {
+        return Err(Error::invalid(
+            argument,
+            "it has to be between 1 ms and 24 h",
+        ));
+    }
+    let millis = lease.as_nanos().div_ceil(1_000_000);
+    u64::try_from(millis)
+        .map_err(|_| Error::invalid(argument, "it has to be between 1 ms and 24 h"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_without_end_never_passes() {
+        let never = Deadline::after(Duration::MAX);
+        assert!(!never.has_passed());
+        assert_eq!(never.remaining(), Duration::MAX);
+    }
+
+    #[test]
+    fn a_wait_of_nothing_has_passed_and_pauses_not() {
+        let over = Deadline::after(Duration::ZERO);
+        assert!(over.has_passed());
+        assert!(!Backoff::new().pause(over));
+    }
+
+    #[test]
+    fn pauses_grow_to_ten_milliseconds_and_differ() {
+        let mut backoff = Backoff::new();
+        let pauses: Vec<_> = (0..64).map(|_| backoff.next_pause()).collect();
+        assert!(pauses[0] >= Duration::from_micros(500) && pauses[0] <= Backoff::FIRST);
+        assert!(pauses.iter().all(|pause| *pause <= Backoff::LAST));
+        assert!(pauses[8..].iter().all(|pause| *pause >= Backoff::LAST / 2));
+        assert!(pauses[8..].iter().any(|pause| *pause != pauses[8]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_lease_is_rounded_up_or_refused(nanos in prop_oneof![0_u64..5_000_000, any::<u64>()]) {
+            let lease = Duration::from_nanos(nanos);
+            match lease_millis("lease", lease) {
+                Ok(millis) => {
+                    let sent = Duration::from_millis(millis);
+                    prop_assert!(sent >= lease && sent < lease + Duration::from_millis(1));
+                }
+                Err(_) => prop_assert!(lease < Duration::from_millis(1) || lease > MAX_LEASE),
+            }
+        }
+
+        #[test]
+        fn no_wait_overflows(seconds in any::<u64>(), nanos in 0_u32..1_000_000_000) {
+            let wait = Duration::new(seconds, nanos);
+            prop_assert!(Deadline::after(wait).remaining() >= wait.saturating_sub(Duration::from_secs(60)));
+        }
+    }
+
+    #[test]
+    fn the_shortest_and_the_longest_lease() {
+        assert!(lease_millis("lease", Duration::ZERO).is_err());
+        assert!(lease_millis("lease", Duration::from_nanos(1)).is_err());
+        assert!(lease_millis("lease", Duration::MAX).is_err());
+        assert_eq!(
+            lease_millis("lease", Duration::from_millis(1)).ok(),
+            Some(1)
+        );
+        assert_eq!(
+            lease_millis("lease", Duration::from_micros(1_001)).ok(),
+            Some(2)
+        );
+        assert_eq!(lease_millis("lease", MAX_LEASE).ok(), Some(86_400_000));
+    }
+}

@@ -1,0 +1,137 @@
+//! `WATCH` … `MULTI` … `EXEC` in two round trips, and never a `WATCH` left behind.
+
+use redis::{Arg, Cmd, Connection, Pipeline, RedisError, Value};
+
+use crate::{
+    Error, Result,
+    error::{Operation, is_wrong_type},
+    exchange::exchange,
+};
+
+/// A connection on which keys are watched. Unless it commits, dropping it sends `UNWATCH`.
+pub(crate) struct Watched<'c, 'o> {
+    conn: &'c mut Connection,
+    operation: Operation<'o>,
+    armed: bool,
+}
+
+/// Watches the keys and reads in the same round trip, so that no write between the two goes unseen.
+///
+/// Returns one value for each read.
+///
+/// # Errors
+/// The first refusal, whether of the `WATCH` or of a read. Nothing is watched then.
+pub(crate) fn watch<'c, 'o>(
+    conn: &'c mut Connection,
+    operation: Operation<'o>,
+    keys: &[&str],
+    reads: &Pipeline,
+) -> Result<(Watched<'c, 'o>, Vec<Value>)> {
+    let mut pipeline = Pipeline::with_capacity(reads.len() + 1);
+    pipeline.cmd("WATCH").arg(keys);
+    add_all(&mut pipeline, reads);
+    let mut replies = exchange(conn, &pipeline)
+        .map_err(|error| operation.failed(error))?
+        .into_iter();
+
+    let watching = replies.next().map(Value::extract_error);
+    let watched = Watched {
+        conn,
+        operation,
+        armed: matches!(watching, Some(Ok(_))),
+    };
+    if let Some(Err(refusal)) = watching {
+        return Err(operation.failed(refusal));
+    }
+    let values: Vec<Value> = replies.collect();
+    for (value, read) in values.iter().zip(reads.cmd_iter()) {
+        if let Value::ServerError(refusal) = value {
+            return Err(read_refused(operation, read, refusal.clone().into()));
+        }
+    }
+    Ok((watched, values))
+}
+
+fn read_refused(operation: Operation<'_>, read: &Cmd, refusal: RedisError) -> Error {
+    match read.args_iter().nth(1) {
+        Some(Arg::Simple(key)) if is_wrong_type(&refusal) => operation.wrong_kind(format!(
+            "another type at `{}`",
+            String::from_utf8_lossy(key)
+        )),
+        _ => operation.failed(refusal),
+    }
+}
+
+impl Watched<'_, '_> {
+    /// Executes the commands in one transaction, if no watched key has changed since. `None`: one has, nothing was done.
+    ///
+    /// # Errors
+    /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no answer came.
+    pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
+        let mut pipeline = Pipeline::with_capacity(writes.len() + 2);
+        pipeline.cmd("MULTI");
+        add_all(&mut pipeline, writes);
+        pipeline.cmd("EXEC");
+        let exchanged = exchange(self.conn, &pipeline);
+        self.armed = false;
+        let mut replies = exchanged.map_err(|error| self.operation.unanswered(None, error))?;
+
+        let executed = replies.pop();
+        if let Some(Value::ServerError(_)) = replies.first() {
+            // Only an access list that forbids MULTI, but not what follows, gets here.
+            self.armed = true;
+            return Err(self.refused(replies));
+        }
+        match executed {
+            Some(Value::Nil) => Ok(None),
+            Some(Value::Array(results)) if results.iter().any(is_error) => {
+                Err(self.refused(results))
+            }
+            Some(Value::Array(results)) => Ok(Some(results)),
+            Some(Value::ServerError(aborted)) => {
+                let cause = replies.into_iter().find_map(into_error);
+                Err(self
+                    .operation
+                    .failed(cause.unwrap_or_else(|| aborted.into())))
+            }
+            _ => Err(self.operation.unreadable()),
+        }
+    }
+
+    /// What to say of commands of which some were refused: without roll-back, the others have happened.
+    fn refused(&self, results: Vec<Value>) -> Error {
+        let nothing_happened = results.iter().all(is_error);
+        match results.into_iter().find_map(into_error) {
+            Some(refusal) if nothing_happened => self.operation.failed(refusal),
+            Some(refusal) => self.operation.partial(refusal),
+            None => self.operation.unreadable(),
+        }
+    }
+}
+
+impl Drop for Watched<'_, '_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let mut pipeline = Pipeline::with_capacity(1);
+            pipeline.cmd("UNWATCH");
+            let _ = exchange(self.conn, &pipeline);
+        }
+    }
+}
+
+fn add_all(pipeline: &mut Pipeline, commands: &Pipeline) {
+    for command in commands.cmd_iter() {
+        pipeline.add_command(command.clone());
+    }
+}
+
+fn is_error(value: &Value) -> bool {
+    matches!(value, Value::ServerError(_))
+}
+
+fn into_error(value: Value) -> Option<RedisError> {
+    match value {
+        Value::ServerError(error) => Some(error.into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,188 @@
+//! A private redis-server or valkey-server from the PATH, on a free port, stopped when dropped.
+
+use std::{
+    env,
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+/// Names the binary to use instead of the one on the PATH.
+const BINARY: &str = "LEASEHOLD_REDIS_SERVER";
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// A server that is running.
+#[derive(Debug)]
+pub struct Server {
+    process: Child,
+    binary: String,
+    port: u16,
+    args: Vec<String>,
+    /// Deleted after the server has stopped.
+    directory: TempDir,
+}
+
+impl Server {
+    /// Starts one with the settings that suit a test: nothing saved, loopback only.
+    pub fn start() -> anyhow::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with further settings, such as `["--requirepass", "secret"]`.
+    pub fn start_with(args: &[&str]) -> anyhow::Result<Self> {
+        let binary = find_binary()?;
+        // Somebody else may take the free port before the server does: then it exits, and another port is tried.
+        for _ in 0..20 {
+            let port = free_port()?;
+            let directory = tempfile::tempdir()?;
+            let args = args.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let process = spawn(&binary, port, &args, &directory)?;
+            let binary = binary.clone();
+            let mut server = Self {
+                process,
+                binary,
+                port,
+                args,
+                directory,
+            };
+            if server.wait_until_ready()? {
+                return Ok(server);
+            }
+        }
+        bail!("{binary} does not start: run it by hand to see why")
+    }
+
+    /// `redis://127.0.0.1:PORT/`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A connection of its own, not through any pool, without time-outs.
+    pub fn connection(&self) -> anyhow::Result<redis::Connection> {
+        Ok(redis::Client::open(self.url())?.get_connection()?)
+    }
+
+    /// Lets it answer nothing until [`Server::thaw`]; connections stay open.
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.signal("STOP")
+    }
+
+    /// Lets it go on after [`Server::freeze`].
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.signal("CONT")
+    }
+
+    /// Kills it without a goodbye. [`Server::restart`] brings it back, empty, on the same port.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+
+    /// Starts it again on the same port after [`Server::kill`].
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.process = spawn(&self.binary, self.port, &self.args, &self.directory)?;
+        if !self.wait_until_ready()? {
+            bail!("{} does not start again on port {}", self.binary, self.port);
+        }
+        Ok(())
+    }
+
+    /// True once it answers, false if it has exited.
+    fn wait_until_ready(&mut self) -> anyhow::Result<bool> {
+        let started = Instant::now();
+        while started.elapsed() < START_LIMIT {
+            if self.process.try_wait()?.is_some() {
+                return Ok(false);
+            }
+            if answers(self.port) && self.process.try_wait()?.is_none() {
+                return Ok(true);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        bail!("{} did not answer within {START_LIMIT:?}", self.binary)
+    }
+
+    fn signal(&self, name: &str) -> anyhow::Result<()> {
+        let status = Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(self.process.id().to_string())
+            .status()?;
+        if !status.success() {
+            bail!("could not send SIG{name} to the server");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// The server to start, checked to be a real one: a crate installs a toy under the same name.
+pub fn find_binary() -> anyhow::Result<String> {
+    let candidates = match env::var(BINARY) {
+        Ok(named) => vec![named],
+        Err(_) => vec!["redis-server".to_owned(), "valkey-server".to_owned()],
+    };
+    candidates
+        .into_iter()
+        .find(|candidate| is_real(candidate))
+        .context("no redis-server or valkey-server on the PATH: run .ci/setup, or install the package redis-server, redis or valkey")
+}
+
+fn is_real(binary: &str) -> bool {
+    let Ok(output) = Command::new(binary).arg("--version").output() else {
+        return false;
+    };
+    let version = String::from_utf8_lossy(&output.stdout);
+    version.starts_with("Redis server v=") || version.starts_with("Valkey server v=")
+}
+
+fn spawn(binary: &str, port: u16, args: &[String], directory: &TempDir) -> anyhow::Result<Child> {
+    Command::new(binary)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--dir"])
+        .arg(directory.path())
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("could not start {binary}"))
+}
+
+/// Whether there is an answer to PING, if only that a password is wanted.
+fn answers(port: u16) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer)?;
+        std::io::Result::Ok(answer)
+    };
+    matches!(
+        ask().as_ref().map(<[u8; 5]>::as_slice),
+        Ok(b"+PONG" | b"-NOAU")
+    )
+}
