@@ -1,5 +1,39 @@
-//! leasehold
+//! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled connection.
+//!
+//! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock promises, what that rests
+//! on and what breaks it stands in `docs/guarantees.md`.
+//!
+//! # Contents
+//!
+//! | you want to | take |
+//! |---|---|
+//! | keep a job from running twice | [`acquire_lock_with_timeout`], [`release_lock`] |
+//! | write only while the lock is still yours | [`commit_while_held`] |
+//! | port the book's first lock, which has no end | [`acquire_lock`] |
+//! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
+//! | get a connection that times out and comes back clean | [`Pool`] |
+//! | know what went wrong | [`Error`] |
+//! | read how a lock works on the server | [`recipes`] |
+//!
+//! # A job that must not run twice
+//!
+//! ```no_run
+#![doc = include_str!("../examples/quick_start.rs")]
+//! ```
+//!
+//! # Connections
+//!
+//! The functions take a `&mut redis::Connection`: a `&mut` of what [`Pool::get`] lends, of what a
+//! `r2d2::Pool<redis::Client>` of your own lends, or a plain connection. They refuse a bare [`redis::Client`], which opens
+//! a connection for each command, so that a `WATCH` would protect nothing:
+//!
+//! ```compile_fail
+//! # use std::time::Duration;
+//! let mut client = leasehold::redis::Client::open("redis://127.0.0.1/").unwrap();
+//! leasehold::acquire_lock(&mut client, "report", Duration::from_secs(1));
+//! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
 mod connection;
 mod error;
 mod exchange;

@@ -23,10 +23,51 @@ const RELEASE_ATTEMPTS: u32 = 100;
 /// How often a commit is repeated while the lock is still ours.
 const COMMIT_ATTEMPTS: u32 = 8;
 
-/// Takes the book's lock, **which has no end**: if its holder dies it stays until somebody deletes it.
+/// Takes the book's lock, **which has no end**: if its holder dies, it stays until somebody deletes it.
+///
+/// Waits up to `acquire_timeout` for a lock that somebody else has, looking again after 1 to 10 ms (at random, so that
+/// waiters do not march in step). There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever.
+/// `Ok(None)`: somebody else had it all the time. For anything but a port of the book take
+/// [`acquire_lock_with_timeout`].
+///
+/// One round trip on a free lock, two at the first sight of one that is held, then one an attempt.
 ///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces other than one
+///   non-empty `{tag}`. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held, for ever, by [`Error::token`]. Release it with that
+///   token on another connection.
+/// - [`Error::WrongKind`]: the key is no string, so it is no lock of this kind.
+/// - [`Error::Redis`]: the server refused; the lock was not taken.
+///
+/// # Source
+/// `acquire_lock`, section 6.2.3 of the book; `acquireLock` of the Jedis article.
+///
+/// # Guarantees
+/// While the key `lock:NAME` holds the returned token, nobody who uses these functions, or the book's in any language,
+/// gets the lock. It survives its holder.
+///
+/// # Differences from the book
+/// - One `SET … NX` instead of `SETNX`, with the same effect.
+/// - A wait of nothing tries once; in the book it does not try at all.
+/// - The clock is monotonic, and no sleep passes the deadline. The Jedis article sleeps whole seconds.
+/// - A key of another type is an error, not a lock that is busy for ever.
+/// - An attempt whose answer was lost is repeated with the *same* token while the connection is open, so that a lock
+///   which was taken all the same is recognised.
+/// - A wait cannot be interrupted: give it a deadline. The article swallows the interrupt and then polls without a pause.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// if let Some(token) = leasehold::acquire_lock(&mut conn, "report", Duration::from_secs(10))? {
+///     // … nobody else writes the report now …
+///     leasehold::release_lock(&mut conn, "report", &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn acquire_lock(
     conn: &mut Connection,
     lock_name: &str,
@@ -39,8 +80,53 @@ pub fn acquire_lock(
 
 /// Takes a lock that ends by itself after `lock_timeout`, waiting up to `acquire_timeout` for it.
 ///
+/// The wait is that of [`acquire_lock`]. The lease starts when the server takes the lock, and is counted in
+/// milliseconds, rounded up. After it anybody may take the lock, whether its holder has finished or not: choose a lease
+/// longer than the work, and check what [`release_lock`] says, or write through [`commit_while_held`].
+///
+/// A lock without an end that is met on the way (its holder may be an [`acquire_lock`], or a program that died between
+/// `SETNX` and `EXPIRE`) is given the end `lock_timeout` from now, so that it does not stay for ever. An end that a lock
+/// has is never touched.
+///
+/// One round trip on a free lock, two at the first sight of one that is held, then one an attempt.
+///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// - [`Error::Invalid`]: the name, as for [`acquire_lock`], or a `lock_timeout` that is not between 1 ms and 24 h.
+///   Nothing was sent.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the lease ends.
+/// - [`Error::WrongKind`], [`Error::Redis`]: as for [`acquire_lock`].
+///
+/// # Source
+/// `acquire_lock_with_timeout`, section 6.2.5 of the book; `acquireLockWithTimeout` of the Jedis article.
+///
+/// # Guarantees
+/// On one server that loses no data, at most one holder at a time, judged by the server's clock, and a lock that is
+/// free at the latest `lock_timeout` after it was taken. Not that a holder notices that its lease has ended.
+///
+/// # Differences from the book
+/// - `SET … NX PX` in place of `SETNX` and `EXPIRE`: no crash comes between the two, so no lock is left without an end.
+/// - Milliseconds, not whole seconds. The book's Java rounds a lease under a second to `EXPIRE 0`, which deletes the key.
+/// - Giving an end to a lock without one is a single script: the lock cannot be released and taken by somebody else
+///   between the look and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the holder's.
+/// - The printed book renews any lock with less than half a second left (`not conn.ttl()`); the erratum and we do not.
+/// - All that differs for [`acquire_lock`].
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{acquire_lock_with_timeout, release_lock};
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// if let Some(token) = acquire_lock_with_timeout(&mut conn, "report", wait, lease)? {
+///     // … less than a minute of work …
+///     let was_ours_to_the_end = release_lock(&mut conn, "report", &token)?;
+///     assert!(was_ours_to_the_end);
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn acquire_lock_with_timeout(
     conn: &mut Connection,
     lock_name: &str,
@@ -53,10 +139,40 @@ pub fn acquire_lock_with_timeout(
     acquire(conn, operation, &lock, acquire_timeout, Some(lease))
 }
 
-/// Gives a lock back, if it is still ours.
+/// Gives a lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was deleted.
+///
+/// Waits for nothing but the server. Two round trips: `WATCH` and `GET`, then `MULTI`, `DEL`, `EXEC`. If somebody
+/// touches the lock in between (a waiter that gives it an end) it starts again, at most 100 times.
 ///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// - [`Error::Invalid`]: the name, as for [`acquire_lock`]. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came to the `EXEC`. Calling it again is safe; `Ok(false)` may then mean that the
+///   first call had released it.
+/// - [`Error::Contended`]: touched by others a hundred times over. It is still ours.
+/// - [`Error::WrongKind`], [`Error::Redis`]: the lock was not released.
+///
+/// # Source
+/// `release_lock`, section 6.2.3 of the book; `releaseLock` of the Jedis article.
+///
+/// # Guarantees
+/// Deletes the lock only while it holds our token. Leaves no `WATCH` on the connection if the server answers.
+///
+/// # Differences from the book
+/// - Two round trips instead of four or five, and a bound on the loop.
+/// - `false` also when the `DEL` found nothing to delete.
+/// - `UNWATCH` after every path that does not reach `EXEC`, errors included.
+///
+/// # Example
+/// ```no_run
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// // A token may come from another process, as text.
+/// let token = std::env::var("LOCK_TOKEN").unwrap_or_default().parse()?;
+/// let mut conn = pool.get()?;
+/// if !leasehold::release_lock(&mut conn, "report", &token)? {
+///     eprintln!("the lease had ended before the work did");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("release_lock", lock_name);
@@ -73,10 +189,47 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
     Err(operation.contended())
 }
 
-/// Executes a transaction only while the lock is still ours. Does not release it.
+/// Executes a transaction only while the lock is still ours. Does not release the lock.
+///
+/// `build` says what to write. It is called before anything is sent, and again if the commit has to be repeated, which
+/// it is, at most 8 times, when somebody touched the lock (a renewal, a waiter that gives it an end) and it is still
+/// ours. Waits for nothing but the server. Two round trips: `WATCH` and `GET`, then `MULTI`, the commands, `EXEC`.
+///
+/// The answer is that of the pipeline: a tuple or a `Vec` with one value a command, without those marked
+/// [`ignore`](redis::Pipeline::ignore). An empty pipeline asks whether the lock is still ours.
 ///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// - [`Error::Lost`]: the lock is not ours any more. Nothing was written.
+/// - [`Error::Invalid`]: the name, or a command that would end the transaction or change the connection (`MULTI`,
+///   `EXEC`, `WATCH`, `SUBSCRIBE`, `CLIENT`, …). Nothing was sent.
+/// - [`Error::Partial`]: a command was refused inside `EXEC` and the others were executed. Redis does not roll back.
+/// - [`Error::Unknown`]: no answer came to the `EXEC`. Either all was written or nothing.
+/// - [`Error::Reply`]: it was written, but the answers do not fit `T`.
+/// - [`Error::Contended`]: eight times somebody touched the lock. Nothing was written.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing was written.
+///
+/// # Source
+/// The book's callers never look whether they still hold the lock when they write (section 6.2.3 onwards); this is the
+/// `WATCH` of its `release_lock` put around the writes themselves.
+///
+/// # Guarantees
+/// The commands are executed at one moment at which the lock held our token, or not at all. They have to go to the
+/// server that keeps the lock: for any other resource use a fencing token.
+///
+/// # Differences from the book
+/// There is no such function in the book.
+///
+/// # Example
+/// ```no_run
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let token = leasehold::Token::random();
+/// let (edition,): (u64,) = leasehold::commit_while_held(&mut conn, "report", &token, |pipe| {
+///     pipe.set("report:text", "all is well").ignore();
+///     pipe.incr("report:editions", 1);
+/// })?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn commit_while_held<T: FromRedisValue>(
     conn: &mut Connection,
     lock_name: &str,
