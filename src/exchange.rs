@@ -9,22 +9,26 @@ use crate::time;
 /// How long each further reply of a silent server is waited for.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);
 
-/// Sends the pipeline and returns one value a command, errors of the server among them.
+/// Sends packed commands and returns one value for each, errors of the server among them.
 ///
 /// redis-rs waits a full read time-out for *each* missing reply of a pipeline, and panics in a debug build when the
 /// server refuses a `MULTI`. Here the first missing reply ends the wait.
 ///
 /// # Errors
 /// Only when the conversation broke off.
-pub(crate) fn exchange(conn: &mut Connection, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
-    conn.send_packed_command(&pipeline.get_packed_pipeline())?;
-    let mut replies = Vec::with_capacity(pipeline.len());
-    while replies.len() < pipeline.len() {
+pub(crate) fn exchange(
+    conn: &mut Connection,
+    packed: &[u8],
+    commands: usize,
+) -> RedisResult<Vec<Value>> {
+    conn.send_packed_command(packed)?;
+    let mut replies = Vec::with_capacity(commands);
+    while replies.len() < commands {
         let asked = time::now();
         match next_reply(conn) {
             Ok(reply) => replies.push(reply),
             Err(error) => {
-                let owed = pipeline.len() - replies.len() - 1;
+                let owed = commands - replies.len() - 1;
                 book_owed_replies(conn, owed, asked.elapsed(), &error);
                 return Err(error);
             }

@@ -27,10 +27,9 @@ pub(crate) fn watch<'c, 'o>(
     keys: &[&str],
     reads: &Pipeline,
 ) -> Result<(Watched<'c, 'o>, Vec<Value>)> {
-    let mut pipeline = Pipeline::with_capacity(reads.len() + 1);
-    pipeline.cmd("WATCH").arg(keys);
-    add_all(&mut pipeline, reads);
-    let mut replies = exchange(conn, &pipeline)
+    let mut packed = redis::cmd("WATCH").arg(keys).get_packed_command();
+    packed.extend(reads.get_packed_pipeline());
+    let mut replies = exchange(conn, &packed, reads.len() + 1)
         .map_err(|error| operation.failed(error))?
         .into_iter();
 
@@ -68,11 +67,7 @@ impl Watched<'_, '_> {
     /// # Errors
     /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no answer came.
     pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
-        let mut pipeline = Pipeline::with_capacity(writes.len() + 2);
-        pipeline.cmd("MULTI");
-        add_all(&mut pipeline, writes);
-        pipeline.cmd("EXEC");
-        let exchanged = exchange(self.conn, &pipeline);
+        let exchanged = exchange(self.conn, &in_transaction(writes), writes.len() + 2);
         self.armed = false;
         let mut replies = exchanged.map_err(|error| self.operation.unanswered(None, error))?;
 
@@ -112,17 +107,20 @@ impl Watched<'_, '_> {
 impl Drop for Watched<'_, '_> {
     fn drop(&mut self) {
         if self.armed {
-            let mut pipeline = Pipeline::with_capacity(1);
-            pipeline.cmd("UNWATCH");
-            let _ = exchange(self.conn, &pipeline);
+            let _ = redis::cmd("UNWATCH").exec(self.conn);
         }
     }
 }
 
-fn add_all(pipeline: &mut Pipeline, commands: &Pipeline) {
-    for command in commands.cmd_iter() {
-        pipeline.add_command(command.clone());
+/// The commands between `MULTI` and `EXEC`, where the pipeline does not bring these itself.
+fn in_transaction(writes: &Pipeline) -> Vec<u8> {
+    if writes.is_transaction() {
+        return writes.get_packed_pipeline();
     }
+    let mut packed = redis::cmd("MULTI").get_packed_command();
+    packed.extend(writes.get_packed_pipeline());
+    packed.extend(redis::cmd("EXEC").get_packed_command());
+    packed
 }
 
 fn is_error(value: &Value) -> bool {

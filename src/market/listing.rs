@@ -141,9 +141,9 @@ impl<'a> Goods<'a> {
             conn,
             operation,
             |conn: &mut Connection, held: &Held<'_>, retries| {
-                let (watched, values) = held.watch(conn, &[&self.inventory], &self.reads())?;
+                let (watched, values) = held.watch(conn, &[&self.inventory], self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
-                Ok(held.commit(watched, &decision)?.then_some(decision.outcome))
+                held.commit(watched, decision)
             },
         )?;
         Ok(listed.unwrap_or(Listing::Contended { retries: 0 }))

@@ -187,9 +187,9 @@ impl<'a> Sale<'a> {
                 // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases off the
                 // buyer's funds, and notices a lock that ended too soon.
                 let (watched, values) =
-                    held.watch(conn, &[&self.buyer, &self.inventory], &self.reads())?;
+                    held.watch(conn, &[&self.buyer, &self.inventory], self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
-                Ok(held.commit(watched, &decision)?.then_some(decision.outcome))
+                held.commit(watched, decision)
             },
         )?;
         Ok(bought.unwrap_or(Purchase::Contended { retries: 0 }))

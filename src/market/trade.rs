@@ -44,11 +44,9 @@ impl Held<'_> {
         &self,
         conn: &'c mut Connection,
         keys: &[&str],
-        reads: &Pipeline,
+        mut reads: Pipeline,
     ) -> Result<(Watched<'c, '_>, Vec<Value>)> {
-        let mut keys = keys.to_vec();
-        keys.push(&self.key);
-        let mut reads = reads.clone();
+        let keys = [&[self.key.as_str()], keys].concat();
         reads.cmd("GET").arg(&self.key);
         let (watched, mut values) = watch(conn, self.operation, &keys, &reads)?;
         if self.token.is_value(values.pop().as_ref()) {
@@ -58,15 +56,15 @@ impl Held<'_> {
         }
     }
 
-    /// Writes what was decided and gives the lock back, in one transaction. False if a watched key has changed.
+    /// Writes what was decided and gives the lock back, in one transaction. `None` if a watched key has changed.
     pub(super) fn commit<T>(
         &self,
         watched: Watched<'_, '_>,
-        decision: &Decision<T>,
-    ) -> Result<bool> {
-        let mut writes = decision.writes.clone().unwrap_or_default();
+        decision: Decision<T>,
+    ) -> Result<Option<T>> {
+        let mut writes = decision.writes.unwrap_or_default();
         writes.cmd("DEL").arg(&self.key);
-        Ok(watched.commit(&writes)?.is_some())
+        Ok(watched.commit(&writes)?.map(|_| decision.outcome))
     }
 }
 

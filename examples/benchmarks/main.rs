@@ -1,0 +1,119 @@
+//! How fast, as ratios to the same work written by hand, in one run: `cargo run --release --example benchmarks`.
+#![allow(clippy::print_stdout, reason = "a program that talks")]
+
+mod by_hand;
+mod measure;
+#[path = "../../tests/common/server.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared with the tests, which use more of it"
+)]
+mod server;
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use clap::Parser;
+use leasehold::{acquire_lock_with_timeout, market, purchase_item_with_lock, release_lock};
+use measure::{Comparison, Effort, Work, compare};
+use redis::Connection;
+
+/// Measures what docs/benchmarks.md reports.
+#[derive(Parser)]
+struct Options {
+    /// Rounds of each comparison; the medians are shown.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// Milliseconds of each of the two turns of a round.
+    #[arg(long, default_value_t = 300)]
+    turn_ms: u64,
+}
+
+const LEASE: Duration = Duration::from_secs(10);
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    let effort = Effort {
+        rounds: options.rounds,
+        turn: Duration::from_millis(options.turn_ms),
+    };
+    let server = server::Server::start()?;
+    let mut connections = (0..8)
+        .map(|_| server.connection())
+        .collect::<anyhow::Result<Vec<_>>>()?;
+
+    println!("{:<44} {:>9} {:>9} {:>7}", "", "ours/s", "hand/s", "ratio");
+    for threads in [1, 8] {
+        let compared = compare(
+            &mut connections[..threads],
+            effort,
+            &lock_and_unlock,
+            &lock_and_unlock_by_hand,
+        )?;
+        show(
+            &format!("acquire + release, {threads} thread(s)"),
+            &compared,
+        );
+    }
+    let compared = purchases(&mut connections[..1], effort)?;
+    show("purchase under an item lock / 7 round trips", &compared);
+    Ok(())
+}
+
+fn show(what: &str, compared: &Comparison) {
+    let Comparison {
+        ours_per_second,
+        reference_per_second,
+        ratio,
+    } = compared;
+    println!("{what:<44} {ours_per_second:>9.0} {reference_per_second:>9.0} {ratio:>7.2}");
+}
+
+fn lock_and_unlock(conn: &mut Connection, thread: usize) -> anyhow::Result<()> {
+    let name = format!("benchmark-{thread}");
+    let token = acquire_lock_with_timeout(conn, &name, Duration::ZERO, LEASE)?;
+    let token = token.ok_or_else(|| anyhow::anyhow!("the lock is held"))?;
+    anyhow::ensure!(release_lock(conn, &name, &token)?, "the lock is lost");
+    Ok(())
+}
+
+fn lock_and_unlock_by_hand(conn: &mut Connection, thread: usize) -> anyhow::Result<()> {
+    by_hand::lock_and_unlock(conn, &format!("lock:benchmark-{thread}"))
+}
+
+/// Both buy from one well-stocked market: each purchase takes the next item that was put up for sale.
+fn purchases(connections: &mut [Connection], effort: Effort) -> anyhow::Result<Comparison> {
+    const ITEMS: u64 = 400_000;
+    let Some(conn) = connections.first_mut() else {
+        anyhow::bail!("no connection")
+    };
+    redis::cmd("HSET")
+        .arg(market::user_key("buyer"))
+        .arg("funds")
+        .arg(ITEMS)
+        .exec(conn)?;
+    for first in (0..ITEMS).step_by(10_000) {
+        let mut add = redis::cmd("ZADD");
+        add.arg(market::MARKET);
+        for item in first..first + 10_000 {
+            add.arg(1).arg(format!("item{item}.seller"));
+        }
+        add.exec(conn)?;
+    }
+    let next = AtomicU64::new(0);
+    let ours = |conn: &mut Connection, _: usize| {
+        let item = format!("item{}", next.fetch_add(1, Ordering::Relaxed));
+        let bought = purchase_item_with_lock(conn, "buyer", &item, "seller", None)?;
+        anyhow::ensure!(bought.is_bought(), "{bought:?}");
+        Ok(())
+    };
+    let by_hand = |conn: &mut Connection, _: usize| {
+        let item = format!("item{}", next.fetch_add(1, Ordering::Relaxed));
+        by_hand::purchase_in_seven_round_trips(conn, "buyer", &item, "seller")
+    };
+    let (ours, by_hand): (Work<'_>, Work<'_>) = (&ours, &by_hand);
+    compare(connections, effort, ours, by_hand)
+}
