@@ -265,6 +265,11 @@ impl<'a> Operation<'a> {
         if is_wrong_type(&source) {
             return self.wrong_kind("a key that holds another type");
         }
+        match (source.code(), message(&source)) {
+            (Some("WRONGKIND"), found) => return self.wrong_kind(found),
+            (Some("INVALIDEND"), reason) => return Error::invalid("end", reason),
+            _ => {}
+        }
         Error::Redis {
             operation: self.name,
             lock: self.lock.to_owned(),

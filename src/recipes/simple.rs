@@ -3,17 +3,18 @@
 //! Section 6.2 of *Redis in Action*. The key is `lock:NAME`, its value the holder's token, as in the book's code in any
 //! language, so that a program on the book's functions and one on these exclude each other.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
+use super::wait::until_granted;
 use crate::{
     Error, Result,
     error::Operation,
     exchange::typed,
     name::LockName,
     script,
-    time::{Backoff, Deadline, lease_millis},
+    time::lease_millis,
     token::Token,
     transaction::{Watched, watch},
 };
@@ -252,7 +253,6 @@ pub fn commit_while_held<T: FromRedisValue>(
     Err(operation.contended())
 }
 
-/// The book's loop: attempt, sleep, attempt again until the deadline, with one token throughout.
 fn acquire(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -260,26 +260,14 @@ fn acquire(
     acquire_timeout: Duration,
     lease_millis: Option<u64>,
 ) -> Result<Option<Token>> {
-    let deadline = Deadline::after(acquire_timeout);
-    let mut backoff = Backoff::new();
     let token = Token::random();
-    let mut unanswered = false;
-    let mut answer = set_if_absent(conn, lock, &token, lease_millis);
-    if matches!(answer, Ok(false)) {
-        answer = script::acquire_simple(conn, lock, &token, lease_millis);
-    }
-    loop {
-        match answer {
-            Ok(true) => return Ok(Some(token)),
-            Ok(false) if !backoff.pause(deadline) => return Ok(None),
-            Ok(false) => unanswered = false,
-            // The connection may only be slow: the same token, sent again, finds out whether the lock is ours.
-            Err(error) if error.is_timeout() && !deadline.has_passed() => unanswered = true,
-            Err(error) if unanswered => return Err(operation.unknown(Some(&token), error)),
-            Err(error) => return Err(operation.unanswered(Some(&token), error)),
-        }
-        answer = script::acquire_simple(conn, lock, &token, lease_millis);
-    }
+    let mut first = true;
+    until_granted(operation, &token, acquire_timeout, || {
+        let ours = (mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?)
+            || script::acquire_simple(conn, lock, &token, lease_millis)?;
+        Ok(ours.then_some(()))
+    })
+    .map(|granted| granted.map(|()| token.clone()))
 }
 
 /// The book's `SETNX` and `EXPIRE` in one command, so that no crash can come between them.

@@ -1,0 +1,37 @@
+//! The book's loop, for every recipe: attempt, pause, attempt again until the deadline, with one token throughout.
+
+use std::time::Duration;
+
+use redis::RedisResult;
+
+use crate::{
+    Result,
+    error::Operation,
+    time::{Backoff, Deadline},
+    token::Token,
+};
+
+/// Attempts until one is granted; there is always one try. `None`: refused until the deadline.
+///
+/// An attempt has to be safe to repeat with the same token: one whose answer did not come in time is sent again while
+/// the connection is open, and finds out whether the lock is ours.
+pub(crate) fn until_granted<G>(
+    operation: Operation<'_>,
+    token: &Token,
+    acquire_timeout: Duration,
+    mut attempt: impl FnMut() -> RedisResult<Option<G>>,
+) -> Result<Option<G>> {
+    let deadline = Deadline::after(acquire_timeout);
+    let mut backoff = Backoff::new();
+    let mut unanswered = false;
+    loop {
+        match attempt() {
+            Ok(Some(grant)) => return Ok(Some(grant)),
+            Ok(None) if !backoff.pause(deadline) => return Ok(None),
+            Ok(None) => unanswered = false,
+            Err(error) if error.is_timeout() && !deadline.has_passed() => unanswered = true,
+            Err(error) if unanswered => return Err(operation.unknown(Some(token), error)),
+            Err(error) => return Err(operation.unanswered(Some(token), error)),
+        }
+    }
+}
