@@ -1,10 +1,13 @@
-//! What the tests share: real servers of their own.
+//! What the tests share: real servers of their own, and a proxy that counts and breaks what goes to one.
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "each test file uses a part of it"
 )]
 
+pub mod proxy;
 pub mod server;
 
+pub use proxy::Proxy;
 pub use server::Server;

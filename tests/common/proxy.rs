@@ -1,0 +1,219 @@
+//! A TCP proxy in front of a server: it counts round trips, lists commands and makes things go wrong at one of them.
+//!
+//! ```ignore
+//! let proxy = Proxy::in_front_of(&server)?;
+//! let mut conn = proxy.connection()?;
+//! proxy.at("EXEC").nth(2).cut_after();
+//! let (answer, traffic) = proxy.traffic_of(|| release_lock(&mut conn, "a", &token));
+//! assert!(proxy.happened());
+//! ```
+
+mod link;
+mod resp;
+
+use std::{
+    io, mem,
+    net::{Ipv4Addr, TcpListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use self::link::Shared;
+use super::Server;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What went through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bursts of commands, each sent when every earlier reply on its connection had been delivered.
+    pub round_trips: usize,
+    /// The upper-case names of the commands of all connections, in order.
+    pub commands: Vec<String>,
+}
+
+/// A proxy that runs until it is dropped, for any number of connections.
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Starts one on a free port.
+    pub fn in_front_of(server: &Server) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::new(Shared::new((Ipv4Addr::LOCALHOST, server.port()).into()));
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || accepting.accept_from(&listener));
+        Ok(Self { port, shared })
+    }
+
+    /// The port to connect to instead of the server's.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://127.0.0.1:PORT/`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// A connection through the proxy, without time-outs.
+    pub fn connection(&self) -> anyhow::Result<redis::Connection> {
+        Ok(redis::Client::open(self.url())?.get_connection()?)
+    }
+
+    /// Runs something and says what it sent.
+    pub fn traffic_of<T>(&self, run: impl FnOnce() -> T) -> (T, Traffic) {
+        *self.shared.traffic.lock() = Traffic::default();
+        let result = run();
+        (result, mem::take(&mut self.shared.traffic.lock()))
+    }
+
+    /// The next command of this (upper-case) name is where something will go wrong, once.
+    pub fn at(&self, command: &str) -> Point<'_> {
+        self.point(Some(command.to_owned()), 1)
+    }
+
+    /// The same for the n-th command from now on (1: the next), whatever its name.
+    pub fn at_command(&self, n: usize) -> Point<'_> {
+        self.point(None, n)
+    }
+
+    /// Whether everything asked for has gone wrong by now. Waits for it for up to five seconds.
+    pub fn happened(&self) -> bool {
+        let mut faults = self.shared.faults.lock();
+        self.shared.fault_happened.wait_while_for(
+            &mut faults,
+            |faults| faults.to_come > 0,
+            PATIENCE,
+        );
+        faults.to_come == 0
+    }
+
+    fn point(&self, command: Option<String>, nth: usize) -> Point<'_> {
+        Point {
+            faults: &self.shared.faults,
+            command,
+            nth,
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stop((Ipv4Addr::LOCALHOST, self.port).into());
+    }
+}
+
+/// Where something will go wrong; the methods say what.
+#[must_use]
+pub struct Point<'p> {
+    faults: &'p Mutex<Faults>,
+    command: Option<String>,
+    nth: usize,
+}
+
+impl Point<'_> {
+    /// At the n-th such command from now on.
+    pub fn nth(mut self, n: usize) -> Self {
+        self.nth = n;
+        self
+    }
+
+    /// Closes the connection when all before it has been answered. It is not executed.
+    pub fn cut_before(self) {
+        self.add(Fault::CutBefore);
+    }
+
+    /// Closes the connection instead of delivering its reply. It is executed, and nothing after it.
+    pub fn cut_after(self) {
+        self.add(Fault::Answer(Answer::Cut));
+    }
+
+    /// It and what follows is executed, but no reply comes any more. The connection stays open.
+    ///
+    /// A single reply cannot get lost between two others: TCP keeps the order.
+    pub fn swallow(self) {
+        self.add(Fault::Answer(Answer::Swallow));
+    }
+
+    /// It is executed at once. Its reply, and those behind it, come later.
+    pub fn delay(self, by: Duration) {
+        self.add(Fault::Answer(Answer::Delay(by)));
+    }
+
+    /// Runs something when all before it has been executed, and then lets it go on.
+    pub fn run(self, between: impl FnOnce() + Send + 'static) {
+        self.add(Fault::Run(Box::new(between)));
+    }
+
+    /// Refuses it in the server's name with an error such as `LOADING not yet`. It is not executed, and a transaction that
+    /// it was part of is aborted, as the server itself does.
+    pub fn refuse(self, error: &str) {
+        self.add(Fault::Refuse(format!("-{error}\r\n").into()));
+    }
+
+    /// It is executed, and this is delivered instead of its reply, as it is.
+    pub fn reply(self, bytes: &str) {
+        self.add(Fault::Answer(Answer::Replace(bytes.into())));
+    }
+
+    fn add(self, fault: Fault) {
+        let mut faults = self.faults.lock();
+        faults.to_come += 1;
+        faults.armed.push(Armed {
+            command: self.command,
+            skip: self.nth - 1,
+            fault,
+        });
+    }
+}
+
+#[derive(Default)]
+struct Faults {
+    armed: Vec<Armed>,
+    to_come: usize,
+}
+
+impl Faults {
+    /// What is due at this command. All that wait for such a command count it.
+    fn due_at(&mut self, command: &str) -> Option<Fault> {
+        let mut due = None;
+        for (at, armed) in self.armed.iter_mut().enumerate() {
+            if armed.command.as_deref().is_none_or(|name| name == command) {
+                match armed.skip.checked_sub(1) {
+                    Some(less) => armed.skip = less,
+                    None => due = due.or(Some(at)),
+                }
+            }
+        }
+        due.map(|at| self.armed.remove(at).fault)
+    }
+}
+
+struct Armed {
+    command: Option<String>,
+    skip: usize,
+    fault: Fault,
+}
+
+enum Fault {
+    CutBefore,
+    Run(Box<dyn FnOnce() + Send>),
+    Refuse(Vec<u8>),
+    Answer(Answer),
+}
+
+/// What to do with the server's reply.
+enum Answer {
+    Deliver,
+    Cut,
+    Swallow,
+    Delay(Duration),
+    Replace(Vec<u8>),
+}

@@ -1,0 +1,249 @@
+//! The threads of the proxy: for each connection one that forwards requests and one that delivers replies.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    mem,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{
+    Answer, Fault, Faults, PATIENCE, Traffic,
+    resp::{command_name, frame_length, is_push},
+};
+
+/// What the proxy and its threads share.
+pub(super) struct Shared {
+    server: SocketAddr,
+    stopping: AtomicBool,
+    links: Mutex<Vec<Arc<Link>>>,
+    pub(super) traffic: Mutex<Traffic>,
+    pub(super) faults: Mutex<Faults>,
+    pub(super) fault_happened: Condvar,
+}
+
+/// One client's connection and its own to the server.
+struct Link {
+    client: TcpStream,
+    server: TcpStream,
+    owed: Mutex<Owed>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct Owed {
+    /// Commands that came and whose replies have not been sent off.
+    replies: usize,
+    /// What is to be done with the reply to each command that the server has.
+    answers: VecDeque<Answer>,
+}
+
+impl Shared {
+    pub(super) fn new(server: SocketAddr) -> Self {
+        Self {
+            server,
+            stopping: AtomicBool::new(false),
+            links: Mutex::default(),
+            traffic: Mutex::default(),
+            faults: Mutex::default(),
+            fault_happened: Condvar::new(),
+        }
+    }
+
+    /// Closes all connections. The thread that accepts at this address wakes up and ends.
+    pub(super) fn stop(&self, accepting: SocketAddr) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for link in self.links.lock().drain(..) {
+            link.cut();
+        }
+        let _ = TcpStream::connect(accepting);
+    }
+
+    pub(super) fn accept_from(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            if self.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            // A server that is down is a connection that closes.
+            let _ = client.and_then(|client| self.link(client));
+        }
+    }
+
+    fn link(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+        let server = TcpStream::connect(self.server)?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let link = Arc::new(Link {
+            client,
+            server,
+            owed: Mutex::default(),
+            answered: Condvar::new(),
+        });
+        self.links.lock().push(Arc::clone(&link));
+        for run in [Self::forward_requests, Self::deliver_replies] {
+            let (shared, link) = (Arc::clone(self), Arc::clone(&link));
+            thread::spawn(move || {
+                let _ = run(&shared, &link);
+                link.cut();
+            });
+        }
+        Ok(())
+    }
+
+    fn forward_requests(&self, link: &Link) -> io::Result<()> {
+        let (mut unread, mut burst) = (Vec::new(), Vec::new());
+        while read_more(&link.client, &mut unread)? {
+            burst.append(&mut take_frames(&mut unread));
+            // What the client sent at once is one burst, in however many pieces it comes.
+            if !unread.is_empty() {
+                continue;
+            }
+            self.note(link, &burst);
+            for request in burst.drain(..) {
+                let due = self.faults.lock().due_at(&command_name(&request));
+                match due {
+                    None => link.forward(&request, Answer::Deliver)?,
+                    Some(Fault::Answer(Answer::Cut)) => {
+                        link.forward(&request, Answer::Cut)?;
+                        return link.ignore_the_rest();
+                    }
+                    Some(Fault::Answer(answer)) => link.forward(&request, answer)?,
+                    Some(Fault::Refuse(error)) => {
+                        link.forward(stand_in(&request), Answer::Replace(error))?;
+                    }
+                    Some(Fault::CutBefore) => {
+                        link.wait_until_answered();
+                        link.cut();
+                        self.one_happened();
+                        return Ok(());
+                    }
+                    Some(Fault::Run(between)) => {
+                        link.wait_until_answered();
+                        between();
+                        self.one_happened();
+                        link.forward(&request, Answer::Deliver)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver_replies(&self, link: &Link) -> io::Result<()> {
+        let (mut unread, mut silent) = (Vec::new(), false);
+        while read_more(&link.server, &mut unread)? {
+            for mut reply in take_frames(&mut unread) {
+                if is_push(&reply) {
+                    link.deliver(&reply, silent)?;
+                    continue;
+                }
+                let answer = link.next_answer();
+                if !matches!(answer, Answer::Deliver) {
+                    self.one_happened();
+                }
+                match answer {
+                    Answer::Deliver => {}
+                    Answer::Cut => link.cut(),
+                    Answer::Swallow => silent = true,
+                    Answer::Delay(by) => thread::sleep(by),
+                    Answer::Replace(other) => reply = other,
+                }
+                link.deliver(&reply, silent)?;
+                link.answer_done();
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, link: &Link, burst: &[Vec<u8>]) {
+        let mut owed = link.owed.lock();
+        let mut traffic = self.traffic.lock();
+        traffic.round_trips += usize::from(owed.replies == 0 && !burst.is_empty());
+        traffic
+            .commands
+            .extend(burst.iter().map(|request| command_name(request)));
+        owed.replies += burst.len();
+    }
+
+    fn one_happened(&self) {
+        self.faults.lock().to_come -= 1;
+        self.fault_happened.notify_all();
+    }
+}
+
+impl Link {
+    fn forward(&self, request: &[u8], answer: Answer) -> io::Result<()> {
+        self.owed.lock().answers.push_back(answer);
+        (&self.server).write_all(request)
+    }
+
+    /// Counts the reply as delivered before it is: the client may answer it at once.
+    fn next_answer(&self) -> Answer {
+        let mut owed = self.owed.lock();
+        owed.replies = owed.replies.saturating_sub(1);
+        match owed.answers.front_mut() {
+            Some(answer) => mem::replace(answer, Answer::Deliver),
+            None => Answer::Deliver,
+        }
+    }
+
+    fn answer_done(&self) {
+        self.owed.lock().answers.pop_front();
+        self.answered.notify_all();
+    }
+
+    fn wait_until_answered(&self) {
+        let mut owed = self.owed.lock();
+        self.answered
+            .wait_while_for(&mut owed, |owed| !owed.answers.is_empty(), PATIENCE);
+    }
+
+    fn deliver(&self, reply: &[u8], silent: bool) -> io::Result<()> {
+        if silent {
+            return Ok(());
+        }
+        (&self.client).write_all(reply)
+    }
+
+    fn ignore_the_rest(&self) -> io::Result<()> {
+        io::copy(&mut &self.client, &mut io::sink())?;
+        Ok(())
+    }
+
+    fn cut(&self) {
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+}
+
+/// False at the end of the stream.
+fn read_more(mut stream: &TcpStream, unread: &mut Vec<u8>) -> io::Result<bool> {
+    let mut chunk = vec![0; 1 << 16];
+    let length = stream.read(&mut chunk)?;
+    unread.extend_from_slice(&chunk[..length]);
+    Ok(length > 0)
+}
+
+fn take_frames(unread: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while let Some(length) = frame_length(unread) {
+        frames.push(unread.drain(..length).collect());
+    }
+    frames
+}
+
+/// What the server gets instead of a command that is refused: it aborts a transaction as the refusal would.
+fn stand_in(request: &[u8]) -> &'static [u8] {
+    if command_name(request) == "EXEC" {
+        b"*1\r\n$7\r\nDISCARD\r\n"
+    } else {
+        b"*1\r\n$7\r\nREFUSED\r\n"
+    }
+}

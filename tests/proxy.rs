@@ -1,0 +1,275 @@
+//! The proxy of the other tests, tested itself: a fault that does not happen as it says proves nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Proxy, Server};
+use redis::{Commands, Connection, Pipeline, RedisResult, Value};
+
+/// A server, the proxy before it, a connection through that and one past it.
+struct Bench {
+    proxy: Proxy,
+    conn: Connection,
+    direct: Connection,
+    _server: Server,
+}
+
+fn bench() -> Bench {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    Bench {
+        conn: proxy.connection().unwrap(),
+        direct: server.connection().unwrap(),
+        proxy,
+        _server: server,
+    }
+}
+
+fn transaction() -> Pipeline {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("MULTI");
+    pipeline.cmd("SET").arg("a").arg(1);
+    pipeline.cmd("SET").arg("b").arg(2);
+    pipeline.cmd("EXEC");
+    pipeline
+}
+
+fn set(conn: &mut Connection, key: &str, value: &str) -> RedisResult<()> {
+    conn.set(key, value)
+}
+
+fn get(conn: &mut Connection, key: &str) -> RedisResult<Option<String>> {
+    conn.get(key)
+}
+
+#[test]
+fn a_pipeline_is_one_round_trip() {
+    let mut bench = bench();
+    let ((), traffic) = bench.proxy.traffic_of(|| {
+        set(&mut bench.conn, "a", "1").unwrap();
+        transaction().exec(&mut bench.conn).unwrap();
+        get(&mut bench.conn, "a").unwrap();
+    });
+    assert_eq!(
+        traffic.commands,
+        ["SET", "MULTI", "SET", "SET", "EXEC", "GET"]
+    );
+    assert_eq!(traffic.round_trips, 3);
+
+    let ((), nothing) = bench.proxy.traffic_of(|| ());
+    assert_eq!((nothing.round_trips, nothing.commands.len()), (0, 0));
+}
+
+#[test]
+fn a_burst_that_comes_in_pieces_is_one_round_trip() {
+    let mut bench = bench();
+    let mut pipeline = redis::pipe();
+    for _ in 0..20 {
+        pipeline.set("long", "x".repeat(100_000));
+    }
+    let ((), traffic) = bench
+        .proxy
+        .traffic_of(|| pipeline.exec(&mut bench.conn).unwrap());
+    assert_eq!((traffic.round_trips, traffic.commands.len()), (1, 20));
+}
+
+#[test]
+fn each_connection_has_its_own_round_trips() {
+    let mut bench = bench();
+    let mut other = bench.proxy.connection().unwrap();
+    let ((), traffic) = bench.proxy.traffic_of(|| {
+        set(&mut bench.conn, "a", "1").unwrap();
+        assert_eq!(get(&mut other, "a").unwrap().unwrap(), "1");
+    });
+    assert_eq!(traffic.commands, ["SET", "GET"]);
+    assert_eq!(traffic.round_trips, 2);
+}
+
+#[test]
+fn cut_before_executes_what_came_before_only() {
+    let mut bench = bench();
+    bench.proxy.at("SET").nth(2).cut_before();
+    set(&mut bench.conn, "a", "1").unwrap();
+    let error = set(&mut bench.conn, "b", "2").unwrap_err();
+    assert!(bench.proxy.happened());
+    assert!(error.is_connection_dropped(), "{error:?}");
+    assert_eq!(get(&mut bench.direct, "a").unwrap().unwrap(), "1");
+    assert_eq!(get(&mut bench.direct, "b").unwrap(), None);
+
+    set(&mut bench.proxy.connection().unwrap(), "b", "2").unwrap();
+}
+
+#[test]
+fn cut_before_delivers_the_replies_before_it() {
+    let mut bench = bench();
+    bench.proxy.at("EXEC").cut_before();
+    let packed = transaction().get_packed_pipeline();
+    bench.conn.send_packed_command(&packed).unwrap();
+    assert_eq!(bench.conn.recv_response().unwrap(), Value::Okay);
+    for _ in 0..2 {
+        let queued = bench.conn.recv_response().unwrap();
+        assert_eq!(queued, Value::SimpleString("QUEUED".to_owned()));
+    }
+    assert!(
+        bench
+            .conn
+            .recv_response()
+            .unwrap_err()
+            .is_connection_dropped()
+    );
+}
+
+#[test]
+fn cut_after_executes_that_command_and_nothing_after_it() {
+    let mut bench = bench();
+    bench.proxy.at("SET").cut_after();
+    let mut pipeline = redis::pipe();
+    pipeline.set("a", 1).set("b", 2);
+    let error = pipeline.exec(&mut bench.conn).unwrap_err();
+    assert!(bench.proxy.happened());
+    assert!(error.is_connection_dropped(), "{error:?}");
+    assert_eq!(get(&mut bench.direct, "a").unwrap().unwrap(), "1");
+    assert_eq!(get(&mut bench.direct, "b").unwrap(), None);
+}
+
+#[test]
+fn a_transaction_that_is_cut_before_its_end_does_nothing() {
+    let mut bench = bench();
+    bench.proxy.at_command(3).cut_after();
+    transaction().exec(&mut bench.conn).unwrap_err();
+    assert!(bench.proxy.happened());
+    assert_eq!(get(&mut bench.direct, "a").unwrap(), None);
+}
+
+#[test]
+fn swallow_executes_and_answers_nothing_any_more() {
+    let mut bench = bench();
+    bench
+        .conn
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    bench.proxy.at("SET").swallow();
+    for (key, value) in [("a", "1"), ("b", "2")] {
+        assert!(set(&mut bench.conn, key, value).unwrap_err().is_timeout());
+        assert!(bench.proxy.happened());
+        wait_for(|| get(&mut bench.direct, key).unwrap().as_deref() == Some(value));
+    }
+    assert!(redis::ConnectionLike::is_open(&bench.conn));
+    set(&mut bench.proxy.connection().unwrap(), "b", "3").unwrap();
+}
+
+#[test]
+fn a_delayed_reply_comes_late_but_is_executed_at_once() {
+    let mut bench = bench();
+    let delay = Duration::from_millis(200);
+    bench.proxy.at("SET").delay(delay);
+    let begun = Instant::now();
+    let packed = redis::cmd("SET").arg("a").arg(1).get_packed_command();
+    bench.conn.send_packed_command(&packed).unwrap();
+    assert!(bench.proxy.happened());
+    assert_eq!(get(&mut bench.direct, "a").unwrap().unwrap(), "1");
+    assert_eq!(bench.conn.recv_response().unwrap(), Value::Okay);
+    assert!(begun.elapsed() >= delay);
+    assert_eq!(get(&mut bench.conn, "a").unwrap().unwrap(), "1");
+}
+
+#[test]
+fn something_runs_between_two_commands_of_a_burst() {
+    let mut bench = bench();
+    bench
+        .proxy
+        .at("GET")
+        .nth(2)
+        .run(move || set(&mut bench.direct, "a", "theirs").unwrap());
+    let mut pipeline = redis::pipe();
+    pipeline.set("a", "ours").ignore().get("a").get("a");
+    let values: (String, String) = pipeline.query(&mut bench.conn).unwrap();
+    assert!(bench.proxy.happened());
+    assert_eq!(values, ("ours".to_owned(), "theirs".to_owned()));
+}
+
+#[test]
+fn a_write_between_watch_and_multi_aborts() {
+    let mut bench = bench();
+    bench
+        .proxy
+        .at("MULTI")
+        .run(move || set(&mut bench.direct, "a", "theirs").unwrap());
+    redis::cmd("WATCH").arg("a").exec(&mut bench.conn).unwrap();
+    let replies: Vec<Value> = transaction().query(&mut bench.conn).unwrap();
+    assert_eq!(replies.last(), Some(&Value::Nil));
+}
+
+#[test]
+fn a_refused_command_is_not_executed() {
+    let mut bench = bench();
+    bench.proxy.at("SET").refuse("LOADING not yet");
+    let error = set(&mut bench.conn, "a", "1").unwrap_err();
+    assert!(bench.proxy.happened());
+    assert_eq!(error.code(), Some("LOADING"));
+    assert_eq!(get(&mut bench.conn, "a").unwrap(), None);
+}
+
+#[test]
+fn a_refused_command_aborts_its_transaction() {
+    for command in ["SET", "EXEC"] {
+        let mut bench = bench();
+        bench.proxy.at(command).refuse("OOM no room");
+        let error = transaction().exec(&mut bench.conn).unwrap_err();
+        assert!(error.to_string().contains("OOM"), "{error}");
+        // No MULTI is left open either.
+        assert_eq!(get(&mut bench.conn, "b").unwrap(), None);
+        transaction().exec(&mut bench.conn).unwrap();
+    }
+}
+
+#[test]
+fn another_reply_is_delivered_for_what_was_executed() {
+    let mut bench = bench();
+    bench.proxy.at("SET").reply(":7\r\n");
+    let reply: i64 = redis::cmd("SET")
+        .arg("a")
+        .arg(1)
+        .query(&mut bench.conn)
+        .unwrap();
+    assert_eq!(reply, 7);
+    assert_eq!(get(&mut bench.conn, "a").unwrap().unwrap(), "1");
+}
+
+#[test]
+fn messages_to_a_subscriber_pass() {
+    let mut bench = bench();
+    let mut subscriber = bench.conn.as_pubsub();
+    subscriber
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    subscriber.subscribe(&["a", "b"]).unwrap();
+    let _: () = bench.direct.publish("b", "hello").unwrap();
+    let message = subscriber.get_message().unwrap();
+    assert_eq!(message.get_payload::<String>().unwrap(), "hello");
+    drop(subscriber);
+    bench.proxy.at("SET").refuse("LOADING not yet");
+    assert!(set(&mut bench.conn, "a", "1").is_err());
+}
+
+#[test]
+fn a_server_that_is_down_closes_the_connection() {
+    let mut server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    server.kill().unwrap();
+    assert!(set(&mut conn, "a", "1").is_err());
+    assert!(proxy.connection().is_err());
+    server.restart().unwrap();
+    set(&mut proxy.connection().unwrap(), "a", "1").unwrap();
+}
+
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "waited in vain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

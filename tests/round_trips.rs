@@ -1,0 +1,217 @@
+//! What each function sends, undisturbed: every round trip and every command is counted.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Proxy, Server};
+use leasehold::{
+    Pool, Purchase, acquire_lock, acquire_lock_with_timeout, commit_while_held, list_item,
+    list_item_with_lock, list_item_with_market_lock, purchase_item, purchase_item_with_lock,
+    purchase_item_with_market_lock, release_lock,
+};
+use redis::{Commands, Connection};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LIST: [&str; 10] = [
+    "SET",
+    "WATCH",
+    "SISMEMBER",
+    "ZSCORE",
+    "GET",
+    "MULTI",
+    "ZADD",
+    "SREM",
+    "DEL",
+    "EXEC",
+];
+const PURCHASE: [&str; 14] = [
+    "SET",
+    "WATCH",
+    "ZSCORE",
+    "HGET",
+    "HGET",
+    "SISMEMBER",
+    "GET",
+    "MULTI",
+    "HINCRBY",
+    "HINCRBY",
+    "SADD",
+    "ZREM",
+    "DEL",
+    "EXEC",
+];
+
+/// Runs something on a market in which user 17 has one item listed for 5, one in stock, and 27 has money.
+#[track_caller]
+fn assert_sends<T>(
+    round_trips: usize,
+    commands: &[&str],
+    run: impl FnOnce(&mut Connection) -> T,
+) -> T {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    redis::pipe()
+        .zadd("market:", "listed.17", 5)
+        .sadd("inventory:17", "stocked")
+        .hset("users:27", "funds", 100)
+        .exec(&mut conn)
+        .unwrap();
+
+    let (result, traffic) = proxy.traffic_of(|| run(&mut conn));
+    assert_eq!(traffic.commands, commands);
+    assert_eq!(traffic.round_trips, round_trips);
+    let locks: Vec<String> = conn.keys("lock:market*").unwrap();
+    assert!(locks.is_empty(), "{locks:?} left behind");
+    result
+}
+
+#[test]
+fn acquire_lock_is_one() {
+    assert_sends(1, &["SET"], |conn| {
+        acquire_lock(conn, "a", SECOND).unwrap().unwrap()
+    });
+}
+
+#[test]
+fn acquire_lock_with_timeout_is_one() {
+    assert_sends(1, &["SET"], |conn| {
+        acquire_lock_with_timeout(conn, "a", SECOND, SECOND)
+            .unwrap()
+            .unwrap()
+    });
+}
+
+#[test]
+fn one_try_on_a_busy_lock_is_two_and_one_more_where_the_script_is_new() {
+    let commands = ["SET", "SET", "EVALSHA", "EVAL", "SET", "EVALSHA"];
+    assert_sends(6, &commands, |conn| {
+        acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        for _ in 0..2 {
+            let refused = acquire_lock_with_timeout(conn, "a", Duration::ZERO, SECOND);
+            assert_eq!(refused.unwrap(), None);
+        }
+    });
+}
+
+#[test]
+fn release_lock_is_two() {
+    let commands = ["SET", "WATCH", "GET", "MULTI", "DEL", "EXEC"];
+    assert_sends(3, &commands, |conn| {
+        let token = acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        assert!(release_lock(conn, "a", &token).unwrap());
+    });
+}
+
+#[test]
+fn a_refused_release_is_two_and_lets_go_of_the_watch() {
+    assert_sends(2, &["WATCH", "GET", "UNWATCH"], |conn| {
+        assert!(!release_lock(conn, "a", &leasehold::Token::random()).unwrap());
+    });
+}
+
+#[test]
+fn commit_while_held_is_two() {
+    let commands = ["SET", "WATCH", "GET", "MULTI", "INCRBY", "INCRBY", "EXEC"];
+    assert_sends(3, &commands, |conn| {
+        let token = acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        let counts: (i64, i64) = commit_while_held(conn, "a", &token, |pipe| {
+            pipe.incr("n", 1).incr("n", 1);
+        })
+        .unwrap();
+        assert_eq!(counts, (1, 2));
+    });
+}
+
+#[test]
+fn list_item_is_two() {
+    let commands = [
+        "WATCH",
+        "SISMEMBER",
+        "ZSCORE",
+        "MULTI",
+        "ZADD",
+        "SREM",
+        "EXEC",
+    ];
+    assert_sends(2, &commands, |conn| {
+        assert!(list_item(conn, "stocked", "17", 5).unwrap().is_listed());
+    });
+}
+
+#[test]
+fn list_item_with_a_lock_is_three() {
+    for list in [list_item_with_lock, list_item_with_market_lock] {
+        assert_sends(3, &LIST, |conn| {
+            assert!(list(conn, "stocked", "17", 5).unwrap().is_listed());
+        });
+    }
+}
+
+#[test]
+fn purchase_item_is_two() {
+    let commands = [
+        "WATCH",
+        "ZSCORE",
+        "HGET",
+        "HGET",
+        "SISMEMBER",
+        "MULTI",
+        "HINCRBY",
+        "HINCRBY",
+        "SADD",
+        "ZREM",
+        "EXEC",
+    ];
+    assert_sends(2, &commands, |conn| {
+        let bought = purchase_item(conn, "27", "listed", "17", 5).unwrap();
+        assert!(bought.is_bought());
+    });
+}
+
+#[test]
+fn purchase_item_with_a_lock_is_three() {
+    for purchase in [purchase_item_with_lock, purchase_item_with_market_lock] {
+        assert_sends(3, &PURCHASE, |conn| {
+            let bought = purchase(conn, "27", "listed", "17", Some(5)).unwrap();
+            assert!(bought.is_bought());
+        });
+    }
+}
+
+#[test]
+fn a_refused_purchase_with_a_lock_is_at_most_four() {
+    let mut commands = PURCHASE[..8].to_vec();
+    commands.extend(["DEL", "EXEC"]);
+    let not_listed = Purchase::NotForSale { retries: 0 };
+    let too_dear = Purchase::PriceChanged {
+        price: 5,
+        retries: 0,
+    };
+    for (item, outcome) in [("unknown", not_listed), ("listed", too_dear)] {
+        let refused = assert_sends(3, &commands, |conn| {
+            purchase_item_with_lock(conn, "27", item, "17", Some(4)).unwrap()
+        });
+        assert_eq!(refused, outcome);
+    }
+}
+
+#[test]
+fn a_checkout_of_a_warm_pool_is_none() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let pool = Pool::connect(&proxy.url()).unwrap();
+    drop(pool.get().unwrap());
+
+    let (token, traffic) = proxy.traffic_of(|| {
+        for _ in 0..10 {
+            drop(pool.get().unwrap());
+        }
+        acquire_lock(&mut pool.get().unwrap(), "a", SECOND).unwrap()
+    });
+    assert!(token.is_some());
+    assert_eq!(traffic.commands, ["SET"]);
+    assert_eq!(traffic.round_trips, 1);
+}
