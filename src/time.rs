@@ -62,11 +62,11 @@ impl Backoff {
         if remaining.is_zero() {
             return false;
         }
-        thread::sleep(self.next_pause().min(remaining));
+        thread::sleep(self.next_pause(remaining));
         true
     }
 
-    fn next_pause(&mut self) -> Duration {
+    fn next_pause(&mut self, remaining: Duration) -> Duration {
         let longest = self.longest;
         self.longest = longest.saturating_mul(2).min(Self::LAST);
         // Marsaglia's xorshift: spread, not secrecy.
@@ -74,7 +74,7 @@ impl Backoff {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let shorter_by = longest / 2 * u32::from(self.random.to_be_bytes()[0]) / 255;
-        longest.saturating_sub(shorter_by)
+        longest.saturating_sub(shorter_by).min(remaining)
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn pauses_grow_to_ten_milliseconds_and_differ() {
         let mut backoff = Backoff::new();
-        let pauses: Vec<_> = (0..64).map(|_| backoff.next_pause()).collect();
+        let pauses: Vec<_> = (0..64).map(|_| backoff.next_pause(Duration::MAX)).collect();
         assert!(pauses[0] >= Duration::from_micros(500) && pauses[0] <= Backoff::FIRST);
         assert!(pauses.iter().all(|pause| *pause <= Backoff::LAST));
         assert!(pauses[8..].iter().all(|pause| *pause >= Backoff::LAST / 2));
@@ -125,6 +125,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_pause_is_longer_than_what_remains(micros in 0_u64..20_000, earlier in 0..8) {
+            let remaining = Duration::from_micros(micros);
+            let mut backoff = Backoff::new();
+            for _ in 0..earlier {
+                backoff.next_pause(Duration::MAX);
+            }
+            prop_assert!(backoff.next_pause(remaining) <= remaining);
+        }
+
         #[test]
         fn a_lease_is_rounded_up_or_refused(nanos in prop_oneof![0_u64..5_000_000, any::<u64>()]) {
             let lease = Duration::from_nanos(nanos);
