@@ -6,8 +6,11 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod monitor;
 pub mod proxy;
+pub mod relay;
 pub mod server;
+pub mod wait;
 
 pub use proxy::Proxy;
 pub use server::Server;

@@ -1,0 +1,51 @@
+//! What a server executes, as it says itself.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::Context;
+
+use super::Server;
+
+const MARK: &str = "the monitor has seen everything before this";
+
+/// Sees every command that a server executes, also those inside its scripts and transactions.
+pub struct Monitor {
+    lines: BufReader<TcpStream>,
+    marker: redis::Connection,
+}
+
+impl Monitor {
+    /// Sees what is executed from now on.
+    pub fn start(server: &Server) -> anyhow::Result<Self> {
+        let marker = server.connection()?;
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port()))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"MONITOR\r\n")?;
+        let mut lines = BufReader::new(stream);
+        lines.read_line(&mut String::new())?;
+        Ok(Self { lines, marker })
+    }
+
+    /// Every command since the last call, a line each, its arguments separated by a space.
+    pub fn commands(&mut self) -> anyhow::Result<Vec<String>> {
+        redis::cmd("ECHO").arg(MARK).exec(&mut self.marker)?;
+        let mut commands = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.lines.read_line(&mut line)?;
+            let (_, quoted) = line
+                .trim_end()
+                .split_once("] ")
+                .context("not a line of MONITOR")?;
+            let command = quoted.trim_matches('"').replace("\" \"", " ");
+            if command.ends_with(MARK) {
+                return Ok(commands);
+            }
+            commands.push(command);
+        }
+    }
+}
