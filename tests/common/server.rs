@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     thread,
@@ -105,7 +105,7 @@ impl Server {
             if self.process.try_wait()?.is_some() {
                 return Ok(false);
             }
-            if answers(self.port) && self.process.try_wait()?.is_none() {
+            if answers(self.port, self.process.id()) && self.process.try_wait()?.is_none() {
                 return Ok(true);
             }
             thread::sleep(Duration::from_millis(5));
@@ -171,18 +171,23 @@ fn spawn(binary: &str, port: u16, args: &[String], directory: &TempDir) -> anyho
         .with_context(|| format!("could not start {binary}"))
 }
 
-/// Whether there is an answer to PING, if only that a password is wanted.
-fn answers(port: u16) -> bool {
+/// Whether this very process answers on the port, if only that a password is wanted: another test's server may have
+/// taken the port, and ours not have noticed yet.
+fn answers(port: u16, process: u32) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"PING\r\n")?;
-        let mut answer = [0; 5];
-        stream.read_exact(&mut answer)?;
-        std::io::Result::Ok(answer)
+        stream.write_all(b"INFO server\r\n")?;
+        for line in BufReader::new(stream).lines().take(100) {
+            let line = line?;
+            if let Some(answering) = line.strip_prefix("process_id:") {
+                return Ok(answering == process.to_string());
+            }
+            if line.starts_with('-') {
+                return Ok(line.starts_with("-NOAUTH"));
+            }
+        }
+        std::io::Result::Ok(false)
     };
-    matches!(
-        ask().as_ref().map(<[u8; 5]>::as_slice),
-        Ok(b"+PONG" | b"-NOAU")
-    )
+    ask().unwrap_or(false)
 }
