@@ -298,9 +298,9 @@ fn watch_while_held<'c, 'o>(
     Ok(token.is_value(values.first()).then_some(watched))
 }
 
-/// Refuses what would end the transaction early or leave the connection changed.
+/// Refuses what would end the transaction early, answer more than once or leave the connection changed.
 fn check_commands(writes: &Pipeline) -> Result<()> {
-    const REFUSED: [&str; 14] = [
+    const REFUSED: [&str; 18] = [
         "MULTI",
         "EXEC",
         "DISCARD",
@@ -309,11 +309,15 @@ fn check_commands(writes: &Pipeline) -> Result<()> {
         "SUBSCRIBE",
         "PSUBSCRIBE",
         "SSUBSCRIBE",
+        "UNSUBSCRIBE",
+        "PUNSUBSCRIBE",
+        "SUNSUBSCRIBE",
         "MONITOR",
         "CLIENT",
         "QUIT",
         "RESET",
         "HELLO",
+        "AUTH",
         "SELECT",
     ];
     for command in writes.cmd_iter() {
