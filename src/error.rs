@@ -52,7 +52,8 @@ pub enum Error {
         /// The server's words.
         source: RedisError,
     },
-    /// A command inside `EXEC` was refused and the others were applied: Redis does not roll back.
+    /// A command inside `EXEC` was refused and the others were applied, or a script inside it failed, perhaps half-way:
+    /// Redis does not roll back.
     Partial {
         /// The function whose transaction it was.
         operation: &'static str,

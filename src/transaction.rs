@@ -75,12 +75,12 @@ impl Watched<'_, '_> {
         if let Some(Value::ServerError(_)) = replies.first() {
             // Only an access list that forbids MULTI, but not what follows, gets here.
             self.armed = true;
-            return Err(self.refused(replies));
+            return Err(self.refused(writes, replies));
         }
         match executed {
             Some(Value::Nil) => Ok(None),
             Some(Value::Array(results)) if results.iter().any(is_error) => {
-                Err(self.refused(results))
+                Err(self.refused(writes, results))
             }
             Some(Value::Array(results)) => Ok(Some(results)),
             Some(Value::ServerError(aborted)) => {
@@ -93,9 +93,10 @@ impl Watched<'_, '_> {
         }
     }
 
-    /// What to say of commands of which some were refused: without roll-back, the others have happened.
-    fn refused(&self, results: Vec<Value>) -> Error {
-        let nothing_happened = results.iter().all(is_error);
+    /// What to say of commands of which some were refused: without roll-back, the others have happened, and so has what
+    /// a script did before it failed.
+    fn refused(&self, writes: &Pipeline, results: Vec<Value>) -> Error {
+        let nothing_happened = results.iter().all(is_error) && !writes.cmd_iter().any(is_script);
         match results.into_iter().find_map(into_error) {
             Some(refusal) if nothing_happened => self.operation.failed(refusal),
             Some(refusal) => self.operation.partial(refusal),
@@ -121,6 +122,16 @@ fn in_transaction(writes: &Pipeline) -> Vec<u8> {
     packed.extend(writes.get_packed_pipeline());
     packed.extend(redis::cmd("EXEC").get_packed_command());
     packed
+}
+
+fn is_script(command: &Cmd) -> bool {
+    match command.args_iter().next() {
+        Some(Arg::Simple(name)) => {
+            let name = name.to_ascii_uppercase();
+            name.starts_with(b"EVAL") || name.starts_with(b"FCALL")
+        }
+        _ => false,
+    }
 }
 
 fn is_error(value: &Value) -> bool {
