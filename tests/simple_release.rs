@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, relay::connect_through, wait};
+use common::{Server, monitor::Monitor, relay::connect_through, wait};
 use leasehold::{Error, Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
 use redis::{Commands, Connection};
 
@@ -66,7 +66,7 @@ fn a_lock_is_released_once() {
 }
 
 #[test]
-fn it_takes_two_round_trips() {
+fn it_takes_two_round_trips_and_watches_before_it_looks() {
     let server = Server::start().unwrap();
     let token = held_lock(&mut server.connection().unwrap());
     let requests = Arc::new(AtomicU32::new(0));
@@ -76,8 +76,14 @@ fn it_takes_two_round_trips() {
     })
     .unwrap();
     let before = requests.load(Ordering::Relaxed);
+    let mut monitor = Monitor::start(&server).unwrap();
     assert!(release_lock(&mut conn, "a", &token).unwrap());
     assert_eq!(requests.load(Ordering::Relaxed) - before, 2);
+    assert_eq!(
+        monitor.commands().unwrap()[..2],
+        ["WATCH lock:a", "GET lock:a"],
+        "what changes after the look is seen"
+    );
 }
 
 #[test]
