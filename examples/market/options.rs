@@ -1,0 +1,133 @@
+//! What can be chosen on the command line.
+
+use std::{fs::OpenOptions, path::Path, path::PathBuf, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::{Parser, ValueEnum, value_parser};
+
+use crate::trade::Strategy;
+
+/// The market of "Redis in Action" on a real Redis: three loads by three ways of buying, side by side
+#[derive(Debug, Parser)]
+#[command(name = "market")]
+pub(crate) struct Options {
+    /// How long each cell of the table runs, 0.1 to 600
+    #[arg(long, default_value = "5", value_parser = seconds)]
+    pub(crate) seconds: Duration,
+
+    /// One load instead of the three: this many listers (1 if only --buyers is given)
+    #[arg(long, value_parser = value_parser!(u16).range(1..=64))]
+    listers: Option<u16>,
+
+    /// One load instead of the three: this many buyers (1 if only --listers is given)
+    #[arg(long, value_parser = value_parser!(u16).range(1..=64))]
+    buyers: Option<u16>,
+
+    /// The way of listing and buying
+    #[arg(long, value_enum, default_value_t = Choice::All)]
+    strategy: Choice,
+
+    /// Use this server, which has to be without a market, instead of starting a private one
+    #[arg(long)]
+    pub(crate) url: Option<String>,
+
+    /// Draw the result as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
+
+    /// Write the result as JSON, one object a cell
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Choice {
+    Watch,
+    MarketLock,
+    ItemLock,
+    All,
+}
+
+/// How many threads list, and how many buy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) listers: u16,
+    pub(crate) buyers: u16,
+}
+
+impl Load {
+    /// Such as `5 listers, 1 buyer`.
+    pub(crate) fn in_words(self) -> String {
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let Self { listers, buyers } = self;
+        format!(
+            "{listers} lister{}, {buyers} buyer{}",
+            plural(listers),
+            plural(buyers)
+        )
+    }
+}
+
+/// One cell of the table: a load, traded in one way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub(crate) load: Load,
+    pub(crate) strategy: Strategy,
+}
+
+impl Options {
+    /// The cells to run, in the order of the book's table.
+    pub(crate) fn cells(&self) -> Vec<Cell> {
+        let strategies = self.strategies();
+        let cells_of = |load| {
+            strategies
+                .iter()
+                .map(move |&strategy| Cell { load, strategy })
+        };
+        self.loads().into_iter().flat_map(cells_of).collect()
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        let load = |listers, buyers| Load { listers, buyers };
+        match (self.listers, self.buyers) {
+            (None, None) => vec![load(1, 1), load(5, 1), load(5, 5)],
+            (listers, buyers) => vec![load(listers.unwrap_or(1), buyers.unwrap_or(1))],
+        }
+    }
+
+    fn strategies(&self) -> Vec<Strategy> {
+        match self.strategy {
+            Choice::Watch => vec![Strategy::Watch],
+            Choice::MarketLock => vec![Strategy::MarketLock],
+            Choice::ItemLock => vec![Strategy::ItemLock],
+            Choice::All => Strategy::ALL.to_vec(),
+        }
+    }
+
+    /// A file that cannot be written is told before the run, not after it.
+    pub(crate) fn check_files(&self) -> anyhow::Result<()> {
+        for file in [&self.chart, &self.json].into_iter().flatten() {
+            check_writable(file).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_writable(file: &Path) -> anyhow::Result<()> {
+    if file.exists() {
+        OpenOptions::new().append(true).open(file)?;
+        return Ok(());
+    }
+    let folder = file.parent().filter(|folder| *folder != Path::new(""));
+    if !folder.is_none_or(Path::is_dir) {
+        bail!("there is no such folder");
+    }
+    Ok(())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("it has to be a number from 0.1 to 600".to_owned()),
+    }
+}

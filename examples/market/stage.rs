@@ -1,0 +1,167 @@
+//! What the simulation puts into Redis: users, money and items, and nothing that was there before.
+
+use anyhow::bail;
+use leasehold::{
+    Pool,
+    market::{MARKET, inventory_key, user_key},
+    redis::{self, Commands, Connection, Pipeline},
+};
+
+use crate::options::Load;
+
+/// More than anybody can spend in a run, at the prices below.
+const BUYERS_FUNDS: i64 = 1_000_000_000_000;
+const HIGHEST_PRICE: u64 = 100;
+/// The lock around the whole market. The locks of items are gone when their trade is.
+const MARKET_LOCK: &str = "lock:market";
+/// How many items a seller makes at a time.
+const BATCH: u64 = 1_000;
+/// The field of a seller's hash that says how many items were made.
+const MADE: &str = "made";
+
+/// The users of a load.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    pub(crate) sellers: Vec<String>,
+    pub(crate) buyers: Vec<String>,
+}
+
+impl Stage {
+    pub(crate) fn new(load: Load) -> Self {
+        let number = |kind: &str, count| (1..=count).map(|n| format!("{kind}-{n}")).collect();
+        Self {
+            sellers: number("seller", load.listers),
+            buyers: number("buyer", load.buyers),
+        }
+    }
+
+    pub(crate) fn users(&self) -> impl Iterator<Item = &String> {
+        self.sellers.iter().chain(&self.buyers)
+    }
+
+    /// All the money there is.
+    pub(crate) fn funds(&self) -> i128 {
+        self.buyers.iter().map(|_| i128::from(BUYERS_FUNDS)).sum()
+    }
+
+    /// Every key that a run writes to, except for the locks of single items.
+    fn keys(&self) -> Vec<String> {
+        let shared = [MARKET, MARKET_LOCK].map(str::to_owned);
+        let own = self
+            .users()
+            .flat_map(|user| [user_key(user), inventory_key(user)]);
+        shared.into_iter().chain(own).collect()
+    }
+
+    /// Makes these keys ours, or refuses because one of them is somebody else's. There is no moment between the look and
+    /// the first write, so that two simulations never share a server's market.
+    pub(crate) fn claim(&self, pool: &Pool) -> anyhow::Result<()> {
+        let mut conn = pool.get()?;
+        let keys = self.keys();
+        let taken = redis::transaction(&mut *conn, &keys, |conn, transaction| {
+            for key in &keys {
+                if conn.exists(key)? {
+                    return Ok(Some(Some(key)));
+                }
+            }
+            self.add_users(transaction);
+            let claimed: Option<()> = transaction.query(conn)?;
+            Ok(claimed.map(|()| None))
+        })?;
+        if let Some(key) = taken {
+            bail!("the server has a key `{key}` already: the simulation wants one without a market")
+        }
+        Ok(())
+    }
+
+    /// Sets the stage for a cell: an empty market, sellers with goods, buyers with money.
+    pub(crate) fn set(&self, pool: &Pool) -> anyhow::Result<()> {
+        let mut conn = pool.get()?;
+        let mut transaction = redis::pipe();
+        transaction.atomic();
+        transaction.unlink(self.keys()).ignore();
+        self.add_users(&mut transaction);
+        for seller in &self.sellers {
+            add_batch(&mut transaction, seller, 0);
+        }
+        transaction.exec(&mut *conn)?;
+        Ok(())
+    }
+
+    fn add_users(&self, transaction: &mut Pipeline) {
+        let sellers = self.sellers.iter().map(|seller| (seller, 0));
+        let buyers = self.buyers.iter().map(|buyer| (buyer, BUYERS_FUNDS));
+        for (user, funds) in sellers.chain(buyers) {
+            let key = user_key(user);
+            transaction.hset(&key, "name", user).ignore();
+            transaction.hset(&key, "funds", funds).ignore();
+        }
+    }
+
+    /// Leaves the server as it was.
+    pub(crate) fn clear(&self, pool: &Pool) -> anyhow::Result<()> {
+        let mut conn = pool.get()?;
+        let () = conn.unlink(self.keys())?;
+        Ok(())
+    }
+}
+
+/// A seller's goods, without end: when the inventory is sold out, the next batch goes into it.
+///
+/// One SADD for a thousand listings, the same in all three ways of trading, so it weighs next to nothing in what is
+/// measured. It and the count in Redis of what was made are one transaction.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    seller: String,
+    taken: u64,
+    made: u64,
+}
+
+impl Stock {
+    /// The goods that [`Stage::set`] left in the inventory.
+    pub(crate) fn new(seller: &str) -> Self {
+        Self {
+            seller: seller.to_owned(),
+            taken: 0,
+            made: BATCH,
+        }
+    }
+
+    pub(crate) fn seller(&self) -> &str {
+        &self.seller
+    }
+
+    /// The next item in the inventory and what it is to cost.
+    pub(crate) fn next_item(&mut self, conn: &mut Connection) -> anyhow::Result<(String, u64)> {
+        if self.taken == self.made {
+            let mut transaction = redis::pipe();
+            add_batch(transaction.atomic(), &self.seller, self.made);
+            transaction.exec(conn)?;
+            self.made += BATCH;
+        }
+        self.taken += 1;
+        let price = 1 + self.taken % HIGHEST_PRICE;
+        Ok((item(&self.seller, self.taken), price))
+    }
+}
+
+fn add_batch(transaction: &mut Pipeline, seller: &str, made: u64) {
+    let items: Vec<_> = (made + 1..=made + BATCH)
+        .map(|number| item(seller, number))
+        .collect();
+    transaction.sadd(inventory_key(seller), items).ignore();
+    transaction.hincr(user_key(seller), MADE, BATCH).ignore();
+}
+
+fn item(seller: &str, number: u64) -> String {
+    format!("item-{number}-of-{seller}")
+}
+
+/// Every item that a seller has made, as Redis counted them.
+pub(crate) fn items_made_by(
+    conn: &mut Connection,
+    seller: &str,
+) -> anyhow::Result<impl Iterator<Item = String>> {
+    let made: u64 = conn.hget(user_key(seller), MADE)?;
+    Ok((1..=made).map(move |number| item(seller, number)))
+}
