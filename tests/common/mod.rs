@@ -6,6 +6,7 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod book;
 pub mod monitor;
 pub mod proxy;
 pub mod relay;
