@@ -177,14 +177,14 @@ fn answers(port: u16, process: u32) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"INFO server\r\n")?;
+        stream.write_all(b"PING\r\nINFO server\r\n")?;
         for line in BufReader::new(stream).lines().take(100) {
             let line = line?;
             if let Some(answering) = line.strip_prefix("process_id:") {
                 return Ok(answering == process.to_string());
             }
             if line.starts_with('-') {
-                return Ok(line.starts_with("-NOAUTH"));
+                return Ok(line.starts_with("-NOAUTH") || line.starts_with("-NOPERM"));
             }
         }
         std::io::Result::Ok(false)
