@@ -1,33 +1,43 @@
 //! The pool: sockets that time out, connections that come back clean or are closed.
 
+mod opener;
+mod place;
+mod settings;
+
 use std::{
-    fmt,
+    fmt, mem,
     ops::{Deref, DerefMut},
-    sync::Arc,
-    time::{Duration, Instant},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
 };
 
-use parking_lot::Mutex;
-use redis::{Client, Connection, ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{Client, Connection};
 
-use crate::{Error, Result, time};
+use crate::{
+    Error, Result,
+    time::{self, Deadline},
+};
+use place::{LentPlace, Places, Shared};
+pub use settings::PoolBuilder;
 
-/// The oldest server this library is tested with.
-const OLDEST_REDIS: (u32, u32) = (6, 2);
-/// A connection that lay idle for longer is asked whether it is still there.
-const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// An attempt to connect ends when the wait for it does: how much longer is waited to hear why.
+const TO_HEAR_WHY: Duration = Duration::from_millis(50);
 
 /// A pool of blocking connections for the functions of this crate. Cloning it shares it.
 ///
-/// Beside what `r2d2::Pool<redis::Client>` does, it
-/// - gives every socket a connect, a read and a write time-out, and `TCP_NODELAY`;
-/// - opens no connection before one is wanted, and sends no `PING` at a checkout, unless the connection lay idle for half
-///   a minute or another one broke in the meantime;
-/// - says within its own time-out why there is no connection: what the last attempt to connect met, or that all are lent;
-/// - names a server as too old when it connects to one;
-/// - closes, on return, a connection that broke or was out for as long as its read time-out, since only then can a reply
-///   be owed on it.
+/// It is r2d2 with what a lock needs beside it:
+/// - every socket has a connect, a read and a write time-out, and `TCP_NODELAY`;
+/// - a connection is opened by the call that wants it: none before, none that nobody waits for;
+/// - nothing is sent when a connection is lent, unless it lay idle for 30 s or another one broke since it was last known to
+///   be good: then a `PING`, and a new connection if that fails. So after a restart of the server one call fails, not one
+///   for each idle connection;
+/// - [`get`](Self::get) ends within its own time-out, also while the server is silent, and says what is wrong;
+/// - a server that is too old is named as that when a connection is opened;
+/// - a connection that broke, or was lent for as long as its read time-out, is closed when it comes back, since only then
+///   can a reply be owed on it. Its place is free at once for whoever waits.
+///
+/// Connections that lay idle for ten minutes, or are half an hour old, are closed within half a minute.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -42,19 +52,55 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// )?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
+///
+/// # A pool or a connection of your own
+/// The plain functions take any `&mut redis::Connection`, so also what an `r2d2::Pool<redis::Client>` lends:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// use leasehold::{r2d2, redis};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let pool = r2d2::Pool::builder().max_size(4).build(client)?;
+/// let mut conn = pool.get()?;
+/// let token = leasehold::acquire_lock(&mut conn, "report", Duration::from_secs(5))?;
+/// # anyhow::Ok(())
+/// ```
+///
+/// Such a pool has none of the points above. Its sockets have no time-outs: on a silent server a call never returns, and
+/// no deadline of ours can end it (`conn.set_read_timeout` and `conn.set_write_timeout` can). It sends a `PING` each time
+/// it lends, opens all its connections when it is built, wakes no waiting thread when a broken connection comes back, and
+/// lends a connection on which a reply is still owed: redis-rs skips that reply, after waiting for it.
+///
+/// A `redis::Client` is refused: it opens a connection for each command, and a `WATCH` on one protects nothing on another.
+///
+/// ```compile_fail
+/// # use std::time::Duration;
+/// let mut client = leasehold::redis::Client::open("redis://127.0.0.1/").unwrap();
+/// let token = leasehold::acquire_lock(&mut client, "report", Duration::from_secs(5));
+/// ```
 #[derive(Clone)]
 pub struct Pool {
-    connections: r2d2::Pool<Manager>,
-    failure: LastFailure,
+    places: r2d2::Pool<Places>,
+    shared: Arc<Shared>,
 }
 
 impl Pool {
     /// A pool with the defaults of [`PoolBuilder`], for a URL such as `redis://127.0.0.1/`.
     ///
-    /// Opens no connection yet. `rediss://` needs the feature `tls-rustls`.
+    /// Opens no connection and waits for nothing. `redis://[[user]:password@]host[:port][/database]` is a TCP connection,
+    /// `rediss://` one with TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket on
+    /// this machine.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read.
+    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+    ///
+    /// ```
+    /// let pool = leasehold::Pool::connect("redis://127.0.0.1/");
+    /// assert!(pool.is_ok());
+    /// let pool = leasehold::Pool::connect("127.0.0.1:6379");
+    /// assert!(matches!(pool, Err(leasehold::Error::Invalid { argument: "url", .. })));
+    /// ```
     pub fn connect(url: &str) -> Result<Self> {
         let client = Client::open(url).map_err(|error| Error::invalid("url", error.to_string()))?;
         Self::new(&client)
@@ -62,10 +108,18 @@ impl Pool {
 
     /// A pool with the defaults of [`PoolBuilder`], for a client with settings of its own, such as a private CA.
     ///
-    /// Opens no connection yet.
+    /// Opens no connection and waits for nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the client's connection settings cannot be used.
+    ///
+    /// ```
+    /// use leasehold::redis::{Client, ConnectionAddr};
+    ///
+    /// let client = Client::open(ConnectionAddr::Tcp("127.0.0.1".into(), 6379)).unwrap();
+    /// let pool = leasehold::Pool::new(&client)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn new(client: &Client) -> Result<Self> {
         Self::builder().build(client)
     }
@@ -75,46 +129,90 @@ impl Pool {
         PoolBuilder::default()
     }
 
-    /// Lends a connection, opening one if none is idle. Gives up after the pool's own time-out.
+    /// Lends a connection, opening one if none is idle.
+    ///
+    /// Waits while all are lent. Returns within [`PoolBuilder::get_timeout`] (default 2 s), give or take 50 ms. An attempt
+    /// to connect that fails is not repeated: the error comes as soon as it is known, and the next call tries anew.
     ///
     /// # Errors
-    /// [`Error::Pool`] with the reason, [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
+    /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
+    /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
+    /// - [`Error::Thread`] if the system has no thread left to connect with.
+    ///
+    /// ```no_run
+    /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+    /// match pool.get() {
+    ///     Ok(conn) => drop(conn),
+    ///     // "no connection from the pool: could not connect to 127.0.0.1:6379: Connection refused (os error 111)"
+    ///     Err(error) => eprintln!("{:#}", anyhow::Error::from(error)),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn get(&self) -> Result<PooledConnection> {
-        let asked = time::now();
-        match self.connections.get() {
-            Ok(connection) => Ok(PooledConnection { connection }),
-            Err(_) => Err(self.why_none_came_since(asked)),
+        let deadline = Deadline::after(self.shared.get_timeout);
+        let mut place = self.free_place(deadline)?;
+        if let Some(held) = &mut place.held
+            && let Err(error) = self.shared.prove(held, deadline)
+        {
+            self.shared.close(&mut place);
+            if deadline.has_passed() {
+                return Err(error);
+            }
+        }
+        if place.held.is_none() {
+            place = self.fill(place, deadline)?;
+        }
+        if let Some(held) = &mut place.held {
+            held.lent = time::now();
+        }
+        Ok(PooledConnection { place })
+    }
+
+    /// A place, with an idle connection if there is one. The place that came back last is lent first, so this seldom looks
+    /// twice.
+    fn free_place(&self, deadline: Deadline) -> Result<LentPlace> {
+        let Ok(mut place) = self.places.get_timeout(deadline.remaining()) else {
+            return Err(self.all_are_lent());
+        };
+        let mut empty = Vec::new();
+        while place.held.is_none() {
+            match self.places.try_get() {
+                Some(next) => empty.push(mem::replace(&mut place, next)),
+                None => break,
+            }
+        }
+        Ok(place)
+    }
+
+    fn all_are_lent(&self) -> Error {
+        let state = self.places.state();
+        let lent = state.connections.saturating_sub(state.idle_connections);
+        let (size, wait) = (self.places.max_size(), self.shared.get_timeout);
+        Error::Pool {
+            reason: format!("{lent} of {size} are lent, and none came back within {wait:?}"),
+            source: None,
         }
     }
 
-    fn why_none_came_since(&self, asked: Instant) -> Error {
-        let wait = self.connections.connection_timeout();
-        match self.failure.since(asked) {
-            Some(failure)
-                if failure.kind() == ErrorKind::InvalidClientConfig
-                    && failure.detail().is_some() =>
-            {
-                Error::TooOld {
-                    found: failure.detail().unwrap_or_default().to_owned(),
-                }
-            }
-            Some(failure) => Error::Pool {
-                reason: format!("could not connect within {wait:?}"),
-                source: Some(failure),
-            },
-            None => {
-                let (open, size) = (
-                    self.connections.state().connections,
-                    self.connections.max_size(),
-                );
-                let reason = format!(
-                    "none was free or could be opened within {wait:?}; {open} of {size} are open"
-                );
-                Error::Pool {
-                    reason,
-                    source: None,
-                }
-            }
+    /// Opens a connection on a thread of its own, since nothing else can end a look-up of the host's name. If that takes
+    /// too long for us, the place comes back to the pool by itself, with a connection for the next one.
+    fn fill(&self, mut place: LentPlace, deadline: Deadline) -> Result<LentPlace> {
+        let (answer, outcome) = mpsc::sync_channel(1);
+        let shared = Arc::clone(&self.shared);
+        let connect = move || {
+            let opened = shared.open(deadline).map(|held| {
+                place.held = Some(held);
+                place
+            });
+            let _ = answer.send(opened);
+        };
+        thread::Builder::new()
+            .name("leasehold-connect".into())
+            .spawn(connect)
+            .map_err(|source| Error::Thread { source })?;
+        match outcome.recv_timeout(deadline.remaining() + TO_HEAR_WHY) {
+            Ok(opened) => opened,
+            Err(_) => Err(self.shared.opener.no_answer(self.shared.get_timeout, None)),
         }
     }
 }
@@ -122,252 +220,50 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("connections", &self.connections.state())
+            .field("max_size", &self.places.max_size())
             .finish_non_exhaustive()
     }
 }
 
-/// The settings of a [`Pool`], by value.
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct PoolBuilder {
-    max_size: u32,
-    get_timeout: Duration,
-    connect_timeout: Duration,
-    io_timeout: Duration,
-}
-
-impl Default for PoolBuilder {
-    fn default() -> Self {
-        let two_seconds = Duration::from_secs(2);
-        Self {
-            max_size: 10,
-            get_timeout: two_seconds,
-            connect_timeout: two_seconds,
-            io_timeout: two_seconds,
-        }
-    }
-}
-
-impl PoolBuilder {
-    /// How many connections there may be. Default 10. A thread needs one for as long as it calls functions on it.
-    pub fn max_size(mut self, connections: u32) -> Self {
-        self.max_size = connections;
-        self
-    }
-
-    /// How long [`Pool::get`] waits for a connection. Default 2 s. Longer waits hide a pool that is too small.
-    pub fn get_timeout(mut self, timeout: Duration) -> Self {
-        self.get_timeout = timeout;
-        self
-    }
-
-    /// How long one attempt to connect may take. Default 2 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// How long a write, or the wait for a reply, may take. Default 2 s. Shorter tells a silent server sooner, but takes
-    /// a slow one for silent.
-    pub fn io_timeout(mut self, timeout: Duration) -> Self {
-        self.io_timeout = timeout;
-        self
-    }
-
-    /// The pool. Opens no connection yet.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a size of 0, or a time-out that is not between 1 ms and 24 h.
-    pub fn build(self, client: &Client) -> Result<Pool> {
-        if self.max_size == 0 {
-            return Err(Error::invalid("max_size", "it has to be at least 1"));
-        }
-        check_timeout("get_timeout", self.get_timeout)?;
-        check_timeout("connect_timeout", self.connect_timeout)?;
-        check_timeout("io_timeout", self.io_timeout)?;
-
-        let failure = LastFailure::default();
-        let connections = r2d2::Pool::builder()
-            .max_size(self.max_size)
-            .min_idle(Some(0))
-            .connection_timeout(self.get_timeout)
-            .error_handler(Box::new(failure.clone()))
-            .build_unchecked(Manager::new(client, self.connect_timeout, self.io_timeout)?);
-        Ok(Pool {
-            connections,
-            failure,
-        })
-    }
-}
-
-fn check_timeout(argument: &'static str, timeout: Duration) -> Result<()> {
-    if timeout < Duration::from_millis(1) || timeout > LONGEST_TIMEOUT {
-        return Err(Error::invalid(
-            argument,
-            "it has to be between 1 ms and 24 h",
-        ));
-    }
-    Ok(())
-}
-
 /// A connection lent by a [`Pool`]: give `&mut` of it to any function that takes a `&mut redis::Connection`.
+///
+/// Dropping it gives it back. It is a whole `redis::Connection`, with two things to leave alone: a read time-out made
+/// *shorter* hides from the pool that a reply may be owed (a longer one is fine, and is undone when the connection is lent
+/// again), and a `MULTI` or `SUBSCRIBE` without its end is met by whoever borrows the connection next.
+///
+/// ```no_run
+/// use leasehold::redis;
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// let visits: u64 = redis::cmd("INCR").arg("visits").query(&mut conn)?;
+/// # anyhow::Ok(())
+/// ```
 pub struct PooledConnection {
-    connection: r2d2::PooledConnection<Manager>,
+    place: LentPlace,
 }
 
+#[expect(
+    clippy::expect_used,
+    reason = "`get` lends no empty place, and only its return empties it"
+)]
 impl Deref for PooledConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        &self.connection.connection
+        &self.place.held.as_ref().expect("lent").connection
     }
 }
 
+#[expect(clippy::expect_used, reason = "as in `deref`")]
 impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut Connection {
-        &mut self.connection.connection
+        &mut self.place.held.as_mut().expect("lent").connection
     }
 }
 
 impl fmt::Debug for PooledConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledConnection").finish_non_exhaustive()
-    }
-}
-
-/// What r2d2 is told of our connections.
-struct Manager {
-    client: Client,
-    connect_timeout: Duration,
-    io_timeout: Duration,
-    /// When a connection was last found broken: those that were idle then may be broken too.
-    broken: Mutex<Option<Instant>>,
-}
-
-/// A connection and when it was last lent or given back.
-struct Lent {
-    connection: Connection,
-    moved: Instant,
-}
-
-impl Manager {
-    fn new(client: &Client, connect_timeout: Duration, io_timeout: Duration) -> Result<Self> {
-        let settings = client.get_connection_info().clone();
-        let tcp = settings.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(
-            settings
-                .set_tcp_settings(tcp)
-                .into_connection_info()
-                .map_err(|error| unusable(&error))?,
-        );
-        Ok(Self {
-            client: client.map_err(|error| unusable(&error))?,
-            connect_timeout,
-            io_timeout,
-            broken: Mutex::new(None),
-        })
-    }
-
-    /// A connection with time-outs, to a server that is new enough.
-    fn open(&self) -> RedisResult<Connection> {
-        let mut connection = self
-            .client
-            .get_connection_with_timeout(self.connect_timeout)?;
-        connection.set_read_timeout(Some(self.io_timeout))?;
-        connection.set_write_timeout(Some(self.io_timeout))?;
-        refuse_old_server(&mut connection)?;
-        Ok(connection)
-    }
-}
-
-fn unusable(error: &RedisError) -> Error {
-    Error::invalid("client", error.to_string())
-}
-
-impl r2d2::ManageConnection for Manager {
-    type Connection = Lent;
-    type Error = RedisError;
-
-    fn connect(&self) -> RedisResult<Lent> {
-        Ok(Lent {
-            connection: self.open()?,
-            moved: time::now(),
-        })
-    }
-
-    /// Called at each checkout.
-    fn is_valid(&self, lent: &mut Lent) -> RedisResult<()> {
-        let doubtful = self
-            .broken
-            .lock()
-            .is_some_and(|broken| lent.moved <= broken);
-        if doubtful || lent.moved.elapsed() >= IDLE_BEFORE_PING {
-            redis::cmd("PING").exec(&mut lent.connection)?;
-        }
-        lent.moved = time::now();
-        Ok(())
-    }
-
-    /// Called when a connection comes back. One that was out for as long as its read time-out may have a reply owed.
-    fn has_broken(&self, lent: &mut Lent) -> bool {
-        let broken = !redis::ConnectionLike::is_open(&lent.connection)
-            || lent.moved.elapsed() >= self.io_timeout;
-        lent.moved = time::now();
-        if broken {
-            *self.broken.lock() = Some(lent.moved);
-        }
-        broken
-    }
-}
-
-/// Refuses a server that says it is older than what this library is tested with. One that says nothing is taken.
-fn refuse_old_server(connection: &mut Connection) -> RedisResult<()> {
-    let info: String = match redis::cmd("INFO").arg("server").query(connection) {
-        Ok(info) => info,
-        Err(error) if error.is_io_error() => return Err(error),
-        Err(_) => return Ok(()),
-    };
-    match version_in(&info) {
-        Some((version, numbers)) if numbers < OLDEST_REDIS => Err((
-            ErrorKind::InvalidClientConfig,
-            "the server is too old",
-            format!("it says {version}"),
-        )
-            .into()),
-        _ => Ok(()),
-    }
-}
-
-/// Valkey gives a `redis_version` of 7.2 or more beside its own.
-fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
-    let version = info
-        .lines()
-        .find_map(|line| line.strip_prefix("redis_version:"))?
-        .trim();
-    let mut numbers = version.split('.').map(str::parse);
-    match (numbers.next()?, numbers.next()?) {
-        (Ok(major), Ok(minor)) => Some((version, (major, minor))),
-        _ => None,
-    }
-}
-
-/// What r2d2 met when it last failed to connect; its own error keeps only the text.
-#[derive(Clone, Debug, Default)]
-struct LastFailure(Arc<Mutex<Option<(Instant, RedisError)>>>);
-
-impl LastFailure {
-    fn since(&self, moment: Instant) -> Option<RedisError> {
-        self.0
-            .lock()
-            .clone()
-            .filter(|(at, _)| *at >= moment)
-            .map(|(_, failure)| failure)
-    }
-}
-
-impl r2d2::HandleError<RedisError> for LastFailure {
-    fn handle_error(&self, error: RedisError) {
-        *self.0.lock() = Some((time::now(), error));
     }
 }

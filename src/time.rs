@@ -31,6 +31,11 @@ impl Deadline {
             .map_or(Duration::MAX, |end| end.saturating_duration_since(now()))
     }
 
+    /// What is left, but no more than a limit and no less than the millisecond that a socket's time-out needs.
+    pub(crate) fn remaining_up_to(self, limit: Duration) -> Duration {
+        self.remaining().min(limit).max(Duration::from_millis(1))
+    }
+
     pub(crate) fn has_passed(self) -> bool {
         self.remaining().is_zero()
     }

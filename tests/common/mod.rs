@@ -7,6 +7,7 @@
 )]
 
 pub mod book;
+pub mod clients;
 pub mod monitor;
 pub mod proxy;
 pub mod relay;

@@ -1,0 +1,178 @@
+//! One attempt to connect, bounded, and in words why it failed.
+
+use std::time::Duration;
+
+use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+
+use crate::{Error, Result, time::Deadline};
+
+/// The oldest server this library is tested with.
+const OLDEST_REDIS: (u32, u32) = (6, 2);
+
+/// Opens connections to one server.
+pub(super) struct Opener {
+    client: Client,
+    connect_timeout: Duration,
+}
+
+impl Opener {
+    pub(super) fn new(client: &Client, connect_timeout: Duration) -> Result<Self> {
+        let settings = client.get_connection_info().clone();
+        let tcp = settings.tcp_settings().clone().set_nodelay(true);
+        let mut login = settings.redis_settings().clone();
+        if login.lib_name().is_none() {
+            // Two replies fewer to wait for while the server is silent, and two commands fewer for an access list.
+            login = login.set_skip_set_lib_name();
+        }
+        let client = Client::open(settings.set_tcp_settings(tcp).set_redis_settings(login))
+            .map_err(|error| Error::invalid("client", error.to_string()))?;
+        Ok(Self {
+            client,
+            connect_timeout,
+        })
+    }
+
+    /// A connection to a server that is new enough. Its time-outs are those of the attempt.
+    pub(super) fn open(&self, deadline: Deadline) -> Result<Connection> {
+        let limit = deadline.remaining_up_to(self.connect_timeout);
+        let attempt = Deadline::after(limit);
+        let explain = |error| self.failure(limit, error);
+        let mut connection = self
+            .client
+            .get_connection_with_timeout(limit)
+            .map_err(explain)?;
+        set_timeouts(&connection, attempt.remaining_up_to(limit)).map_err(explain)?;
+        match redis::cmd("INFO")
+            .arg("server")
+            .query::<String>(&mut connection)
+        {
+            Ok(info) => refuse_old_server(&info)?,
+            Err(error) if is_forbidden(&error) => {}
+            Err(error) => return Err(explain(error)),
+        }
+        Ok(connection)
+    }
+
+    /// Why there is no connection. The system's own words for a time-out are "resource temporarily unavailable".
+    pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
+        if error.is_timeout() {
+            return self.no_answer(limit, Some(error));
+        }
+        let server = self.client.get_connection_info().addr();
+        let reason = if error.is_io_error() {
+            format!("could not connect to {server}")
+        } else {
+            format!("{server} refused the connection")
+        };
+        Error::Pool {
+            reason,
+            source: Some(error),
+        }
+    }
+
+    pub(super) fn no_answer(&self, limit: Duration, source: Option<RedisError>) -> Error {
+        let server = self.client.get_connection_info().addr();
+        let whole_millis = u64::try_from(limit.as_nanos().div_ceil(1_000_000));
+        let limit = whole_millis.map_or(limit, Duration::from_millis);
+        Error::Pool {
+            reason: format!("no answer from {server} within {limit:?}"),
+            source,
+        }
+    }
+}
+
+pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisResult<()> {
+    connection.set_read_timeout(Some(timeout))?;
+    connection.set_write_timeout(Some(timeout))
+}
+
+/// An access list, or a proxy, does not let us ask: no reason to refuse the connection.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::NoPerm) => true,
+        ErrorKind::Server(ServerErrorKind::ResponseError) => error
+            .detail()
+            .is_some_and(|detail| detail.starts_with("unknown command")),
+        _ => false,
+    }
+}
+
+/// Refuses a server that says it is older than what this library is tested with. One that says nothing is taken.
+fn refuse_old_server(info: &str) -> Result<()> {
+    match version_in(info) {
+        Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {
+            found: format!("it says {version}"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Valkey gives a `redis_version` of 7.2 or more beside its own.
+fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))?
+        .trim();
+    let mut numbers = version.split('.').map(str::parse);
+    match (numbers.next()?, numbers.next()?) {
+        (Ok(major), Ok(minor)) => Some((version, (major, minor))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_socket_sends_without_delay() {
+        let client = Client::open("redis://127.0.0.1/").unwrap();
+        assert!(!client.get_connection_info().tcp_settings().nodelay());
+        let opener = Opener::new(&client, Duration::from_secs(1)).unwrap();
+        let settings = opener.client.get_connection_info();
+        assert!(settings.tcp_settings().nodelay());
+    }
+
+    #[test]
+    fn the_clients_own_settings_are_kept() {
+        let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
+        let settings = client.get_connection_info().clone();
+        let login = settings.redis_settings().clone().set_lib_name("mine", "1");
+        let client = Client::open(settings.set_redis_settings(login)).unwrap();
+
+        let opener = Opener::new(&client, Duration::from_secs(1)).unwrap();
+        let settings = opener.client.get_connection_info();
+        let login = settings.redis_settings();
+        assert_eq!(settings.addr().to_string(), "example.org:7000");
+        assert_eq!(
+            (login.username(), login.password()),
+            (Some("me"), Some("secret"))
+        );
+        assert_eq!((login.db(), login.lib_name()), (3, Some("mine")));
+        assert!(login.protocol().supports_resp3() && !login.skip_set_lib_name());
+    }
+
+    #[test]
+    fn a_version_is_found_or_not() {
+        let info = |version| format!("# Server\r\nredis_version:{version}\r\nredis_git_sha1:0\r\n");
+        for old in ["5.0.14", "6.0.16", "2.8.0", "6.1.240"] {
+            assert!(matches!(
+                refuse_old_server(&info(old)),
+                Err(Error::TooOld { found }) if found == format!("it says {old}")
+            ));
+        }
+        for new in [
+            "6.2.0",
+            "7.0.15",
+            "8.4.0",
+            "10.0.0",
+            "255.255.255",
+            "",
+            "x.y",
+            "7",
+        ] {
+            assert!(refuse_old_server(&info(new)).is_ok(), "{new}");
+        }
+        assert!(refuse_old_server("").is_ok());
+    }
+}

@@ -1,0 +1,119 @@
+//! What a pool can be told.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Client;
+
+use super::{Places, Pool, Shared, opener::Opener};
+use crate::{Error, Result};
+
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// As many clients as a Redis server takes unless it is told otherwise.
+const MAX_SIZE: u32 = 10_000;
+
+/// The settings of a [`Pool`], by value.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Pool, redis::Client};
+///
+/// let pool = Pool::builder()
+///     .max_size(32)
+///     .get_timeout(Duration::from_millis(500))
+///     .build(&Client::open("redis://127.0.0.1/").unwrap())?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct PoolBuilder {
+    max_size: u32,
+    get_timeout: Duration,
+    connect_timeout: Duration,
+    io_timeout: Duration,
+}
+
+impl Default for PoolBuilder {
+    fn default() -> Self {
+        let two_seconds = Duration::from_secs(2);
+        Self {
+            max_size: 10,
+            get_timeout: two_seconds,
+            connect_timeout: two_seconds,
+            io_timeout: two_seconds,
+        }
+    }
+}
+
+impl PoolBuilder {
+    /// How many connections there may be, 1 to 10,000. Default 10.
+    ///
+    /// A thread needs one for as long as it calls functions on it. More cost the server memory (some 20 kB each); fewer
+    /// make threads wait for each other, for up to [`get_timeout`](Self::get_timeout).
+    pub fn max_size(mut self, connections: u32) -> Self {
+        self.max_size = connections;
+        self
+    }
+
+    /// How long [`Pool::get`] takes at most: waiting while all are lent, and connecting. 1 ms to 24 h, default 2 s.
+    ///
+    /// Longer waits hide a pool that is too small; shorter ones fail at a peak that would have passed.
+    pub fn get_timeout(mut self, timeout: Duration) -> Self {
+        self.get_timeout = timeout;
+        self
+    }
+
+    /// How long an attempt to connect, to log in and to ask the server's version may take. 1 ms to 24 h, default 2 s.
+    ///
+    /// It never takes longer than [`get_timeout`](Self::get_timeout), so this matters only where that is the longer one.
+    /// Shorter tells sooner that a host is gone, but gives up on a far or busy one: Linux sends a lost packet of the
+    /// connect again only after a second.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a write, or the wait for a reply, may take. 1 ms to 24 h, default 2 s.
+    ///
+    /// Shorter tells a silent server sooner, but takes a slow one for silent, and then nobody knows whether the command was
+    /// executed ([`Error::Unknown`]). It is also how long a connection may be lent before it is closed on its return: with
+    /// less than your longest borrowing, connections are opened more often.
+    pub fn io_timeout(mut self, timeout: Duration) -> Self {
+        self.io_timeout = timeout;
+        self
+    }
+
+    /// The pool. Opens no connection and waits for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings cannot be used.
+    pub fn build(self, client: &Client) -> Result<Pool> {
+        if self.max_size == 0 || self.max_size > MAX_SIZE {
+            return Err(Error::invalid(
+                "max_size",
+                "it has to be between 1 and 10,000",
+            ));
+        }
+        check_timeout("get_timeout", self.get_timeout)?;
+        check_timeout("connect_timeout", self.connect_timeout)?;
+        check_timeout("io_timeout", self.io_timeout)?;
+
+        let opener = Opener::new(client, self.connect_timeout)?;
+        let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
+        let places = r2d2::Pool::builder()
+            .max_size(self.max_size)
+            .min_idle(Some(0))
+            .test_on_check_out(false)
+            .build_unchecked(Places(Arc::clone(&shared)));
+        Ok(Pool { places, shared })
+    }
+}
+
+fn check_timeout(argument: &'static str, timeout: Duration) -> Result<()> {
+    if timeout < Duration::from_millis(1) || timeout > LONGEST_TIMEOUT {
+        return Err(Error::invalid(
+            argument,
+            "it has to be between 1 ms and 24 h",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! What the pool does while the server is silent, gone or back, and with the connections of before.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Server, clients, server::free_port};
+use leasehold::{Error, Pool, PoolBuilder, PooledConnection, Token, redis, release_lock};
+use redis::Client;
+
+/// The time-out that a test is about.
+const SHORT: Duration = Duration::from_millis(200);
+/// The time-outs that would show if they ended a wait.
+const LONG: Duration = Duration::from_secs(30);
+/// What takes longer than this was not ended by the short one.
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn build(builder: PoolBuilder, url: &str) -> Pool {
+    builder.build(&Client::open(url).unwrap()).unwrap()
+}
+
+/// A builder of which no other time-out can end a wait.
+fn io_timeout(timeout: Duration) -> PoolBuilder {
+    Pool::builder()
+        .get_timeout(LONG)
+        .connect_timeout(LONG)
+        .io_timeout(timeout)
+}
+
+/// Any call: the one that needs two round trips and changes nothing.
+fn call(conn: &mut PooledConnection) -> leasehold::Result<bool> {
+    release_lock(conn, "a", &Token::random())
+}
+
+fn message(error: Error) -> String {
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+/// Fails, within the short time-out and not before it, because there was no answer.
+fn assert_no_answer(pool: &Pool, address: SocketAddr) {
+    let asked = Instant::now();
+    let error = pool.get().unwrap_err();
+    let took = asked.elapsed();
+    assert!(took >= SHORT / 2 && took < LIMIT, "{took:?}");
+    let message = message(error);
+    assert!(
+        message.starts_with("no connection from the pool: "),
+        "{message}"
+    );
+    assert!(
+        message.contains(&format!("no answer from {address} within")),
+        "{message}"
+    );
+}
+
+/// Both the pool's time-out and that of the attempt end the wait for a connection.
+fn assert_waits_end(address: SocketAddr) {
+    let url = format!("redis://{address}/");
+    let by_get = Pool::builder().get_timeout(SHORT).connect_timeout(LONG);
+    let pool = build(by_get.max_size(1), &url);
+    assert_no_answer(&pool, address);
+    // That attempt ends too, and gives the only place back.
+    wait_until(|| message(pool.get().unwrap_err()).contains("no answer"));
+    let by_connect = Pool::builder().get_timeout(LONG).connect_timeout(SHORT);
+    assert_no_answer(&build(by_connect, &url), address);
+}
+
+#[test]
+fn a_wait_for_a_listener_that_never_answers_ends() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    assert_waits_end(listener.local_addr().unwrap());
+}
+
+#[test]
+fn a_wait_for_a_host_that_does_not_take_the_connection_ends() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    // A listener whose queue is full drops further attempts without a word.
+    let mut queue = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, SHORT) {
+        queue.push(stream);
+    }
+    assert_waits_end(address);
+}
+
+#[test]
+fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    // redis-rs waits a time-out for each reply, here those to AUTH, SELECT, and twice CLIENT SETINFO.
+    let url = format!("redis://:password@{address}/3");
+    let client = Client::open(url).unwrap();
+    let info = client.get_connection_info().clone();
+    let login = info.redis_settings().clone().set_lib_name("mine", "1");
+    let client = Client::open(info.set_redis_settings(login)).unwrap();
+    let get_timeout = Duration::from_millis(500);
+    let pool = Pool::builder()
+        .get_timeout(get_timeout)
+        .build(&client)
+        .unwrap();
+
+    let asked = Instant::now();
+    let error = pool.get().unwrap_err();
+    assert!(asked.elapsed() < 3 * get_timeout, "{:?}", asked.elapsed());
+    assert_eq!(
+        message(error),
+        format!("no connection from the pool: no answer from {address} within 500ms")
+    );
+}
+
+#[test]
+fn a_server_that_is_down_is_said_at_once_and_taken_when_it_is_back() {
+    let mut server = Server::start().unwrap();
+    let pool = build(Pool::builder().get_timeout(LONG), &server.url());
+    server.kill().unwrap();
+    let asked = Instant::now();
+    let message = message(pool.get().unwrap_err());
+    assert!(asked.elapsed() < LIMIT);
+    let port = server.port();
+    let why = format!(
+        "no connection from the pool: could not connect to 127.0.0.1:{port}: Connection refused"
+    );
+    assert!(message.starts_with(&why), "{message}");
+
+    server.restart().unwrap();
+    call(&mut pool.get().unwrap()).unwrap();
+}
+
+#[test]
+fn a_host_without_address_is_said() {
+    let port = free_port().unwrap();
+    let pool = build(Pool::builder(), &format!("redis://host.invalid:{port}/"));
+    let asked = Instant::now();
+    let message = message(pool.get().unwrap_err());
+    assert!(asked.elapsed() < LIMIT);
+    assert!(
+        message.contains(&format!("host.invalid:{port}")),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = build(io_timeout(SHORT).max_size(1), &server.url());
+    let mut conn = pool.get().unwrap();
+    let silent = clients::id(&mut conn);
+
+    server.freeze().unwrap();
+    let asked = Instant::now();
+    let owed: redis::RedisResult<String> = redis::cmd("ECHO").arg("owed").query(&mut conn);
+    assert!(owed.unwrap_err().is_timeout());
+    assert!(asked.elapsed() >= SHORT && asked.elapsed() < LIMIT);
+    drop(conn);
+    server.thaw().unwrap();
+
+    let mut conn = pool.get().unwrap();
+    let answer: String = redis::cmd("ECHO").arg("mine").query(&mut conn).unwrap();
+    assert_eq!(answer, "mine");
+    assert_ne!(clients::id(&mut conn), silent);
+    wait_until(|| !clients::exists(&mut admin, silent));
+}
+
+#[test]
+fn a_blocking_call_is_not_left_behind_on_the_server() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = build(io_timeout(SHORT), &server.url());
+    let mut conn = pool.get().unwrap();
+    let blocked = redis::cmd("BLPOP").arg("queue").arg(0).exec(&mut conn);
+    assert!(blocked.unwrap_err().is_timeout());
+    drop(conn);
+
+    wait_until(|| clients::count(&mut admin) == 0);
+    let pushed: u64 = redis::cmd("RPUSH")
+        .arg("queue")
+        .arg("x")
+        .query(&mut admin)
+        .unwrap();
+    let left: u64 = redis::cmd("LLEN").arg("queue").query(&mut admin).unwrap();
+    assert_eq!((pushed, left), (1, 1));
+}
+
+#[test]
+fn a_write_to_a_server_that_reads_nothing_times_out() {
+    let server = Server::start().unwrap();
+    let pool = build(io_timeout(SHORT), &server.url());
+    let mut conn = pool.get().unwrap();
+    server.freeze().unwrap();
+    let asked = Instant::now();
+    let more_than_the_sockets_hold = vec![b'x'; 64 << 20];
+    let written = redis::cmd("SET")
+        .arg("a")
+        .arg(more_than_the_sockets_hold)
+        .exec(&mut conn);
+    assert!(written.unwrap_err().is_timeout());
+    assert!(asked.elapsed() >= SHORT && asked.elapsed() < LIMIT);
+}
+
+#[test]
+fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
+    let server = Server::start().unwrap();
+    let builder = Pool::builder().get_timeout(SHORT).io_timeout(SHORT);
+    let pool = build(builder, &server.url());
+    let mut conn = pool.get().unwrap();
+    server.freeze().unwrap();
+    assert!(matches!(call(&mut conn), Err(Error::Redis { .. })));
+    drop(conn);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
+    assert_no_answer(&pool, address);
+
+    server.thaw().unwrap();
+    call(&mut pool.get().unwrap()).unwrap();
+}
+
+#[test]
+fn many_doubtful_connections_take_no_longer_than_one() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let builder = Pool::builder().get_timeout(SHORT).io_timeout(LIMIT);
+    let pool = build(builder, &server.url());
+    let mut lent: Vec<_> = (0..8).map(|_| pool.get().unwrap()).collect();
+    let broken = clients::id(&mut lent[0]);
+    clients::kill(&mut admin, broken);
+    call(&mut lent[0]).unwrap_err();
+    drop(lent);
+
+    server.freeze().unwrap();
+    for _ in 0..2 {
+        let asked = Instant::now();
+        let message = message(pool.get().unwrap_err());
+        assert!(asked.elapsed() < LIMIT, "{:?}", asked.elapsed());
+        assert!(message.contains("no answer from"), "{message}");
+    }
+    server.thaw().unwrap();
+    call(&mut pool.get().unwrap()).unwrap();
+}
+
+#[test]
+fn after_a_restart_one_call_fails_at_most() {
+    let mut server = Server::start().unwrap();
+    let pool = build(Pool::builder(), &server.url());
+    let idle: Vec<_> = (0..5).map(|_| pool.get().unwrap()).collect();
+    drop(idle);
+    server.kill().unwrap();
+    server.restart().unwrap();
+    assert!(failures_of_five_after_one(&pool) <= 1);
+}
+
+#[test]
+fn after_the_idle_connections_were_closed_one_call_fails_at_most() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = build(Pool::builder(), &server.url());
+    let mut idle: Vec<_> = (0..5).map(|_| pool.get().unwrap()).collect();
+    for conn in &mut idle {
+        clients::kill(&mut admin, clients::id(conn));
+    }
+    drop(idle);
+    assert!(failures_of_five_after_one(&pool) <= 1);
+}
+
+/// One call, and then one on each of the five connections.
+fn failures_of_five_after_one(pool: &Pool) -> usize {
+    let first = call(&mut pool.get().unwrap());
+    let mut five: Vec<_> = (0..5).map(|_| pool.get().unwrap()).collect();
+    let calls = five.iter_mut().map(call);
+    calls.chain([first]).filter(Result::is_err).count()
+}
+
+#[test]
+fn a_connection_that_was_lent_during_the_restart_is_doubted_too() {
+    let mut server = Server::start().unwrap();
+    let pool = build(Pool::builder(), &server.url());
+    let (mut used, unused) = (pool.get().unwrap(), pool.get().unwrap());
+    server.kill().unwrap();
+    server.restart().unwrap();
+    call(&mut used).unwrap_err();
+    drop(used);
+    drop(unused);
+    call(&mut pool.get().unwrap()).unwrap();
+}
+
+#[test]
+fn a_call_cut_off_by_the_servers_end_leaves_no_broken_connection() {
+    let mut server = Server::start().unwrap();
+    let pool = build(io_timeout(LONG).max_size(1), &server.url());
+    let mut conn = pool.get().unwrap();
+    // It ends with the call unread: the system answers with a reset.
+    server.freeze().unwrap();
+    let in_flight = thread::spawn(move || call(&mut conn));
+    thread::sleep(Duration::from_millis(100));
+    server.kill().unwrap();
+    in_flight.join().unwrap().unwrap_err();
+
+    server.restart().unwrap();
+    call(&mut pool.get().unwrap()).unwrap();
+}
+
+#[test]
+fn a_server_with_too_many_clients_says_so_and_takes_us_later() {
+    let server = Server::start().unwrap();
+    let pool = build(Pool::builder(), &server.url());
+    let mut admin = server.connection().unwrap();
+    let mut limit = |clients: u32| {
+        let set = ["SET", "maxclients", &clients.to_string()];
+        redis::cmd("CONFIG").arg(&set).exec(&mut admin).unwrap();
+    };
+    limit(1);
+    // The server closes so soon that its words are seldom read.
+    assert!(matches!(
+        pool.get(),
+        Err(Error::Pool {
+            source: Some(_),
+            ..
+        })
+    ));
+    limit(100);
+    call(&mut pool.get().unwrap()).unwrap();
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < LIMIT, "it does not happen");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
