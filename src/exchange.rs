@@ -30,6 +30,7 @@ pub(crate) fn exchange(
             Err(error) => {
                 let owed = commands - replies.len() - 1;
                 book_owed_replies(conn, owed, asked.elapsed(), &error);
+                close_if_reset(conn, &error);
                 return Err(error);
             }
         }
@@ -58,6 +59,14 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration, err
         let _ = next_reply(conn);
     }
     let _ = conn.set_read_timeout(Some(time_out));
+}
+
+/// redis-rs takes a connection for open that the server's end has reset while a reply was owed. The next write fails, and
+/// tells it otherwise: better ours than that of the next borrower.
+pub(crate) fn close_if_reset(conn: &mut dyn ConnectionLike, error: &RedisError) {
+    if error.is_connection_dropped() && conn.is_open() {
+        let _ = conn.req_command(&redis::cmd("PING"));
+    }
 }
 
 /// Replies that have come already, given back to the pipeline that asked for them, for its types and its `.ignore()`.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
 
-use crate::{name::LockName, token::Token};
+use crate::{exchange::close_if_reset, name::LockName, token::Token};
 
 static ACQUIRE_SIMPLE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("recipes/lua/acquire_simple.lua")));
@@ -53,5 +53,6 @@ impl Script {
             }
             answer => answer,
         }
+        .inspect_err(|error| close_if_reset(conn, error))
     }
 }

@@ -11,7 +11,7 @@ use super::wait::until_granted;
 use crate::{
     Error, Result,
     error::Operation,
-    exchange::typed,
+    exchange::{close_if_reset, typed},
     name::LockName,
     script,
     time::lease_millis,
@@ -283,6 +283,7 @@ fn set_if_absent(
         set.arg("PX").arg(millis);
     }
     set.query(conn)
+        .inspect_err(|error| close_if_reset(conn, error))
 }
 
 /// Watches the lock and reads it in the same round trip. `None`: it is not ours.
