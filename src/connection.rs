@@ -108,7 +108,8 @@ impl Pool {
 
     /// A pool with the defaults of [`PoolBuilder`], for a client with settings of its own, such as a private CA.
     ///
-    /// Opens no connection and waits for nothing.
+    /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto provider of the process,
+    /// unless there is one: an application that wants another installs it first (rustls: `install_default`).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the client's connection settings cannot be used.
@@ -116,9 +117,23 @@ impl Pool {
     /// ```
     /// use leasehold::redis::{Client, ConnectionAddr};
     ///
-    /// let client = Client::open(ConnectionAddr::Tcp("127.0.0.1".into(), 6379)).unwrap();
+    /// let client = Client::open(ConnectionAddr::Tcp("127.0.0.1".into(), 6379))?;
     /// let pool = leasehold::Pool::new(&client)?;
-    /// # Ok::<(), leasehold::Error>(())
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    #[cfg_attr(feature = "tls-rustls", doc = "```no_run")]
+    #[cfg_attr(not(feature = "tls-rustls"), doc = "```ignore")]
+    /// // A server whose certificate is of a private CA (feature `tls-rustls`).
+    /// use leasehold::redis::{Client, TlsCertificates};
+    ///
+    /// let certificates = TlsCertificates {
+    ///     client_tls: None,
+    ///     root_cert: Some(std::fs::read("ca.pem")?),
+    /// };
+    /// let client = Client::build_with_tls("rediss://redis.example.org/", certificates)?;
+    /// let pool = leasehold::Pool::new(&client)?;
+    /// # anyhow::Ok(())
     /// ```
     pub fn new(client: &Client) -> Result<Self> {
         Self::builder().build(client)

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Server, clients, server::free_port};
+use common::{Server, clients, server::free_port, wait};
 use leasehold::{Error, Pool, PoolBuilder, PooledConnection, Token, redis, release_lock};
 use redis::Client;
 
@@ -65,7 +65,7 @@ fn assert_waits_end(address: SocketAddr) {
     let pool = build(by_get.max_size(1), &url);
     assert_no_answer(&pool, address);
     // That attempt ends too, and gives the only place back.
-    wait_until(|| message(pool.get().unwrap_err()).contains("no answer"));
+    wait::until(|| Ok(message(pool.get().unwrap_err()).contains("no answer"))).unwrap();
     let by_connect = Pool::builder().get_timeout(LONG).connect_timeout(SHORT);
     assert_no_answer(&build(by_connect, &url), address);
 }
@@ -164,7 +164,7 @@ fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     let answer: String = redis::cmd("ECHO").arg("mine").query(&mut conn).unwrap();
     assert_eq!(answer, "mine");
     assert_ne!(clients::id(&mut conn), silent);
-    wait_until(|| !clients::exists(&mut admin, silent));
+    wait::until(|| Ok(!clients::exists(&mut admin, silent))).unwrap();
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_blocking_call_is_not_left_behind_on_the_server() {
     assert!(blocked.unwrap_err().is_timeout());
     drop(conn);
 
-    wait_until(|| clients::count(&mut admin) == 0);
+    wait::until(|| Ok(clients::count(&mut admin) == 0)).unwrap();
     let pushed: u64 = redis::cmd("RPUSH")
         .arg("queue")
         .arg("x")
@@ -323,12 +323,4 @@ fn a_server_with_too_many_clients_says_so_and_takes_us_later() {
     ));
     limit(100);
     call(&mut pool.get().unwrap()).unwrap();
-}
-
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < LIMIT, "it does not happen");
-        thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -1,1 +1,158 @@
-//! TLS.
+//! `rediss://` to a server whose certificate is of the test's own making: `cargo test --features tls-rustls --test tls`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    time::{Duration, Instant},
+};
+
+use common::{Server, server::free_port};
+use leasehold::{Pool, acquire_lock_with_timeout, redis, release_lock};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
+use redis::{Client, TlsCertificates};
+use tempfile::TempDir;
+
+/// What takes longer than this has hung.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A server with a port for TLS, and the CA that vouches for it under the name `localhost`.
+struct TlsServer {
+    _server: Server,
+    _directory: TempDir,
+    port: u16,
+    ca: String,
+}
+
+impl TlsServer {
+    fn start() -> Self {
+        let ca = certificate_authority();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec!["localhost".into()])
+            .unwrap()
+            .signed_by(&key, &ca)
+            .unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let certificate = write("certificate.pem", certificate.pem());
+        let key = write("key.pem", key.serialize_pem());
+        let (server, port) = start_server(&certificate, &key);
+        Self {
+            _server: server,
+            _directory: directory,
+            port,
+            ca: ca.pem(),
+        }
+    }
+
+    fn url(&self, host: &str) -> String {
+        format!("rediss://{host}:{}/", self.port)
+    }
+
+    /// A client that trusts the CA and nobody else.
+    fn client(&self, host: &str) -> Client {
+        let certificates = TlsCertificates {
+            client_tls: None,
+            root_cert: Some(self.ca.clone().into_bytes()),
+        };
+        Client::build_with_tls(self.url(host), certificates).unwrap()
+    }
+}
+
+fn certificate_authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "the test's own");
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// The spawner chooses the plain port; that for TLS is chosen here, and may be taken by somebody else meanwhile.
+fn start_server(certificate: &str, key: &str) -> (Server, u16) {
+    let start = || {
+        let port = free_port()?;
+        let port_text = port.to_string();
+        let tls_port = ["--tls-port", &port_text, "--tls-auth-clients", "no"];
+        let files = ["--tls-cert-file", certificate, "--tls-key-file", key];
+        let server = Server::start_with(&[tls_port, files].concat())?;
+        anyhow::Ok((server, port))
+    };
+    start().or_else(|_| start()).unwrap()
+}
+
+fn why_not(pool: &Pool) -> String {
+    let asked = Instant::now();
+    let error = pool.get().unwrap_err();
+    assert!(asked.elapsed() < LIMIT);
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+/// Gives up soon.
+fn hasty_pool(url: &str) -> Pool {
+    Pool::builder()
+        .connect_timeout(Duration::from_millis(200))
+        .build(&Client::open(url).unwrap())
+        .unwrap()
+}
+
+#[test]
+fn a_server_with_a_certificate_of_a_private_ca_is_used() {
+    let server = TlsServer::start();
+    let pool = Pool::new(&server.client("localhost")).unwrap();
+    for _ in 0..2 {
+        let mut conn = pool.get().unwrap();
+        let lease = Duration::from_secs(10);
+        let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, lease).unwrap();
+        assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+    }
+}
+
+#[test]
+fn a_certificate_of_an_unknown_ca_is_refused() {
+    let server = TlsServer::start();
+    let pool = Pool::connect(&server.url("localhost")).unwrap();
+    let why = why_not(&pool);
+    let server = format!("could not connect to localhost:{}", server.port);
+    assert!(why.contains(&server), "{why}");
+    assert!(
+        why.contains("invalid peer certificate: UnknownIssuer"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_certificate_for_another_name_is_refused() {
+    let server = TlsServer::start();
+    let pool = Pool::new(&server.client("127.0.0.1")).unwrap();
+    let why = why_not(&pool);
+    assert!(
+        why.contains("invalid peer certificate: certificate not valid for name"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_server_without_tls_is_said_and_not_waited_for() {
+    let plain = Server::start().unwrap();
+    let url = format!("rediss://127.0.0.1:{}/", plain.port());
+    let why = why_not(&hasty_pool(&url));
+    assert!(why.starts_with("no connection from the pool: "), "{why}");
+}
+
+#[test]
+fn a_wait_for_a_handshake_that_does_not_come_ends() {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = silent.local_addr().unwrap();
+    let why = why_not(&hasty_pool(&format!("rediss://{address}/")));
+    assert!(why.contains(&format!("no answer from {address}")), "{why}");
+}

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{
+    Client, Connection, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind,
+};
 
 use crate::{Error, Result, time::Deadline};
 
@@ -24,6 +26,7 @@ impl Opener {
             // Two replies fewer to wait for while the server is silent, and two commands fewer for an access list.
             login = login.set_skip_set_lib_name();
         }
+        prepare_tls(settings.addr());
         let client = Client::open(settings.set_tcp_settings(tcp).set_redis_settings(login))
             .map_err(|error| Error::invalid("client", error.to_string()))?;
         Ok(Self {
@@ -80,6 +83,21 @@ impl Opener {
         }
     }
 }
+
+/// redis-rs takes the crypto provider of the process, and panics where there is none and rustls cannot choose. An
+/// application that wants another one installs it before it makes a pool.
+#[cfg(feature = "tls-rustls")]
+fn prepare_tls(server: &ConnectionAddr) {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    if matches!(server, ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
+        // An error means that another thread was faster.
+        let _ = ring::default_provider().install_default();
+    }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn prepare_tls(_: &ConnectionAddr) {}
 
 pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisResult<()> {
     connection.set_read_timeout(Some(timeout))?;
@@ -138,6 +156,7 @@ mod tests {
         let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
         let settings = client.get_connection_info().clone();
         let login = settings.redis_settings().clone().set_lib_name("mine", "1");
+        prepare_tls(settings.addr());
         let client = Client::open(settings.set_redis_settings(login)).unwrap();
 
         let opener = Opener::new(&client, Duration::from_secs(1)).unwrap();
