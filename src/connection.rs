@@ -1,15 +1,16 @@
 //! The pool: sockets that time out, connections that come back clean or are closed.
 
+mod manager;
 mod opener;
-mod place;
+mod permits;
 mod settings;
 
 use std::{
-    fmt, mem,
+    fmt,
     ops::{Deref, DerefMut},
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{Client, Connection};
@@ -18,11 +19,12 @@ use crate::{
     Error, Result,
     time::{self, Deadline},
 };
-use place::{LentPlace, Places, Shared};
+use manager::{LastFailure, Manager, Shared};
+use permits::{Permit, Permits};
 pub use settings::PoolBuilder;
 
-/// An attempt to connect ends when the wait for it does: how much longer is waited to hear why.
-const TO_HEAR_WHY: Duration = Duration::from_millis(50);
+/// How often a call that waits for a new connection looks whether the attempt has failed.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A pool of blocking connections for the functions of this crate. Cloning it shares it.
 ///
@@ -81,7 +83,9 @@ const TO_HEAR_WHY: Duration = Duration::from_millis(50);
 /// ```
 #[derive(Clone)]
 pub struct Pool {
-    places: r2d2::Pool<Places>,
+    connections: r2d2::Pool<Manager>,
+    permits: Permits,
+    failure: LastFailure,
     shared: Arc<Shared>,
 }
 
@@ -146,13 +150,12 @@ impl Pool {
 
     /// Lends a connection, opening one if none is idle.
     ///
-    /// Waits while all are lent. Returns within [`PoolBuilder::get_timeout`] (default 2 s), give or take 50 ms. An attempt
-    /// to connect that fails is not repeated: the error comes as soon as it is known, and the next call tries anew.
+    /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). When an attempt to connect fails,
+    /// the error comes at once, and the next call tries anew.
     ///
     /// # Errors
     /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
-    /// - [`Error::Thread`] if the system has no thread left to connect with.
     ///
     /// ```no_run
     /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
@@ -164,70 +167,56 @@ impl Pool {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
-        let deadline = Deadline::after(self.shared.get_timeout);
-        let mut place = self.free_place(deadline)?;
-        if let Some(held) = &mut place.held
-            && let Err(error) = self.shared.prove(held, deadline)
-        {
-            self.shared.close(&mut place);
-            if deadline.has_passed() {
-                return Err(error);
+        let (asked, wait) = (time::now(), self.connections.connection_timeout());
+        let deadline = Deadline::after(wait);
+        let permit = self
+            .permits
+            .take(deadline)
+            .ok_or_else(|| self.all_are_lent(wait))?;
+        loop {
+            let mut lent = self.idle_or_new(asked, deadline)?;
+            match self.shared.prove(&mut lent, deadline) {
+                Ok(()) => {
+                    return Ok(PooledConnection {
+                        lent,
+                        _permit: permit,
+                    });
+                }
+                Err(error) if deadline.has_passed() => return Err(error),
+                // Dropped, and so closed. The next one, or a new one, may be better.
+                Err(_) => {}
             }
         }
-        if place.held.is_none() {
-            place = self.fill(place, deadline)?;
-        }
-        if let Some(held) = &mut place.held {
-            held.lent = time::now();
-        }
-        Ok(PooledConnection { place })
     }
 
-    /// A place, with an idle connection if there is one. The place that came back last is lent first, so this seldom looks
-    /// twice.
-    fn free_place(&self, deadline: Deadline) -> Result<LentPlace> {
-        let Ok(mut place) = self.places.get_timeout(deadline.remaining()) else {
-            return Err(self.all_are_lent());
-        };
-        let mut empty = Vec::new();
-        while place.held.is_none() {
-            match self.places.try_get() {
-                Some(next) => empty.push(mem::replace(&mut place, next)),
-                None => break,
+    /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there, but not when the attempt
+    /// has failed. So we look.
+    fn idle_or_new(
+        &self,
+        asked: Instant,
+        deadline: Deadline,
+    ) -> Result<r2d2::PooledConnection<Manager>> {
+        if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
+            return Ok(lent);
+        }
+        while !deadline.has_passed() {
+            if let Some(lent) = self.connections.try_get() {
+                return Ok(lent);
             }
+            if let Some(failure) = self.failure.since(asked) {
+                return Err(failure);
+            }
+            thread::sleep(deadline.remaining().min(LOOK));
         }
-        Ok(place)
+        let waited = self.connections.connection_timeout();
+        Err(self.shared.no_answer(waited))
     }
 
-    fn all_are_lent(&self) -> Error {
-        let state = self.places.state();
-        let lent = state.connections.saturating_sub(state.idle_connections);
-        let (size, wait) = (self.places.max_size(), self.shared.get_timeout);
+    fn all_are_lent(&self, wait: Duration) -> Error {
+        let size = self.connections.max_size();
         Error::Pool {
-            reason: format!("{lent} of {size} are lent, and none came back within {wait:?}"),
+            reason: format!("all {size} are lent, and none came back within {wait:?}"),
             source: None,
-        }
-    }
-
-    /// Opens a connection on a thread of its own, since nothing else can end a look-up of the host's name. If that takes
-    /// too long for us, the place comes back to the pool by itself, with a connection for the next one.
-    fn fill(&self, mut place: LentPlace, deadline: Deadline) -> Result<LentPlace> {
-        let (answer, outcome) = mpsc::sync_channel(1);
-        let shared = Arc::clone(&self.shared);
-        let connect = move || {
-            let opened = shared.open(deadline).map(|held| {
-                place.held = Some(held);
-                place
-            });
-            let _ = answer.send(opened);
-        };
-        thread::Builder::new()
-            .name("leasehold-connect".into())
-            .spawn(connect)
-            .map_err(|source| Error::Thread { source })?;
-        match outcome.recv_timeout(deadline.remaining() + TO_HEAR_WHY) {
-            Ok(opened) => opened,
-            Err(_) => Err(self.shared.opener.no_answer(self.shared.get_timeout, None)),
         }
     }
 }
@@ -235,7 +224,7 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("max_size", &self.places.max_size())
+            .field("max_size", &self.connections.max_size())
             .finish_non_exhaustive()
     }
 }
@@ -255,25 +244,22 @@ impl fmt::Debug for Pool {
 /// # anyhow::Ok(())
 /// ```
 pub struct PooledConnection {
-    place: LentPlace,
+    lent: r2d2::PooledConnection<Manager>,
+    // Given back after the connection.
+    _permit: Permit,
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "`get` lends no empty place, and only its return empties it"
-)]
 impl Deref for PooledConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        &self.place.held.as_ref().expect("lent").connection
+        &self.lent.connection
     }
 }
 
-#[expect(clippy::expect_used, reason = "as in `deref`")]
 impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut Connection {
-        &mut self.place.held.as_mut().expect("lent").connection
+        &mut self.lent.connection
     }
 }
 

@@ -36,8 +36,8 @@ impl Opener {
     }
 
     /// A connection to a server that is new enough. Its time-outs are those of the attempt.
-    pub(super) fn open(&self, deadline: Deadline) -> Result<Connection> {
-        let limit = deadline.remaining_up_to(self.connect_timeout);
+    pub(super) fn open(&self) -> Result<Connection> {
+        let limit = self.connect_timeout;
         let attempt = Deadline::after(limit);
         let explain = |error| self.failure(limit, error);
         let mut connection = self

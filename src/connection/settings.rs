@@ -4,7 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Client;
 
-use super::{Places, Pool, Shared, opener::Opener};
+use super::{
+    Pool,
+    manager::{LastFailure, Manager, Shared},
+    opener::Opener,
+    permits::Permits,
+};
 use crate::{Error, Result};
 
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -97,14 +102,24 @@ impl PoolBuilder {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("io_timeout", self.io_timeout)?;
 
-        let opener = Opener::new(client, self.connect_timeout)?;
-        let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
-        let places = r2d2::Pool::builder()
+        let attempt = self.connect_timeout.min(self.get_timeout);
+        let opener = Opener::new(client, attempt)?;
+        let shared = Arc::new(Shared::new(opener, self.io_timeout));
+        let failure = LastFailure::default();
+        let connections = r2d2::Pool::builder()
             .max_size(self.max_size)
             .min_idle(Some(0))
             .test_on_check_out(false)
-            .build_unchecked(Places(Arc::clone(&shared)));
-        Ok(Pool { places, shared })
+            .connection_timeout(self.get_timeout)
+            .error_handler(Box::new(failure.clone()))
+            .build_unchecked(Manager(Arc::clone(&shared)));
+        let permits = Permits::new(self.max_size);
+        Ok(Pool {
+            connections,
+            permits,
+            failure,
+            shared,
+        })
     }
 }
 

@@ -1,12 +1,10 @@
-//! The places of a pool, and what is known of the connections in them.
+//! What r2d2 is told of our connections, and what is known of each.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
 use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
+use std::time::Duration;
 
 use super::opener::{Opener, is_forbidden, set_timeouts};
 use crate::{
@@ -17,72 +15,65 @@ use crate::{
 /// A connection that lay idle for longer is asked whether it is still there.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 
-pub(super) type LentPlace = r2d2::PooledConnection<Places>;
-
-/// Room for one connection. r2d2 lends places and not connections: then it neither connects in the background for callers
-/// who have gone, nor forgets to wake a waiting one when a broken connection comes back.
-pub(super) struct Place {
-    pub(super) held: Option<Held>,
-}
-
 /// A connection and what is known of it.
 pub(super) struct Held {
     pub(super) connection: Connection,
     /// When it was opened or last answered a `PING`.
     proven: Instant,
-    pub(super) lent: Instant,
+    lent: Instant,
     returned: Instant,
+    /// It did not answer when it was to be lent.
+    broken: bool,
 }
 
-/// What r2d2 is told of the places.
-pub(super) struct Places(pub(super) Arc<Shared>);
+/// Opens, proves and closes the connections of one pool.
+pub(super) struct Manager(pub(super) Arc<Shared>);
 
-impl r2d2::ManageConnection for Places {
-    type Connection = Place;
+impl r2d2::ManageConnection for Manager {
+    type Connection = Held;
     type Error = Error;
 
-    fn connect(&self) -> Result<Place> {
-        Ok(Place { held: None })
+    /// Called on a thread of r2d2, again and again until it succeeds.
+    fn connect(&self) -> Result<Held> {
+        self.0.open()
     }
 
-    fn is_valid(&self, _place: &mut Place) -> Result<()> {
+    /// Not used: [`Shared::prove`] is bounded by the wait of the call that wants the connection.
+    fn is_valid(&self, _held: &mut Held) -> Result<()> {
         Ok(())
     }
 
-    /// Called when a place comes back. It is the connection that may be broken, never the place.
-    fn has_broken(&self, place: &mut Place) -> bool {
-        if let Some(held) = &mut place.held {
-            held.returned = time::now();
-            if self.0.may_be_broken(held) {
-                self.0.close(place);
-            }
+    /// Called when a connection comes back.
+    fn has_broken(&self, held: &mut Held) -> bool {
+        held.returned = time::now();
+        let broken = self.0.may_be_broken(held);
+        if broken {
+            self.0.doubt_all();
         }
-        false
+        broken
     }
 }
 
 /// What all users of a pool share.
 pub(super) struct Shared {
-    pub(super) opener: Opener,
-    pub(super) get_timeout: Duration,
+    opener: Opener,
     io_timeout: Duration,
     /// When a connection was last found broken: those proven before may be broken too.
     doubt: Mutex<Option<Instant>>,
 }
 
 impl Shared {
-    pub(super) fn new(opener: Opener, get_timeout: Duration, io_timeout: Duration) -> Self {
+    pub(super) fn new(opener: Opener, io_timeout: Duration) -> Self {
         Self {
             opener,
-            get_timeout,
             io_timeout,
             doubt: Mutex::new(None),
         }
     }
 
-    pub(super) fn open(&self, deadline: Deadline) -> Result<Held> {
+    fn open(&self) -> Result<Held> {
         let asked = time::now();
-        let connection = self.opener.open(deadline)?;
+        let connection = self.opener.open()?;
         set_timeouts(&connection, self.io_timeout)
             .map_err(|error| self.opener.failure(self.io_timeout, error))?;
         Ok(Held {
@@ -90,10 +81,11 @@ impl Shared {
             proven: asked,
             lent: asked,
             returned: asked,
+            broken: false,
         })
     }
 
-    /// Makes sure that an idle connection is there, and undoes what its last user did to its time-outs.
+    /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
         let asked = time::now();
         let limit = deadline.remaining_up_to(self.io_timeout);
@@ -104,22 +96,29 @@ impl Shared {
         } else {
             Ok(())
         };
+        held.lent = time::now();
         proof
             .and_then(|()| set_timeouts(&held.connection, self.io_timeout))
-            .map_err(|error| self.opener.failure(limit, error))
+            .map_err(|error| {
+                held.broken = true;
+                self.opener.failure(limit, error)
+            })
     }
 
     /// Whether it was closed, or lent for so long that a reply may be owed. A sixteenth less, in case the socket's clock is
     /// the faster one.
     fn may_be_broken(&self, held: &Held) -> bool {
         let out = held.returned.duration_since(held.lent);
-        !held.connection.is_open() || out >= self.io_timeout / 16 * 15
+        held.broken || !held.connection.is_open() || out >= self.io_timeout / 16 * 15
     }
 
-    /// Closes the connection and doubts all others.
-    pub(super) fn close(&self, place: &mut Place) {
-        place.held = None;
+    fn doubt_all(&self) {
         *self.doubt.lock() = Some(time::now());
+    }
+
+    /// What to say when no connection came, and no attempt to open one has ended either.
+    pub(super) fn no_answer(&self, waited: Duration) -> Error {
+        self.opener.no_answer(waited, None)
     }
 }
 
@@ -131,5 +130,30 @@ fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
         Ok(_) => Err((ErrorKind::UnexpectedReturnType, "not an answer to PING").into()),
         Err(error) if is_forbidden(&error) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// What the last failed attempt to connect met, and when; r2d2's own error keeps only its text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastFailure(Arc<Mutex<Option<(Instant, Error)>>>);
+
+impl LastFailure {
+    pub(super) fn since(&self, moment: Instant) -> Option<Error> {
+        match &*self.0.lock() {
+            Some((at, Error::Pool { reason, source })) if *at >= moment => Some(Error::Pool {
+                reason: reason.clone(),
+                source: source.clone(),
+            }),
+            Some((at, Error::TooOld { found })) if *at >= moment => Some(Error::TooOld {
+                found: found.clone(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl r2d2::HandleError<Error> for LastFailure {
+    fn handle_error(&self, error: Error) {
+        *self.0.lock() = Some((time::now(), error));
     }
 }
