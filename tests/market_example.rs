@@ -7,69 +7,17 @@
 )]
 
 mod common;
+#[path = "common/market_program.rs"]
+mod program;
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::Path,
-    process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+use std::{collections::BTreeSet, fs, os::unix::process::CommandExt, path::Path, process::Output};
+
+use common::Server;
+use program::{
+    Wrapper, ended, is_alive, market, run, signal, started, wait_for_trade, write_script,
 };
-
-use common::{Server, server::find_binary};
-use redis::{Client, Commands, Connection};
+use redis::{Commands, Connection};
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// Longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(30);
-
-fn market(args: &[&str]) -> Command {
-    let tests = env::current_exe().unwrap();
-    let program = tests.ancestors().nth(2).unwrap().join("examples/market");
-    assert!(program.exists(), "run `cargo build --example market` first");
-    let mut command = Command::new(program);
-    command.args(args);
-    command
-}
-
-/// Starts it; to be ended by [`ended`].
-fn started(command: &mut Command) -> Child {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Waits until it has ended; what it prints fits into a pipe.
-fn ended(mut child: Child) -> Output {
-    let ends = wait_until(|| child.try_wait().unwrap().is_some());
-    if !ends {
-        child.kill().unwrap();
-    }
-    let output = child.wait_with_output().unwrap();
-    assert!(ends, "it hangs: {output:?}");
-    output
-}
-
-fn run(args: &[&str]) -> Output {
-    ended(started(&mut market(args)))
-}
-
-fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while start.elapsed() < LIMIT {
-        if condition() {
-            return true;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    false
-}
 
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -88,82 +36,8 @@ fn json(file: &Path) -> Vec<Value> {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// To a process or, with a minus, to a whole group.
-fn signal(name: &str, process: &str) {
-    let status = Command::new("kill")
-        .args(["-s", name, "--", process])
-        .status();
-    assert!(status.unwrap().success());
-}
-
-/// Waits until a simulation is under way.
-fn wait_for_trade(conn: &mut Connection) {
-    assert!(wait_until(|| conn
-        .exists::<_, bool>("inventory:buyer-1")
-        .unwrap()));
-}
-
 fn keys(conn: &mut Connection) -> Vec<String> {
     conn.keys("*").unwrap()
-}
-
-/// A stand-in for the redis-server on the PATH, which notes the process and the port of the real one that it becomes.
-struct Wrapper {
-    folder: TempDir,
-}
-
-impl Wrapper {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("server");
-        let script = format!(
-            "#!/bin/sh\n[ \"$1\" = --port ] && echo \"$$ $2\" >'{}'\nexec '{}' \"$@\"\n",
-            folder.path().join("note").display(),
-            find_binary().unwrap(),
-        );
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { folder }
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = market(args);
-        command.env("LEASEHOLD_REDIS_SERVER", self.folder.path().join("server"));
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Child {
-        started(&mut self.command(args))
-    }
-
-    fn note(&self) -> Option<(u32, u16)> {
-        let note = fs::read_to_string(self.folder.path().join("note")).ok()?;
-        let (process, port) = note.strip_suffix('\n')?.split_once(' ')?;
-        Some((process.parse().ok()?, port.parse().ok()?))
-    }
-
-    /// Waits until the simulation is under way on it. Returns the server's process.
-    fn wait_for_trade(&self) -> u32 {
-        assert!(wait_until(|| self.note().is_some()));
-        let (process, port) = self.note().unwrap();
-        let client = Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
-        let mut connection = None;
-        assert!(wait_until(|| {
-            connection = client.get_connection().ok();
-            connection.is_some()
-        }));
-        wait_for_trade(&mut connection.unwrap());
-        process
-    }
-}
-
-/// A process that was waited for by its parent is gone at once.
-fn is_alive(process: u32) -> bool {
-    let kill = Command::new("kill")
-        .args(["-0", &process.to_string()])
-        .stderr(Stdio::null())
-        .status();
-    kill.unwrap().success()
 }
 
 #[test]
@@ -171,14 +45,12 @@ fn a_default_run_reports_nine_cells_and_stops_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let (json_file, chart) = (folder.path().join("a.json"), folder.path().join("a.svg"));
     let wrapper = Wrapper::new();
-    let output = ended(wrapper.run(&[
-        "--seconds",
-        "0.1",
-        "--json",
-        json_file.to_str().unwrap(),
-        "--chart",
-        chart.to_str().unwrap(),
-    ]));
+    let args = format!(
+        "--seconds 0.1 --json {} --chart {}",
+        json_file.display(),
+        chart.display()
+    );
+    let output = ended(wrapper.run(&args));
     assert!(output.status.success(), "{output:?}");
     assert!(!is_alive(wrapper.note().unwrap().0));
 
@@ -249,18 +121,11 @@ fn one_load_by_one_way_on_a_given_server_leaves_it_as_it_was() {
     let () = conn.hset("users:17", "funds", 97).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.json");
-    let output = run(&[
-        "--url",
-        &server.url(),
-        "--seconds",
-        "1",
-        "--listers",
-        "2",
-        "--strategy",
-        "item-lock",
-        "--json",
-        file.to_str().unwrap(),
-    ]);
+    let output = run(&format!(
+        "--url {} --seconds 1 --listers 2 --strategy item-lock --json {}",
+        server.url(),
+        file.display()
+    ));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stderr, b"");
 
@@ -285,7 +150,7 @@ fn a_server_with_a_market_is_refused_and_not_touched() {
         "lock:market",
     ] {
         let () = conn.zadd(key, "ItemA.4", 35).unwrap();
-        let line = failure(&run(&["--url", &server.url(), "--seconds", "0.1"]), 1);
+        let line = failure(&run(&format!("--url {} --seconds 0.1", server.url())), 1);
         assert!(line.contains(&format!("`{key}`")), "{line}");
         assert_eq!(keys(&mut conn), [key]);
         assert_eq!(conn.zscore::<_, _, u32>(key, "ItemA.4").unwrap(), 35);
@@ -299,19 +164,11 @@ fn money_and_items_that_appear_during_a_run_are_found() {
     let mut conn = server.connection().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.json");
-    let url = server.url();
-    let child = started(&mut market(&[
-        "--url",
-        &url,
-        "--seconds",
-        "1",
-        "--strategy",
-        "market-lock",
-        "--buyers",
-        "1",
-        "--json",
-        file.to_str().unwrap(),
-    ]));
+    let child = started(&mut market(&format!(
+        "--url {} --seconds 1 --strategy market-lock --buyers 1 --json {}",
+        server.url(),
+        file.display()
+    )));
     wait_for_trade(&mut conn);
     let bought: String = conn.srandmember("inventory:buyer-1").unwrap();
     redis::pipe()
@@ -338,7 +195,7 @@ fn money_and_items_that_appear_during_a_run_are_found() {
 fn ctrl_c_stops_the_private_server() {
     for name in ["INT", "TERM"] {
         let wrapper = Wrapper::new();
-        let child = wrapper.run(&["--seconds", "60"]);
+        let child = wrapper.run("--seconds 60");
         let server = wrapper.wait_for_trade();
         signal(name, &child.id().to_string());
         assert!(failure(&ended(child), 130).contains("interrupted"));
@@ -350,7 +207,7 @@ fn ctrl_c_stops_the_private_server() {
 #[test]
 fn ctrl_c_that_also_reaches_the_server_is_no_error() {
     let wrapper = Wrapper::new();
-    let child = started(wrapper.command(&["--seconds", "60"]).process_group(0));
+    let child = started(wrapper.command("--seconds 60").process_group(0));
     let server = wrapper.wait_for_trade();
     signal("INT", &format!("-{}", child.id()));
     assert!(failure(&ended(child), 130).contains("interrupted"));
@@ -361,7 +218,7 @@ fn ctrl_c_that_also_reaches_the_server_is_no_error() {
 fn ctrl_c_leaves_nothing_on_a_given_server() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let child = started(&mut market(&["--url", &server.url(), "--seconds", "60"]));
+    let child = started(&mut market(&format!("--url {} --seconds 60", server.url())));
     wait_for_trade(&mut conn);
     signal("INT", &child.id().to_string());
     assert!(failure(&ended(child), 130).contains("interrupted"));
@@ -371,7 +228,7 @@ fn ctrl_c_leaves_nothing_on_a_given_server() {
 #[test]
 fn a_server_that_dies_ends_the_run_with_an_error() {
     let wrapper = Wrapper::new();
-    let child = wrapper.run(&["--seconds", "60"]);
+    let child = wrapper.run("--seconds 60");
     signal("KILL", &wrapper.wait_for_trade().to_string());
     assert!(failure(&ended(child), 1).starts_with("error: "));
 }
@@ -379,11 +236,9 @@ fn a_server_that_dies_ends_the_run_with_an_error() {
 #[test]
 fn without_a_server_one_line_says_how_to_get_one() {
     let toy = tempfile::tempdir().unwrap();
-    fs::write(toy.path().join("redis-server"), "#!/bin/sh\necho toy 1.0\n").unwrap();
-    let executable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(toy.path().join("redis-server"), executable).unwrap();
+    write_script(&toy.path().join("redis-server"), "echo toy 1.0");
     for path in [Path::new(""), toy.path()] {
-        let mut command = market(&[]);
+        let mut command = market("");
         command
             .env("PATH", path)
             .env("RUST_BACKTRACE", "1")
@@ -406,18 +261,18 @@ fn what_makes_no_sense_is_refused() {
         ("--buyers", "1000000"),
         ("--strategy", "hope"),
     ] {
-        let output = run(&[&format!("{option}={value}")]);
+        let output = run(&format!("{option}={value}"));
         let text = String::from_utf8(output.stderr.clone()).unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(text.contains(option) && text.contains(value), "{text}");
     }
     for (args, named) in [
-        (["--url", "nonsense"], "URL"),
-        (["--url", "redis://127.0.0.1:1/"], "could not connect"),
-        (["--json", "/no/such/folder/a.json"], "/no/such/folder"),
-        (["--chart", "/"], "cannot write /"),
+        ("--url nonsense", "URL"),
+        ("--url redis://127.0.0.1:1/", "could not connect"),
+        ("--json /no/such/folder/a.json", "/no/such/folder"),
+        ("--chart /", "cannot write /"),
     ] {
-        let line = failure(&run(&args), 1);
+        let line = failure(&run(args), 1);
         assert!(line.contains(named), "{line}");
     }
 }

@@ -1,0 +1,150 @@
+//! Starts the example `market` and waits for it, on a server that can be watched.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{Client, Commands, Connection};
+use tempfile::TempDir;
+
+use crate::common::server::find_binary;
+
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The program with these arguments, which hold no spaces.
+pub(crate) fn market(args: &str) -> Command {
+    let tests = env::current_exe().unwrap();
+    let program = tests.ancestors().nth(2).unwrap().join("examples/market");
+    assert!(program.exists(), "run `cargo build --example market` first");
+    let mut command = Command::new(program);
+    command.args(args.split_whitespace());
+    command
+}
+
+/// Starts it; to be ended by [`ended`].
+pub(crate) fn started(command: &mut Command) -> Child {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until it has ended; what it prints fits into a pipe.
+pub(crate) fn ended(mut child: Child) -> Output {
+    let ends = wait_until(|| child.try_wait().unwrap().is_some());
+    if !ends {
+        child.kill().unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(ends, "it hangs: {output:?}");
+    output
+}
+
+pub(crate) fn run(args: &str) -> Output {
+    ended(started(&mut market(args)))
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < LIMIT {
+        if condition() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+/// To a process or, with a minus, to a whole group.
+pub(crate) fn signal(name: &str, process: &str) {
+    let status = Command::new("kill")
+        .args(["-s", name, "--", process])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// Waits until a simulation is under way.
+pub(crate) fn wait_for_trade(conn: &mut Connection) {
+    assert!(wait_until(|| conn
+        .exists::<_, bool>("inventory:buyer-1")
+        .unwrap()));
+}
+
+/// Written by another process: if this one had it open for writing while another thread starts a program, that program
+/// would have it open too for a moment, and nobody can execute a file that is open for writing.
+pub(crate) fn write_script(path: &Path, script: &str) {
+    let status = Command::new("sh")
+        .args([
+            "-c",
+            r#"printf '#!/bin/sh\n%s\n' "$1" >"$2" && chmod +x "$2""#,
+            "sh",
+        ])
+        .args([OsStr::new(script), path.as_os_str()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// A stand-in for the redis-server on the PATH, which notes the process and the port of the real one that it becomes.
+pub(crate) struct Wrapper {
+    folder: TempDir,
+}
+
+impl Wrapper {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("note");
+        let (note, binary) = (note.display(), find_binary().unwrap());
+        let script =
+            format!("[ \"$1\" = --port ] && echo \"$$ $2\" >'{note}'\nexec '{binary}' \"$@\"");
+        write_script(&folder.path().join("server"), &script);
+        Self { folder }
+    }
+
+    pub(crate) fn command(&self, args: &str) -> Command {
+        let mut command = market(args);
+        command.env("LEASEHOLD_REDIS_SERVER", self.folder.path().join("server"));
+        command
+    }
+
+    pub(crate) fn run(&self, args: &str) -> Child {
+        started(&mut self.command(args))
+    }
+
+    pub(crate) fn note(&self) -> Option<(u32, u16)> {
+        let note = fs::read_to_string(self.folder.path().join("note")).ok()?;
+        let (process, port) = note.strip_suffix('\n')?.split_once(' ')?;
+        Some((process.parse().ok()?, port.parse().ok()?))
+    }
+
+    /// Waits until the simulation is under way on it. Returns the server's process.
+    pub(crate) fn wait_for_trade(&self) -> u32 {
+        assert!(wait_until(|| self.note().is_some()));
+        let (process, port) = self.note().unwrap();
+        let client = Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+        let mut connection = None;
+        assert!(wait_until(|| {
+            connection = client.get_connection().ok();
+            connection.is_some()
+        }));
+        wait_for_trade(&mut connection.unwrap());
+        process
+    }
+}
+
+/// A process that was waited for by its parent is gone at once.
+pub(crate) fn is_alive(process: u32) -> bool {
+    let kill = Command::new("kill")
+        .args(["-0", &process.to_string()])
+        .stderr(Stdio::null())
+        .status();
+    kill.unwrap().success()
+}
