@@ -258,7 +258,8 @@ impl<'a> Sale<'a> {
             .cmd("HINCRBY")
             .arg(&self.buyer)
             .arg("funds")
-            .arg(format!("-{price}"));
+            // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the same.
+            .arg(-i128::from(price));
         transfer
             .cmd("SADD")
             .arg(&self.inventory)

@@ -8,6 +8,7 @@
 
 pub mod book;
 pub mod clients;
+pub mod market;
 pub mod monitor;
 pub mod proxy;
 pub mod relay;
