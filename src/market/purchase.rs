@@ -6,7 +6,7 @@ use redis::{Connection, Pipeline, Value};
 
 use super::{
     offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
-    trade::{Decision, Held, MARKET_LOCK, funds, price, with_lock},
+    trade::{Decision, Held, MARKET_LOCK, check_room, funds, price, with_lock},
 };
 use crate::{Error, Result, error::Operation, time::Deadline, transaction::watch};
 
@@ -218,7 +218,7 @@ impl<'a> Sale<'a> {
             return Err(operation.unreadable());
         };
         let buyer_funds = funds(operation, &self.buyer, buyer_funds)?;
-        funds(operation, &self.seller, seller_funds)?;
+        let seller_funds = funds(operation, &self.seller, seller_funds)?;
         let refused = |outcome| {
             Ok(Decision {
                 outcome,
@@ -241,6 +241,7 @@ impl<'a> Sale<'a> {
         if *owned != Value::Int(0) {
             return refused(Purchase::AlreadyOwned { retries });
         }
+        check_room(operation, &self.seller, seller_funds, price)?;
         Ok(Decision {
             outcome: Purchase::Bought { price, retries },
             writes: Some(self.transfer(price)),

@@ -18,7 +18,7 @@ pub(super) const MARKET_LOCK: &str = "market";
 
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// No user's funds may pass 2^62, so that purchases at one moment cannot overflow 2^63 together.
+/// No sale carries funds past 2^62, so that not even five hundred sales at one moment overflow `HINCRBY` together.
 const MAX_FUNDS: i64 = 1 << 62;
 
 /// What was decided on what was read: this outcome, and these commands for it.
@@ -132,9 +132,24 @@ pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Resul
     };
     let text = String::from_utf8_lossy(bytes);
     match text.parse::<i64>() {
-        Ok(funds) if funds.to_string() == text && funds <= MAX_FUNDS => Ok(funds),
+        Ok(funds) if funds.to_string() == text => Ok(funds),
         _ => Err(operation.wrong_kind(format!(
-            "funds at `{key}` that are no whole number up to 2^62"
+            "funds at `{key}` that are no whole number below 2^63"
         ))),
     }
+}
+
+/// Refuses a sale that the seller has no room for.
+pub(super) fn check_room(
+    operation: Operation<'_>,
+    key: &str,
+    funds: i64,
+    price: u64,
+) -> Result<()> {
+    if i128::from(funds) + i128::from(price) > i128::from(MAX_FUNDS) {
+        return Err(operation.wrong_kind(format!(
+            "funds at `{key}` that the price would carry past 2^62"
+        )));
+    }
+    Ok(())
 }
