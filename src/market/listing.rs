@@ -98,7 +98,11 @@ pub fn list_item_with_lock(
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
     let lock = goods.offer.item_lock();
-    Ok(goods.list(conn, Operation::new("list_item_with_lock", &lock))?)
+    Ok(goods.list(
+        conn,
+        Operation::new("list_item_with_lock", &lock),
+        &[&goods.inventory],
+    )?)
 }
 
 /// Moves an item from the seller's inventory into the market, under one lock for the market.
@@ -115,6 +119,7 @@ pub fn list_item_with_market_lock(
     Ok(goods.list(
         conn,
         Operation::new("list_item_with_market_lock", MARKET_LOCK),
+        &[MARKET, &goods.inventory],
     )?)
 }
 
@@ -135,15 +140,20 @@ impl<'a> Goods<'a> {
         })
     }
 
-    /// Lists under the lock that the operation names.
-    fn list(&self, conn: &mut Connection, operation: Operation<'_>) -> Result<Listing> {
+    /// Lists under the lock that the operation names, if none of the keys changes meanwhile.
+    fn list(
+        &self,
+        conn: &mut Connection,
+        operation: Operation<'_>,
+        keys: &[&str],
+    ) -> Result<Listing> {
         let listed = with_lock(
             conn,
             operation,
             |conn: &mut Connection, held: &Held<'_>, retries| {
-                let (watched, values) = held.watch(conn, &[&self.inventory], self.reads())?;
+                let (watched, values) = held.watch(conn, keys, &self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
-                held.commit(watched, decision)
+                Ok(held.commit(watched, &decision)?.then_some(decision.outcome))
             },
         )?;
         Ok(listed.unwrap_or(Listing::Contended { retries: 0 }))

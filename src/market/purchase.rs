@@ -94,12 +94,7 @@ pub fn purchase_item(
     let deadline = Deadline::after(PATIENCE);
     let mut retries = 0;
     loop {
-        let (watched, values) = watch(
-            conn,
-            operation,
-            &[MARKET, &sale.buyer, &sale.inventory],
-            &sale.reads(),
-        )?;
+        let (watched, values) = watch(conn, operation, &sale.all_keys(), &sale.reads())?;
         let decision = sale.decide(operation, &values, retries)?;
         match decision.writes {
             None => return Ok(decision.outcome),
@@ -125,7 +120,14 @@ pub fn purchase_item_with_lock(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
     let lock = sale.offer.item_lock();
-    Ok(sale.buy(conn, Operation::new("purchase_item_with_lock", &lock))?)
+    // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases off the buyer's funds.
+    // The market and the seller are left out, as purchases of other items change them all the time.
+    let keys = [sale.buyer.as_str(), &sale.inventory];
+    Ok(sale.buy(
+        conn,
+        Operation::new("purchase_item_with_lock", &lock),
+        &keys,
+    )?)
 }
 
 /// Buys an item under one lock for the market.
@@ -143,6 +145,7 @@ pub fn purchase_item_with_market_lock(
     Ok(sale.buy(
         conn,
         Operation::new("purchase_item_with_market_lock", MARKET_LOCK),
+        &sale.all_keys(),
     )?)
 }
 
@@ -178,18 +181,25 @@ impl<'a> Sale<'a> {
         })
     }
 
-    /// Buys under the lock that the operation names.
-    fn buy(&self, conn: &mut Connection, operation: Operation<'_>) -> Result<Purchase> {
+    /// Where no two purchases happen at once anyway, it costs nothing to watch all that one touches.
+    fn all_keys(&self) -> [&str; 4] {
+        [MARKET, &self.buyer, &self.seller, &self.inventory]
+    }
+
+    /// Buys under the lock that the operation names, if none of the keys changes meanwhile.
+    fn buy(
+        &self,
+        conn: &mut Connection,
+        operation: Operation<'_>,
+        keys: &[&str],
+    ) -> Result<Purchase> {
         let bought = with_lock(
             conn,
             operation,
             |conn: &mut Connection, held: &Held<'_>, retries| {
-                // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases off the
-                // buyer's funds, and notices a lock that ended too soon.
-                let (watched, values) =
-                    held.watch(conn, &[&self.buyer, &self.inventory], self.reads())?;
+                let (watched, values) = held.watch(conn, keys, &self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
-                held.commit(watched, decision)
+                Ok(held.commit(watched, &decision)?.then_some(decision.outcome))
             },
         )?;
         Ok(bought.unwrap_or(Purchase::Contended { retries: 0 }))
