@@ -75,11 +75,10 @@ pub fn list_item(
     loop {
         let (watched, values) = watch(conn, operation, &[&goods.inventory], &goods.reads())?;
         let decision = goods.decide(operation, &values, retries)?;
-        match decision.writes {
-            None => return Ok(decision.outcome),
-            Some(move_item) if watched.commit(&move_item)?.is_some() => return Ok(decision.outcome),
-            Some(_) => retries += 1,
+        if let Some(outcome) = decision.commit(operation, watched, None)? {
+            return Ok(outcome);
         }
+        retries += 1;
         if deadline.has_passed() {
             return Ok(Listing::Contended { retries });
         }
@@ -147,16 +146,16 @@ impl<'a> Goods<'a> {
         operation: Operation<'_>,
         keys: &[&str],
     ) -> Result<Listing> {
-        let listed = with_lock(
+        let (listed, retries) = with_lock(
             conn,
             operation,
             |conn: &mut Connection, held: &Held<'_>, retries| {
                 let (watched, values) = held.watch(conn, keys, &self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
-                Ok(held.commit(watched, &decision)?.then_some(decision.outcome))
+                held.commit(watched, decision)
             },
         )?;
-        Ok(listed.unwrap_or(Listing::Contended { retries: 0 }))
+        Ok(listed.unwrap_or(Listing::Contended { retries }))
     }
 
     fn reads(&self) -> Pipeline {
@@ -179,12 +178,7 @@ impl<'a> Goods<'a> {
         let [owned, score] = values else {
             return Err(operation.unreadable());
         };
-        let refused = |outcome| {
-            Ok(Decision {
-                outcome,
-                writes: None,
-            })
-        };
+        let refused = |outcome| Ok(Decision::refused(outcome));
         if *owned != Value::Int(1) {
             return refused(Listing::NotOwned { retries });
         }
@@ -201,9 +195,6 @@ impl<'a> Goods<'a> {
             .cmd("SREM")
             .arg(&self.inventory)
             .arg(self.offer.item_id);
-        Ok(Decision {
-            outcome: Listing::Listed { retries },
-            writes: Some(move_item),
-        })
+        Ok(Decision::agreed(Listing::Listed { retries }, move_item))
     }
 }

@@ -96,11 +96,10 @@ pub fn purchase_item(
     loop {
         let (watched, values) = watch(conn, operation, &sale.all_keys(), &sale.reads())?;
         let decision = sale.decide(operation, &values, retries)?;
-        match decision.writes {
-            None => return Ok(decision.outcome),
-            Some(transfer) if watched.commit(&transfer)?.is_some() => return Ok(decision.outcome),
-            Some(_) => retries += 1,
+        if let Some(outcome) = decision.commit(operation, watched, None)? {
+            return Ok(outcome);
         }
+        retries += 1;
         if deadline.has_passed() {
             return Ok(Purchase::Contended { retries });
         }
@@ -193,16 +192,16 @@ impl<'a> Sale<'a> {
         operation: Operation<'_>,
         keys: &[&str],
     ) -> Result<Purchase> {
-        let bought = with_lock(
+        let (bought, retries) = with_lock(
             conn,
             operation,
             |conn: &mut Connection, held: &Held<'_>, retries| {
                 let (watched, values) = held.watch(conn, keys, &self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
-                Ok(held.commit(watched, &decision)?.then_some(decision.outcome))
+                held.commit(watched, decision)
             },
         )?;
-        Ok(bought.unwrap_or(Purchase::Contended { retries: 0 }))
+        Ok(bought.unwrap_or(Purchase::Contended { retries }))
     }
 
     fn reads(&self) -> Pipeline {
@@ -229,12 +228,7 @@ impl<'a> Sale<'a> {
         };
         let buyer_funds = funds(operation, &self.buyer, buyer_funds)?;
         let seller_funds = funds(operation, &self.seller, seller_funds)?;
-        let refused = |outcome| {
-            Ok(Decision {
-                outcome,
-                writes: None,
-            })
-        };
+        let refused = |outcome| Ok(Decision::refused(outcome));
         let Some(price) = price(operation, score)? else {
             return refused(Purchase::NotForSale { retries });
         };
@@ -252,10 +246,8 @@ impl<'a> Sale<'a> {
             return refused(Purchase::AlreadyOwned { retries });
         }
         check_room(operation, &self.seller, seller_funds, price)?;
-        Ok(Decision {
-            outcome: Purchase::Bought { price, retries },
-            writes: Some(self.transfer(price)),
-        })
+        let bought = Purchase::Bought { price, retries };
+        Ok(Decision::agreed(bought, self.transfer(price)))
     }
 
     fn transfer(&self, price: u64) -> Pipeline {

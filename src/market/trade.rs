@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use redis::{Connection, Pipeline, Value};
+use redis::{Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use super::offer::MAX_PRICE;
 use crate::{
     Error, Result,
     error::Operation,
     recipes::simple::{acquire_lock_with_timeout, release_lock},
+    time::Deadline,
     token::Token,
     transaction::{Watched, watch},
 };
@@ -18,14 +19,65 @@ pub(super) const MARKET_LOCK: &str = "market";
 
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a trade under a lock starts again: half the lease, so that it gives up before it loses the lock.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// No sale carries funds past 2^62, so that not even five hundred sales at one moment overflow `HINCRBY` together.
 const MAX_FUNDS: i64 = 1 << 62;
 
 /// What was decided on what was read: this outcome, and these commands for it.
 pub(super) struct Decision<T> {
-    pub(super) outcome: T,
-    /// Nothing is written for a refusal.
-    pub(super) writes: Option<Pipeline>,
+    outcome: T,
+    /// None for a refusal. The last two move the item.
+    writes: Pipeline,
+}
+
+impl<T> Decision<T> {
+    /// Nothing is to be written.
+    pub(super) fn refused(outcome: T) -> Self {
+        let writes = Pipeline::with_capacity(1);
+        Self { outcome, writes }
+    }
+
+    /// Commands of which the last two take the item from one place and put it into another.
+    pub(super) fn agreed(outcome: T, writes: Pipeline) -> Self {
+        Self { outcome, writes }
+    }
+
+    /// Writes what was decided, and deletes the lock if there is one, in one transaction. `None`: a watched key has
+    /// changed.
+    ///
+    /// # Errors
+    /// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told, and who trades in
+    /// another way may have been there in between.
+    pub(super) fn commit(
+        self,
+        operation: Operation<'_>,
+        watched: Watched<'_, '_>,
+        lock: Option<&str>,
+    ) -> Result<Option<T>> {
+        let mut writes = self.writes;
+        let last_two = writes.len().saturating_sub(2)..writes.len();
+        if let Some(lock) = lock {
+            writes.cmd("DEL").arg(lock);
+        }
+        if writes.is_empty() {
+            return Ok(Some(self.outcome));
+        }
+        let Some(results) = watched.commit(&writes)? else {
+            return Ok(None);
+        };
+        let moved = results.get(last_two).unwrap_or_default();
+        if moved.iter().all(|answer| *answer == Value::Int(1)) {
+            Ok(Some(self.outcome))
+        } else {
+            Err(operation.partial(not_moved()))
+        }
+    }
+}
+
+fn not_moved() -> RedisError {
+    let found = "another way of trading came between: the item is in two places, or was paid twice";
+    RedisError::from((ErrorKind::Client, found))
 }
 
 /// A lock that a trade holds.
@@ -44,9 +96,11 @@ impl Held<'_> {
         &self,
         conn: &'c mut Connection,
         keys: &[&str],
-        mut reads: Pipeline,
+        reads: &Pipeline,
     ) -> Result<(Watched<'c, '_>, Vec<Value>)> {
-        let keys = [&[self.key.as_str()], keys].concat();
+        let mut keys = keys.to_vec();
+        keys.push(&self.key);
+        let mut reads = reads.clone();
         reads.cmd("GET").arg(&self.key);
         let (watched, mut values) = watch(conn, self.operation, &keys, &reads)?;
         if self.token.is_value(values.pop().as_ref()) {
@@ -56,49 +110,49 @@ impl Held<'_> {
         }
     }
 
-    /// Writes what was decided and gives the lock back, in one transaction. `None` if a watched key has changed.
+    /// Writes what was decided and gives the lock back, in one transaction. `None`: a watched key has changed.
     pub(super) fn commit<T>(
         &self,
         watched: Watched<'_, '_>,
         decision: Decision<T>,
     ) -> Result<Option<T>> {
-        let mut writes = decision.writes.unwrap_or_default();
-        writes.cmd("DEL").arg(&self.key);
-        Ok(watched.commit(&writes)?.map(|_| decision.outcome))
+        decision.commit(self.operation, watched, Some(&self.key))
     }
 }
 
 /// The book's `try … finally`: takes the lock, attempts the trade until nothing came between, and lets go.
 ///
-/// `None` if the lock was not got in time. An attempt that commits has let go of the lock already.
+/// `None` if the lock was not to be had, or something always came between; and how often something did. An attempt that
+/// commits has let go of the lock already.
 pub(super) fn with_lock<T>(
     conn: &mut Connection,
     operation: Operation<'_>,
     mut attempt: impl FnMut(&mut Connection, &Held<'_>, u32) -> Result<Option<T>>,
-) -> Result<Option<T>> {
+) -> Result<(Option<T>, u32)> {
     let Some(token) =
         acquire_lock_with_timeout(conn, operation.lock, ACQUIRE_TIMEOUT, LOCK_TIMEOUT)?
     else {
-        return Ok(None);
+        return Ok((None, 0));
     };
     let held = Held {
         operation,
         key: format!("lock:{}", operation.lock),
         token,
     };
+    let deadline = Deadline::after(PATIENCE);
     let mut retries = 0;
-    // Ends at the latest with the lease, when the attempt finds the lock lost.
     let result = loop {
         match attempt(conn, &held, retries) {
+            Ok(Some(outcome)) => return Ok((Some(outcome), retries)),
             Ok(None) => retries += 1,
-            Ok(Some(outcome)) => break Ok(Some(outcome)),
             Err(error) => break Err(error),
         }
+        if deadline.has_passed() {
+            break Ok((None, retries));
+        }
     };
-    if matches!(
-        result,
-        Err(Error::WrongKind { .. } | Error::Redis { .. } | Error::Partial { .. })
-    ) {
+    // Of a lock that was lost, or may be gone with what was written, there is nothing to give back.
+    if !matches!(result, Err(Error::Lost { .. } | Error::Unknown { .. })) {
         // What went wrong is the answer; a lock that cannot be given back ends by itself.
         let _ = release_lock(conn, operation.lock, &held.token);
     }
