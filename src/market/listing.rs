@@ -6,7 +6,7 @@ use redis::{Connection, Pipeline, Value};
 
 use super::{
     offer::{MARKET, Offer, check_price, inventory_key},
-    trade::{Decision, Held, MARKET_LOCK, with_lock},
+    trade::{Decision, Held, MARKET_LOCK, has, senseless, with_lock},
 };
 use crate::{Result, error::Operation, time::Deadline, transaction::watch};
 
@@ -176,10 +176,10 @@ impl<'a> Goods<'a> {
         retries: u32,
     ) -> Result<Decision<Listing>> {
         let [owned, score] = values else {
-            return Err(operation.unreadable());
+            return Err(senseless(operation));
         };
         let refused = |outcome| Ok(Decision::refused(outcome));
-        if *owned != Value::Int(1) {
+        if !has(operation, owned)? {
             return refused(Listing::NotOwned { retries });
         }
         if *score != Value::Nil {

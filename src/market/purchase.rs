@@ -6,7 +6,7 @@ use redis::{Connection, Pipeline, Value};
 
 use super::{
     offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
-    trade::{Decision, Held, MARKET_LOCK, check_room, funds, price, with_lock},
+    trade::{Decision, Held, MARKET_LOCK, check_room, funds, has, price, senseless, with_lock},
 };
 use crate::{Error, Result, error::Operation, time::Deadline, transaction::watch};
 
@@ -224,7 +224,7 @@ impl<'a> Sale<'a> {
         retries: u32,
     ) -> Result<Decision<Purchase>> {
         let [score, buyer_funds, seller_funds, owned] = values else {
-            return Err(operation.unreadable());
+            return Err(senseless(operation));
         };
         let buyer_funds = funds(operation, &self.buyer, buyer_funds)?;
         let seller_funds = funds(operation, &self.seller, seller_funds)?;
@@ -242,7 +242,7 @@ impl<'a> Sale<'a> {
                 retries,
             });
         }
-        if *owned != Value::Int(0) {
+        if has(operation, owned)? {
             return refused(Purchase::AlreadyOwned { retries });
         }
         check_room(operation, &self.seller, seller_funds, price)?;
