@@ -52,8 +52,8 @@ pub enum Error {
         /// The server's words.
         source: RedisError,
     },
-    /// A command inside `EXEC` was refused and the others were applied, or a script inside it failed, perhaps half-way:
-    /// Redis does not roll back.
+    /// Some of it happened, for Redis does not roll back: a command inside `EXEC` was refused and the others were applied, a
+    /// script inside it failed, perhaps half-way, or somebody who trades in another way came between.
     Partial {
         /// The function whose transaction it was.
         operation: &'static str,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::{Connection, Pipeline, Value};
 
 use super::{
+    Listing,
     offer::{MARKET, Offer, check_price, inventory_key},
     trade::{Decision, Held, MARKET_LOCK, has, senseless, with_lock},
 };
@@ -13,55 +14,35 @@ use crate::{Result, error::Operation, time::Deadline, transaction::watch};
 /// How long the book's `list_item` starts again after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What became of a listing, and how often it had to start again because somebody else's write came between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Listing {
-    /// The item has left the seller's inventory and is in the market.
-    Listed {
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// The seller does not have the item.
-    NotOwned {
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// The seller has an item of this name in the market already: a second would replace it.
-    AlreadyListed {
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// Others were faster for the whole time: aborted again and again, or the lock was not to be had.
-    Contended {
-        /// Aborted attempts.
-        retries: u32,
-    },
-}
-
-impl Listing {
-    /// Whether the item is in the market now.
-    #[must_use]
-    pub fn is_listed(&self) -> bool {
-        matches!(self, Self::Listed { .. })
-    }
-
-    /// How many attempts were aborted because somebody else wrote in between.
-    #[must_use]
-    pub fn retries(&self) -> u32 {
-        match *self {
-            Self::Listed { retries }
-            | Self::NotOwned { retries }
-            | Self::AlreadyListed { retries }
-            | Self::Contended { retries } => retries,
-        }
-    }
-}
-
 /// Moves an item from the seller's inventory into the market, by `WATCH`.
 ///
+/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 4.4.2, listing 4.5.
+///
+/// Two round trips. If the seller's inventory changes in between it starts again, at once, for up to 5 s as in the book.
+/// The connection's own time-outs bound each wait for the server.
+///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if somebody put the same item
+/// into the market, or changed the type of `market:`, between reading and writing: it is not watched.
+///
+/// # Guarantees
+/// The item is taken from the inventory and put into the market in one transaction, which happens only if the inventory
+/// has not changed since the item was seen there. This holds for a market in which everybody trades by `WATCH`: see
+/// [one way for one market](super#one-way-for-one-market).
+///
+/// # Differences from the book
+/// - An item that is in the market already is [`Listing::AlreadyListed`]; the book overwrites its price.
+/// - There is at least one attempt, and the clock is monotonic.
+/// - Listing watches the inventory only, as in the book. Since it writes to `market:`, it aborts every
+///   [`purchase_item`](super::purchase_item) that is under way. This is what the locks are for.
+/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let listing = leasehold::list_item(&mut conn, "ItemM", "17", 97)?;
+/// println!("{listing:?}");
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub fn list_item(
     conn: &mut Connection,
     item_id: &str,
@@ -85,10 +66,36 @@ pub fn list_item(
     }
 }
 
-/// Moves an item from the seller's inventory into the market, under a lock for the item.
+/// Moves an item from the seller's inventory into the market, under a lock for the item: the way to take.
+///
+/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.4, which has no listing.
+///
+/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and holds it for 10 s at
+/// most. Under it the listing starts again, at once, when the seller's inventory changes in between, for up to 5 s. Three
+/// round trips, two more for each new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if somebody without the lock
+/// put the same item into the market, or changed the type of `market:`, between reading and writing: it is not watched.
+///
+/// # Guarantees
+/// The item is taken from the inventory, put into the market and the lock given back in one transaction. It happens only
+/// if the lock is still ours and the inventory has not changed since the item was seen there. This holds for a market in
+/// which everybody takes the item locks: see [one way for one market](super#one-way-for-one-market).
+///
+/// # Differences from the book
+/// - The lock's name holds the seller as well as the item. The item's alone would keep apart what does not meet.
+/// - Listing takes the lock too. If only purchases did, one could sell what another offer had just replaced.
+/// - The lock has an end, so that a crash does not keep the item off the market for ever, and is given back in the
+///   transaction that lists.
+/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let listing = leasehold::list_item_with_lock(&mut conn, "ItemM", "17", 97)?;
+/// println!("{listing:?}");
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub fn list_item_with_lock(
     conn: &mut Connection,
     item_id: &str,
@@ -106,8 +113,36 @@ pub fn list_item_with_lock(
 
 /// Moves an item from the seller's inventory into the market, under one lock for the market.
 ///
+/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.3; the Jedis article.
+///
+/// Takes the lock `market` (key `lock:market`): waits up to 10 s for it and holds it for 10 s at most. Under it the
+/// listing starts again, at once, when somebody who does not hold the lock changes the inventory or the market in between,
+/// for up to 5 s. Three round trips, two more for each new start. The connection's own time-outs bound each wait for the
+/// server.
+///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// See [the errors of all trades](super#errors). All that it touches is watched: for
+/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the transaction.
+///
+/// # Guarantees
+/// The item is taken from the inventory, put into the market and the lock given back in one transaction. It happens only
+/// if the lock is still ours and neither inventory nor market has changed since they were read. This holds for a market in
+/// which everybody takes this lock: see [one way for one market](super#one-way-for-one-market).
+///
+/// # Differences from the book
+/// - The lock is the Jedis article's, `lock:market`. The Python original takes `lock:market:`, and **does not keep out**
+///   this function, nor is kept out by it.
+/// - The lock has an end, so that a crash does not close the market for ever, and is given back in the transaction that
+///   lists.
+/// - The book has no listing of it: it says to lock where `list_item` watched.
+/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let listing = leasehold::list_item_with_market_lock(&mut conn, "ItemM", "17", 97)?;
+/// println!("{listing:?}");
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub fn list_item_with_market_lock(
     conn: &mut Connection,
     item_id: &str,

@@ -2,25 +2,57 @@
 
 use crate::{Error, Result, name::LockName};
 
-/// The key of the market.
+/// The key of the market: a ZSET of `ITEM.SELLER` with the price as its score.
+///
+/// Section 4.4.1 of the book, with the colon at the end.
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// // The ten cheapest offers.
+/// let offers: Vec<(String, u64)> = redis::cmd("ZRANGE")
+///     .arg((leasehold::market::MARKET, 0, 9, "WITHSCORES"))
+///     .query(&mut *conn)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub const MARKET: &str = "market:";
 
-/// The highest price, 2^53: up to it every whole number survives as a sorted set's score.
+/// The highest price, 2^53 or 9,007,199,254,740,992: up to it every whole number survives as a sorted set's score.
+///
+/// Above it a score keeps only every second number, and a price would not be the one that was asked.
+///
+/// ```
+/// assert_eq!(leasehold::market::MAX_PRICE, 9_007_199_254_740_992);
+/// ```
 pub const MAX_PRICE: u64 = 1 << 53;
 
-/// The key of a user's hash: `users:ID`.
+/// The key of a user's hash: `users:ID`, with the fields `name` and `funds`.
+///
+/// Section 4.4.1 of the book.
+///
+/// ```
+/// assert_eq!(leasehold::market::user_key("17"), "users:17");
+/// ```
 #[must_use]
 pub fn user_key(user_id: &str) -> String {
     format!("users:{user_id}")
 }
 
-/// The key of the set of items that a user has: `inventory:ID`.
+/// The key of the set of items that a user has and does not offer: `inventory:ID`.
+///
+/// Section 4.4.1 of the book.
+///
+/// ```
+/// assert_eq!(leasehold::market::inventory_key("17"), "inventory:17");
+/// ```
 #[must_use]
 pub fn inventory_key(user_id: &str) -> String {
     format!("inventory:{user_id}")
 }
 
-/// Splits a member of the market, `ITEM.SELLER`, at its last dot.
+/// Splits a member of the market, `ITEM.SELLER`, at its last dot. `None` if it has no dot.
+///
+/// The last, since an item's id may have dots and a seller's may not. The book does not split; two of its members can be
+/// the same text for different items of different sellers.
 ///
 /// ```
 /// assert_eq!(leasehold::market::split_listing("ItemM.v2.17"), Some(("ItemM.v2", "17")));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::{Connection, Pipeline, Value};
 
 use super::{
+    Purchase,
     offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
     trade::{Decision, Held, MARKET_LOCK, check_room, funds, has, price, senseless, with_lock},
 };
@@ -13,75 +14,38 @@ use crate::{Error, Result, error::Operation, time::Deadline, transaction::watch}
 /// How long the book's `purchase_item` starts again after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of a purchase, and how often it had to start again because somebody else's write came between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Purchase {
-    /// The item is the buyer's, the money the seller's.
-    Bought {
-        /// What it cost.
-        price: u64,
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// The item is not in the market, or not from this seller.
-    NotForSale {
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// The item has another price than the one that was offered.
-    PriceChanged {
-        /// The price now.
-        price: u64,
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// The buyer cannot pay.
-    NotEnoughMoney {
-        /// The price.
-        price: u64,
-        /// What the buyer has.
-        funds: i64,
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// The buyer has an item of the same name already: a set would keep only one of the two.
-    AlreadyOwned {
-        /// Aborted attempts before this one.
-        retries: u32,
-    },
-    /// Others were faster for the whole time: aborted again and again, or the lock was not to be had.
-    Contended {
-        /// Aborted attempts.
-        retries: u32,
-    },
-}
-
-impl Purchase {
-    /// Whether the item changed hands.
-    #[must_use]
-    pub fn is_bought(&self) -> bool {
-        matches!(self, Self::Bought { .. })
-    }
-
-    /// How many attempts were aborted because somebody else wrote in between.
-    #[must_use]
-    pub fn retries(&self) -> u32 {
-        match *self {
-            Self::Bought { retries, .. }
-            | Self::NotForSale { retries }
-            | Self::PriceChanged { retries, .. }
-            | Self::NotEnoughMoney { retries, .. }
-            | Self::AlreadyOwned { retries }
-            | Self::Contended { retries } => retries,
-        }
-    }
-}
-
 /// Buys an item at a price, by `WATCH`.
 ///
+/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is bought. Section 4.4.3,
+/// listing 4.6.
+///
+/// Two round trips. If anything that it touches changes in between it starts again, at once, for up to 10 s as in the
+/// book. The connection's own time-outs bound each wait for the server.
+///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// See [the errors of all trades](super#errors). All that it touches is watched: for
+/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the transaction.
+///
+/// # Guarantees
+/// Money and item change hands in one transaction. It happens only if neither the market, nor the funds of the two, nor
+/// the buyer's inventory has changed since they were read. This holds for a market in which everybody trades by `WATCH`:
+/// see [one way for one market](super#one-way-for-one-market).
+///
+/// The price of it: **any** listing or purchase by anybody aborts it. With five listers and one buyer the book counts some
+/// 250 retries a sale. On a busy market be ready for [`Purchase::Contended`].
+///
+/// # Differences from the book
+/// - The seller's funds and the buyer's inventory are watched too. That aborts nothing that `market:` did not abort
+///   already, and lets no change of a type between reading and writing lose money.
+/// - There is at least one attempt, and the clock is monotonic.
+/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let purchase = leasehold::purchase_item(&mut conn, "27", "ItemM", "17", 97)?;
+/// println!("{purchase:?}");
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub fn purchase_item(
     conn: &mut Connection,
     buyer_id: &str,
@@ -106,10 +70,43 @@ pub fn purchase_item(
     }
 }
 
-/// Buys an item under a lock for the item: the way for users.
+/// Buys an item under a lock for the item: the way to take.
+///
+/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is bought. `None` buys at any
+/// price, as the book does under a lock. Section 6.2.4, which has no listing; the price is from the Jedis article.
+///
+/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and holds it for 10 s at
+/// most. Under it the purchase starts again, at once, when the buyer's funds or inventory change in between, for up to
+/// 5 s. Three round trips, two more for each new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if the item was **sold twice**,
+/// as somebody without the lock bought it, or changed the type of `market:` or of the seller's funds, between reading and
+/// writing: they are not watched.
+///
+/// # Guarantees
+/// Money and item change hands and the lock is given back in one transaction. It happens only if the lock is still ours
+/// and the buyer's funds and inventory have not changed since they were read: one buyer who buys two things at once is not
+/// overdrawn. This holds for a market in which everybody takes the item locks: see
+/// [one way for one market](super#one-way-for-one-market).
+///
+/// # Differences from the book
+/// - The lock of an item does not protect the buyer's funds: with it alone, two purchases by one buyer at once both find
+///   enough money. Here `WATCH` protects the funds, without a second lock and so without deadlocks.
+/// - The lock's name holds the seller as well as the item, and [`list_item_with_lock`](super::list_item_with_lock) takes
+///   the same one.
+/// - The lock has an end, so that a crash does not keep the item off the market for ever. A buyer who is slower than that
+///   is told [`Error::Lost`](crate::Error::Lost); the book writes all the same.
+/// - The lock is given back in the transaction that pays, not in round trips of its own.
+/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis article an exception.
+/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let purchase = leasehold::purchase_item_with_lock(&mut conn, "27", "ItemM", "17", Some(97))?;
+/// println!("{purchase:?}");
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub fn purchase_item_with_lock(
     conn: &mut Connection,
     buyer_id: &str,
@@ -131,8 +128,39 @@ pub fn purchase_item_with_lock(
 
 /// Buys an item under one lock for the market.
 ///
+/// `price` is what the buyer agreed to pay, in whole units of money, as in the Jedis article: at any other nothing is
+/// bought. `None` buys at any price, as in the book's section 6.2.3, listing 6.9.
+///
+/// Takes the lock `market` (key `lock:market`): waits up to 10 s for it and holds it for 10 s at most. Under it the
+/// purchase starts again, at once, when somebody who does not hold the lock changes what it touches in between, for up to
+/// 5 s. Three round trips, two more for each new start. The connection's own time-outs bound each wait for the server.
+///
 /// # Errors
-/// See [`Error`](crate::Error).
+/// See [the errors of all trades](super#errors). All that it touches is watched: for
+/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the transaction.
+///
+/// # Guarantees
+/// Money and item change hands and the lock is given back in one transaction. It happens only if the lock is still ours
+/// and neither the market, nor the funds of the two, nor the buyer's inventory has changed since they were read. This holds
+/// for a market in which everybody takes this lock: see [one way for one market](super#one-way-for-one-market).
+///
+/// # Differences from the book
+/// - The lock is the Jedis article's, `lock:market`. The Python original takes `lock:market:`, and **does not keep out**
+///   this function, nor is kept out by it.
+/// - All that is touched is watched too, which costs nothing among those who hold the lock, and notices those who do not.
+/// - The lock has an end, so that a crash does not close the market for ever. A buyer who is slower than that is told
+///   [`Error::Lost`](crate::Error::Lost); the book writes all the same.
+/// - The lock is given back in the transaction that pays, not in round trips of its own. The Jedis article pays without a
+///   transaction.
+/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis article an exception.
+/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+///
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let purchase = leasehold::purchase_item_with_market_lock(&mut conn, "27", "ItemM", "17", None)?;
+/// println!("{purchase:?}");
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 pub fn purchase_item_with_market_lock(
     conn: &mut Connection,
     buyer_id: &str,
