@@ -224,7 +224,7 @@ impl<'a> Sale<'a> {
             conn,
             operation,
             |conn: &mut Connection, held: &Held<'_>, retries| {
-                let (watched, values) = held.watch(conn, keys, &self.reads())?;
+                let (watched, values) = held.watch(conn, keys, self.reads())?;
                 let decision = self.decide(operation, &values, retries)?;
                 held.commit(watched, decision)
             },

@@ -8,6 +8,7 @@ use super::offer::MAX_PRICE;
 use crate::{
     Error, Result,
     error::Operation,
+    name::LockName,
     recipes::simple::{acquire_lock_with_timeout, release_lock},
     time::Deadline,
     token::Token,
@@ -96,11 +97,9 @@ impl Held<'_> {
         &self,
         conn: &'c mut Connection,
         keys: &[&str],
-        reads: &Pipeline,
+        mut reads: Pipeline,
     ) -> Result<(Watched<'c, '_>, Vec<Value>)> {
-        let mut keys = keys.to_vec();
-        keys.push(&self.key);
-        let mut reads = reads.clone();
+        let keys = [&[self.key.as_str()], keys].concat();
         reads.cmd("GET").arg(&self.key);
         let (watched, mut values) = watch(conn, self.operation, &keys, &reads)?;
         if self.token.is_value(values.pop().as_ref()) {
@@ -136,7 +135,7 @@ pub(super) fn with_lock<T>(
     };
     let held = Held {
         operation,
-        key: format!("lock:{}", operation.lock),
+        key: LockName::new(operation.lock)?.key().to_owned(),
         token,
     };
     let deadline = Deadline::after(PATIENCE);
