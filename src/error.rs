@@ -250,8 +250,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// It ran, but its answer cannot be read. What the answer was is not repeated: it may be a token.
-    pub(crate) fn unreadable(self) -> Error {
+    /// It ran, but its answer is not what the caller asked for. It is not repeated: it may be a token.
+    pub(crate) fn misfit(self) -> Error {
         let source =
             RedisError::from((ErrorKind::UnexpectedReturnType, "an answer of another type"));
         Error::Reply {
@@ -259,6 +259,11 @@ impl<'a> Operation<'a> {
             lock: self.lock.to_owned(),
             source,
         }
+    }
+
+    /// What was read makes no sense, so nothing was written.
+    pub(crate) fn unreadable(self) -> Error {
+        self.failed(makes_no_sense())
     }
 
     /// The failure of a conversation that changed nothing on the server.
@@ -283,10 +288,9 @@ impl<'a> Operation<'a> {
         match source.kind() {
             ErrorKind::Io => self.unknown(token, source),
             // What could not be read is not repeated: it may be a token.
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.unknown(
-                token,
-                (ErrorKind::Parse, "the answer makes no sense").into(),
-            ),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+                self.unknown(token, makes_no_sense())
+            }
             _ => self.failed(source),
         }
     }
@@ -301,6 +305,11 @@ impl<'a> Operation<'a> {
             source: without_arguments(source),
         }
     }
+}
+
+/// An answer that no server gives to this command. It is not repeated: it may be a token.
+pub(crate) fn makes_no_sense() -> RedisError {
+    RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
 }
 
 /// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in its text.

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
+use redis::{Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 
-use crate::{exchange::close_if_reset, name::LockName, token::Token};
+use crate::{error::makes_no_sense, exchange::close_if_reset, name::LockName, token::Token};
 
 static ACQUIRE_SIMPLE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("recipes/lua/acquire_simple.lua")));
@@ -16,9 +16,14 @@ pub(crate) fn acquire_simple(
     token: &Token,
     lease_millis: Option<u64>,
 ) -> RedisResult<bool> {
-    ACQUIRE_SIMPLE.call(conn, &[lock.key()], |args| {
+    let answer = ACQUIRE_SIMPLE.call(conn, &[lock.key()], |args| {
         args.arg(token.as_str()).arg(lease_millis.unwrap_or(0));
-    })
+    })?;
+    match answer {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        _ => Err(makes_no_sense()),
+    }
 }
 
 struct Script {

@@ -4,7 +4,7 @@ use redis::{Arg, Cmd, Connection, Pipeline, RedisError, Value};
 
 use crate::{
     Error, Result,
-    error::{Operation, is_wrong_type},
+    error::{Operation, is_wrong_type, makes_no_sense},
     exchange::exchange,
 };
 
@@ -33,14 +33,16 @@ pub(crate) fn watch<'c, 'o>(
         .map_err(|error| operation.failed(error))?
         .into_iter();
 
-    let watching = replies.next().map(Value::extract_error);
+    let watching = replies.next();
     let watched = Watched {
         conn,
         operation,
-        armed: matches!(watching, Some(Ok(_))),
+        armed: !watching.as_ref().is_some_and(is_error),
     };
-    if let Some(Err(refusal)) = watching {
-        return Err(operation.failed(refusal));
+    match watching {
+        Some(Value::Okay) => {}
+        Some(Value::ServerError(refusal)) => return Err(operation.failed(refusal.into())),
+        _ => return Err(operation.unreadable()),
     }
     let values: Vec<Value> = replies.collect();
     for (value, read) in values.iter().zip(reads.cmd_iter()) {
@@ -65,32 +67,41 @@ impl Watched<'_, '_> {
     /// Executes the commands in one transaction, if no watched key has changed since. `None`: one has, nothing was done.
     ///
     /// # Errors
-    /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no answer came.
+    /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no answer came that makes
+    /// sense.
     pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
         let exchanged = exchange(self.conn, &in_transaction(writes), writes.len() + 2);
         self.armed = false;
         let mut replies = exchanged.map_err(|error| self.operation.unanswered(None, error))?;
 
         let executed = replies.pop();
-        if let Some(Value::ServerError(_)) = replies.first() {
-            // Only an access list that forbids MULTI, but not what follows, gets here.
-            self.armed = true;
-            return Err(self.refused(writes, replies));
+        match replies.first() {
+            Some(Value::Okay) => {}
+            Some(Value::ServerError(_)) => {
+                // Only an access list that forbids MULTI, but not what follows, gets here.
+                self.armed = true;
+                return Err(self.refused(writes, replies));
+            }
+            _ => return Err(self.senseless()),
         }
         match executed {
             Some(Value::Nil) => Ok(None),
             Some(Value::Array(results)) if results.iter().any(is_error) => {
                 Err(self.refused(writes, results))
             }
-            Some(Value::Array(results)) => Ok(Some(results)),
+            Some(Value::Array(results)) if results.len() == writes.len() => Ok(Some(results)),
             Some(Value::ServerError(aborted)) => {
                 let cause = replies.into_iter().find_map(into_error);
                 Err(self
                     .operation
                     .failed(cause.unwrap_or_else(|| aborted.into())))
             }
-            _ => Err(self.operation.unreadable()),
+            _ => Err(self.senseless()),
         }
+    }
+
+    fn senseless(&self) -> Error {
+        self.operation.unknown(None, makes_no_sense())
     }
 
     /// What to say of commands of which some were refused: without roll-back, the others have happened, and so has what
@@ -100,7 +111,7 @@ impl Watched<'_, '_> {
         match results.into_iter().find_map(into_error) {
             Some(refusal) if nothing_happened => self.operation.failed(refusal),
             Some(refusal) => self.operation.partial(refusal),
-            None => self.operation.unreadable(),
+            None => self.senseless(),
         }
     }
 }

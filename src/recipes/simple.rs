@@ -10,7 +10,7 @@ use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 use super::wait::until_granted;
 use crate::{
     Error, Result,
-    error::Operation,
+    error::{Operation, makes_no_sense},
     exchange::{close_if_reset, typed},
     name::LockName,
     script,
@@ -247,7 +247,7 @@ pub fn commit_while_held<T: FromRedisValue>(
             return Err(operation.lost());
         };
         if let Some(results) = watched.commit(&writes)? {
-            return typed(&writes, results).map_err(|_| operation.unreadable());
+            return typed(&writes, results).map_err(|_| operation.misfit());
         }
     }
     Err(operation.contended())
@@ -282,8 +282,14 @@ fn set_if_absent(
     if let Some(millis) = lease_millis {
         set.arg("PX").arg(millis);
     }
-    set.query(conn)
-        .inspect_err(|error| close_if_reset(conn, error))
+    let answer = set
+        .query(conn)
+        .inspect_err(|error| close_if_reset(conn, error))?;
+    match answer {
+        Value::Okay => Ok(true),
+        Value::Nil => Ok(false),
+        _ => Err(makes_no_sense()),
+    }
 }
 
 /// Watches the lock and reads it in the same round trip. `None`: it is not ours.
