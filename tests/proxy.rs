@@ -3,7 +3,10 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    time::{Duration, Instant},
+};
 
 use common::{Proxy, Server};
 use redis::{Commands, Connection, Pipeline, RedisResult, Value};
@@ -173,6 +176,33 @@ fn a_delayed_reply_comes_late_but_is_executed_at_once() {
     assert_eq!(bench.conn.recv_response().unwrap(), Value::Okay);
     assert!(begun.elapsed() >= delay);
     assert_eq!(get(&mut bench.conn, "a").unwrap().unwrap(), "1");
+}
+
+#[test]
+fn half_a_reply_comes_before_the_rest_is_delayed_or_cut() {
+    let mut bench = bench();
+    set(&mut bench.direct, "long", "0123456789").unwrap();
+    let packed = redis::cmd("GET").arg("long").get_packed_command();
+    let mut raw = std::net::TcpStream::connect(("127.0.0.1", bench.proxy.port())).unwrap();
+    let mut bytes = [0; 8];
+
+    bench
+        .proxy
+        .at("GET")
+        .half_way()
+        .delay(Duration::from_millis(50));
+    raw.write_all(&packed).unwrap();
+    raw.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"$10\r\n012");
+    raw.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"3456789\r");
+    raw.read_exact(&mut bytes[..1]).unwrap();
+
+    bench.proxy.at("GET").half_way().cut_after();
+    raw.write_all(&packed).unwrap();
+    let mut rest = Vec::new();
+    raw.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"$10\r\n012");
 }
 
 #[test]

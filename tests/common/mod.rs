@@ -14,6 +14,7 @@ pub mod proxy;
 pub mod relay;
 pub mod server;
 pub mod wait;
+pub mod world;
 
 pub use proxy::Proxy;
 pub use server::Server;

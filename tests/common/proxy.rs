@@ -100,6 +100,7 @@ impl Proxy {
             faults: &self.shared.faults,
             command,
             nth,
+            half_way: false,
         }
     }
 }
@@ -116,12 +117,19 @@ pub struct Point<'p> {
     faults: &'p Mutex<Faults>,
     command: Option<String>,
     nth: usize,
+    half_way: bool,
 }
 
 impl Point<'_> {
     /// At the n-th such command from now on.
     pub fn nth(mut self, n: usize) -> Self {
         self.nth = n;
+        self
+    }
+
+    /// The first half of its reply is delivered before the reply is cut, swallowed or delayed.
+    pub fn half_way(mut self) -> Self {
+        self.half_way = true;
         self
     }
 
@@ -147,7 +155,7 @@ impl Point<'_> {
         self.add(Fault::Answer(Answer::Delay(by)));
     }
 
-    /// Runs something when all before it has been executed, and then lets it go on.
+    /// Runs something when all before it has been executed, and then lets it go on, to another fault if there is one.
     pub fn run(self, between: impl FnOnce() + Send + 'static) {
         self.add(Fault::Run(Box::new(between)));
     }
@@ -155,7 +163,12 @@ impl Point<'_> {
     /// Refuses it in the server's name with an error such as `LOADING not yet`. It is not executed, and a transaction that
     /// it was part of is aborted, as the server itself does.
     pub fn refuse(self, error: &str) {
-        self.add(Fault::Refuse(format!("-{error}\r\n").into()));
+        self.pretend(&format!("-{error}\r\n"));
+    }
+
+    /// The same with any reply, as it is.
+    pub fn pretend(self, bytes: &str) {
+        self.add(Fault::Pretend(bytes.into()));
     }
 
     /// It is executed, and this is delivered instead of its reply, as it is.
@@ -169,6 +182,7 @@ impl Point<'_> {
         faults.armed.push(Armed {
             command: self.command,
             skip: self.nth - 1,
+            half_way: self.half_way,
             fault,
         });
     }
@@ -182,35 +196,35 @@ struct Faults {
 
 impl Faults {
     /// What is due at this command. All that wait for such a command count it.
-    fn due_at(&mut self, command: &str) -> Option<Fault> {
-        let mut due = None;
-        for (at, armed) in self.armed.iter_mut().enumerate() {
-            if armed.command.as_deref().is_none_or(|name| name == command) {
-                match armed.skip.checked_sub(1) {
-                    Some(less) => armed.skip = less,
-                    None => due = due.or(Some(at)),
-                }
-            }
-        }
-        due.map(|at| self.armed.remove(at).fault)
+    fn due_at(&mut self, command: &str) -> Vec<Armed> {
+        let is_due = |armed: &mut Armed| {
+            let is_it = armed.command.as_deref().is_none_or(|name| name == command);
+            let is_due = is_it && armed.skip == 0;
+            armed.skip -= usize::from(is_it && !is_due);
+            is_due
+        };
+        self.armed.extract_if(.., is_due).collect()
     }
 }
 
 struct Armed {
     command: Option<String>,
     skip: usize,
+    half_way: bool,
     fault: Fault,
 }
 
 enum Fault {
     CutBefore,
     Run(Box<dyn FnOnce() + Send>),
-    Refuse(Vec<u8>),
+    Pretend(Vec<u8>),
     Answer(Answer),
 }
 
 /// What to do with the server's reply.
+#[derive(Default)]
 enum Answer {
+    #[default]
     Deliver,
     Cut,
     Swallow,

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    Answer, Fault, Faults, PATIENCE, Traffic,
+    Answer, Armed, Fault, Faults, PATIENCE, Traffic,
     resp::{command_name, frame_length, is_push},
 };
 
@@ -42,7 +42,13 @@ struct Owed {
     /// Commands that came and whose replies have not been sent off.
     replies: usize,
     /// What is to be done with the reply to each command that the server has.
-    answers: VecDeque<Answer>,
+    answers: VecDeque<Planned>,
+}
+
+#[derive(Default)]
+struct Planned {
+    answer: Answer,
+    half_way: bool,
 }
 
 impl Shared {
@@ -107,33 +113,45 @@ impl Shared {
             }
             self.note(link, &burst);
             for request in burst.drain(..) {
-                let due = self.faults.lock().due_at(&command_name(&request));
-                match due {
-                    None => link.forward(&request, Answer::Deliver)?,
-                    Some(Fault::Answer(Answer::Cut)) => {
-                        link.forward(&request, Answer::Cut)?;
-                        return link.ignore_the_rest();
-                    }
-                    Some(Fault::Answer(answer)) => link.forward(&request, answer)?,
-                    Some(Fault::Refuse(error)) => {
-                        link.forward(stand_in(&request), Answer::Replace(error))?;
-                    }
-                    Some(Fault::CutBefore) => {
-                        link.wait_until_answered();
-                        link.cut();
-                        self.one_happened();
-                        return Ok(());
-                    }
-                    Some(Fault::Run(between)) => {
-                        link.wait_until_answered();
-                        between();
-                        self.one_happened();
-                        link.forward(&request, Answer::Deliver)?;
-                    }
+                if self.was_last(link, &request)? {
+                    return link.ignore_the_rest();
                 }
             }
         }
         Ok(())
+    }
+
+    /// Forwards a request, or lets go wrong what is to go wrong at it. True if nothing after it is to be forwarded.
+    fn was_last(&self, link: &Link, request: &[u8]) -> io::Result<bool> {
+        let mut planned = Planned::default();
+        let mut to_forward = request;
+        let due = self.faults.lock().due_at(&command_name(request));
+        for Armed {
+            fault, half_way, ..
+        } in due
+        {
+            match fault {
+                Fault::Answer(answer) => planned = Planned { answer, half_way },
+                Fault::Pretend(reply) => {
+                    planned.answer = Answer::Replace(reply);
+                    to_forward = stand_in(request);
+                }
+                Fault::CutBefore => {
+                    link.wait_until_answered();
+                    link.cut();
+                    self.one_happened();
+                    return Ok(true);
+                }
+                Fault::Run(between) => {
+                    link.wait_until_answered();
+                    between();
+                    self.one_happened();
+                }
+            }
+        }
+        let is_last = matches!(planned.answer, Answer::Cut);
+        link.forward(to_forward, planned)?;
+        Ok(is_last)
     }
 
     fn deliver_replies(&self, link: &Link) -> io::Result<()> {
@@ -144,11 +162,15 @@ impl Shared {
                     link.deliver(&reply, silent)?;
                     continue;
                 }
-                let answer = link.next_answer();
-                if !matches!(answer, Answer::Deliver) {
+                let planned = link.next_answer();
+                if planned.half_way {
+                    let rest = reply.split_off(reply.len() / 2);
+                    link.deliver(&mem::replace(&mut reply, rest), silent)?;
+                }
+                if !matches!(planned.answer, Answer::Deliver) {
                     self.one_happened();
                 }
-                match answer {
+                match planned.answer {
                     Answer::Deliver => {}
                     Answer::Cut => link.cut(),
                     Answer::Swallow => silent = true,
@@ -179,19 +201,16 @@ impl Shared {
 }
 
 impl Link {
-    fn forward(&self, request: &[u8], answer: Answer) -> io::Result<()> {
-        self.owed.lock().answers.push_back(answer);
+    fn forward(&self, request: &[u8], planned: Planned) -> io::Result<()> {
+        self.owed.lock().answers.push_back(planned);
         (&self.server).write_all(request)
     }
 
     /// Counts the reply as delivered before it is: the client may answer it at once.
-    fn next_answer(&self) -> Answer {
+    fn next_answer(&self) -> Planned {
         let mut owed = self.owed.lock();
         owed.replies = owed.replies.saturating_sub(1);
-        match owed.answers.front_mut() {
-            Some(answer) => mem::replace(answer, Answer::Deliver),
-            None => Answer::Deliver,
-        }
+        owed.answers.front_mut().map(mem::take).unwrap_or_default()
     }
 
     fn answer_done(&self) {

@@ -1,0 +1,119 @@
+//! The connection is cut before a command or after it, the reply never comes, or late.
+
+use std::time::Duration;
+
+use redis::Commands;
+
+use crate::{
+    common::{
+        proxy::Point,
+        world::{self, Kind},
+    },
+    trial::{LONG, Trial, at_every_command},
+};
+
+/// The read time-out where a reply does not come in time.
+const SHORT: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_millis(800);
+/// Less than the time-outs of the replies that a transaction misses.
+const SLACK: Duration = Duration::from_secs(1);
+
+#[test]
+fn cut_before_any_command() {
+    at_every_command(|mut trial| {
+        trial.point().cut_before();
+        let outcome = trial.call(LONG);
+        trial.judge(&outcome);
+        assert!(!trial.is_done(), "{}: done without being sent", trial.what);
+        assert!(outcome.result.is_err(), "{}", trial.what);
+        trial.next_on_a_fresh_connection(&outcome);
+    });
+}
+
+#[test]
+fn cut_after_any_command() {
+    at_every_command(|mut trial| {
+        trial.point().cut_after();
+        let outcome = trial.call(LONG);
+        trial.judge(&outcome);
+        let was_last = trial.at == trial.commands.len();
+        assert_eq!(trial.is_done(), was_last, "{}", trial.what);
+        assert!(outcome.result.is_err(), "{}", trial.what);
+        trial.next_on_a_fresh_connection(&outcome);
+    });
+}
+
+#[test]
+fn cut_half_way_through_any_reply() {
+    at_every_command(|mut trial| {
+        trial.point().half_way().cut_after();
+        let outcome = trial.call(LONG);
+        trial.judge(&outcome);
+        assert!(outcome.result.is_err(), "{}", trial.what);
+        trial.next_on_a_fresh_connection(&outcome);
+    });
+}
+
+#[test]
+fn no_reply_to_any_command() {
+    at_every_command(|mut trial| {
+        trial.point().swallow();
+        if trial.is_acquiring() && trial.function.kind == Kind::UnderLock {
+            // These would go on asking for ten seconds.
+            trial.proxy.at("EVALSHA").cut_before();
+        }
+        let outcome = trial.call(SHORT);
+        trial.judge(&outcome);
+        assert!(outcome.result.is_err(), "{}", trial.what);
+        assert!(
+            trial.conn.get::<_, String>("mine").is_err(),
+            "{}",
+            trial.what
+        );
+        let limit = trial.silent_conversations() * SHORT + SLACK;
+        assert!(
+            outcome.took < limit,
+            "{}: took {:?}",
+            trial.what,
+            outcome.took
+        );
+        trial.next_on_a_fresh_connection(&outcome);
+    });
+}
+
+#[test]
+fn a_late_reply_to_any_command() {
+    at_every_command(|trial| late(trial, |point| point.delay(LATE)));
+}
+
+#[test]
+fn half_a_reply_late_to_any_command() {
+    at_every_command(|trial| late(trial, |point| point.half_way().delay(LATE)));
+}
+
+fn late(mut trial: Trial, delay: fn(Point<'_>)) {
+    delay(trial.point());
+    let outcome = trial.call(SHORT);
+    // At once, while replies are still owed on it.
+    trial.next_on_the_same_connection();
+    trial.judge(&outcome);
+    if trial.is_acquiring() {
+        assert!(
+            matches!(outcome.result, Ok(true)),
+            "{}: asked again",
+            trial.what
+        );
+    }
+    trial.next_on_a_fresh_connection(&outcome);
+}
+
+#[test]
+fn a_reply_that_is_only_slow_changes_nothing() {
+    at_every_command(|mut trial| {
+        trial.point().delay(Duration::from_millis(20));
+        let outcome = trial.call(LONG);
+        trial.judge(&outcome);
+        assert!(matches!(outcome.result, Ok(true)), "{}", trial.what);
+        world::assert_nothing_is_watched(&mut trial.conn, &mut trial.direct, &trial.what);
+    });
+}

@@ -1,0 +1,11 @@
+//! Every function, at every command it sends: whatever goes wrong there, the answer is right or unknown, nothing is done by
+//! half, and the next call works.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod between;
+#[path = "../common/mod.rs"]
+mod common;
+mod cuts;
+mod refusals;
+mod trial;
+mod waiting;

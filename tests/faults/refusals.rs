@@ -1,0 +1,121 @@
+//! The server answers, but with an error, or with something that makes no sense.
+
+use leasehold::Error;
+use redis::Commands;
+
+use crate::{
+    common::world::{self, Kind},
+    trial::{LONG, Outcome, Trial, at_every_command},
+};
+
+/// What servers refuse commands with.
+const REFUSALS: [&str; 19] = [
+    "LOADING Redis is loading the dataset in memory",
+    "READONLY You can't write against a read only replica.",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "CLUSTERDOWN The cluster is down",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "CROSSSLOT Keys in request don't hash to the same slot",
+    "MOVED 3999 127.0.0.1:1",
+    "ASK 3999 127.0.0.1:1",
+    "NOAUTH Authentication required.",
+    "NOPERM this user has no permissions to run this command",
+    "NOREPLICAS Not enough good replicas to write.",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "NOSCRIPT No matching script. Please use EVAL.",
+    "UNBLOCKED force unblock from blocking operation, instance state changed",
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "ERR max number of clients reached",
+    "SOMETHING that no server says yet",
+];
+
+/// Replies of a type that the command does not have.
+const NONSENSE: [&str; 9] = [
+    ":1\r\n",
+    ":7\r\n",
+    "+QUEUED\r\n",
+    "+1\r\n",
+    "$1\r\n1\r\n",
+    "$0\r\n\r\n",
+    "*0\r\n",
+    "*-1\r\n",
+    "*7\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+];
+
+#[test]
+fn any_command_is_refused() {
+    at_every_command(|mut trial| {
+        for refusal in REFUSALS {
+            trial.begin_anew();
+            let is_exec = trial.command() == "EXEC";
+            let aborted = if is_exec {
+                "EXECABORT Transaction discarded because of: "
+            } else {
+                ""
+            };
+            trial.point().refuse(&format!("{aborted}{refusal}"));
+            let outcome = trial.call(LONG);
+            judge_refusal(&mut trial, refusal, &outcome);
+            world::assert_nothing_is_watched(&mut trial.conn, &mut trial.direct, &trial.what);
+            trial.next_on_the_same_connection();
+        }
+    });
+}
+
+/// It did not happen, the error says so in the server's words, and no lock stays behind.
+fn judge_refusal(trial: &mut Trial, refusal: &str, outcome: &Outcome) {
+    let what = format!("{} {refusal}", trial.what);
+    let Err(error) = &outcome.result else {
+        unreachable!("{what}: {:?}", outcome.result);
+    };
+    match error {
+        // Without its MULTI, what follows is executed all the same.
+        Error::Partial { .. } => assert_eq!(trial.command(), "MULTI", "{what}"),
+        Error::WrongKind { .. } => {
+            assert!(refusal.starts_with("WRONGTYPE"), "{what}: {error:?}");
+            assert!(!trial.is_done(), "{what}: done, and denied");
+        }
+        Error::Redis { .. } => {
+            assert!(!trial.is_done(), "{what}: done, and denied");
+            let (_code, words) = refusal.split_once(' ').unwrap();
+            assert!(outcome.text.contains(words), "{what}: {}", outcome.text);
+        }
+        other => unreachable!("{what}: {other:?}"),
+    }
+    trial.judge_text(outcome);
+    world::assert_conserved(&mut trial.direct, &what);
+    let locks: Vec<String> = trial.direct.keys("lock:*").unwrap();
+    let left = locks
+        .iter()
+        .find(|lock| !["lock:held", "lock:spare"].contains(&lock.as_str()));
+    assert_eq!(left, None, "{what}");
+}
+
+#[test]
+fn any_command_is_answered_with_nonsense() {
+    at_every_command(|mut trial| {
+        for nonsense in NONSENSE {
+            trial.begin_anew();
+            trial.point().pretend(nonsense);
+            let outcome = trial.call(LONG);
+            let what = format!("{} {nonsense:?}", trial.what);
+            let done = trial.is_done();
+            match &outcome.result {
+                Ok(answer) => assert!(done || !answer, "{what}: taken for success"),
+                Err(Error::Reply { .. }) => assert!(done, "{what}: not done, and claimed"),
+                Err(Error::Unknown { .. }) => {}
+                Err(_) => assert!(!done, "{what}: done, and denied"),
+            }
+            if trial.is_acquiring() && !done {
+                let token = outcome.result.as_ref().unwrap_err().token();
+                assert!(token.is_some(), "{what}: {:?}", outcome.result);
+            }
+            trial.judge_text(&outcome);
+            if trial.function.kind != Kind::Acquire {
+                trial.next_on_the_same_connection();
+            }
+        }
+    });
+}

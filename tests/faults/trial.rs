@@ -1,0 +1,280 @@
+//! One function, with something going wrong at one of its commands, in a database of its own.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, release_lock};
+use parking_lot::{Condvar, Mutex};
+use redis::{Commands, Connection, ConnectionLike};
+
+use crate::common::{
+    Proxy, Server,
+    proxy::Point,
+    world::{self, Function, Kind},
+};
+
+/// A read time-out that nothing here comes near to.
+pub(crate) const LONG: Duration = Duration::from_secs(5);
+
+/// How many trials run at a time, in all tests together: each takes up to eight sockets.
+const AT_ONCE: usize = 96;
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ONE_ENDED: Condvar = Condvar::new();
+
+/// One function, one of its commands, and a database of its own.
+pub(crate) struct Trial {
+    pub(crate) function: Function,
+    pub(crate) commands: Vec<String>,
+    /// Which of them, from 1.
+    pub(crate) at: usize,
+    pub(crate) what: String,
+    server: String,
+    database: usize,
+    pub(crate) proxy: Proxy,
+    pub(crate) conn: Connection,
+    pub(crate) direct: Connection,
+}
+
+/// What the function said, and how long it took.
+pub(crate) struct Outcome {
+    pub(crate) result: Result<bool, Error>,
+    /// The whole chain of errors, as it would be logged.
+    pub(crate) text: String,
+    pub(crate) took: Duration,
+}
+
+/// Runs a trial for each command of each function, many at once: most of the time goes by in waiting.
+pub(crate) fn at_every_command(run: impl Fn(Trial) + Sync) {
+    let server = Server::start_with(&["--databases", "256"]).unwrap();
+    let cases = Mutex::new(cases(&server).into_iter().enumerate());
+    let next = || cases.lock().next();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((database, (function, commands, at))) = next() {
+                    let _turn = Turn::begin();
+                    run(Trial::new(&server, database, function, commands, at));
+                }
+            });
+        }
+    });
+}
+
+/// The right to run one trial.
+struct Turn;
+
+impl Turn {
+    fn begin() -> Self {
+        let mut running = RUNNING.lock();
+        ONE_ENDED.wait_while(&mut running, |running| *running >= AT_ONCE);
+        *running += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock() -= 1;
+        ONE_ENDED.notify_one();
+    }
+}
+
+/// Every command of every function, with all that it sends undisturbed.
+fn cases(server: &Server) -> Vec<(Function, Vec<String>, usize)> {
+    let every_command = |function| {
+        let trial = Trial::new(server, 0, function, Vec::new(), 0);
+        let commands = trial.commands_undisturbed();
+        (1..=commands.len()).map(move |at| (function, commands.clone(), at))
+    };
+    world::functions()
+        .into_iter()
+        .flat_map(every_command)
+        .collect()
+}
+
+fn open(url: &str, database: usize) -> Connection {
+    let client = redis::Client::open(format!("{url}{database}")).unwrap();
+    client.get_connection().unwrap()
+}
+
+impl Trial {
+    fn new(
+        server: &Server,
+        database: usize,
+        function: Function,
+        commands: Vec<String>,
+        at: usize,
+    ) -> Self {
+        let proxy = Proxy::in_front_of(server).unwrap();
+        let conn = open(&proxy.url(), database);
+        let mut direct = open(&server.url(), database);
+        redis::cmd("FLUSHDB").exec(&mut direct).unwrap();
+        world::seed(&mut direct);
+        let command = commands.get(at.wrapping_sub(1));
+        let what = format!("{} at command {at}, {command:?}", function.name);
+        Self {
+            function,
+            commands,
+            at,
+            what,
+            server: server.url(),
+            database,
+            proxy,
+            conn,
+            direct,
+        }
+    }
+
+    fn commands_undisturbed(mut self) -> Vec<String> {
+        let (done, traffic) = self
+            .proxy
+            .traffic_of(|| (self.function.call)(&mut self.conn));
+        assert!(done.unwrap(), "{}", self.what);
+        traffic.commands
+    }
+
+    /// The world as it was before the first call.
+    pub(crate) fn begin_anew(&mut self) {
+        redis::cmd("FLUSHDB").exec(&mut self.direct).unwrap();
+        world::seed(&mut self.direct);
+    }
+
+    pub(crate) fn command(&self) -> &str {
+        &self.commands[self.at - 1]
+    }
+
+    pub(crate) fn point(&self) -> Point<'_> {
+        self.proxy.at_command(self.at)
+    }
+
+    pub(crate) fn is_acquiring(&self) -> bool {
+        self.command() == "SET"
+    }
+
+    pub(crate) fn is_writing(&self) -> bool {
+        let multi = self.commands.iter().position(|command| command == "MULTI");
+        multi.is_some_and(|multi| self.at > multi)
+    }
+
+    pub(crate) fn is_done(&mut self) -> bool {
+        (self.function.is_done)(&mut self.direct).unwrap()
+    }
+
+    pub(crate) fn call(&mut self, io_timeout: Duration) -> Outcome {
+        self.conn.set_read_timeout(Some(io_timeout)).unwrap();
+        let begun = Instant::now();
+        let result = (self.function.call)(&mut self.conn);
+        let took = begun.elapsed();
+        let text = match &result {
+            Ok(_) => String::new(),
+            Err(error) => format!("{error:#} {error:?} {:?}", error.downcast_ref::<Error>()),
+        };
+        let outcome = Outcome {
+            result: result.map_err(|error| error.downcast::<Error>().unwrap()),
+            text,
+            took,
+        };
+        assert!(
+            self.proxy.happened(),
+            "{}: the fault did not happen",
+            self.what
+        );
+        outcome
+    }
+
+    /// How many silences the function may sit through: an acquire asks again until its time is over, a trade that failed
+    /// tries to give its lock back.
+    pub(crate) fn silent_conversations(&self) -> u32 {
+        match self.function.kind {
+            Kind::Acquire => 3,
+            Kind::Transaction => 1,
+            Kind::UnderLock if self.is_writing() => 1,
+            Kind::UnderLock => 2,
+        }
+    }
+
+    /// The answer is right or unknown, nothing is done by half, and every error says what it is about.
+    pub(crate) fn judge(&mut self, outcome: &Outcome) {
+        let (done, what) = (self.is_done(), &self.what);
+        match &outcome.result {
+            Ok(answer) => assert_eq!(*answer, done, "{what}: answered wrongly"),
+            Err(Error::Redis { .. }) => assert!(!done, "{what}: done, and denied"),
+            Err(Error::Unknown { .. }) => assert!(
+                self.is_acquiring() || self.is_writing(),
+                "{what}: a read cannot have happened"
+            ),
+            Err(other) => unreachable!("{what}: {other:?}"),
+        }
+        if let Err(error) = &outcome.result {
+            assert_eq!(error.token().is_some(), self.is_acquiring(), "{what}");
+        }
+        self.judge_text(outcome);
+        world::assert_conserved(&mut self.direct, &self.what);
+        world::assert_locks_end(&mut self.direct, &self.what);
+    }
+
+    /// An error names the function and the lock, and tells no secret.
+    pub(crate) fn judge_text(&self, outcome: &Outcome) {
+        let Err(error) = &outcome.result else {
+            return;
+        };
+        let (text, what) = (&outcome.text, &self.what);
+        let names = [self.function.name, "acquire_lock_with_timeout"];
+        assert!(
+            names.iter().any(|name| text.starts_with(name)),
+            "{what}: {text}"
+        );
+        assert!(
+            text.contains(&format!("`{}`", self.function.lock)),
+            "{what}: {text}"
+        );
+        let secret = error
+            .token()
+            .map_or(world::TOKEN.to_owned(), ToString::to_string);
+        assert!(!text.contains(&secret), "{what}: {text}");
+    }
+
+    /// Frees what the fault left locked, and does what was to be done, if it was not.
+    pub(crate) fn next_on_a_fresh_connection(&mut self, outcome: &Outcome) {
+        let Err(error) = &outcome.result else {
+            return;
+        };
+        let mut fresh = open(&self.proxy.url(), self.database);
+        let lock = self.function.lock;
+        if let Some(token) = error.token() {
+            let held = fresh.exists(format!("lock:{lock}")).unwrap();
+            let freed = release_lock(&mut fresh, lock, token).unwrap();
+            assert_eq!(freed, held, "{}: the token does not fit", self.what);
+        } else if self.function.kind == Kind::UnderLock {
+            // In place of waiting for its end.
+            let _: () = fresh.del(format!("lock:{lock}")).unwrap();
+        }
+        if !self.is_done() {
+            assert!(
+                (self.function.call)(&mut fresh).unwrap(),
+                "{}: again",
+                self.what
+            );
+            assert!(self.is_done(), "{}: again", self.what);
+        }
+        world::assert_conserved(&mut self.direct, &self.what);
+    }
+
+    /// A connection of somebody else.
+    pub(crate) fn another_connection(&self) -> Connection {
+        open(&self.server, self.database)
+    }
+
+    /// A reply that is still to come answers nothing else.
+    pub(crate) fn next_on_the_same_connection(&mut self) {
+        self.conn.set_read_timeout(Some(LONG)).unwrap();
+        let what = &self.what;
+        let mine: String = self.conn.get("mine").unwrap();
+        assert_eq!(mine, "intact", "{what}");
+        let released = release_lock(&mut self.conn, "spare", &world::token()).unwrap();
+        assert!(released, "{what}");
+        assert!(self.conn.check_connection(), "{what}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Faults in the middle of a wait for a lock, and what a fault leaves behind in the connection.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Token, acquire_lock_with_timeout, commit_while_held, release_lock};
+use redis::{Commands, Connection};
+
+use crate::common::{
+    Proxy, Server,
+    proxy::Point,
+    world::{self, LEASE},
+};
+
+const SHORT: Duration = Duration::from_millis(500);
+const SLACK: Duration = Duration::from_secs(1);
+const THEIRS: &str = "their token";
+
+/// What can go wrong at an attempt to take a lock that was busy at first.
+const FAULTS: [fn(Point<'_>); 6] = [
+    |point| point.cut_before(),
+    |point| point.cut_after(),
+    |point| point.half_way().cut_after(),
+    |point| point.swallow(),
+    |point| point.delay(Duration::from_millis(800)),
+    |point| point.reply("+QUEUED\r\n"),
+];
+
+struct Bench {
+    proxy: Proxy,
+    conn: Connection,
+    direct: Connection,
+    server: Server,
+}
+
+fn bench() -> Bench {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut direct = server.connection().unwrap();
+    world::seed(&mut direct);
+    let conn = proxy.connection().unwrap();
+    conn.set_read_timeout(Some(SHORT)).unwrap();
+    Bench {
+        proxy,
+        conn,
+        direct,
+        server,
+    }
+}
+
+/// Waits for `free`, which somebody else has until just before the fault. What it gets is either right or unknown.
+fn wait_through(fault: fn(Point<'_>), command: &str, nth: usize) {
+    let mut bench = bench();
+    let _: () = bench.direct.set("lock:free", THEIRS).unwrap();
+    let mut other = bench.server.connection().unwrap();
+    let point = || bench.proxy.at(command).nth(nth);
+    point().run(move || other.del("lock:free").unwrap());
+    fault(point());
+    let answer = acquire_lock_with_timeout(&mut bench.conn, "free", 2 * SHORT, LEASE);
+    assert!(bench.proxy.happened());
+
+    let holder: Option<String> = bench.direct.get("lock:free").unwrap();
+    let token = match &answer {
+        Ok(Some(token)) => token,
+        Err(error @ Error::Unknown { .. }) => error.token().unwrap(),
+        other => unreachable!("{command}: {other:?}"),
+    };
+    let is_ours = holder == Some(token.to_string());
+    assert!(is_ours || answer.is_err(), "{command}: not ours");
+    let freed = release_lock(&mut bench.direct, "free", token).unwrap();
+    assert_eq!(freed, is_ours, "{command}");
+}
+
+#[test]
+fn a_fault_at_the_first_attempt_by_script() {
+    std::thread::scope(|scope| {
+        for fault in FAULTS {
+            for command in ["EVALSHA", "EVAL"] {
+                scope.spawn(move || wait_through(fault, command, 1));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_fault_at_a_later_attempt() {
+    std::thread::scope(|scope| {
+        for fault in FAULTS {
+            scope.spawn(move || wait_through(fault, "EVALSHA", 2));
+        }
+    });
+}
+
+#[test]
+fn the_read_time_out_is_put_back() {
+    let mut bench = bench();
+    bench.proxy.at("WATCH").swallow();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let silent = release_lock(&mut bench.conn, "held", &world::token());
+        let took = begun.elapsed();
+        assert!(matches!(silent, Err(Error::Redis { .. })), "{silent:?}");
+        assert!(took >= SHORT && took < SHORT + SLACK, "{took:?}");
+    }
+}
+
+#[test]
+fn a_silent_server_does_not_lengthen_a_wait_by_more_than_a_time_out() {
+    let mut bench = bench();
+    bench.proxy.at("SET").swallow();
+    let begun = Instant::now();
+    let unknown = acquire_lock_with_timeout(&mut bench.conn, "free", Duration::ZERO, LEASE);
+    assert!(begun.elapsed() < SHORT + SLACK);
+    let token = unknown.as_ref().unwrap_err().token().unwrap();
+    assert!(release_lock(&mut bench.direct, "free", token).unwrap());
+}
+
+#[test]
+fn a_panic_in_the_callers_closure_leaves_nothing_open() {
+    let mut bench = bench();
+    let panicking = catch_unwind(AssertUnwindSafe(|| {
+        commit_while_held::<()>(&mut bench.conn, "held", &world::token(), |_| {
+            std::panic::resume_unwind(Box::new("the caller's own"));
+        })
+    }));
+    assert!(panicking.is_err());
+    world::assert_nothing_is_watched(&mut bench.conn, &mut bench.direct, "commit_while_held");
+}
+
+#[test]
+fn a_panic_when_the_closure_is_called_again_leaves_nothing_open() {
+    let mut bench = bench();
+    let mut other = bench.server.connection().unwrap();
+    bench.proxy.at("MULTI").run(move || {
+        let _: bool = other.pexpire("lock:held", 20_000).unwrap();
+    });
+    let mut calls = 0;
+    let panicking = catch_unwind(AssertUnwindSafe(|| {
+        commit_while_held::<()>(&mut bench.conn, "held", &world::token(), |pipe| {
+            calls += 1;
+            if calls == 2 {
+                std::panic::resume_unwind(Box::new("the caller's own"));
+            }
+            pipe.cmd("INCR").arg("count").ignore();
+        })
+    }));
+    assert!(panicking.is_err());
+    assert!(bench.proxy.happened());
+    world::assert_conserved(&mut bench.direct, "commit_while_held");
+    world::assert_nothing_is_watched(&mut bench.conn, &mut bench.direct, "commit_while_held");
+}
+
+#[test]
+fn the_lock_of_nobody_and_of_others_is_let_go_of() {
+    for holder in [None, Some(THEIRS)] {
+        let mut bench = bench();
+        if let Some(holder) = holder {
+            let _: () = bench.direct.set("lock:free", holder).unwrap();
+        }
+        let token = Token::random();
+        assert!(!release_lock(&mut bench.conn, "free", &token).unwrap());
+        let lost = commit_while_held::<()>(&mut bench.conn, "free", &token, |_| ());
+        assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+        world::assert_nothing_is_watched(&mut bench.conn, &mut bench.direct, "not ours");
+    }
+}
