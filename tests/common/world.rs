@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, list_item,
+    Error, Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, list_item,
     list_item_with_lock, list_item_with_market_lock, purchase_item, purchase_item_with_lock,
     purchase_item_with_market_lock, release_lock,
 };
@@ -12,6 +12,8 @@ use redis::{Commands, Connection, RedisResult};
 
 /// The token that holds `lock:held` and `lock:spare`.
 pub const TOKEN: &str = "5ec7e700-face-4bad-8ace-0123456789ab";
+/// What no error may tell.
+pub const PASSWORD: &str = "open-sesame";
 /// How long an acquire waits here.
 pub const WAIT: Duration = Duration::from_millis(1_200);
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -210,12 +212,40 @@ pub fn assert_conserved(conn: &mut Connection, what: &str) {
     }
 }
 
-/// Whatever lock there is ends by itself, unless it was asked for without an end.
+/// The error says which function failed, or which step of it, and on which lock.
+pub fn assert_names(error: &anyhow::Error, function: &Function) {
+    let text = format!("{error:#}");
+    let names = [function.name, "acquire_lock_with_timeout"];
+    assert!(names.iter().any(|name| text.starts_with(name)), "{text}");
+    assert!(text.contains(&format!("`{}`", function.lock)), "{text}");
+}
+
+/// No token or password in an error, however it is printed.
+pub fn assert_tells_no_secret(error: &anyhow::Error) {
+    let text = format!(
+        "{error} {error:#} {error:?} {:?}",
+        error.downcast_ref::<Error>()
+    );
+    let looks_like_a_token = |part: &str| part.len() == 36 && part.matches('-').count() == 4;
+    let mut parts = text.split(|c: char| !c.is_ascii_hexdigit() && c != '-');
+    assert!(!parts.any(looks_like_a_token), "{text}");
+    assert!(!text.contains(PASSWORD), "{text}");
+}
+
+/// The locks that were not there at first.
+pub fn new_locks(conn: &mut Connection) -> Vec<String> {
+    let mut locks: Vec<String> = conn.keys("lock:*").unwrap();
+    locks.retain(|lock| lock != "lock:held" && lock != "lock:spare");
+    locks
+}
+
+/// Whatever lock was left behind ends by itself, unless it was asked for without an end.
 pub fn assert_locks_end(conn: &mut Connection, what: &str) {
-    for key in conn.keys::<_, Vec<String>>("lock:*").unwrap() {
+    for key in new_locks(conn) {
         let left: i64 = conn.pttl(&key).unwrap();
         let endless = key == "lock:free" && what.starts_with("acquire_lock ");
-        assert!(left > 0 || endless, "{what}: {key} has no end");
+        let ends = left > 0 && u128::try_from(left).unwrap() <= LEASE.as_millis();
+        assert!(ends || endless, "{what}: {key} ends in {left} ms");
     }
 }
 

@@ -1,0 +1,187 @@
+//! A user who may do no more than the functions need, and users who lack one of the commands.
+
+use std::time::Duration;
+
+use leasehold::{Error, Token, acquire_lock_with_timeout, release_lock};
+use redis::{Commands, Connection};
+
+use crate::common::{
+    Server,
+    world::{self, Function, Kind, LEASE, PASSWORD, WAIT},
+};
+
+/// All that the book's lock needs.
+const LOCK_COMMANDS: [&str; 11] = [
+    "set", "get", "watch", "unwatch", "multi", "del", "exec", "evalsha", "eval", "pexpire", "pttl",
+];
+/// What the market needs beside it. Plus, here, what `commit_while_held` is given to do.
+const MARKET_COMMANDS: [&str; 9] = [
+    "sismember",
+    "zscore",
+    "hget",
+    "zadd",
+    "srem",
+    "hincrby",
+    "sadd",
+    "zrem",
+    "incr",
+];
+const KEYS: &str = "~lock:* ~market: ~users:* ~inventory:* ~count";
+
+struct Bench {
+    server: Server,
+    operator: Connection,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let server = Server::start().unwrap();
+        let operator = server.connection().unwrap();
+        Self { server, operator }
+    }
+
+    fn allow(&mut self, rules: &str) {
+        let password = format!(">{PASSWORD}");
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "app", "reset", "on", &password])
+            .arg(rules.split(' ').collect::<Vec<_>>())
+            .exec(&mut self.operator)
+            .unwrap();
+    }
+
+    /// Everything but this.
+    fn allow_all_without(&mut self, missing: &str) {
+        let commands: Vec<String> = LOCK_COMMANDS
+            .iter()
+            .chain(&MARKET_COMMANDS)
+            .filter(|command| **command != missing)
+            .map(|command| format!("+{command}"))
+            .collect();
+        self.allow(&format!("{KEYS} -@all {}", commands.join(" ")));
+    }
+
+    /// A connection of the user's, in the world as it was at first.
+    fn anew(&mut self) -> Connection {
+        redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .exec(&mut self.operator)
+            .unwrap();
+        world::seed(&mut self.operator);
+        let _: bool = self.operator.persist("lock:spare").unwrap();
+        let port = self.server.port();
+        let url = format!("redis://app:{PASSWORD}@127.0.0.1:{port}/");
+        redis::Client::open(url).unwrap().get_connection().unwrap()
+    }
+
+    /// With all rights, the connection shows what was left open on it.
+    fn assert_clean(&mut self, conn: &mut Connection, what: &str) {
+        self.allow("~* +@all");
+        world::assert_nothing_is_watched(conn, &mut self.operator, what);
+    }
+}
+
+/// A wait in vain for a lock that has no end yet, and a release of a lock that is not ours.
+fn contended() -> [Function; 2] {
+    let acquire = Function {
+        name: "acquire_lock_with_timeout",
+        lock: "spare",
+        kind: Kind::Acquire,
+        call: |conn| Ok(acquire_lock_with_timeout(conn, "spare", Duration::ZERO, LEASE)?.is_none()),
+        is_done: |_| Ok(false),
+    };
+    let release = Function {
+        name: "release_lock",
+        lock: "held",
+        kind: Kind::Transaction,
+        call: |conn| Ok(!release_lock(conn, "held", &Token::random())?),
+        ..acquire
+    };
+    [acquire, release]
+}
+
+#[test]
+fn these_commands_are_enough() {
+    let mut bench = Bench::start();
+    for function in world::functions().into_iter().chain(contended()) {
+        bench.allow_all_without("");
+        let mut conn = bench.anew();
+        assert!((function.call)(&mut conn).unwrap(), "{}", function.name);
+        bench.assert_clean(&mut conn, function.name);
+    }
+}
+
+#[test]
+fn each_of_them_is_needed_and_missed_by_name() {
+    let mut bench = Bench::start();
+    for missing in LOCK_COMMANDS.into_iter().chain(MARKET_COMMANDS) {
+        let mut missed = 0;
+        for function in world::functions().into_iter().chain(contended()) {
+            let what = format!("{} without {missing}", function.name);
+            bench.allow_all_without(missing);
+            let mut conn = bench.anew();
+            match (function.call)(&mut conn) {
+                Ok(done) => assert!(done, "{what}"),
+                Err(error) => {
+                    missed += 1;
+                    judge(&mut bench, &function, missing, &error);
+                }
+            }
+            bench.assert_clean(&mut conn, &what);
+        }
+        // Whatever UNWATCH does, an empty transaction does as well.
+        assert!(
+            missed > 0 || missing == "unwatch",
+            "{missing} is not needed"
+        );
+    }
+}
+
+fn judge(bench: &mut Bench, function: &Function, missing: &str, error: &anyhow::Error) {
+    let what = format!("{} without {missing}", function.name);
+    world::assert_names(error, function);
+    world::assert_tells_no_secret(error);
+    world::assert_conserved(&mut bench.operator, &what);
+    world::assert_locks_end(&mut bench.operator, &what);
+    let text = format!("{error:#}");
+    match error.downcast_ref() {
+        // Without its MULTI, what follows is executed all the same.
+        Some(Error::Partial { .. }) => assert_eq!(missing, "multi", "{text}"),
+        Some(Error::Redis { .. }) => {
+            let done = (function.is_done)(&mut bench.operator).unwrap();
+            assert!(!done, "{what}: done, and denied");
+        }
+        other => unreachable!("{what}: {other:?}"),
+    }
+    let forbidden = ["permissions", "can't run this command"];
+    assert!(forbidden.iter().any(|words| text.contains(words)), "{text}");
+    if !LOCK_COMMANDS.contains(&missing) {
+        assert_eq!(world::new_locks(&mut bench.operator), [""; 0], "{what}");
+    }
+}
+
+#[test]
+fn keys_that_are_not_ours_to_touch() {
+    let mut bench = Bench::start();
+    for function in world::functions() {
+        bench.allow("~elsewhere:* -@all +@all");
+        let mut conn = bench.anew();
+        let error = (function.call)(&mut conn).unwrap_err();
+        judge(&mut bench, &function, "access to its keys", &error);
+        bench.assert_clean(&mut conn, function.name);
+    }
+}
+
+#[test]
+fn a_user_that_is_locked_out_in_between_comes_back() {
+    let mut bench = Bench::start();
+    bench.allow_all_without("");
+    let mut conn = bench.anew();
+    let token = acquire_lock_with_timeout(&mut conn, "free", WAIT, LEASE)
+        .unwrap()
+        .unwrap();
+    bench.allow_all_without("get");
+    release_lock(&mut conn, "free", &token).unwrap_err();
+    bench.allow_all_without("");
+    assert!(release_lock(&mut conn, "free", &token).unwrap());
+}

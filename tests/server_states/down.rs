@@ -1,0 +1,102 @@
+//! Servers that do not answer: killed, or frozen.
+
+use std::time::Duration;
+
+use leasehold::{Error, release_lock};
+use redis::{Commands, Connection, ConnectionLike};
+
+use crate::common::{
+    Server,
+    world::{self, Function, Kind},
+};
+
+const TIME_OUT: Duration = Duration::from_millis(200);
+
+/// An error that leaves open whether it happened, unless nothing had been sent that could.
+fn judge(function: &Function, result: anyhow::Result<bool>) -> Error {
+    let error = result.unwrap_err();
+    world::assert_names(&error, function);
+    let error = error.downcast().unwrap();
+    match function.kind {
+        Kind::Transaction => assert!(matches!(error, Error::Redis { .. }), "{error:?}"),
+        Kind::Acquire | Kind::UnderLock => assert!(error.token().is_some(), "{error:?}"),
+    }
+    error
+}
+
+#[test]
+fn killed_and_started_again() {
+    let mut server = Server::start().unwrap();
+    let mut conns: Vec<Connection> = world::functions()
+        .iter()
+        .map(|_| server.connection().unwrap())
+        .collect();
+    server.kill().unwrap();
+    for (function, conn) in world::functions().iter().zip(&mut conns) {
+        judge(function, (function.call)(conn));
+        // Once more, on the connection that is known to be broken.
+        judge(function, (function.call)(conn));
+        assert!(!conn.is_open(), "{}", function.name);
+    }
+    server.restart().unwrap();
+    for function in world::functions() {
+        let mut conn = server.connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+        world::seed(&mut conn);
+        assert!((function.call)(&mut conn).unwrap(), "{}", function.name);
+    }
+}
+
+#[test]
+fn frozen_and_thawed() {
+    let server = Server::start().unwrap();
+    let mut operator = server.connection().unwrap();
+    world::seed(&mut operator);
+    let functions: Vec<Function> = world::functions()
+        .into_iter()
+        // These would go on asking for ten seconds.
+        .filter(|function| function.kind != Kind::UnderLock)
+        .collect();
+    let mut conns: Vec<Connection> = functions
+        .iter()
+        .map(|_| server.connection().unwrap())
+        .collect();
+
+    server.freeze().unwrap();
+    let mut tokens = Vec::new();
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = functions
+            .iter()
+            .zip(&mut conns)
+            .map(|(function, conn)| {
+                scope.spawn(|| {
+                    conn.set_read_timeout(Some(TIME_OUT)).unwrap();
+                    judge(function, (function.call)(conn))
+                })
+            })
+            .collect();
+        for call in calls {
+            tokens.extend(call.join().unwrap().token().cloned());
+        }
+    });
+    server.thaw().unwrap();
+
+    world::assert_conserved(&mut operator, "thawed");
+    for conn in &mut conns {
+        // Whatever is still owed on it comes now, and is not the answer to this.
+        conn.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mine: String = conn.get("mine").unwrap();
+        assert_eq!(mine, "intact");
+    }
+    let freed: Vec<bool> = tokens
+        .iter()
+        .map(|token| release_lock(&mut operator, "free", token).unwrap())
+        .collect();
+    assert_eq!(freed.iter().filter(|freed| **freed).count(), 1, "{freed:?}");
+    for (function, conn) in functions.iter().zip(&mut conns) {
+        redis::cmd("FLUSHALL").exec(&mut operator).unwrap();
+        world::seed(&mut operator);
+        assert!((function.call)(conn).unwrap(), "{}", function.name);
+        world::assert_conserved(&mut operator, function.name);
+    }
+}

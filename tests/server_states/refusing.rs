@@ -1,0 +1,254 @@
+//! Servers that answer, but refuse.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use leasehold::{Error, acquire_lock_with_timeout, commit_while_held, release_lock};
+use redis::{Commands, Connection};
+
+use crate::common::{
+    Proxy, Server,
+    wait::until,
+    world::{self, Function, Kind, LEASE, PASSWORD},
+};
+
+/// Calls every function in a server's bad state, in which it is refused with some of these words, and in its good one.
+fn every_function(
+    server: &Server,
+    spoil: fn(&mut Connection),
+    heal: fn(&mut Connection),
+    words: &[&str],
+) {
+    let mut operator = server.connection().unwrap();
+    let mut conn = server.connection().unwrap();
+    for function in world::functions() {
+        let what = format!("{} where {}", function.name, words[0]);
+        redis::cmd("FLUSHALL").exec(&mut operator).unwrap();
+        world::seed(&mut operator);
+        spoil(&mut operator);
+        let error = (function.call)(&mut conn).unwrap_err();
+        heal(&mut operator);
+
+        assert_refused(&error, &function, words);
+        assert!(!(function.is_done)(&mut operator).unwrap(), "{what}: done");
+        world::assert_conserved(&mut operator, &what);
+        assert_eq!(world::new_locks(&mut operator), [""; 0], "{what}");
+        assert!((function.call)(&mut conn).unwrap(), "{what}: afterwards");
+        world::assert_nothing_is_watched(&mut conn, &mut operator, &what);
+    }
+}
+
+/// It did not happen, for a reason that the server has given.
+fn assert_refused(error: &anyhow::Error, function: &Function, words: &[&str]) {
+    let text = format!("{error:#}");
+    assert!(
+        matches!(error.downcast_ref(), Some(Error::Redis { .. })),
+        "{text}"
+    );
+    assert!(words.iter().any(|words| text.contains(words)), "{text}");
+    world::assert_names(error, function);
+    world::assert_tells_no_secret(error);
+}
+
+fn run(conn: &mut Connection, command: &str) {
+    let mut words = command.split(' ');
+    let mut cmd = redis::cmd(words.next().unwrap());
+    words.for_each(|word| {
+        cmd.arg(word);
+    });
+    cmd.exec(conn).unwrap();
+}
+
+#[test]
+fn a_replica_is_read_only() {
+    every_function(
+        &Server::start().unwrap(),
+        |conn| run(conn, "REPLICAOF 127.0.0.1 1"),
+        |conn| run(conn, "REPLICAOF NO ONE"),
+        &["read only replica"],
+    );
+}
+
+#[test]
+fn a_replica_that_has_lost_its_master_refuses_reads_too() {
+    every_function(
+        &Server::start_with(&["--replica-serve-stale-data", "no"]).unwrap(),
+        |conn| run(conn, "REPLICAOF 127.0.0.1 1"),
+        |conn| run(conn, "REPLICAOF NO ONE"),
+        &["Link with MASTER is down", "read only replica"],
+    );
+}
+
+#[test]
+fn a_master_without_replicas_refuses_writes() {
+    every_function(
+        &Server::start().unwrap(),
+        |conn| run(conn, "CONFIG SET min-replicas-to-write 1"),
+        |conn| run(conn, "CONFIG SET min-replicas-to-write 0"),
+        &["Not enough good replicas"],
+    );
+}
+
+/// Not even a DEL is taken into a transaction then: a lock stays until its end, or until there is room again.
+#[test]
+fn a_server_without_memory_says_so() {
+    every_function(
+        &Server::start().unwrap(),
+        |conn| run(conn, "CONFIG SET maxmemory 1"),
+        |conn| run(conn, "CONFIG SET maxmemory 0"),
+        &["used memory > 'maxmemory'"],
+    );
+}
+
+#[test]
+fn a_server_that_fills_up_on_the_way_moves_nothing() {
+    for function in world::functions() {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = proxy.connection().unwrap();
+        let mut operator = server.connection().unwrap();
+        let mut direct = server.connection().unwrap();
+        world::seed(&mut operator);
+        proxy
+            .at("MULTI")
+            .run(move || run(&mut operator, "CONFIG SET maxmemory 1"));
+        if function.kind == Kind::Acquire {
+            continue;
+        }
+        let error = (function.call)(&mut conn).unwrap_err();
+        assert_refused(&error, &function, &["used memory > 'maxmemory'"]);
+        world::assert_conserved(&mut direct, function.name);
+        world::assert_locks_end(&mut direct, function.name);
+        run(&mut direct, "CONFIG SET maxmemory 0");
+        world::assert_nothing_is_watched(&mut conn, &mut direct, function.name);
+    }
+}
+
+#[test]
+fn a_server_that_is_busy_with_a_script_says_so() {
+    let server = Server::start_with(&["--lua-time-limit", "1"]).unwrap();
+    let mut operator = server.connection().unwrap();
+    let mut conn = server.connection().unwrap();
+    world::seed(&mut operator);
+    let mut busy = server.connection().unwrap();
+    let script = thread::spawn(move || {
+        let endless = redis::cmd("EVAL")
+            .arg("while true do end")
+            .arg(0)
+            .exec(&mut busy);
+        assert!(endless.is_err());
+    });
+    until(|| Ok(redis::cmd("PING").exec(&mut operator).is_err())).unwrap();
+
+    for function in world::functions() {
+        let error = (function.call)(&mut conn).unwrap_err();
+        assert_refused(&error, &function, &["busy running a script"]);
+    }
+    run(&mut operator, "SCRIPT KILL");
+    script.join().unwrap();
+    assert_eq!(world::new_locks(&mut operator), [""; 0]);
+    world::assert_conserved(&mut operator, "busy");
+    world::assert_nothing_is_watched(&mut conn, &mut operator, "busy");
+}
+
+#[test]
+fn a_server_that_wants_a_password_says_so() {
+    let server = Server::start_with(&["--requirepass", PASSWORD]).unwrap();
+    let mut conn = server.connection().unwrap();
+    for function in world::functions() {
+        let error = (function.call)(&mut conn).unwrap_err();
+        assert_refused(&error, &function, &["Authentication required"]);
+    }
+}
+
+#[test]
+fn a_cluster_without_slots_is_down() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let mut conn = server.connection().unwrap();
+    for function in world::functions() {
+        let error = (function.call)(&mut conn).unwrap_err();
+        // Several keys are refused before it is looked where they are.
+        assert_refused(&error, &function, &["not served", "same slot"]);
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_no_lock() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    world::seed(&mut conn);
+    for key in [
+        "lock:free",
+        "lock:held",
+        "lock:market",
+        "lock:market:listed.17",
+        "lock:market:stocked.17",
+    ] {
+        let _: () = conn.del(key).unwrap();
+        let _: () = conn.rpush(key, "no lock").unwrap();
+    }
+    for function in world::functions() {
+        if !function.has_lock() {
+            continue;
+        }
+        let error = (function.call)(&mut conn).unwrap_err();
+        assert!(
+            matches!(error.downcast_ref(), Some(Error::WrongKind { .. })),
+            "{error:?}"
+        );
+        world::assert_names(&error, &function);
+        world::assert_conserved(&mut conn, function.name);
+    }
+    let left: Vec<String> = conn.lrange("lock:free", 0, -1).unwrap();
+    assert_eq!(left, ["no lock"]);
+    let mut operator = server.connection().unwrap();
+    world::assert_nothing_is_watched(&mut conn, &mut operator, "another type");
+}
+
+#[test]
+fn scripts_that_are_flushed_all_the_time_are_sent_again() {
+    const HOLDERS: usize = 4;
+    const TURNS: usize = 25;
+    let server = Server::start().unwrap();
+    let mut operator = server.connection().unwrap();
+    let done = AtomicBool::new(false);
+    let flush = || {
+        let mut flushes = 0;
+        while !done.load(Ordering::Relaxed) {
+            run(&mut operator, "SCRIPT FLUSH");
+            flushes += 1;
+        }
+        flushes
+    };
+    thread::scope(|scope| {
+        let flushing = scope.spawn(flush);
+        let holders = [(); HOLDERS].map(|()| scope.spawn(|| take_turns(&server, TURNS)));
+        let ended = holders.map(thread::ScopedJoinHandle::join);
+        done.store(true, Ordering::Relaxed);
+        assert!(flushing.join().unwrap() > 10);
+        assert!(ended.iter().all(Result::is_ok));
+    });
+    let turns: usize = server.connection().unwrap().get("turns").unwrap();
+    assert_eq!(turns, HOLDERS * TURNS, "two held the lock at once");
+}
+
+/// Counts without INCR, which only a lock makes safe.
+fn take_turns(server: &Server, turns: usize) {
+    let mut conn = server.connection().unwrap();
+    for _ in 0..turns {
+        let wait = Duration::from_secs(20);
+        let token = acquire_lock_with_timeout(&mut conn, "turns", wait, LEASE)
+            .unwrap()
+            .unwrap();
+        let count: Option<u64> = conn.get("turns").unwrap();
+        let next = count.unwrap_or(0) + 1;
+        commit_while_held::<()>(&mut conn, "turns", &token, |pipe| {
+            pipe.set("turns", next).ignore();
+        })
+        .unwrap();
+        assert!(release_lock(&mut conn, "turns", &token).unwrap());
+    }
+}
