@@ -7,7 +7,7 @@ use redis::{Connection, Pipeline, Value};
 use super::{
     Listing,
     offer::{MARKET, Offer, check_price, inventory_key},
-    trade::{Decision, Held, MARKET_LOCK, has, senseless, with_lock},
+    trade::{Decision, Held, MARKET_LOCK, has, with_lock},
 };
 use crate::{Result, error::Operation, time::Deadline, transaction::watch};
 
@@ -211,7 +211,7 @@ impl<'a> Goods<'a> {
         retries: u32,
     ) -> Result<Decision<Listing>> {
         let [owned, score] = values else {
-            return Err(senseless(operation));
+            return Err(operation.unreadable());
         };
         let refused = |outcome| Ok(Decision::refused(outcome));
         if !has(operation, owned)? {

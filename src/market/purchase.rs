@@ -7,7 +7,7 @@ use redis::{Connection, Pipeline, Value};
 use super::{
     Purchase,
     offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
-    trade::{Decision, Held, MARKET_LOCK, check_room, funds, has, price, senseless, with_lock},
+    trade::{Decision, Held, MARKET_LOCK, check_room, funds, has, price, with_lock},
 };
 use crate::{Error, Result, error::Operation, time::Deadline, transaction::watch};
 
@@ -252,7 +252,7 @@ impl<'a> Sale<'a> {
         retries: u32,
     ) -> Result<Decision<Purchase>> {
         let [score, buyer_funds, seller_funds, owned] = values else {
-            return Err(senseless(operation));
+            return Err(operation.unreadable());
         };
         let buyer_funds = funds(operation, &self.buyer, buyer_funds)?;
         let seller_funds = funds(operation, &self.seller, seller_funds)?;

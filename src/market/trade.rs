@@ -158,11 +158,6 @@ pub(super) fn with_lock<T>(
     result
 }
 
-/// An answer to a read that no server gives. Nothing has been written when it comes.
-pub(super) fn senseless(operation: Operation<'_>) -> Error {
-    operation.wrong_kind("an answer of another type than the server gives")
-}
-
 /// A price as the market's score holds it.
 pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u64>> {
     let score: Option<f64> = match score {
@@ -171,7 +166,7 @@ pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u6
         Value::Double(score) => Some(*score),
         _ => None,
     };
-    let score = score.ok_or_else(|| senseless(operation))?;
+    let score = score.ok_or_else(|| operation.unreadable())?;
     // A server may write a large score as 4.6e+15; Rust writes each whole number in full.
     match score.to_string().parse() {
         Ok(price) if price <= MAX_PRICE => Ok(Some(price)),
@@ -186,7 +181,7 @@ pub(super) fn has(operation: Operation<'_>, is_member: &Value) -> Result<bool> {
     match is_member {
         Value::Int(0) => Ok(false),
         Value::Int(1) => Ok(true),
-        _ => Err(senseless(operation)),
+        _ => Err(operation.unreadable()),
     }
 }
 
@@ -196,7 +191,7 @@ pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Resul
         return if *field == Value::Nil {
             Ok(0)
         } else {
-            Err(senseless(operation))
+            Err(operation.unreadable())
         };
     };
     let text = String::from_utf8_lossy(bytes);
