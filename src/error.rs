@@ -201,11 +201,16 @@ impl std::error::Error for Error {
             | Self::Pool {
                 source: Some(source),
                 ..
-            } => Some(source),
+            } => Some(cause(source)),
             Self::Thread { source } => Some(source),
             _ => None,
         }
     }
+}
+
+/// redis-rs says most things twice: in an error of its own, and again in that error's source.
+fn cause(error: &RedisError) -> &(dyn std::error::Error + 'static) {
+    std::error::Error::source(error).unwrap_or(error)
 }
 
 /// Which function is at work on which lock: what every error of a conversation names.

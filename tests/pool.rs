@@ -31,7 +31,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 fn pool_of(server: &Server, size: u32) -> Pool {
     let client = Client::open(server.url()).unwrap();
-    Pool::builder().max_size(size).build(&client).unwrap()
+    let builder = Pool::builder().max_size(size).get_timeout(LIMIT);
+    builder.build(&client).unwrap()
 }
 
 /// How often each command was called, the one that asks apart.
@@ -126,17 +127,17 @@ fn when_all_are_lent_it_says_so_in_time() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
         .max_size(2)
-        .get_timeout(Duration::from_millis(100))
+        .get_timeout(Duration::from_millis(500))
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
     let _lent = (pool.get().unwrap(), pool.get().unwrap());
     let asked = Instant::now();
     let error = pool.get().unwrap_err();
-    assert!(asked.elapsed() >= Duration::from_millis(100));
+    assert!(asked.elapsed() >= Duration::from_millis(500));
     assert!(asked.elapsed() < LIMIT);
     assert_eq!(
         error.to_string(),
-        "no connection from the pool: all 2 are lent, and none came back within 100ms"
+        "no connection from the pool: all 2 are lent, and none came back within 500ms"
     );
 }
 
@@ -237,7 +238,7 @@ fn time_outs_that_a_borrower_changed_are_set_again() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
         .max_size(1)
-        .io_timeout(Duration::from_millis(200))
+        .io_timeout(Duration::from_millis(500))
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
     let conn = pool.get().unwrap();

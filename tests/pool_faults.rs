@@ -13,12 +13,14 @@ use common::{Server, clients, server::free_port, wait};
 use leasehold::{Error, Pool, PoolBuilder, PooledConnection, Token, redis, release_lock};
 use redis::Client;
 
-/// The time-out that a test is about.
+/// The time-out that ends a wait for a server that is not there.
 const SHORT: Duration = Duration::from_millis(200);
+/// The same, where a server that is well has to answer within it.
+const FAIR: Duration = Duration::from_millis(500);
 /// The time-outs that would show if they ended a wait.
 const LONG: Duration = Duration::from_secs(30);
 /// What takes longer than this was not ended by the short one.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn build(builder: PoolBuilder, url: &str) -> Pool {
     builder.build(&Client::open(url).unwrap()).unwrap()
@@ -98,15 +100,13 @@ fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
     let info = client.get_connection_info().clone();
     let login = info.redis_settings().clone().set_lib_name("mine", "1");
     let client = Client::open(info.set_redis_settings(login)).unwrap();
-    let get_timeout = Duration::from_millis(500);
-    let pool = Pool::builder()
-        .get_timeout(get_timeout)
-        .build(&client)
-        .unwrap();
+    let pool = Pool::builder().get_timeout(FAIR).build(&client).unwrap();
 
     let asked = Instant::now();
     let error = pool.get().unwrap_err();
-    assert!(asked.elapsed() < 3 * get_timeout, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < LIMIT);
+    // The attempt is not over, or it would say what it met.
+    assert!(matches!(error, Error::Pool { source: None, .. }));
     assert_eq!(
         message(error),
         format!("no connection from the pool: no answer from {address} within 500ms")
@@ -126,6 +126,7 @@ fn a_server_that_is_down_is_said_at_once_and_taken_when_it_is_back() {
         "no connection from the pool: could not connect to 127.0.0.1:{port}: Connection refused"
     );
     assert!(message.starts_with(&why), "{message}");
+    assert_eq!(message.matches("refused").count(), 1, "{message}");
 
     server.restart().unwrap();
     call(&mut pool.get().unwrap()).unwrap();
@@ -148,7 +149,7 @@ fn a_host_without_address_is_said() {
 fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
-    let pool = build(io_timeout(SHORT).max_size(1), &server.url());
+    let pool = build(io_timeout(FAIR).max_size(1), &server.url());
     let mut conn = pool.get().unwrap();
     let silent = clients::id(&mut conn);
 
@@ -156,7 +157,7 @@ fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     let asked = Instant::now();
     let owed: redis::RedisResult<String> = redis::cmd("ECHO").arg("owed").query(&mut conn);
     assert!(owed.unwrap_err().is_timeout());
-    assert!(asked.elapsed() >= SHORT && asked.elapsed() < LIMIT);
+    assert!(asked.elapsed() >= FAIR && asked.elapsed() < LIMIT);
     drop(conn);
     server.thaw().unwrap();
 
@@ -171,7 +172,7 @@ fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
 fn a_blocking_call_is_not_left_behind_on_the_server() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
-    let pool = build(io_timeout(SHORT), &server.url());
+    let pool = build(io_timeout(FAIR), &server.url());
     let mut conn = pool.get().unwrap();
     let blocked = redis::cmd("BLPOP").arg("queue").arg(0).exec(&mut conn);
     assert!(blocked.unwrap_err().is_timeout());
@@ -190,23 +191,20 @@ fn a_blocking_call_is_not_left_behind_on_the_server() {
 #[test]
 fn a_write_to_a_server_that_reads_nothing_times_out() {
     let server = Server::start().unwrap();
-    let pool = build(io_timeout(SHORT), &server.url());
+    let pool = build(io_timeout(FAIR), &server.url());
     let mut conn = pool.get().unwrap();
+    let more_than_the_sockets_hold = vec![b'x'; 32 << 20];
     server.freeze().unwrap();
     let asked = Instant::now();
-    let more_than_the_sockets_hold = vec![b'x'; 64 << 20];
-    let written = redis::cmd("SET")
-        .arg("a")
-        .arg(more_than_the_sockets_hold)
-        .exec(&mut conn);
+    let written = conn.send_packed_command(&more_than_the_sockets_hold);
     assert!(written.unwrap_err().is_timeout());
-    assert!(asked.elapsed() >= SHORT && asked.elapsed() < LIMIT);
+    assert!(asked.elapsed() >= FAIR && asked.elapsed() < LIMIT);
 }
 
 #[test]
 fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
     let server = Server::start().unwrap();
-    let builder = Pool::builder().get_timeout(SHORT).io_timeout(SHORT);
+    let builder = Pool::builder().get_timeout(FAIR).io_timeout(FAIR);
     let pool = build(builder, &server.url());
     let mut conn = pool.get().unwrap();
     server.freeze().unwrap();
@@ -223,7 +221,7 @@ fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
 fn many_doubtful_connections_take_no_longer_than_one() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
-    let builder = Pool::builder().get_timeout(SHORT).io_timeout(LIMIT);
+    let builder = Pool::builder().get_timeout(FAIR).io_timeout(LONG);
     let pool = build(builder, &server.url());
     let mut lent: Vec<_> = (0..8).map(|_| pool.get().unwrap()).collect();
     let broken = clients::id(&mut lent[0]);
@@ -295,6 +293,7 @@ fn a_call_cut_off_by_the_servers_end_leaves_no_broken_connection() {
     // It ends with the call unread: the system answers with a reset.
     server.freeze().unwrap();
     let in_flight = thread::spawn(move || call(&mut conn));
+    // Time to send it. Without, the test would pass for another reason.
     thread::sleep(Duration::from_millis(100));
     server.kill().unwrap();
     in_flight.join().unwrap().unwrap_err();
