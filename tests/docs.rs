@@ -1,0 +1,73 @@
+//! What README and docs say of files is true.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn in_the_project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// README.md and the pages in docs, with their names.
+fn pages() -> Vec<(String, String)> {
+    let mut files = vec![in_the_project("README.md")];
+    for entry in fs::read_dir(in_the_project("docs")).unwrap() {
+        files.push(entry.unwrap().path());
+    }
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let page = |file: PathBuf| {
+        (
+            file.display().to_string(),
+            fs::read_to_string(&file).unwrap(),
+        )
+    };
+    files.into_iter().map(page).collect()
+}
+
+#[test]
+fn the_code_in_the_readme_is_the_quick_start() {
+    let readme = fs::read_to_string(in_the_project("README.md")).unwrap();
+    let example = fs::read_to_string(in_the_project("examples/quick_start.rs")).unwrap();
+    let code = readme
+        .split("```rust\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    assert!(
+        code.contains("fn main") && example.ends_with(code),
+        "{code}"
+    );
+}
+
+#[test]
+fn every_file_that_a_page_names_is_there() {
+    for (name, text) in pages() {
+        for word in text.split(|sign: char| sign.is_whitespace() || "`()|,;".contains(sign)) {
+            let is_path = ["src/", "tests/", "examples/", "docs/", ".ci/"]
+                .iter()
+                .any(|start| word.starts_with(start));
+            if is_path {
+                let path = word.split('#').next().unwrap().trim_end_matches(['.', ':']);
+                assert!(in_the_project(path).exists(), "{name} names {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    for (name, text) in pages() {
+        for link in text.split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            let page = Path::new(&name).parent().unwrap().join(target);
+            assert!(
+                target.is_empty() || target.contains("://") || page.exists(),
+                "{name} links to {target}"
+            );
+        }
+    }
+}
