@@ -133,9 +133,18 @@ impl Drop for Server {
 }
 
 /// A port that nobody listens on.
+///
+/// Not one of those that systems give to whoever asks for any port: a proxy or a client of another test could have it
+/// before our server does, and be taken for the server.
 pub fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok(listener.local_addr()?.port())
+    let random = || 10_000 + uuid::Uuid::new_v4().as_u128() % 20_000;
+    for _ in 0..1_000 {
+        let port = u16::try_from(random())?;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port is free between 10000 and 30000")
 }
 
 /// The server to start, checked to be a real one: a crate installs a toy under the same name.
