@@ -154,8 +154,20 @@ impl Trial {
     }
 
     pub(crate) fn is_writing(&self) -> bool {
-        let multi = self.commands.iter().position(|command| command == "MULTI");
-        multi.is_some_and(|multi| self.at > multi)
+        self.multi().is_some_and(|multi| self.at > multi)
+    }
+
+    /// How many of the commands that are sent at once are not answered if this one is not.
+    pub(crate) fn missing_replies(&self) -> usize {
+        match self.multi() {
+            _ if self.is_acquiring() => 1,
+            Some(multi) if self.at <= multi => multi - self.at + 1,
+            _ => self.commands.len() - self.at + 1,
+        }
+    }
+
+    fn multi(&self) -> Option<usize> {
+        self.commands.iter().position(|command| command == "MULTI")
     }
 
     pub(crate) fn is_done(&mut self) -> bool {
