@@ -54,5 +54,5 @@ pub use market::{
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
 };
-pub use token::Token;
+pub use token::{FencingToken, Owner, Token};
 pub use {r2d2, redis};

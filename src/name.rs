@@ -10,7 +10,7 @@ const COMPANION: &str = ":lease";
 
 /// A checked lock name and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LockName {
+pub struct LockName {
     key: String,
 }
 
@@ -46,6 +46,20 @@ impl LockName {
     /// The key of the lock: `lock:` and the name, as in the book.
     pub(crate) fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The name as it was given.
+    pub(crate) fn text(&self) -> &str {
+        self.key.strip_prefix(PREFIX).unwrap_or(&self.key)
+    }
+
+    /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no room for.
+    pub(crate) fn companion(&self) -> String {
+        if self.key.contains('{') {
+            format!("{}{COMPANION}", self.key)
+        } else {
+            format!("{{{}}}{COMPANION}", self.key)
+        }
     }
 }
 
@@ -98,14 +112,23 @@ mod tests {
         assert!(is_valid(&"x".repeat(512)));
     }
 
+    #[test]
+    fn the_companion_is_in_the_slot_of_the_lock() {
+        let companion = |name| LockName::new(name).unwrap().companion();
+        assert_eq!(companion("a"), "{lock:a}:lease");
+        assert_eq!(companion("{shop}:report"), "lock:{shop}:report:lease");
+    }
+
     proptest! {
         #[test]
         fn two_names_never_share_a_key(names in proptest::collection::vec("[ab{}:.]{0,6}(:lease)?", 2..40)) {
             let mut names_by_key = HashMap::new();
             for name in names {
                 if let Ok(lock) = LockName::new(&name) {
-                    let earlier = names_by_key.insert(lock.key().to_owned(), name.clone());
-                    prop_assert!(earlier.is_none_or(|earlier| earlier == name));
+                    for key in [lock.key().to_owned(), lock.companion()] {
+                        let earlier = names_by_key.insert(key, name.clone());
+                        prop_assert!(earlier.is_none_or(|earlier| earlier == name));
+                    }
                 }
             }
         }

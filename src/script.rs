@@ -1,29 +1,68 @@
 //! The Lua files, each sent by its hash and, where the server does not know it, whole.
 
-use std::sync::LazyLock;
+use std::{fmt, sync::LazyLock};
 
-use redis::{Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
+use redis::{
+    Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
+    ToRedisArgs, Value,
+};
 
-use crate::{error::makes_no_sense, exchange::close_if_reset, name::LockName, token::Token};
+use crate::{
+    error::makes_no_sense,
+    exchange::close_if_reset,
+    name::LockName,
+    token::{Owner, Token},
+};
 
-static ACQUIRE_SIMPLE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("recipes/lua/acquire_simple.lua")));
+/// Declares a script once: its name here, its file beside the recipe.
+macro_rules! scripts {
+    ($($name:ident = $file:literal;)+) => {
+        $(static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!(concat!("recipes/lua/", $file))));)+
+    };
+}
+
+scripts! {
+    ACQUIRE_SIMPLE = "acquire_simple.lua";
+    ACQUIRE_MUTEX = "acquire_mutex.lua";
+    RENEW_MUTEX = "renew_mutex.lua";
+    RELEASE_MUTEX = "release_mutex.lua";
+}
 
 /// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
-pub(crate) fn acquire_simple(
-    conn: &mut dyn ConnectionLike,
+pub(crate) fn acquire_simple(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
+    ACQUIRE_SIMPLE
+        .on([lock.key()])
+        .arg(token.as_str())
+        .arg(lease_millis.unwrap_or(0))
+}
+
+/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count.
+pub(crate) fn acquire_mutex(
     lock: &LockName,
     token: &Token,
-    lease_millis: Option<u64>,
-) -> RedisResult<bool> {
-    let answer = ACQUIRE_SIMPLE.call(conn, &[lock.key()], |args| {
-        args.arg(token.as_str()).arg(lease_millis.unwrap_or(0));
-    })?;
-    match answer {
-        Value::Int(1) => Ok(true),
-        Value::Int(0) => Ok(false),
-        _ => Err(makes_no_sense()),
-    }
+    (lease_millis, end_millis): (u64, u64),
+) -> Call {
+    let who = Owner::current_thread();
+    ACQUIRE_MUTEX
+        .on([lock.key(), &lock.companion()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+        .arg(end_millis)
+        .arg(who.as_str())
+}
+
+/// Answers whether the lock is ours, and now lasts at least so long.
+pub(crate) fn renew_mutex(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+    RENEW_MUTEX
+        .on([lock.key(), &lock.companion()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers whether the lock was ours until now.
+pub(crate) fn release_mutex(lock: &LockName, token: &Token) -> Call {
+    RELEASE_MUTEX.on([lock.key()]).arg(token.as_str())
 }
 
 struct Script {
@@ -39,25 +78,74 @@ impl Script {
         }
     }
 
-    /// One round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
-    fn call<T: FromRedisValue>(
-        &self,
-        conn: &mut dyn ConnectionLike,
-        keys: &[&str],
-        add_args: impl Fn(&mut Cmd),
-    ) -> RedisResult<T> {
-        let invoke = |command: &str, script: &str, conn: &mut dyn ConnectionLike| {
-            let mut cmd = redis::cmd(command);
-            cmd.arg(script).arg(keys.len()).arg(keys);
-            add_args(&mut cmd);
-            cmd.query(conn)
-        };
-        match invoke("EVALSHA", &self.sha1, conn) {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                invoke("EVAL", self.source, conn)
-            }
+    fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
+        Call {
+            script: self,
+            keys: KEYS,
+            words: Vec::new(),
+        }
+        .arg(&keys[..])
+    }
+}
+
+/// A script with its keys and arguments, ready to be sent, alone or among others.
+pub struct Call {
+    script: &'static Script,
+    keys: usize,
+    words: Vec<Vec<u8>>,
+}
+
+impl Call {
+    fn arg(mut self, arg: impl ToRedisArgs) -> Self {
+        arg.write_redis_args(&mut self.words);
+        self
+    }
+
+    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
+    pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
+        match self.by_hash().query(conn) {
+            Err(error) if is_unknown_script(&error) => self.whole().query(conn),
             answer => answer,
         }
         .inspect_err(|error| close_if_reset(conn, error))
     }
+
+    /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
+    pub(crate) fn asks(&self, conn: &mut dyn ConnectionLike) -> RedisResult<bool> {
+        match self.send(conn)? {
+            Value::Int(1) => Ok(true),
+            Value::Int(0) => Ok(false),
+            _ => Err(makes_no_sense()),
+        }
+    }
+
+    /// The command that names the script by its hash.
+    pub(crate) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.sha1)
+    }
+
+    /// The command that carries the script.
+    pub(crate) fn whole(&self) -> Cmd {
+        self.command("EVAL", self.script.source)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys).arg(&self.words);
+        command
+    }
+}
+
+/// Without the arguments: one of them is a token.
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("script", &self.script.sha1)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The server does not know the script: send it whole.
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use uuid::Uuid;
@@ -97,6 +97,14 @@ pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u6
     let millis = lease.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis)
         .map_err(|_| Error::invalid(argument, "it has to be between 1 ms and 24 h"))
+}
+
+/// A moment as milliseconds since 1970, rounded up. `None` before 1970 and after the year 9999.
+pub(crate) fn epoch_millis(moment: SystemTime) -> Option<u64> {
+    const YEAR_10000: u64 = 253_402_300_800_000;
+    let since = moment.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let millis = u64::try_from(since.as_nanos().div_ceil(1_000_000)).ok()?;
+    (1..YEAR_10000).contains(&millis).then_some(millis)
 }
 
 #[cfg(test)]

@@ -1,6 +1,13 @@
 //! Who holds a lock.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt, process,
+    str::FromStr,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use redis::Value;
 use uuid::Uuid;
@@ -62,5 +69,93 @@ impl fmt::Display for Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
+    }
+}
+
+/// A number that only grows from one acquisition of a lock to the next, handed to the resource that the lock protects.
+///
+/// A resource that remembers the greatest number it has seen, and refuses smaller ones, never takes a write from a holder
+/// whose lease has ended. It is the server's clock in microseconds, or one more than the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    pub(crate) fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number to hand to the resource.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who may enter a reentrant lock again: a thread of a process, or whatever the caller names.
+///
+/// ```
+/// use leasehold::Owner;
+///
+/// assert_eq!(Owner::current_thread(), Owner::current_thread());
+/// assert_eq!(Owner::new("night job on host 7")?.as_str(), "night job on host 7");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(Box<str>);
+
+impl Owner {
+    /// This thread of this process: never the same for two threads, nor for two processes on any host.
+    #[must_use]
+    pub fn current_thread() -> Self {
+        static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
+        static THREADS: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        // After a fork the child has the parent's UUID and thread number, but not its process id.
+        Self(
+            format!(
+                "{}:{}:{}",
+                *PROCESS,
+                process::id(),
+                THREAD.with(|number| *number)
+            )
+            .into(),
+        )
+    }
+
+    /// An owner of the caller's own naming.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is empty, longer than 512 bytes, or looks like a field of a read-write lock: `kind`, or
+    /// something that starts with `r:`, `w:` or `i:`.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        if text.is_empty() || text.len() > 512 {
+            return Err(Error::invalid("owner", "it has to have 1 to 512 bytes"));
+        }
+        if text == "kind"
+            || ["r:", "w:", "i:"]
+                .iter()
+                .any(|field| text.starts_with(field))
+        {
+            return Err(Error::invalid(
+                "owner",
+                "`kind`, `r:`, `w:` and `i:` begin the fields of a read-write lock",
+            ));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text that is stored in Redis.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }

@@ -1,4 +1,54 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
+pub mod mutex;
 pub mod simple;
 mod wait;
+
+use std::time::Duration;
+
+use redis::ConnectionLike;
+
+use crate::{Result, error::Operation, name::LockName, script::Call, time::lease_millis};
+
+/// One hold on one lock: which recipe, which lock, whose token or owner.
+///
+/// A value of it is what a watchdog renews. Only the recipes of this crate are recipes: how one is renewed in a batch
+/// stays between them and the watchdog.
+pub trait Recipe: sealed::Hold {
+    /// Renews the lease, never shortening it. `Ok(false)`: the lock is not ours any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a lease that is not between 1 ms and 24 h, otherwise as the
+    /// recipe's own `renew`.
+    fn renew(&self, conn: &mut dyn ConnectionLike, lease: Duration) -> Result<bool> {
+        let operation = Operation::new("renew", self.lock().text());
+        let call = self.renewal(lease_millis("lease", lease)?);
+        call.asks(conn)
+            .map_err(|error| operation.unanswered(None, error))
+    }
+
+    /// Gives the lock back. `Ok(false)`: it was not ours any more.
+    ///
+    /// # Errors
+    /// As the recipe's own `release`.
+    fn release(&self, conn: &mut dyn ConnectionLike) -> Result<bool> {
+        let operation = Operation::new("release", self.lock().text());
+        self.giving_back()
+            .asks(conn)
+            .map_err(|error| operation.unanswered(None, error))
+    }
+}
+
+pub(crate) mod sealed {
+    use super::{Call, LockName};
+
+    /// What the crate needs to know of a hold.
+    pub trait Hold: std::fmt::Debug + Send + Sync + 'static {
+        /// The lock it is on.
+        fn lock(&self) -> &LockName;
+        /// The script that renews it: it answers 1 while the lock is ours, 0 when it is not.
+        fn renewal(&self, lease_millis: u64) -> Call;
+        /// The script that gives it back: it answers more than 0 if the lock was ours.
+        fn giving_back(&self) -> Call;
+    }
+}

@@ -19,6 +19,9 @@ use crate::{
     transaction::{Watched, watch},
 };
 
+/// A hold on a book lock, for a watchdog: key and value are those of [`mutex`](super::mutex).
+pub type Hold = super::mutex::Hold;
+
 /// How often a release starts again because somebody touched the lock between its two round trips.
 const RELEASE_ATTEMPTS: u32 = 100;
 /// How often a commit is repeated while the lock is still ours.
@@ -264,7 +267,7 @@ fn acquire(
     let mut first = true;
     until_granted(operation, &token, acquire_timeout, || {
         let ours = (mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?)
-            || script::acquire_simple(conn, lock, &token, lease_millis)?;
+            || script::acquire_simple(lock, &token, lease_millis).asks(conn)?;
         Ok(ours.then_some(()))
     })
     .map(|granted| granted.map(|()| token.clone()))

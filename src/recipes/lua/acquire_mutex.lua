@@ -1,0 +1,51 @@
+-- KEYS[1]  the lock: a STRING, its holder's token
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since
+-- ARGV[1]  our token
+-- ARGV[2]  the lease in milliseconds, or 0 if ARGV[3] says when it ends
+-- ARGV[3]  the end in milliseconds since 1970, or 0
+-- ARGV[4]  who we are, for people to read
+-- returns  our fencing token, or nil if somebody else has the lock
+--
+-- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt reads the lock and
+-- nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is looked at before the first write.
+-- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then
+  return false
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local lease = tonumber(ARGV[2])
+if ARGV[3] ~= '0' then
+  lease = tonumber(ARGV[3]) - now
+  if lease <= 0 then
+    return redis.error_reply("INVALIDEND it is past by the server's clock")
+  elseif lease > 86400000 then
+    return redis.error_reply("INVALIDEND it is more than 24 h ahead by the server's clock")
+  end
+end
+
+local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
+if last[1] and not (string.find(last[1], '^%d+$') and tonumber(last[1]) < 9007199254740991) then
+  return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+end
+
+if holder and last[1] and last[2] == ARGV[1] then
+  if redis.call('PTTL', KEYS[1]) < lease then
+    redis.call('PEXPIRE', KEYS[1], lease)
+  end
+  redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+  return last[1]
+end
+
+local fence = time[1] * 1000000 + time[2]
+if last[1] and tonumber(last[1]) >= fence then
+  fence = last[1] + 1
+end
+local text = string.format('%.0f', fence)
+redis.call('SET', KEYS[1], ARGV[1], 'PX', lease)
+redis.call('HSET', KEYS[2], 'fence', text, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+redis.call('GET', KEYS[1])
+return text
