@@ -18,3 +18,11 @@ pub mod world;
 
 pub use proxy::Proxy;
 pub use server::Server;
+
+/// An example of this crate as a command: `cargo test` builds them beside the tests.
+pub fn example(name: &str) -> std::process::Command {
+    let mut directory = std::env::current_exe().unwrap_or_default();
+    directory.pop();
+    directory.pop();
+    std::process::Command::new(directory.join("examples").join(name))
+}
