@@ -19,7 +19,7 @@ use crate::{
     Error, Result,
     time::{self, Deadline},
 };
-use manager::{LastFailure, Manager, Shared};
+use manager::{Manager, Shared};
 use permits::{Permit, Permits};
 pub use settings::PoolBuilder;
 
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(2);
 ///
 /// It is r2d2 with what a lock needs beside it:
 /// - every socket has a connect, a read and a write time-out, and `TCP_NODELAY`;
-/// - a connection is opened by the call that wants it: none before, none that nobody waits for;
+/// - no connection is opened before one is wanted, or while nobody waits for one;
 /// - nothing is sent when a connection is lent, unless it lay idle for 30 s or another one broke since it was last known to
 ///   be good: then a `PING`, and a new connection if that fails. So after a restart of the server one call fails, not one
 ///   for each idle connection;
@@ -85,7 +85,6 @@ const LOOK: Duration = Duration::from_millis(2);
 pub struct Pool {
     connections: r2d2::Pool<Manager>,
     permits: Permits,
-    failure: LastFailure,
     shared: Arc<Shared>,
 }
 
@@ -167,12 +166,12 @@ impl Pool {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
-        let (asked, wait) = (time::now(), self.connections.connection_timeout());
-        let deadline = Deadline::after(wait);
+        let asked = time::now();
+        let deadline = Deadline::after(self.shared.get_timeout);
         let permit = self
             .permits
             .take(deadline)
-            .ok_or_else(|| self.all_are_lent(wait))?;
+            .ok_or_else(|| self.all_are_lent())?;
         loop {
             let mut lent = self.idle_or_new(asked, deadline)?;
             match self.shared.prove(&mut lent, deadline) {
@@ -196,6 +195,10 @@ impl Pool {
         asked: Instant,
         deadline: Deadline,
     ) -> Result<r2d2::PooledConnection<Manager>> {
+        if let Some(lent) = self.connections.try_get() {
+            return Ok(lent);
+        }
+        let _waiting = self.shared.wait();
         if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
             return Ok(lent);
         }
@@ -203,17 +206,16 @@ impl Pool {
             if let Some(lent) = self.connections.try_get() {
                 return Ok(lent);
             }
-            if let Some(failure) = self.failure.since(asked) {
+            if let Some(failure) = self.shared.failure_since(asked) {
                 return Err(failure);
             }
             thread::sleep(deadline.remaining().min(LOOK));
         }
-        let waited = self.connections.connection_timeout();
-        Err(self.shared.no_answer(waited))
+        Err(self.shared.no_answer())
     }
 
-    fn all_are_lent(&self, wait: Duration) -> Error {
-        let size = self.connections.max_size();
+    fn all_are_lent(&self) -> Error {
+        let (size, wait) = (self.connections.max_size(), self.shared.get_timeout);
         Error::Pool {
             reason: format!("all {size} are lent, and none came back within {wait:?}"),
             source: None,

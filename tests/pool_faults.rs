@@ -4,6 +4,7 @@
 mod common;
 
 use std::{
+    iter,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
@@ -88,6 +89,42 @@ fn a_wait_for_a_host_that_does_not_take_the_connection_ends() {
         queue.push(stream);
     }
     assert_waits_end(address);
+}
+
+#[test]
+fn nobody_connects_for_a_call_that_has_given_up() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let pool = build(Pool::builder().get_timeout(SHORT), &url);
+    for _ in 0..3 {
+        pool.get().unwrap_err();
+    }
+    // Each call makes an attempt, or more while it waits.
+    let attempts = || iter::from_fn(|| listener.accept().ok()).count();
+    assert!(attempts() >= 1);
+    thread::sleep(4 * SHORT);
+    assert!(
+        attempts() <= 3,
+        "each of the three threads may have been about to"
+    );
+}
+
+#[test]
+fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
+    let mut server = Server::start().unwrap();
+    let pool = build(Pool::builder().max_size(1).get_timeout(LONG), &server.url());
+    server.kill().unwrap();
+    // While it is down, the pauses between attempts grow.
+    let down = Instant::now();
+    while down.elapsed() < Duration::from_secs(1) {
+        pool.get().unwrap_err();
+    }
+    server.restart().unwrap();
+    let asked = Instant::now();
+    call(&mut pool.get().unwrap()).unwrap();
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]

@@ -1,10 +1,16 @@
 //! What r2d2 is told of our connections, and what is known of each.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
-use std::time::Duration;
 
 use super::opener::{Opener, is_forbidden, set_timeouts};
 use crate::{
@@ -31,15 +37,21 @@ pub(super) struct Manager(pub(super) Arc<Shared>);
 
 impl r2d2::ManageConnection for Manager {
     type Connection = Held;
-    type Error = Error;
+    type Error = NotOpened;
 
-    /// Called on a thread of r2d2, again and again until it succeeds.
-    fn connect(&self) -> Result<Held> {
-        self.0.open()
+    /// Called on a thread of r2d2, again and again until it succeeds, also when the call that wanted it has given up.
+    fn connect(&self) -> Result<Held, NotOpened> {
+        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+            return Err(NotOpened);
+        }
+        self.0.open().map_err(|error| {
+            *self.0.failure.lock() = Some((time::now(), error));
+            NotOpened
+        })
     }
 
     /// Not used: [`Shared::prove`] is bounded by the wait of the call that wants the connection.
-    fn is_valid(&self, _held: &mut Held) -> Result<()> {
+    fn is_valid(&self, _held: &mut Held) -> Result<(), NotOpened> {
         Ok(())
     }
 
@@ -54,20 +66,68 @@ impl r2d2::ManageConnection for Manager {
     }
 }
 
+/// What r2d2 is told of an attempt to connect. It would keep only the text.
+#[derive(Debug)]
+pub(super) struct NotOpened;
+
+impl fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no connection was opened")
+    }
+}
+
+impl std::error::Error for NotOpened {}
+
 /// What all users of a pool share.
 pub(super) struct Shared {
     opener: Opener,
+    pub(super) get_timeout: Duration,
     io_timeout: Duration,
     /// When a connection was last found broken: those proven before may be broken too.
     doubt: Mutex<Option<Instant>>,
+    /// How many calls wait for a connection to be opened.
+    waiting: AtomicUsize,
+    /// What the last failed attempt to connect met, and when.
+    failure: Mutex<Option<(Instant, Error)>>,
+}
+
+/// A call that waits for a connection to be opened, until it is dropped.
+pub(super) struct Waiting<'a>(&'a Shared);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Shared {
-    pub(super) fn new(opener: Opener, io_timeout: Duration) -> Self {
+    pub(super) fn new(opener: Opener, get_timeout: Duration, io_timeout: Duration) -> Self {
         Self {
             opener,
+            get_timeout,
             io_timeout,
             doubt: Mutex::new(None),
+            waiting: AtomicUsize::new(0),
+            failure: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        Waiting(self)
+    }
+
+    /// Why an attempt to connect failed, if one has since then.
+    pub(super) fn failure_since(&self, moment: Instant) -> Option<Error> {
+        match &*self.failure.lock() {
+            Some((at, Error::Pool { reason, source })) if *at >= moment => Some(Error::Pool {
+                reason: reason.clone(),
+                source: source.clone(),
+            }),
+            Some((at, Error::TooOld { found })) if *at >= moment => Some(Error::TooOld {
+                found: found.clone(),
+            }),
+            _ => None,
         }
     }
 
@@ -117,8 +177,8 @@ impl Shared {
     }
 
     /// What to say when no connection came, and no attempt to open one has ended either.
-    pub(super) fn no_answer(&self, waited: Duration) -> Error {
-        self.opener.no_answer(waited, None)
+    pub(super) fn no_answer(&self) -> Error {
+        self.opener.no_answer(self.get_timeout, None)
     }
 }
 
@@ -130,30 +190,5 @@ fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
         Ok(_) => Err((ErrorKind::UnexpectedReturnType, "not an answer to PING").into()),
         Err(error) if is_forbidden(&error) => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-/// What the last failed attempt to connect met, and when; r2d2's own error keeps only its text.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LastFailure(Arc<Mutex<Option<(Instant, Error)>>>);
-
-impl LastFailure {
-    pub(super) fn since(&self, moment: Instant) -> Option<Error> {
-        match &*self.0.lock() {
-            Some((at, Error::Pool { reason, source })) if *at >= moment => Some(Error::Pool {
-                reason: reason.clone(),
-                source: source.clone(),
-            }),
-            Some((at, Error::TooOld { found })) if *at >= moment => Some(Error::TooOld {
-                found: found.clone(),
-            }),
-            _ => None,
-        }
-    }
-}
-
-impl r2d2::HandleError<Error> for LastFailure {
-    fn handle_error(&self, error: Error) {
-        *self.0.lock() = Some((time::now(), error));
     }
 }

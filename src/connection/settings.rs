@@ -6,7 +6,7 @@ use redis::Client;
 
 use super::{
     Pool,
-    manager::{LastFailure, Manager, Shared},
+    manager::{Manager, Shared},
     opener::Opener,
     permits::Permits,
 };
@@ -104,23 +104,27 @@ impl PoolBuilder {
 
         let attempt = self.connect_timeout.min(self.get_timeout);
         let opener = Opener::new(client, attempt)?;
-        let shared = Arc::new(Shared::new(opener, self.io_timeout));
-        let failure = LastFailure::default();
+        let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
         let connections = r2d2::Pool::builder()
             .max_size(self.max_size)
             .min_idle(Some(0))
             .test_on_check_out(false)
-            .connection_timeout(self.get_timeout)
-            .error_handler(Box::new(failure.clone()))
+            .connection_timeout(twice_the_retry_interval(self.get_timeout))
+            .error_handler(Box::new(r2d2::NopErrorHandler))
             .build_unchecked(Manager(Arc::clone(&shared)));
         let permits = Permits::new(self.max_size);
         Ok(Pool {
             connections,
             permits,
-            failure,
             shared,
         })
     }
+}
+
+/// After an attempt that failed r2d2 pauses for longer and longer, up to half of what it takes for the pool's time-out. A
+/// server that is back should not be waited for that long; and while nobody waits, an attempt is no work.
+fn twice_the_retry_interval(get_timeout: Duration) -> Duration {
+    get_timeout.clamp(Duration::from_millis(20), Duration::from_millis(100))
 }
 
 fn check_timeout(argument: &'static str, timeout: Duration) -> Result<()> {
