@@ -6,14 +6,10 @@
 -- ARGV[4]  who we are, for people to read
 -- returns  our fencing token, or nil if somebody else has the lock
 --
--- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt reads the lock and
--- nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is looked at before the first write.
+-- Safe to send twice: our own token is recognised, keeps its fencing token, and its end is never earlier than it was. A
+-- refused attempt reads the lock and nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is
+-- looked at before the first write, and the lock is written last: a command that is forbidden to us leaves no lock.
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
-  return false
-end
-
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lease = tonumber(ARGV[2])
@@ -26,26 +22,35 @@ if ARGV[3] ~= '0' then
   end
 end
 
-local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
-if last[1] and not (string.find(last[1], '^%d+$') and tonumber(last[1]) < 9007199254740991) then
-  return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then
+  return false
 end
 
-if holder and last[1] and last[2] == ARGV[1] then
-  if redis.call('PTTL', KEYS[1]) < lease then
+local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
+local fence = last[1]
+if fence then
+  if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
+    return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+  end
+elseif redis.call('EXISTS', KEYS[2]) == 1 then
+  return redis.error_reply('WRONGKIND a companion without a fencing token')
+end
+
+if not (holder and fence and last[2] == ARGV[1]) then
+  local clock = time[1] * 1000000 + time[2]
+  fence = string.format('%.0f', math.max(clock, (fence or 0) + 1))
+  redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
+end
+redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+
+if not holder then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', lease)
+else
+  local left = redis.call('PTTL', KEYS[1])
+  if left >= 0 and left < lease then -- -1 is a lock without an end: the book's
     redis.call('PEXPIRE', KEYS[1], lease)
   end
-  redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
-  return last[1]
 end
-
-local fence = time[1] * 1000000 + time[2]
-if last[1] and tonumber(last[1]) >= fence then
-  fence = last[1] + 1
-end
-local text = string.format('%.0f', fence)
-redis.call('SET', KEYS[1], ARGV[1], 'PX', lease)
-redis.call('HSET', KEYS[2], 'fence', text, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
-redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
-redis.call('GET', KEYS[1])
-return text
+redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+return fence

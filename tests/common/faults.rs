@@ -1,0 +1,118 @@
+//! Every command of a function × what can go wrong on its way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{fmt, thread, time::Duration};
+
+use leasehold::{Error, Result, Token};
+use redis::{Commands, Connection, cmd};
+
+use super::{Proxy, Server};
+
+/// How long a connection waits for a reply that is swallowed.
+pub const SILENCE: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    CutBefore,
+    CutAfter,
+    Swallow,
+}
+
+/// Where the call is broken.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    /// The server knows the script: otherwise it is sent by its hash, and then whole.
+    known: bool,
+    nth: usize,
+    is_last: bool,
+}
+
+/// Breaks every command of the call, one at a time, with its script known to the server and not, and checks each time.
+///
+/// The call gets the name of a lock: what it does to the lock `a` goes through the connection that breaks. The check is
+/// told whether the last command was executed.
+pub fn for_each_fault<T: fmt::Debug>(
+    is_script: bool,
+    arrange: impl Fn(&mut Connection) + Sync,
+    call: impl Fn(&mut Connection, &str) -> Result<T> + Sync,
+    check: impl Fn(&mut Connection, Result<T>, bool) + Sync,
+) {
+    let case = |known, nth, is_last| Case {
+        known,
+        nth,
+        is_last,
+    };
+    let mut cases = vec![case(true, 1, true)];
+    if is_script {
+        cases.extend([case(false, 1, false), case(false, 2, true)]);
+    }
+    thread::scope(|scope| {
+        for case in cases {
+            let (arrange, call, check) = (&arrange, &call, &check);
+            scope.spawn(move || break_there(case, arrange, call, check));
+        }
+    });
+}
+
+fn break_there<T: fmt::Debug>(
+    case: Case,
+    arrange: impl Fn(&mut Connection),
+    call: impl Fn(&mut Connection, &str) -> Result<T>,
+    check: impl Fn(&mut Connection, Result<T>, bool),
+) {
+    let server = Server::start().unwrap();
+    let mut direct = server.connection().unwrap();
+    for fault in [Fault::CutBefore, Fault::CutAfter, Fault::Swallow] {
+        // On a busy machine a reply that is not swallowed may take that long too: then once more, with more patience.
+        let result = [SILENCE, 4 * SILENCE, 16 * SILENCE]
+            .iter()
+            .find_map(|silence| {
+                cmd("FLUSHALL").exec(&mut direct).unwrap();
+                arrange(&mut direct);
+                if case.known {
+                    let _ = call(&mut direct, "known");
+                } else {
+                    cmd("SCRIPT").arg("FLUSH").exec(&mut direct).unwrap();
+                }
+                let proxy = Proxy::in_front_of(&server).unwrap();
+                let mut conn = proxy.connection().unwrap();
+                let point = proxy.at_command(case.nth);
+                match fault {
+                    Fault::CutBefore => point.cut_before(),
+                    Fault::CutAfter => point.cut_after(),
+                    Fault::Swallow => {
+                        conn.set_read_timeout(Some(*silence)).unwrap();
+                        point.swallow();
+                    }
+                }
+                let result = call(&mut conn, "a");
+                proxy.happened().then_some(result)
+            });
+        let result = result.unwrap_or_else(|| panic!("no {fault:?}, {case:?}"));
+        check(
+            &mut direct,
+            result,
+            case.is_last && !matches!(fault, Fault::CutBefore),
+        );
+    }
+}
+
+/// What is left of the lock, if it is there. It always has an end, at most so far away.
+pub fn left(conn: &mut Connection, at_most: Duration) -> Option<Duration> {
+    let left: i64 = conn.pttl("lock:a").unwrap();
+    assert_ne!(left, -1, "a lock for ever");
+    let left = Duration::from_millis(u64::try_from(left).ok()?);
+    assert!(left <= at_most, "{left:?}");
+    Some(left)
+}
+
+/// It may have happened, and of an acquire the error says by which token.
+#[track_caller]
+pub fn assert_unknown<T: fmt::Debug>(result: &Result<T>, token: Option<&Token>) {
+    assert!(matches!(result, Err(Error::Unknown { .. })), "{result:?}");
+    assert_eq!(result.as_ref().unwrap_err().token(), token);
+}
