@@ -2,6 +2,26 @@
 //!
 //! The non-reentrant lock of the Chinese notes on Redis locks. Same key and value as [`simple`](super::simple): the two
 //! exclude each other, and any other program that locks by `SET … NX`.
+//!
+//! # The options of `SET`
+//!
+//! The notes list them all. This recipe sends `NX` and `PX` and no other:
+//!
+//! | option | here | what goes wrong with it |
+//! |---|---|---|
+//! | `NX` | used | On a key of another type the bare command says "busy", for ever. [`try_acquire`] says [`Error::WrongKind`]. |
+//! | `PX` milliseconds | used | The server refuses 0 and fractions, so a lease is rounded up to whole milliseconds before it is sent. |
+//! | `EX` seconds | refused | No lease below a second: `EX 0` and `EX 0.5` are errors, and in other languages 0.5 becomes 0 on the way. |
+//! | `PXAT` moment | refused | `NX PXAT` with a moment in the past answers OK, **and there is no lock**. [`End::At`] asks the server's clock first, in a script. |
+//! | `EXAT` moment | refused | As `PXAT`, and in whole seconds: the lock ends up to a second early. |
+//! | `KEEPTTL` | refused | `NX KEEPTTL` on a free key is a lock that never ends. `XX KEEPTTL` overwrites whoever holds it. |
+//! | `XX` | refused | Looks whether somebody holds the lock, not who: it takes it from its holder. On a free key it does nothing. |
+//! | `GET` | refused | Turns the answer around: nil if the lock was *taken*, the other holder's token if not. With `NX` it needs Redis 7. |
+//!
+//! A bare `SET` without `NX` takes the lock from its holder, and without an end never gives it back.
+//!
+//! [`try_acquire_unfenced`] sends the command itself. The other acquires do the same in a script, which hands out the
+//! fencing token in the same round trip.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,11 +38,25 @@ use crate::{
 };
 
 /// When a lease ends.
+///
+/// A lock until midnight (UTC), so that a report is written at most once a day:
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use leasehold::recipes::mutex::End;
+///
+/// const DAY: u64 = 24 * 60 * 60;
+/// let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs() / DAY;
+/// let midnight = End::At(SystemTime::UNIX_EPOCH + Duration::from_secs((today + 1) * DAY));
+/// # Ok::<(), std::time::SystemTimeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// So long after the server has taken the lock: 1 ms to 24 h.
+    /// So long after the server has taken the lock: 1 ms to 24 h, counted in milliseconds, rounded up.
     After(Duration),
-    /// At this moment, by the server's clock: not in the past, and at most 24 h ahead.
+    /// At this moment, in milliseconds, rounded up. The server's clock judges it: it may not be past there, and at most
+    /// 24 h ahead.
     At(SystemTime),
 }
 
@@ -47,8 +81,52 @@ impl Grant {
 
 /// Takes the lock if it is free, or ours already. Never waits.
 ///
+/// `Ok(None)`: somebody else has it. Sent again with the same token while it is held, it is granted again with the same
+/// fencing token; the end is set anew, but never earlier than it was. A lock that this token took without a fencing
+/// token, by [`try_acquire_unfenced`] or by [`simple`](super::simple), gets one.
+///
+/// One round trip; two when the server has forgotten the script.
+///
 /// # Errors
-/// See [`Error`].
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces other than one
+///   non-empty `{tag}`; the lease is not between 1 ms and 24 h; or the end is past or more than 24 h ahead by the server's
+///   clock, whether the lock is free or not. Nothing was done.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until its end. Send it again with the
+///   same token, or [`release`] it, on another connection.
+/// - [`Error::WrongKind`]: the key is no string, so it is no lock of this kind, or what stands beside it is no companion.
+///   Nothing was changed.
+/// - [`Error::Redis`]: the server refused; the lock was not taken.
+///
+/// # Source
+/// `set key value … NX` under "不可重入锁" of the notes.
+///
+/// # Guarantees
+/// On one server that loses no data, at most one holder at a time, judged by the server's clock, and a lock that is free
+/// at the latest at its end. The fencing token is greater than that of every hold before, also after `FLUSHALL`, as long
+/// as the server's clock does not go back. Not that a holder notices that its lease has ended.
+///
+/// # Differences from the document
+/// - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] is the bare one.
+/// - Sent twice it is granted twice, to the same holder; the bare command refuses its own.
+/// - A moment in the past is an error; `PXAT` answers OK and there is no lock.
+/// - A key of another type is an error, not a lock that is busy for ever.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Token, recipes::mutex::{self, End}};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let token = Token::random();
+/// let end = End::After(Duration::from_secs(10));
+/// if let Some(grant) = mutex::try_acquire(&mut *conn, "report", &token, end)? {
+///     println!("write with fencing token {}", grant.fencing_token());
+///     mutex::release(&mut *conn, "report", &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn try_acquire<C: ConnectionLike>(
     conn: &mut C,
     name: &str,
@@ -63,8 +141,36 @@ pub fn try_acquire<C: ConnectionLike>(
 
 /// Takes the lock, waiting up to `acquire_timeout` for it.
 ///
+/// As [`try_acquire`], looking again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
+/// `Duration::MAX` waits for ever. `Ok(None)`: somebody else had it all the time. The token is the same in every attempt,
+/// and an attempt whose answer does not come in time is sent again while the connection is open.
+///
+/// One round trip an attempt.
+///
 /// # Errors
-/// See [`Error`].
+/// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is no lock of this kind, end it at once.
+///
+/// # Source
+/// "临界资源竞争者重试(即应用程序重试)" in the notes: the retrying that they leave to the program.
+///
+/// # Guarantees
+/// Those of [`try_acquire`]. Waiters are not served in turn.
+///
+/// # Differences from the document
+/// Those of [`try_acquire`].
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Token, recipes::mutex::{self, End}};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let (token, wait) = (Token::random(), Duration::from_secs(5));
+/// let granted = mutex::acquire(&mut *conn, "report", &token, wait, End::After(Duration::from_secs(60)))?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn acquire<C: ConnectionLike>(
     conn: &mut C,
     name: &str,
@@ -80,10 +186,40 @@ pub fn acquire<C: ConnectionLike>(
     })
 }
 
-/// Takes the lock by the bare `SET … NX PX`, without a fencing token.
+/// Takes the lock by the bare `SET … NX PX`, without a fencing token. Never waits.
+///
+/// `Ok(false)`: the key is there, whoever's it is and whatever it holds. That may also be our own lock: after
+/// [`Error::Unknown`] do not send it again, but [`release`] the token, or take the lock by [`try_acquire`] with it.
+///
+/// The lease is counted in milliseconds, rounded up, from the moment at which the server takes the lock. One round trip,
+/// always.
 ///
 /// # Errors
-/// See [`Error`].
+/// - [`Error::Invalid`]: the name, as for [`try_acquire`], or a lease that is not between 1 ms and 24 h. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the lease ends.
+/// - [`Error::Redis`]: the server refused; the lock was not taken.
+///
+/// # Source
+/// `set key value PX milliseconds NX` under "不可重入锁" of the notes.
+///
+/// # Guarantees
+/// Those of [`try_acquire`] without the fencing token: a holder that is late can write after the next one.
+///
+/// # Differences from the document
+/// None: it is that command.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Token, recipes::mutex};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let token = Token::random();
+/// let is_ours = mutex::try_acquire_unfenced(&mut *conn, "report", &token, Duration::from_secs(10))?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn try_acquire_unfenced<C: ConnectionLike>(
     conn: &mut C,
     name: &str,
@@ -105,8 +241,36 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
 
 /// Sets the end of the lease anew, never earlier. `Ok(false)`: the lock is not ours any more.
 ///
+/// The lease is counted in milliseconds, rounded up, from the moment at which the server renews it. A lock of ours that
+/// has no end ([`acquire_lock`](super::simple::acquire_lock)) keeps none.
+///
+/// One round trip; two when the server has forgotten the script.
+///
 /// # Errors
-/// See [`Error`].
+/// - [`Error::Invalid`]: the name, or the lease, as for [`try_acquire_unfenced`]. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came. It may be sent again.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing was renewed.
+///
+/// # Source
+/// "自动续期" of the notes, whose script knows only the reentrant lock; this is its twin for a string.
+///
+/// # Guarantees
+/// A lock that is not ours is not touched: nobody can take it between the comparison and the new end.
+///
+/// # Differences from the document
+/// Milliseconds instead of seconds; an end that is further away stays.
+///
+/// # Example
+/// ```no_run
+/// # use std::time::Duration;
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let token = leasehold::Token::random();
+/// if !leasehold::recipes::mutex::renew(&mut *conn, "report", &token, Duration::from_secs(10))? {
+///     println!("the lock is not ours any more: stop");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn renew<C: ConnectionLike>(
     conn: &mut C,
     name: &str,
@@ -123,8 +287,32 @@ pub fn renew<C: ConnectionLike>(
 
 /// Gives the lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was deleted.
 ///
+/// One round trip; two when the server has forgotten the script.
+///
 /// # Errors
-/// See [`Error`].
+/// - [`Error::Invalid`]: the name, as for [`try_acquire`]. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came. It may be sent again: `Ok(false)` then means that it had been done, or that the
+///   lease had ended.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing was given back.
+///
+/// # Source
+/// The script under "解锁#不可重入锁" of the notes.
+///
+/// # Guarantees
+/// Nobody else's lock is deleted: nobody can take it between the comparison and the deletion.
+///
+/// # Differences from the document
+/// None. The lock's companion stays, so that the next fencing token is greater; it ends by itself, a day or ten leases
+/// after the lock was last taken or renewed.
+///
+/// # Example
+/// ```no_run
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let token = leasehold::Token::random();
+/// let was_ours_to_the_end = leasehold::recipes::mutex::release(&mut *conn, "report", &token)?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn release<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("mutex::release", name);
