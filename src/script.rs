@@ -27,6 +27,9 @@ scripts! {
     ACQUIRE_MUTEX = "acquire_mutex.lua";
     RENEW_MUTEX = "renew_mutex.lua";
     RELEASE_MUTEX = "release_mutex.lua";
+    ACQUIRE_REENTRANT = "acquire_reentrant.lua";
+    RENEW_REENTRANT = "renew_reentrant.lua";
+    RELEASE_REENTRANT = "release_reentrant.lua";
 }
 
 /// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
@@ -63,6 +66,36 @@ pub(crate) fn renew_mutex(lock: &LockName, token: &Token, lease_millis: u64) -> 
 /// Answers whether the lock was ours until now.
 pub(crate) fn release_mutex(lock: &LockName, token: &Token) -> Call {
     RELEASE_MUTEX.on([lock.key()]).arg(token.as_str())
+}
+
+/// Answers the fencing token and how often the owner holds the lock now, or nil if another owner has it.
+pub(crate) fn acquire_reentrant(
+    lock: &LockName,
+    owner: &Owner,
+    token: &Token,
+    lease_millis: u64,
+) -> Call {
+    ACQUIRE_REENTRANT
+        .on([lock.key(), &lock.companion()])
+        .arg(owner.as_str())
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers whether the lock is ours, and now lasts at least so long.
+pub(crate) fn renew_reentrant(lock: &LockName, owner: &Owner, lease_millis: u64) -> Call {
+    RENEW_REENTRANT
+        .on([lock.key(), &lock.companion()])
+        .arg(owner.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers how often the owner held the lock until now.
+pub(crate) fn release_reentrant(lock: &LockName, owner: &Owner, token: &Token) -> Call {
+    RELEASE_REENTRANT
+        .on([lock.key(), &lock.companion()])
+        .arg(owner.as_str())
+        .arg(token.as_str())
 }
 
 struct Script {

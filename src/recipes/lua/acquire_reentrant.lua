@@ -1,0 +1,51 @@
+-- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fence of the hold it tells of), released, and a
+--          field t:<token> for each acquisition that has not been released
+-- ARGV[1]  our owner
+-- ARGV[2]  the token of this acquisition
+-- ARGV[3]  the lease in milliseconds
+-- returns  our fencing token and how often we hold the lock now, or nil if another owner has it
+--
+-- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt reads the lock and
+-- nothing else, and writes nothing. Whatever can fail is looked at before the first write, and the lock is written last.
+-- Fields of an earlier hold count for nothing: its fence is another.
+-- A hold that the companion does not tell of was taken by a program that writes none: it gets a fencing token now.
+local held = redis.call('HLEN', KEYS[1]) < 2 and redis.call('HGETALL', KEYS[1])
+if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(held[2]) < 9007199254740991) then
+  return redis.error_reply('WRONGKIND a hash that is not one owner and a count')
+end
+if held[1] and held[1] ~= ARGV[1] then
+  return false
+end
+
+local last = redis.call('HMGET', KEYS[2], 'fence', 'owner', 'hold', 't:' .. ARGV[2])
+local fence = last[1]
+if fence then
+  if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
+    return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+  end
+elseif redis.call('EXISTS', KEYS[2]) == 1 then
+  return redis.error_reply('WRONGKIND a companion without a fencing token')
+end
+local known = held[1] and fence and last[2] == ARGV[1] and last[3] == fence
+
+if not known then
+  local time = redis.call('TIME')
+  local since = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], (fence or 0) + 1))
+  redis.call('DEL', KEYS[2])
+  redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[2], 'owner', ARGV[1], 'since', since, 'hold', fence)
+end
+local lease = tonumber(ARGV[3])
+local left = redis.call('PTTL', KEYS[1])
+redis.call('HSET', KEYS[2], 't:' .. ARGV[2], 1)
+redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease, math.min(10 * left, 864000000)))
+
+if not (known and last[4]) then
+  redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+end
+if left < lease then -- -1: the hash has lost its end, and gets one
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+local count = redis.call('HGET', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
+return {fence, tonumber(count)}

@@ -1,0 +1,27 @@
+-- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
+-- KEYS[2]  its companion
+-- ARGV[1]  our owner
+-- ARGV[2]  the lease from now, in milliseconds
+-- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours
+--
+-- Never shortens, so that a renewal that comes late does not harm the same owner's next hold. The types of both keys are
+-- looked at before the first write.
+local held = redis.call('HLEN', KEYS[1]) < 2 and redis.call('HGETALL', KEYS[1])
+if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(held[2]) < 9007199254740991) then
+  return redis.error_reply('WRONGKIND a hash that is not one owner and a count')
+end
+if held[1] ~= ARGV[1] then
+  return 0
+end
+local has_companion = redis.call('HGET', KEYS[2], 'owner') == ARGV[1]
+
+local lease = tonumber(ARGV[2])
+local left = redis.call('PTTL', KEYS[1])
+if left < lease then -- -1: the hash has lost its end, and gets one
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+if has_companion then
+  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease, math.min(10 * left, 864000000)))
+end
+redis.call('HGET', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
+return 1

@@ -1,0 +1,408 @@
+//! A lock that its owner may take again: a hash of one owner and a count, and a fencing token.
+//!
+//! The reentrant lock of the Chinese notes on Redis locks, modelled there on Java's `ReentrantLock`. The key `lock:NAME`
+//! is a hash of one field, as in the notes: its name says whose the lock is ([`Owner`]), its value how often. So a
+//! program that runs the three scripts of the notes on that key, and one on these functions, share the lock: they
+//! exclude each other, and one owner may enter by either.
+//!
+//! # Owner and token
+//!
+//! The *owner* is who may enter again: a thread of a process ([`Owner::current_thread`]), or what the caller names
+//! ([`Owner::new`]). The *token* names one acquisition. Take a new one for each: that is what makes it safe to send an
+//! acquisition or a release again whose answer was lost, since it is counted once, however often it is sent.
+//!
+//! Which acquisitions have been counted stands beside the lock, in a companion key that the scripts of the notes do not
+//! know. What they do is told from what we do only by the count:
+//!
+//! - What they have taken has no token. [`release`] with a new token gives one of these back, as long as no acquisition
+//!   of ours is left.
+//! - If one owner's lock ends, and the *same* owner takes it again by the script of the notes, a release of ours that
+//!   was meant for the hold before gives that one back. Where both are in use, give them different owners.
+
+use std::time::Duration;
+
+use redis::{ConnectionLike, RedisResult};
+
+use super::{Recipe, sealed, wait::until_granted};
+use crate::{
+    Result,
+    error::Operation,
+    name::LockName,
+    script::{self, Call},
+    time::lease_millis,
+    token::{FencingToken, Owner, Token},
+};
+
+/// What an acquire grants beside the lock itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    fencing_token: FencingToken,
+    count: u64,
+}
+
+impl Grant {
+    /// The number to hand to the resource that the lock protects: the same from the first acquisition of a hold until
+    /// its last release.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.fencing_token
+    }
+
+    /// How often the owner holds the lock now: 1 for the first time.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// What a release has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It was the last: the lock is free. The script of the notes answers 1.
+    Freed,
+    /// One level less, and still the owner's. The script of the notes answers 0.
+    StillHeld {
+        /// How often the owner holds it now.
+        count: u64,
+    },
+    /// The lock was not the owner's, or this acquisition was not part of its hold (any more). Nothing was changed. The
+    /// script of the notes answers nil.
+    NotHeld,
+}
+
+/// Takes the lock if it is free, or enters it again if it is the owner's. Never waits.
+///
+/// `Ok(None)`: another owner has it. The token names this acquisition; sent again with the same token, it is granted
+/// again, with the same fencing token, and not counted again.
+///
+/// The lease is counted in milliseconds, rounded up, from the moment at which the server takes the lock. Entering again
+/// sets the end anew, but never earlier than it was.
+///
+/// One round trip; two when the server has forgotten the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
+///   other than one non-empty `{tag}`; or the lease is not between 1 ms and 24 h. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came. Send it again with the same token, or release it with
+///   [`Error::token`](crate::Error::token), on another connection; either is counted right.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash of one owner and a whole count above 0 (a lock of
+///   another kind, say), or what stands beside it is no companion. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
+///
+/// # Source
+/// The script under "可重入锁 … 加锁" of the notes.
+///
+/// # Guarantees
+/// On one server that loses no data, at most one owner at a time, judged by the server's clock, and a lock that is free
+/// at the latest a lease after its owner last entered or renewed it. The fencing token is greater than that of every
+/// hold before, also after `FLUSHALL`, as long as the server's clock does not go back. Not that an owner notices that
+/// its lease has ended.
+///
+/// # Differences from the document
+/// - Milliseconds, checked before anything is written. The script of the notes counts first and sets the end then:
+///   `EXPIRE` with `0.5` fails when the hash is there already, which then never ends, and with `0` it deletes the lock
+///   that it has just answered to have taken.
+/// - Entering again never shortens the lease; there it puts the end at the new lease from now, be it 300 s earlier.
+/// - A hash that has no end is given one as soon as its owner enters it again.
+/// - What is no lock of this kind is an error; there it is counted up or taken for a lock that is busy.
+/// - Sent twice it counts once; there it counts twice, and the lock stays until it ends.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Owner, Token, recipes::reentrant};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let (owner, token) = (Owner::current_thread(), Token::random());
+/// let lease = Duration::from_secs(10);
+/// if let Some(grant) = reentrant::try_acquire(&mut *conn, "report", &owner, &token, lease)? {
+///     println!("held {} times, write with {}", grant.count(), grant.fencing_token());
+///     reentrant::release(&mut *conn, "report", &owner, &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn try_acquire<C: ConnectionLike>(
+    conn: &mut C,
+    name: &str,
+    owner: &Owner,
+    token: &Token,
+    lease: Duration,
+) -> Result<Option<Grant>> {
+    let lock = LockName::new(name)?;
+    let call = script::acquire_reentrant(&lock, owner, token, lease_millis("lease", lease)?);
+    let operation = Operation::new("reentrant::try_acquire", name);
+    attempt(conn, &call).map_err(|error| operation.unanswered(Some(token), error))
+}
+
+/// Takes the lock, or enters it again, waiting up to `acquire_timeout` while another owner has it.
+///
+/// As [`try_acquire`], looking again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
+/// `Duration::MAX` waits for ever. `Ok(None)`: another owner had it all the time. The token is the same in every
+/// attempt, and an attempt whose answer does not come in time is sent again while the connection is open.
+///
+/// One round trip an attempt.
+///
+/// # Errors
+/// As [`try_acquire`]. A key that is no lock of this kind ends the wait at once.
+///
+/// # Source
+/// "临界资源竞争者重试(即应用程序重试)" in the notes: the retrying that they leave to the program.
+///
+/// # Guarantees
+/// Those of [`try_acquire`]. Waiters are not served in turn.
+///
+/// # Differences from the document
+/// Those of [`try_acquire`].
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Owner, Token, recipes::reentrant};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let (owner, token) = (Owner::new("night job")?, Token::random());
+/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let granted = reentrant::acquire(&mut *conn, "report", &owner, &token, wait, lease)?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn acquire<C: ConnectionLike>(
+    conn: &mut C,
+    name: &str,
+    owner: &Owner,
+    token: &Token,
+    acquire_timeout: Duration,
+    lease: Duration,
+) -> Result<Option<Grant>> {
+    let lock = LockName::new(name)?;
+    let call = script::acquire_reentrant(&lock, owner, token, lease_millis("lease", lease)?);
+    let operation = Operation::new("reentrant::acquire", name);
+    until_granted(operation, token, acquire_timeout, || attempt(conn, &call))
+}
+
+/// Sets the end of the lease anew, never earlier. `Ok(false)`: the lock is not the owner's (any more).
+///
+/// Whoever renews speaks for the owner, not for one acquisition: one renewal is enough, however often the lock is held.
+/// The lease is counted in milliseconds, rounded up, from the moment at which the server renews it.
+///
+/// One round trip; two when the server has forgotten the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, or the lease, as for [`try_acquire`]. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came. It may be sent again.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was renewed.
+///
+/// # Source
+/// The script under "自动续期1.0版本" of the notes.
+///
+/// # Guarantees
+/// The lock of another owner is not touched. A renewal that comes late, when the same owner holds the lock anew, may
+/// lengthen that hold and never shortens it.
+///
+/// # Differences from the document
+/// Milliseconds instead of seconds; never shortens; a hash that has no end is given one.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Owner, recipes::reentrant};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let owner = Owner::current_thread();
+/// if !reentrant::renew(&mut *conn, "report", &owner, Duration::from_secs(10))? {
+///     println!("the lock is not ours any more: stop");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn renew<C: ConnectionLike>(
+    conn: &mut C,
+    name: &str,
+    owner: &Owner,
+    lease: Duration,
+) -> Result<bool> {
+    let lock = LockName::new(name)?;
+    let call = script::renew_reentrant(&lock, owner, lease_millis("lease", lease)?);
+    let operation = Operation::new("reentrant::renew", name);
+    call.send(conn)
+        .map_err(|error| operation.unanswered(None, error))
+}
+
+/// Gives one acquisition back, and the lock with the last of them.
+///
+/// The token is that of the acquisition. Sent again with the same token it is not counted again: the second answer is
+/// [`Release::NotHeld`]. Acquisitions may be given back in any order.
+///
+/// A level that was taken by the script of the notes has no token: any new token gives one back, as long as no
+/// acquisition of ours is left.
+///
+/// One round trip; two when the server has forgotten the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came. Send it again with the same token on another
+///   connection: [`Release::NotHeld`] then means that it had been done, or that the lease had ended.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was given back.
+///
+/// # Source
+/// The script under "解锁#可重入锁" of the notes.
+///
+/// # Guarantees
+/// The lock of another owner is not touched, nor a later hold of the same owner by these functions: its acquisitions
+/// have other tokens.
+///
+/// # Differences from the document
+/// - The answers are named: nil is [`Release::NotHeld`], 0 [`Release::StillHeld`], 1 [`Release::Freed`].
+/// - A count of 0, below 0 or that is no number is an error. There it is counted down further, and the lock never freed.
+/// - After the lease has ended and the owner has taken the lock anew, the releases of the hold before do nothing; there
+///   they free the new one.
+/// - Sent twice it counts once.
+///
+/// # Example
+/// ```no_run
+/// # use std::time::Duration;
+/// use leasehold::recipes::reentrant::{self, Release};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let (owner, token) = (leasehold::Owner::current_thread(), leasehold::Token::random());
+/// match reentrant::release(&mut *conn, "report", &owner, &token)? {
+///     Release::Freed => println!("free"),
+///     Release::StillHeld { count } => println!("still held {count} times"),
+///     Release::NotHeld => println!("the lease had ended before"),
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn release<C: ConnectionLike>(
+    conn: &mut C,
+    name: &str,
+    owner: &Owner,
+    token: &Token,
+) -> Result<Release> {
+    let lock = LockName::new(name)?;
+    let operation = Operation::new("reentrant::release", name);
+    let held: u64 = script::release_reentrant(&lock, owner, token)
+        .send(conn)
+        .map_err(|error| operation.unanswered(None, error))?;
+    Ok(match held {
+        0 => Release::NotHeld,
+        1 => Release::Freed,
+        _ => Release::StillHeld { count: held - 1 },
+    })
+}
+
+/// How often the owner holds the lock; 0 if it is free or another owner's.
+///
+/// True at the moment at which the server looked. What has to be true while something is written needs the fencing token.
+///
+/// One round trip.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash, a read-write lock, or the count is no whole number
+///   above 0.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused or did not answer. There is nothing that may have happened.
+///
+/// # Source
+/// `hget 'lock-key-1' 'thread-1'` under "查询加锁次数" of the notes.
+///
+/// # Guarantees
+/// It changes nothing.
+///
+/// # Differences from the document
+/// A count that cannot be is an error.
+///
+/// # Example
+/// ```no_run
+/// use leasehold::{Owner, recipes::reentrant};
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// let times = reentrant::holds(&mut *conn, "report", &Owner::current_thread())?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn holds<C: ConnectionLike>(conn: &mut C, name: &str, owner: &Owner) -> Result<u64> {
+    let lock = LockName::new(name)?;
+    let operation = Operation::new("reentrant::holds", name);
+    let (count, kind) =
+        count_and_kind(conn, &lock, owner).map_err(|error| operation.failed(error))?;
+    match (count, kind) {
+        (None, None) => Ok(0),
+        (Some(count), None) => whole_number_above_0(&count)
+            .ok_or_else(|| operation.wrong_kind("a count that is no whole number above 0")),
+        (_, Some(_)) => Err(operation.wrong_kind("a lock of another kind")),
+    }
+}
+
+type Bytes = Vec<u8>;
+
+/// The owner's count, and what only the hash of a read-write lock has.
+fn count_and_kind(
+    conn: &mut dyn ConnectionLike,
+    lock: &LockName,
+    owner: &Owner,
+) -> RedisResult<(Option<Bytes>, Option<Bytes>)> {
+    redis::cmd("HMGET")
+        .arg(lock.key())
+        .arg(owner.as_str())
+        .arg("kind")
+        .query(conn)
+}
+
+fn whole_number_above_0(text: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(text).ok()?;
+    let number = text.parse().ok().filter(|number| *number > 0)?;
+    text.starts_with(|first: char| first.is_ascii_digit())
+        .then_some(number)
+}
+
+fn attempt(conn: &mut dyn ConnectionLike, call: &Call) -> RedisResult<Option<Grant>> {
+    let granted: Option<(u64, u64)> = call.send(conn)?;
+    Ok(granted.map(|(number, count)| Grant {
+        fencing_token: FencingToken::new(number),
+        count,
+    }))
+}
+
+/// One acquisition of a reentrant lock: it is renewed for its owner, and released as the acquisition that it is.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    lock: LockName,
+    owner: Owner,
+    token: Token,
+}
+
+impl Hold {
+    /// The acquisition that this token is, or is going to be, by this owner.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
+    pub fn new(name: &str, owner: &Owner, token: &Token) -> Result<Self> {
+        Ok(Self {
+            lock: LockName::new(name)?,
+            owner: owner.clone(),
+            token: token.clone(),
+        })
+    }
+}
+
+impl Recipe for Hold {}
+
+impl sealed::Hold for Hold {
+    fn lock(&self) -> &LockName {
+        &self.lock
+    }
+
+    fn renewal(&self, lease_millis: u64) -> Call {
+        script::renew_reentrant(&self.lock, &self.owner, lease_millis)
+    }
+
+    fn giving_back(&self) -> Call {
+        script::release_reentrant(&self.lock, &self.owner, &self.token)
+    }
+}
