@@ -8,22 +8,18 @@
 
 pub mod book;
 pub mod clients;
+pub mod examples;
 pub mod faults;
 pub mod market;
 pub mod monitor;
 pub mod proxy;
 pub mod relay;
 pub mod server;
-
-    directory.pop();
-    let mut directory = std::env::current_exe().unwrap_or_default();
-    std::process::Command::new(directory.join("examples").join(name))
-/// An example of this crate as a command: `cargo test` builds them beside the tests.
-pub fn example(name: &str) -> std::process::Command {
 pub mod state;
 pub mod wait;
 pub mod world;
+
+pub use examples::example;
 pub use proxy::Proxy;
 pub use server::Server;
 pub use state::State;
-}
