@@ -152,6 +152,14 @@ impl Call {
         }
     }
 
+    /// Sends it and takes a number that is not negative. Any other answer is none that the script gives.
+    pub(crate) fn counts(&self, conn: &mut dyn ConnectionLike) -> RedisResult<u64> {
+        match self.send(conn)? {
+            Value::Int(count) => u64::try_from(count).map_err(|_| makes_no_sense()),
+            _ => Err(makes_no_sense()),
+        }
+    }
+
     /// The command that names the script by its hash.
     pub(crate) fn by_hash(&self) -> Cmd {
         self.command("EVALSHA", &self.script.sha1)

@@ -35,7 +35,8 @@ pub trait Recipe: sealed::Hold {
     fn release(&self, conn: &mut dyn ConnectionLike) -> Result<bool> {
         let operation = Operation::new("release", self.lock().text());
         self.giving_back()
-            .asks(conn)
+            .counts(conn)
+            .map(|held| held > 0)
             .map_err(|error| operation.unanswered(None, error))
     }
 }

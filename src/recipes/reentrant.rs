@@ -229,7 +229,7 @@ pub fn renew<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let call = script::renew_reentrant(&lock, owner, lease_millis("lease", lease)?);
     let operation = Operation::new("reentrant::renew", name);
-    call.send(conn)
+    call.asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -286,8 +286,8 @@ pub fn release<C: ConnectionLike>(
 ) -> Result<Release> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("reentrant::release", name);
-    let held: u64 = script::release_reentrant(&lock, owner, token)
-        .send(conn)
+    let held = script::release_reentrant(&lock, owner, token)
+        .counts(conn)
         .map_err(|error| operation.unanswered(None, error))?;
     Ok(match held {
         0 => Release::NotHeld,
