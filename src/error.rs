@@ -279,6 +279,7 @@ impl<'a> Operation<'a> {
         match (source.code(), message(&source)) {
             (Some("WRONGKIND"), found) => return self.wrong_kind(found),
             (Some("INVALIDEND"), reason) => return Error::invalid("end", reason),
+            (Some("INVALIDTOKEN"), reason) => return Error::invalid("token", reason),
             _ => {}
         }
         Error::Redis {

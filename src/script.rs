@@ -14,11 +14,15 @@ use crate::{
     token::{Owner, Token},
 };
 
-/// Declares a script once: its name here, its file beside the recipe.
+/// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.
 macro_rules! scripts {
-    ($($name:ident = $file:literal;)+) => {
-        $(static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(include_str!(concat!("recipes/lua/", $file))));)+
+    ($($name:ident = $first:literal $(then $second:literal)?;)+) => {
+        $(static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(concat!(
+                include_str!(concat!("recipes/lua/", $first)),
+                $(include_str!(concat!("recipes/lua/", $second)),)?
+            ))
+        });)+
     };
 }
 
@@ -30,6 +34,10 @@ scripts! {
     ACQUIRE_REENTRANT = "acquire_reentrant.lua";
     RENEW_REENTRANT = "renew_reentrant.lua";
     RELEASE_REENTRANT = "release_reentrant.lua";
+    ACQUIRE_READ = "read_write.lua" then "acquire_read.lua";
+    ACQUIRE_WRITE = "read_write.lua" then "acquire_write.lua";
+    RENEW_READ_WRITE = "renew_read_write.lua";
+    RELEASE_READ_WRITE = "read_write.lua" then "release_read_write.lua";
 }
 
 /// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
@@ -96,6 +104,67 @@ pub(crate) fn release_reentrant(lock: &LockName, owner: &Owner, token: &Token) -
         .on([lock.key(), &lock.companion()])
         .arg(owner.as_str())
         .arg(token.as_str())
+}
+
+/// Answers whether we are among the readers.
+pub(crate) fn acquire_read(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+    ACQUIRE_READ
+        .on([lock.key()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers the fencing token, or nil if somebody else is in. A writer that waits keeps new readers out.
+pub(crate) fn acquire_write(
+    lock: &LockName,
+    token: &Token,
+    lease_millis: u64,
+    waits: bool,
+) -> Call {
+    let who = Owner::current_thread();
+    ACQUIRE_WRITE
+        .on([lock.key(), &lock.companion()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+        .arg(u8::from(waits))
+        .arg(who.as_str())
+}
+
+/// Answers whether we are still among the readers, and now for at least so long.
+pub(crate) fn renew_read(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+    RENEW_READ_WRITE
+        .on([lock.key()])
+        .arg(format!("r:{token}"))
+        .arg(lease_millis)
+}
+
+/// Answers whether we are still the writer, and now for at least so long.
+pub(crate) fn renew_write(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+    RENEW_READ_WRITE
+        .on([lock.key(), &lock.companion()])
+        .arg(format!("w:{token}"))
+        .arg(lease_millis)
+}
+
+/// Answers whether we were among the readers until now.
+pub(crate) fn release_read(lock: &LockName, token: &Token) -> Call {
+    RELEASE_READ_WRITE
+        .on([lock.key()])
+        .arg(format!("r:{token}"))
+}
+
+/// Answers whether we were the writer until now.
+pub(crate) fn release_write(lock: &LockName, token: &Token) -> Call {
+    RELEASE_READ_WRITE
+        .on([lock.key()])
+        .arg(format!("w:{token}"))
+}
+
+/// Answers whether we kept new readers out until now.
+pub(crate) fn withdraw_intent(lock: &LockName, token: &Token) -> Call {
+    RELEASE_READ_WRITE
+        .on([lock.key()])
+        .arg(format!("i:{token}"))
 }
 
 struct Script {

@@ -1,6 +1,7 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
 pub mod mutex;
+pub mod read_write;
 pub mod reentrant;
 pub mod simple;
 mod wait;

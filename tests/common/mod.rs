@@ -12,6 +12,7 @@ pub mod examples;
 pub mod faults;
 pub mod market;
 pub mod monitor;
+pub mod probe;
 pub mod proxy;
 pub mod relay;
 pub mod server;

@@ -1,0 +1,55 @@
+-- KEYS[1]  the lock, see read_write.lua
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since
+-- ARGV[1]  our token
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  1 if we wait when somebody is in, 0 if not
+-- ARGV[4]  who we are, for people to read
+-- returns  our fencing token, or nil if somebody else is in
+--
+-- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt writes at most our
+-- intent, which keeps new readers out: it ends after a second, so that a writer that died keeps nobody out for longer,
+-- and is written anew only when less than 300 ms of it are left. Everything is looked at before the first write.
+-- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
+local wrong = look()
+if wrong then
+  return wrong
+end
+
+local ours, intent = 'w:' .. ARGV[1], 'i:' .. ARGV[1]
+if ends['r:' .. ARGV[1]] then
+  return redis.error_reply('INVALIDTOKEN it holds this lock for reading')
+end
+if not ends[ours] then
+  for field in pairs(ends) do
+    if string.find(field, '^[rw]:') then
+      if ARGV[3] == '1' and (ends[intent] or 0) < now + 300 then
+        hold(intent, 1000)
+      end
+      return false
+    end
+  end
+end
+
+local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
+if last[1] and not (string.find(last[1], '^%d+$') and tonumber(last[1]) < 9007199254740991) then
+  return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+end
+
+local lease, text = tonumber(ARGV[2]), last[1]
+local minted = not (ends[ours] and last[2] == ARGV[1] and text)
+if minted then
+  local fence = time[1] * 1000000 + time[2]
+  if last[1] and tonumber(last[1]) >= fence then
+    fence = last[1] + 1
+  end
+  text = string.format('%.0f', fence)
+end
+if ends[intent] then
+  drop(intent)
+end
+hold(ours, lease)
+if minted then
+  redis.call('HSET', KEYS[2], 'fence', text, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
+  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+end
+return text

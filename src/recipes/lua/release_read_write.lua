@@ -1,0 +1,16 @@
+-- KEYS[1]  the lock, see read_write.lua
+-- ARGV[1]  our field: r:<token>, w:<token>, or the intent i:<token>
+-- returns  1 if the hold was ours and is over now, 0 if it was not ours
+--
+-- Removes nobody else's field, unless its end has passed. The key goes with the last of them. A writer's companion
+-- stays: the next fencing token has to be greater than the last.
+local wrong = look()
+if wrong then
+  return wrong
+end
+if not ends[ARGV[1]] then
+  return 0
+end
+drop(ARGV[1])
+store()
+return 1

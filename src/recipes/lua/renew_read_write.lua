@@ -1,0 +1,41 @@
+-- KEYS[1]  the lock, see read_write.lua
+-- KEYS[2]  of a writer, its companion
+-- ARGV[1]  our field: r:<token> or w:<token>
+-- ARGV[2]  the lease from now, in milliseconds
+-- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours
+--
+-- A hold whose end has passed is not ours, even if nobody has removed it yet. Never shortens. Looks at no other holder,
+-- so that it costs the same however many there are; only the key's end is moved, and only to a later time. TIME comes
+-- first, so that the key never ends before the field says.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local found = redis.call('HMGET', KEYS[1], 'kind', ARGV[1])
+if found[1] ~= 'rw' then
+  if redis.call('EXISTS', KEYS[1]) == 0 then
+    return 0
+  end
+  return redis.error_reply('WRONGKIND a hash that is no read-write lock')
+end
+if not found[2] then
+  return 0
+end
+if not (string.find(found[2], '^%d+$') and tonumber(found[2]) < 9007199254740992) then
+  return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
+end
+if tonumber(found[2]) < now then
+  return 0
+end
+
+local lease = tonumber(ARGV[2])
+if tonumber(found[2]) < now + lease then
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now + lease))
+end
+local left = redis.call('PTTL', KEYS[1])
+if left >= 0 and left < lease then
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+if KEYS[2] then
+  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+end
+redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+return 1

@@ -1,0 +1,109 @@
+//! Many readers or one writer.
+//!
+//! # How it works
+//!
+//! The lock is a hash with one field a holder, named after its token, that says when this hold ends by the server's
+//! clock. So each holder has a lease of its own: one that crashed is in nobody's way when its own lease is over, however
+//! often others renew theirs, and a release removes its own field and no other. A writer that waits writes a field as
+//! well, its intent, and while that stands no new reader gets in: the writer gets its turn when the readers that are in
+//! have left or their leases are over. The intent lasts a second at most, and is written anew for as long as the writer
+//! waits.
+//!
+//! **Writers go first.** A writer never waits for readers that came after it, but readers wait for as long as there is
+//! always a writer. Among themselves neither writers nor readers stand in a queue.
+//!
+//! A hold is of one mode. A reader does not become a writer, nor a writer a reader: with the token of a hold of the other
+//! mode an acquire is [`Error::Invalid`](crate::Error::Invalid), where it would otherwise wait for itself. A token stands for one attempt, not
+//! for a thread: sent again it is recognised, and a thread that wants in twice takes two tokens, which works for reading.
+//!
+//! An acquire or a release looks at every holder, so that its cost on the server grows with their number, by about a
+//! microsecond each. A renewal costs the same for any number.
+
+mod readers;
+mod writers;
+
+pub use self::{
+    readers::{acquire_read, release_read, renew_read, try_acquire_read},
+    writers::{acquire_write, release_write, renew_write, try_acquire_write},
+};
+pub use super::mutex::Grant;
+
+use super::{Recipe, sealed};
+use crate::{
+    Result,
+    name::LockName,
+    script::{self, Call},
+    token::Token,
+};
+
+/// A reader's hold on a lock of this kind.
+#[derive(Clone, Debug)]
+pub struct ReadHold {
+    lock: LockName,
+    token: Token,
+}
+
+impl ReadHold {
+    /// The hold that this token is, or is going to be, on the lock.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
+    pub fn new(name: &str, token: &Token) -> Result<Self> {
+        Ok(Self {
+            lock: LockName::new(name)?,
+            token: token.clone(),
+        })
+    }
+}
+
+impl Recipe for ReadHold {}
+
+impl sealed::Hold for ReadHold {
+    fn lock(&self) -> &LockName {
+        &self.lock
+    }
+
+    fn renewal(&self, lease_millis: u64) -> Call {
+        script::renew_read(&self.lock, &self.token, lease_millis)
+    }
+
+    fn giving_back(&self) -> Call {
+        script::release_read(&self.lock, &self.token)
+    }
+}
+
+/// A writer's hold on a lock of this kind.
+#[derive(Clone, Debug)]
+pub struct WriteHold {
+    lock: LockName,
+    token: Token,
+}
+
+impl WriteHold {
+    /// The hold that this token is, or is going to be, on the lock.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
+    pub fn new(name: &str, token: &Token) -> Result<Self> {
+        Ok(Self {
+            lock: LockName::new(name)?,
+            token: token.clone(),
+        })
+    }
+}
+
+impl Recipe for WriteHold {}
+
+impl sealed::Hold for WriteHold {
+    fn lock(&self) -> &LockName {
+        &self.lock
+    }
+
+    fn renewal(&self, lease_millis: u64) -> Call {
+        script::renew_write(&self.lock, &self.token, lease_millis)
+    }
+
+    fn giving_back(&self) -> Call {
+        script::release_write(&self.lock, &self.token)
+    }
+}
