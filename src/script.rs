@@ -38,6 +38,13 @@ scripts! {
     ACQUIRE_WRITE = "read_write.lua" then "acquire_write.lua";
     RENEW_READ_WRITE = "renew_read_write.lua";
     RELEASE_READ_WRITE = "read_write.lua" then "release_read_write.lua";
+    ACQUIRE_READ_TWO_KEY = "two_key.lua" then "acquire_read_two_key.lua";
+    RELEASE_READ_TWO_KEY = "two_key.lua" then "release_read_two_key.lua";
+    ACQUIRE_WRITE_TWO_KEY = "acquire_write_two_key.lua";
+    ACQUIRE_READ_ONE_HASH = "one_hash.lua" then "acquire_read_one_hash.lua";
+    ACQUIRE_WRITE_ONE_HASH = "one_hash.lua" then "acquire_write_one_hash.lua";
+    RELEASE_READ_ONE_HASH = "one_hash.lua" then "release_read_one_hash.lua";
+    RELEASE_WRITE_ONE_HASH = "one_hash.lua" then "release_write_one_hash.lua";
 }
 
 /// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
@@ -165,6 +172,64 @@ pub(crate) fn withdraw_intent(lock: &LockName, token: &Token) -> Call {
     RELEASE_READ_WRITE
         .on([lock.key()])
         .arg(format!("i:{token}"))
+}
+
+/// Answers whether we are among the readers. The keys are the read key and the write key.
+pub(crate) fn acquire_read_two_key(keys: [&str; 2], token: &Token, lease_millis: u64) -> Call {
+    ACQUIRE_READ_TWO_KEY
+        .on(keys)
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers whether we are the writer. The keys are the read key and the write key.
+pub(crate) fn acquire_write_two_key(keys: [&str; 2], token: &Token, lease_millis: u64) -> Call {
+    ACQUIRE_WRITE_TWO_KEY
+        .on(keys)
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers whether we were among the readers until now.
+pub(crate) fn release_read_two_key(read_key: &str, token: &Token) -> Call {
+    RELEASE_READ_TWO_KEY.on([read_key]).arg(token.as_str())
+}
+
+/// Answers whether we were the writer until now: the write key is the same as a mutex.
+pub(crate) fn release_write_two_key(write_key: &str, token: &Token) -> Call {
+    RELEASE_MUTEX.on([write_key]).arg(token.as_str())
+}
+
+/// Answers whether we are among the readers. The lengths, in milliseconds, are those of a reader, a writer and the key.
+pub(crate) fn acquire_read_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
+    ACQUIRE_READ_ONE_HASH
+        .on([key])
+        .arg(token.as_str())
+        .arg(&lengths)
+}
+
+/// Answers whether we are the writer. The lengths are those of [`acquire_read_one_hash`].
+pub(crate) fn acquire_write_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
+    ACQUIRE_WRITE_ONE_HASH
+        .on([key])
+        .arg(token.as_str())
+        .arg(&lengths)
+}
+
+/// Answers whether we were among the readers until now. The lengths are those of [`acquire_read_one_hash`].
+pub(crate) fn release_read_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
+    RELEASE_READ_ONE_HASH
+        .on([key])
+        .arg(token.as_str())
+        .arg(&lengths)
+}
+
+/// Answers whether we were the writer until now. The lengths are those of [`acquire_read_one_hash`].
+pub(crate) fn release_write_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
+    RELEASE_WRITE_ONE_HASH
+        .on([key])
+        .arg(token.as_str())
+        .arg(&lengths)
 }
 
 struct Script {

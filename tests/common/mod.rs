@@ -6,16 +6,19 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod article;
 pub mod book;
 pub mod clients;
 pub mod examples;
 pub mod faults;
+pub mod hash_world;
 pub mod market;
 pub mod monitor;
 pub mod probe;
 pub mod proxy;
 pub mod relay;
 pub mod server;
+pub mod sides;
 pub mod state;
 pub mod wait;
 pub mod world;

@@ -1,6 +1,19 @@
 //! Many readers or one writer.
 //!
-//! # How it works
+//! # Which of the three
+//!
+//! | take | when |
+//! |---|---|
+//! | the functions here | always, unless one of the others is needed |
+//! | [`one_hash`] | other programs lock the same key with the scripts of the article's cluster edition |
+//! | [`two_key`] | other programs lock the same keys with the scripts of the article's single-instance edition |
+//!
+//! The two editions of the article *Redis 分布式读写锁* are here for programs that share a lock with its scripts. Programs
+//! that use only our functions get a sound lock from each of the three. But the article's own scripts let one reader
+//! free, shorten or overwrite another's lock, and no function can keep them from it; each edition says what is left of
+//! that. Neither lets a waiting writer keep new readers out, gives fencing tokens or can be renewed.
+//!
+//! # How this one works
 //!
 //! The lock is a hash with one field a holder, named after its token, that says when this hold ends by the server's
 //! clock. So each holder has a lease of its own: one that crashed is in nobody's way when its own lease is over, however
@@ -13,13 +26,15 @@
 //! always a writer. Among themselves neither writers nor readers stand in a queue.
 //!
 //! A hold is of one mode. A reader does not become a writer, nor a writer a reader: with the token of a hold of the other
-//! mode an acquire is [`Error::Invalid`](crate::Error::Invalid), where it would otherwise wait for itself. A token stands for one attempt, not
+//! mode an acquire is [`Error::Invalid`], where it would otherwise wait for itself. A token stands for one attempt, not
 //! for a thread: sent again it is recognised, and a thread that wants in twice takes two tokens, which works for reading.
 //!
 //! An acquire or a release looks at every holder, so that its cost on the server grows with their number, by about a
 //! microsecond each. A renewal costs the same for any number.
 
+pub mod one_hash;
 mod readers;
+pub mod two_key;
 mod writers;
 
 pub use self::{
@@ -28,9 +43,14 @@ pub use self::{
 };
 pub use super::mutex::Grant;
 
-use super::{Recipe, sealed};
+use std::time::Duration;
+
+use redis::ConnectionLike;
+
+use super::{Recipe, sealed, wait::until_granted};
 use crate::{
-    Result,
+    Error, Result,
+    error::Operation,
     name::LockName,
     script::{self, Call},
     token::Token,
@@ -47,7 +67,7 @@ impl ReadHold {
     /// The hold that this token is, or is going to be, on the lock.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
+    /// [`Error::Invalid`] for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
         Ok(Self {
             lock: LockName::new(name)?,
@@ -83,7 +103,7 @@ impl WriteHold {
     /// The hold that this token is, or is going to be, on the lock.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
+    /// [`Error::Invalid`] for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
         Ok(Self {
             lock: LockName::new(name)?,
@@ -106,4 +126,39 @@ impl sealed::Hold for WriteHold {
     fn giving_back(&self) -> Call {
         script::release_write(&self.lock, &self.token)
     }
+}
+
+/// A key that the caller of one of the article's editions names in full.
+fn whole_key(argument: &'static str, key: &str) -> Result<()> {
+    if key.is_empty() || key.len() > 512 {
+        return Err(Error::invalid(argument, "it has to have 1 to 512 bytes"));
+    }
+    Ok(())
+}
+
+/// One attempt at a lock of one of the article's editions, which grant a yes or a no.
+fn once(
+    conn: &mut dyn ConnectionLike,
+    operation: Operation<'_>,
+    token: &Token,
+    attempt: &Call,
+) -> Result<bool> {
+    attempt
+        .send(conn)
+        .map_err(|error| operation.unanswered(Some(token), error))
+}
+
+/// The same attempt until it is granted or the time is over.
+fn repeatedly(
+    conn: &mut dyn ConnectionLike,
+    operation: Operation<'_>,
+    token: &Token,
+    acquire_timeout: Duration,
+    attempt: &Call,
+) -> Result<bool> {
+    until_granted(operation, token, acquire_timeout, || {
+        let granted: bool = attempt.send(conn)?;
+        Ok(granted.then_some(()))
+    })
+    .map(|granted| granted.is_some())
 }

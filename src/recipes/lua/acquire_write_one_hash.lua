@@ -1,0 +1,32 @@
+-- KEYS[1]  the lock, see one_hash.lua
+-- ARGV[1]  our token
+-- ARGV[2]  how long a reader may stay, in milliseconds
+-- ARGV[3]  how long a writer may stay
+-- ARGV[4]  how long the key stays, at least
+-- returns  1 if we are the writer, 0 if somebody else is in
+--
+-- Safe to send twice: our own token is recognised. Never shortens the key's life while somebody is in. A refused attempt
+-- writes nothing.
+local wrong = look()
+if wrong then
+  return wrong
+end
+local ours = 'write:' .. ARGV[1]
+if not holders['write'] then
+  if holders['read'] or readers() then
+    return 0
+  end
+  for field in pairs(holders) do
+    table.insert(over, field) -- of a writer whose `write` somebody has removed
+  end
+elseif holders['write'] ~= holders[ours] then
+  return 0
+end
+
+remove(over)
+redis.call('HSET', KEYS[1], 'write', stamp, ours, stamp)
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+end
+redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+return 1

@@ -1,0 +1,21 @@
+-- KEYS[1]  the read key: a STRING that is there while anybody reads
+-- KEYS[2]  the write key: a STRING, the writer's token, or 1 if it is not ours
+-- ARGV[1]  our token
+-- ARGV[2]  the lease in milliseconds
+-- returns  1 if we are the writer, 0 if somebody else is in
+--
+-- Safe to send twice: our own token is recognised, and its lease never shortened. A refused attempt writes nothing.
+local reader, writer = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+local lease = tonumber(ARGV[2])
+if writer == ARGV[1] then
+  local left = redis.call('PTTL', KEYS[2])
+  if left >= 0 and left < lease then
+    redis.call('PEXPIRE', KEYS[2], lease)
+  end
+elseif reader or writer then
+  return 0
+else
+  redis.call('SET', KEYS[2], ARGV[1], 'PX', lease)
+end
+redis.call('EXISTS', KEYS[2]) -- a write ends the tracking of a key, a read starts it again
+return 1

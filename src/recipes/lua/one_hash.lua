@@ -1,0 +1,61 @@
+-- Stands before the scripts of one_hash.
+--
+-- KEYS[1]  the lock: a HASH with the fields of the article, read and write: when the last reader and the writer came, in
+--          milliseconds since 1970. Beside them we keep read:<token> and write:<token>, when each holder of ours came.
+--          `read:` without a token is the last reader that is not ours and whose `read` one of ours has written over.
+-- ARGV[1]  our token
+-- ARGV[2]  how long a reader may stay, in milliseconds
+-- ARGV[3]  how long a writer may stay
+--
+-- The article's scripts look at read and write alone, so these always say the latest; ours have a fraction, so that no
+-- stamp of the article's is ever equal to one. A stamp that is older than a hold may last counts as absent, and is
+-- removed by the next script that writes. All is looked at before the first write, and whatever is none of these stops
+-- the script.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + time[2] / 1000
+local stamp = string.format('%.3f', now)
+local holders, over = {}, {}
+
+-- Sorts the fields into `holders`, by field, and `over`, a list. Answers an error, or nothing.
+local function look()
+  local stored = redis.call('HGETALL', KEYS[1])
+  for i = 1, #stored, 2 do
+    local field, value = stored[i], stored[i + 1]
+    local reads = field == 'read' or string.find(field, '^read:')
+    if not (reads or field == 'write' or string.find(field, '^write:.')) then
+      return redis.error_reply('WRONGKIND a hash that is no lock of this kind')
+    elseif not (string.find(value, '^%d+%.?%d*$') and tonumber(value) < 9007199254740992) then
+      return redis.error_reply('WRONGKIND a stamp that is no time in milliseconds')
+    elseif now - tonumber(value) > tonumber(reads and ARGV[2] or ARGV[3]) then
+      table.insert(over, field)
+    else
+      holders[field] = value
+    end
+  end
+end
+
+-- Of two stamps, either of which may be missing, the later.
+local function later(a, b)
+  if a and b then
+    return tonumber(a) > tonumber(b) and a or b
+  end
+  return a or b
+end
+
+-- The latest stamp of the readers with a field of their own, and whether one of them is this stamp.
+local function readers(sought)
+  local last, found
+  for field, value in pairs(holders) do
+    if string.find(field, '^read:') then
+      last = later(last, value)
+      found = found or value == sought
+    end
+  end
+  return last, found
+end
+
+local function remove(fields)
+  for _, field in ipairs(fields) do
+    redis.call('HDEL', KEYS[1], field)
+  end
+end
