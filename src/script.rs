@@ -11,7 +11,7 @@ use crate::{
     error::makes_no_sense,
     exchange::close_if_reset,
     name::LockName,
-    token::{Owner, Token},
+    token::{FencingToken, Owner, Token},
 };
 
 /// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.
@@ -282,6 +282,21 @@ impl Call {
         match self.send(conn)? {
             Value::Int(1) => Ok(true),
             Value::Int(0) => Ok(false),
+            _ => Err(makes_no_sense()),
+        }
+    }
+
+    /// Sends it and takes a fencing token, or nil where none is granted. Any other answer is none that the script gives.
+    pub(crate) fn grants(
+        &self,
+        conn: &mut dyn ConnectionLike,
+    ) -> RedisResult<Option<FencingToken>> {
+        match self.send(conn)? {
+            Value::Nil => Ok(None),
+            Value::BulkString(digits) => String::from_utf8_lossy(&digits)
+                .parse()
+                .map(|number| Some(FencingToken::new(number)))
+                .map_err(|_| makes_no_sense()),
             _ => Err(makes_no_sense()),
         }
     }

@@ -345,8 +345,8 @@ fn attempt(
     token: &Token,
     end: CheckedEnd,
 ) -> RedisResult<Option<Grant>> {
-    let number: Option<u64> = script::acquire_mutex(lock, token, end).send(conn)?;
-    Ok(number.map(|number| Grant::new(FencingToken::new(number))))
+    let granted = script::acquire_mutex(lock, token, end).grants(conn)?;
+    Ok(granted.map(Grant::new))
 }
 
 /// A hold on a lock of this kind, or of [`simple`](super::simple): the key and the value are the same.

@@ -144,7 +144,7 @@ fn once(
     attempt: &Call,
 ) -> Result<bool> {
     attempt
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(Some(token), error))
 }
 
@@ -157,7 +157,7 @@ fn repeatedly(
     attempt: &Call,
 ) -> Result<bool> {
     until_granted(operation, token, acquire_timeout, || {
-        let granted: bool = attempt.send(conn)?;
+        let granted = attempt.asks(conn)?;
         Ok(granted.then_some(()))
     })
     .map(|granted| granted.is_some())

@@ -303,7 +303,7 @@ pub fn release_read<C: ConnectionLike>(
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::release_read", key);
     script::release_read_one_hash(key, token, leases.checked()?)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -337,6 +337,6 @@ pub fn release_write<C: ConnectionLike>(
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::release_write", key);
     script::release_write_one_hash(key, token, leases.checked()?)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }

@@ -159,7 +159,7 @@ pub fn renew_read<C: ConnectionLike>(
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_read", name);
     script::renew_read(&lock, token, millis)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -194,7 +194,7 @@ pub fn release_read<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) 
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_read", name);
     script::release_read(&lock, token)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -204,6 +204,6 @@ fn attempt(
     token: &Token,
     lease_millis: u64,
 ) -> RedisResult<Option<()>> {
-    let granted: bool = script::acquire_read(lock, token, lease_millis).send(conn)?;
+    let granted = script::acquire_read(lock, token, lease_millis).asks(conn)?;
     Ok(granted.then_some(()))
 }

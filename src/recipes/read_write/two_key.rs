@@ -274,7 +274,7 @@ pub fn acquire_write<C: ConnectionLike>(
 pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_read", &keys.read);
     script::release_read_two_key(&keys.read, token)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -300,7 +300,7 @@ pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token)
 pub fn release_write<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_write", &keys.write);
     script::release_write_two_key(&keys.write, own(token)?)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 

@@ -6,13 +6,8 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::Grant;
 use crate::{
-    Error, Result,
-    error::Operation,
-    name::LockName,
-    recipes::wait::until_granted,
-    script,
-    time::lease_millis,
-    token::{FencingToken, Token},
+    Error, Result, error::Operation, name::LockName, recipes::wait::until_granted, script,
+    time::lease_millis, token::Token,
 };
 
 /// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is refused.
@@ -178,7 +173,7 @@ pub fn renew_write<C: ConnectionLike>(
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_write", name);
     script::renew_write(&lock, token, millis)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -213,7 +208,7 @@ pub fn release_write<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token)
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_write", name);
     script::release_write(&lock, token)
-        .send(conn)
+        .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
 
@@ -224,8 +219,8 @@ fn attempt(
     lease_millis: u64,
     waits: bool,
 ) -> RedisResult<Option<Grant>> {
-    let number: Option<u64> = script::acquire_write(lock, token, lease_millis, waits).send(conn)?;
-    Ok(number.map(|number| Grant::new(FencingToken::new(number))))
+    let granted = script::acquire_write(lock, token, lease_millis, waits).grants(conn)?;
+    Ok(granted.map(Grant::new))
 }
 
 /// Whether it stops waiting on a connection that still answers. After an unknown outcome it may not, and asking again
