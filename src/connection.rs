@@ -19,6 +19,7 @@ use crate::{
     Error, Result,
     time::{self, Deadline},
 };
+pub(crate) use manager::{Beside, same_failure};
 use manager::{Manager, Shared};
 use permits::{Permit, Permits};
 pub use settings::PoolBuilder;
@@ -212,6 +213,11 @@ impl Pool {
             thread::sleep(deadline.remaining().min(LOOK));
         }
         Err(self.shared.no_answer())
+    }
+
+    /// Opens connections like the pool's beside it: they are never lent to anybody and do not count.
+    pub(crate) fn beside(&self) -> Beside {
+        Beside(Arc::clone(&self.shared))
     }
 
     fn all_are_lent(&self) -> Error {

@@ -38,7 +38,8 @@ pub(crate) fn exchange(
     Ok(replies)
 }
 
-fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
+/// The next reply; pushes that come in between are skipped.
+pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
     loop {
         match conn.recv_response()? {
             Value::Push { .. } => {}

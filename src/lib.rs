@@ -13,6 +13,7 @@
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`] |
 //! | know what went wrong | [`Error`] |
+//! | keep a lease alive for as long as the work takes | [`Watchdog`] |
 //! | read how a lock works on the server | [`recipes`] |
 //!
 //! # A job that must not run twice
@@ -37,6 +38,7 @@
 mod connection;
 mod error;
 mod exchange;
+mod lease;
 pub mod market;
 mod name;
 pub mod recipes;
@@ -47,6 +49,7 @@ mod transaction;
 
 pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, Result};
+pub use lease::{Keep, LostReason, LostSignal, Renewal, RenewalState, Watchdog};
 pub use market::{
     Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,

@@ -319,6 +319,11 @@ impl Call {
         self.command("EVAL", self.script.source)
     }
 
+    /// The same for two calls exactly if they are of the same script.
+    pub(crate) fn script(&self) -> &'static str {
+        &self.script.sha1
+    }
+
     fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys).arg(&self.words);

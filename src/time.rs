@@ -31,6 +31,19 @@ impl Deadline {
             .map_or(Duration::MAX, |end| end.saturating_duration_since(now()))
     }
 
+    /// When it is; `None` for never.
+    pub(crate) fn moment(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// The earlier of the two.
+    pub(crate) fn or_sooner(self, moment: Option<Instant>) -> Self {
+        Self(match (self.0, moment) {
+            (Some(end), Some(moment)) => Some(end.min(moment)),
+            (end, moment) => end.or(moment),
+        })
+    }
+
     /// What is left, but no more than a limit and no less than the millisecond that a socket's time-out needs.
     pub(crate) fn remaining_up_to(self, limit: Duration) -> Duration {
         self.remaining().min(limit).max(Duration::from_millis(1))
@@ -45,6 +58,8 @@ impl Deadline {
 /// do not march in step.
 #[derive(Debug)]
 pub(crate) struct Backoff {
+    first: Duration,
+    last: Duration,
     longest: Duration,
     random: u64,
 }
@@ -54,11 +69,23 @@ impl Backoff {
     const LAST: Duration = Duration::from_millis(10);
 
     pub(crate) fn new() -> Self {
+        Self::between(Self::FIRST, Self::LAST)
+    }
+
+    /// With other pauses: `first` at first, doubled up to `last`.
+    pub(crate) fn between(first: Duration, last: Duration) -> Self {
         let (high, low) = Uuid::new_v4().as_u64_pair();
         Self {
-            longest: Self::FIRST,
+            first,
+            last,
+            longest: first,
             random: high ^ low | 1,
         }
+    }
+
+    /// The next pause is as short as the first again.
+    pub(crate) fn start_again(&mut self) {
+        self.longest = self.first;
     }
 
     /// Sleeps for the next pause, never past the deadline. False, at once, if the deadline has passed.
@@ -71,9 +98,9 @@ impl Backoff {
         true
     }
 
-    fn next_pause(&mut self, remaining: Duration) -> Duration {
+    pub(crate) fn next_pause(&mut self, remaining: Duration) -> Duration {
         let longest = self.longest;
-        self.longest = longest.saturating_mul(2).min(Self::LAST);
+        self.longest = longest.saturating_mul(2).min(self.last);
         // Marsaglia's xorshift: spread, not secrecy.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -94,9 +121,12 @@ pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u6
             "it has to be between 1 ms and 24 h",
         ));
     }
-    let millis = lease.as_nanos().div_ceil(1_000_000);
-    u64::try_from(millis)
-        .map_err(|_| Error::invalid(argument, "it has to be between 1 ms and 24 h"))
+    Ok(whole_millis(lease))
+}
+
+/// In milliseconds, rounded up.
+pub(crate) fn whole_millis(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// A moment as milliseconds since 1970, rounded up. `None` before 1970 and after the year 9999.

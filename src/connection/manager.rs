@@ -119,23 +119,14 @@ impl Shared {
 
     /// Why an attempt to connect failed, if one has since then.
     pub(super) fn failure_since(&self, moment: Instant) -> Option<Error> {
-        match &*self.failure.lock() {
-            Some((at, Error::Pool { reason, source })) if *at >= moment => Some(Error::Pool {
-                reason: reason.clone(),
-                source: source.clone(),
-            }),
-            Some((at, Error::TooOld { found })) if *at >= moment => Some(Error::TooOld {
-                found: found.clone(),
-            }),
-            _ => None,
-        }
+        let failure = self.failure.lock();
+        let (at, error) = failure.as_ref()?;
+        (*at >= moment).then(|| same_failure(error))
     }
 
     fn open(&self) -> Result<Held> {
         let asked = time::now();
-        let connection = self.opener.open()?;
-        set_timeouts(&connection, self.io_timeout)
-            .map_err(|error| self.opener.failure(self.io_timeout, error))?;
+        let connection = self.connect()?;
         Ok(Held {
             connection,
             proven: asked,
@@ -143,6 +134,13 @@ impl Shared {
             returned: asked,
             broken: false,
         })
+    }
+
+    fn connect(&self) -> Result<Connection> {
+        let connection = self.opener.open()?;
+        set_timeouts(&connection, self.io_timeout)
+            .map_err(|error| self.opener.failure(self.io_timeout, error))?;
+        Ok(connection)
     }
 
     /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
@@ -190,5 +188,42 @@ fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
         Ok(_) => Err((ErrorKind::UnexpectedReturnType, "not an answer to PING").into()),
         Err(error) if is_forbidden(&error) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Opens connections like those of a pool, beside it.
+#[derive(Clone)]
+pub(crate) struct Beside(pub(super) Arc<Shared>);
+
+impl Beside {
+    pub(crate) fn open(&self) -> Result<Connection> {
+        self.0.connect()
+    }
+
+    /// How long a write, or the wait for a reply, may take.
+    pub(crate) fn io_timeout(&self) -> Duration {
+        self.0.io_timeout
+    }
+
+    /// How long one attempt to connect may take.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.0.opener.connect_timeout
+    }
+}
+
+/// Why no connection could be opened, once more for somebody else who waited.
+pub(crate) fn same_failure(error: &Error) -> Error {
+    match error {
+        Error::TooOld { found } => Error::TooOld {
+            found: found.clone(),
+        },
+        Error::Pool { reason, source } => Error::Pool {
+            reason: reason.clone(),
+            source: source.clone(),
+        },
+        other => Error::Pool {
+            reason: other.to_string(),
+            source: None,
+        },
     }
 }

@@ -14,7 +14,7 @@ const OLDEST_REDIS: (u32, u32) = (6, 2);
 /// Opens connections to one server.
 pub(super) struct Opener {
     client: Client,
-    connect_timeout: Duration,
+    pub(super) connect_timeout: Duration,
 }
 
 impl Opener {

@@ -12,6 +12,7 @@ pub mod clients;
 pub mod examples;
 pub mod faults;
 pub mod hash_world;
+pub mod hold;
 pub mod market;
 pub mod monitor;
 pub mod probe;

@@ -1,0 +1,303 @@
+//! The watchdog's two threads, and what its handles ask of them.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{
+    kept::{Callback, Kept, Registered},
+    link::{Failure, Link, Replies},
+    renewal::{LostReason, RenewalState},
+    schedule::{Id, Schedule, Turn},
+    terms::{Terms, Verdict},
+};
+use crate::{
+    Error, Result,
+    connection::Beside,
+    script::Call,
+    time::{self, Backoff, Deadline, whole_millis},
+};
+
+/// Renews everything, however many there are.
+const RENEWING: &str = "leasehold-watchdog";
+/// Calls those who want to be called: started by the first of them.
+const CALLING: &str = "leasehold-signals";
+/// Between attempts to reach the server.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(250);
+
+/// What the threads and all handles share.
+pub(super) struct Keeper {
+    state: Mutex<State>,
+    /// For the renewing thread: there is something new to do.
+    wake: Condvar,
+    /// For those who stop a renewal: a batch has come back.
+    landed: Condvar,
+    /// For the calling thread: there is somebody to call, or another end to wait for.
+    call: Condvar,
+    /// For whoever drops the watchdog: a thread has ended.
+    ended: Condvar,
+    beside: Beside,
+}
+
+#[derive(Default)]
+struct State {
+    schedule: Schedule<Arc<Kept>>,
+    calls: VecDeque<(Callback, LostReason)>,
+    closing: bool,
+    renewing: Option<JoinHandle<()>>,
+    calling: Option<JoinHandle<()>>,
+    /// Threads that run.
+    running: usize,
+}
+
+impl Keeper {
+    /// Starts the renewing thread. It connects when there is something to renew.
+    pub(super) fn start(beside: Beside) -> Result<Arc<Self>> {
+        let keeper = Arc::new(Self {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            landed: Condvar::new(),
+            call: Condvar::new(),
+            ended: Condvar::new(),
+            beside,
+        });
+        let mut state = keeper.state.lock();
+        state.renewing = Some(keeper.spawn(&mut state, RENEWING, Self::renew_all)?);
+        drop(state);
+        Ok(keeper)
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        state: &mut State,
+        name: &str,
+        run: fn(&Self),
+    ) -> Result<JoinHandle<()>> {
+        let keeper = Arc::clone(self);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                run(&keeper);
+                keeper.state.lock().running -= 1;
+                keeper.ended.notify_all();
+            })
+            .map_err(|source| Error::Thread { source })?;
+        state.running += 1;
+        Ok(thread)
+    }
+
+    pub(super) fn keep(&self, kept: Arc<Kept>, terms: Terms) -> Id {
+        let id = self.state.lock().schedule.keep(kept, terms, time::now());
+        self.wake.notify_one();
+        id
+    }
+
+    /// How many leases are being kept.
+    pub(super) fn leases(&self) -> usize {
+        self.state.lock().schedule.len()
+    }
+
+    /// How long the first answer is waited for: connecting anew and one exchange.
+    pub(super) fn patience(&self) -> Duration {
+        self.beside.connect_timeout() + self.beside.io_timeout()
+    }
+
+    /// After this nothing is sent for the lease any more.
+    pub(super) fn stop(&self, id: Id, kept: &Kept) -> RenewalState {
+        // What is not to be called any more may own anything, and is dropped when nothing is locked.
+        let _silenced = kept.silence();
+        // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
+        let deadline = Deadline::after(self.beside.io_timeout() * 2);
+        let mut state = self.state.lock();
+        state.schedule.stop(id);
+        while state.schedule.is_out(id) {
+            let Some(moment) = deadline.moment() else {
+                break;
+            };
+            if self.landed.wait_until(&mut state, moment).timed_out() {
+                break;
+            }
+        }
+        drop(state);
+        kept.stop()
+    }
+
+    pub(super) fn notify(self: &Arc<Self>, id: Id, kept: &Kept, callback: Callback) -> Result<()> {
+        let mut state = self.state.lock();
+        let closing = state.closing;
+        if state.calling.is_none() && !closing {
+            state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);
+        }
+        match kept.register(callback) {
+            // Not under the lock: what it owns may want it.
+            Registered::Never(callback) => {
+                drop(state);
+                drop(callback);
+            }
+            Registered::CallNow(callback, reason) if closing => {
+                drop(state);
+                call(callback, reason);
+            }
+            Registered::Stored if closing => {
+                drop(state);
+                for callback in kept.silence() {
+                    call(callback, LostReason::Unwatched);
+                }
+            }
+            Registered::CallNow(callback, reason) => state.calls.push_back((callback, reason)),
+            Registered::Stored => state.schedule.set_alarm(id),
+        }
+        self.call.notify_one();
+        Ok(())
+    }
+
+    /// Ends both threads, waiting for them no longer than one I/O time-out. What is lost by then is told first.
+    pub(super) fn close(&self) {
+        let deadline = Deadline::after(self.beside.io_timeout());
+        let mut state = self.state.lock();
+        state.closing = true;
+        let mut calls = Vec::new();
+        for kept in state.schedule.all() {
+            let reason = kept.lost().unwrap_or(LostReason::Unwatched);
+            let callbacks = kept.unwatch();
+            calls.extend(callbacks.into_iter().map(|callback| (callback, reason)));
+        }
+        state.calls.extend(calls);
+        self.wake.notify_all();
+        self.call.notify_all();
+
+        let threads = [state.renewing.take(), state.calling.take()];
+        let mine = |thread: &&JoinHandle<()>| thread.thread().id() == thread::current().id();
+        // A callback may drop the watchdog: its own thread cannot wait for itself.
+        let own = threads.iter().flatten().filter(mine).count();
+        while state.running > own {
+            let Some(moment) = deadline.moment() else {
+                break;
+            };
+            if self.ended.wait_until(&mut state, moment).timed_out() {
+                return;
+            }
+        }
+        drop(state);
+        for thread in threads.into_iter().flatten() {
+            if !mine(&&thread) {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// The renewing thread.
+    fn renew_all(&self) {
+        let mut link = Link::new(self.beside.clone());
+        let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
+        let mut state = self.state.lock();
+        while !state.closing {
+            match state.schedule.due_at() {
+                None => self.wake.wait(&mut state),
+                Some(due) if due > time::now() => {
+                    self.wake.wait_until(&mut state, due);
+                }
+                // To connect takes time in which a lease may be stopped: nothing may be on its way then.
+                Some(_) if !link.is_open() => {
+                    let opened = MutexGuard::unlocked(&mut state, || link.open());
+                    if let Err(failure) = opened {
+                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
+                    }
+                }
+                Some(_) if self.renew_batch(&mut state, &mut link) => pauses.start_again(),
+                Some(_) => {
+                    let until = time::now() + pauses.next_pause(Duration::MAX);
+                    state.schedule.pause(until);
+                }
+            }
+        }
+    }
+
+    /// False: the connection broke.
+    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut Link) -> bool {
+        let batch = state.schedule.take(time::now());
+        self.lose_all(state, batch.over);
+        let Some(shortest) = batch.turns.iter().map(|turn| turn.lease).min() else {
+            return true;
+        };
+        let Replies { replies, broken } = MutexGuard::unlocked(state, || {
+            let calls: Vec<Call> = batch.turns.iter().map(renewal).collect();
+            link.renew(&calls, shortest)
+        });
+        let now = time::now();
+        for (turn, (answer, failure)) in batch.turns.into_iter().zip(replies) {
+            match state.schedule.answered(turn.id, answer, now) {
+                Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
+                    // Somebody has seen the clock end it before this answer came.
+                    state.schedule.stop(turn.id);
+                    self.lose_all(state, [(turn.what, LostReason::Ended)]);
+                }
+                Some(Verdict::Lost(reason)) => self.lose_all(state, [(turn.what, reason)]),
+                Some(Verdict::Doubtful) => failure.iter().for_each(|why| turn.what.doubt(why)),
+                Some(Verdict::Held(_)) | None => {}
+            }
+        }
+        self.landed.notify_all();
+        !broken
+    }
+
+    fn unreachable(&self, state: &mut State, failure: &Arc<Failure>, pause: Duration) {
+        let now = time::now();
+        let (over, doubtful) = state.schedule.unreachable(now + pause, now);
+        self.lose_all(state, over);
+        for kept in doubtful {
+            kept.doubt(failure);
+        }
+    }
+
+    fn lose_all(&self, state: &mut State, lost: impl IntoIterator<Item = (Arc<Kept>, LostReason)>) {
+        for (kept, reason) in lost {
+            if let Some((callbacks, reason)) = kept.lose(reason) {
+                let calls = callbacks.into_iter().map(|callback| (callback, reason));
+                state.calls.extend(calls);
+                self.call.notify_one();
+            }
+        }
+    }
+
+    /// The calling thread.
+    fn call_all(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((callback, reason)) = state.calls.pop_front() {
+                MutexGuard::unlocked(&mut state, || call(callback, reason));
+                continue;
+            }
+            if state.closing {
+                return;
+            }
+            let over = state.schedule.ring(time::now());
+            if !over.is_empty() {
+                self.lose_all(&mut state, over);
+                continue;
+            }
+            match state.schedule.next_alarm() {
+                Some(end) => {
+                    self.call.wait_until(&mut state, end);
+                }
+                None => self.call.wait(&mut state),
+            }
+        }
+    }
+}
+
+fn renewal(turn: &Turn<Arc<Kept>>) -> Call {
+    turn.what.hold().renewal(whole_millis(turn.lease))
+}
+
+/// A panic in it is nobody's business here.
+fn call(callback: Callback, reason: LostReason) {
+    let _ = catch_unwind(AssertUnwindSafe(|| callback(reason)));
+}

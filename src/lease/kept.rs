@@ -1,0 +1,301 @@
+//! What the handle of a renewal, its signals and the watchdog's thread share of one lease.
+
+use std::{
+    fmt, mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{
+    link::Failure,
+    renewal::{LostReason, RenewalState},
+};
+use crate::{
+    Error,
+    error::Operation,
+    recipes::Recipe,
+    time::{self, Deadline},
+};
+
+/// What is called when a lease is lost.
+pub(super) type Callback = Box<dyn FnOnce(LostReason) + Send>;
+
+/// One lease. Whoever looks at it when our clock has reached its end makes it lost, for everybody and for good.
+pub(super) struct Kept<H: ?Sized = dyn Recipe> {
+    standing: Mutex<Standing>,
+    changed: Condvar,
+    cap: Option<Instant>,
+    hold: H,
+}
+
+struct Standing {
+    phase: Phase,
+    /// `None` until the first answer.
+    end: Option<Instant>,
+    /// Why the last attempt failed.
+    failure: Option<Arc<Failure>>,
+    /// Nobody renews it any more.
+    unwatched: bool,
+    callbacks: Vec<Callback>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Live,
+    Lost(LostReason),
+    Stopped,
+}
+
+/// What has become of a callback.
+pub(super) enum Registered {
+    Stored,
+    /// The lease is lost already.
+    CallNow(Callback, LostReason),
+    /// The renewal was stopped: it will never be called.
+    Never(Callback),
+}
+
+impl<H> Kept<H> {
+    pub(super) fn new(hold: H, end: Option<Instant>, cap: Option<Instant>) -> Self {
+        Self {
+            standing: Mutex::new(Standing {
+                phase: Phase::Live,
+                end,
+                failure: None,
+                unwatched: false,
+                callbacks: Vec::new(),
+            }),
+            changed: Condvar::new(),
+            cap,
+            hold,
+        }
+    }
+}
+
+impl Kept {
+    pub(super) fn hold(&self) -> &dyn Recipe {
+        &self.hold
+    }
+
+    /// The name of the lock.
+    pub(super) fn lock_name(&self) -> &str {
+        self.hold.lock().text()
+    }
+
+    /// Its standing, which the clock may just have ended.
+    fn look(&self) -> MutexGuard<'_, Standing> {
+        let mut standing = self.standing.lock();
+        if standing.phase == Phase::Live && standing.end.is_some_and(|end| end <= time::now()) {
+            standing.phase = Phase::Lost(if standing.unwatched {
+                LostReason::Unwatched
+            } else {
+                LostReason::at_the_end(standing.end, self.cap)
+            });
+        }
+        standing
+    }
+
+    pub(super) fn state(&self) -> RenewalState {
+        self.look().state()
+    }
+
+    /// What is left of it by our clock.
+    pub(super) fn remaining(&self) -> Duration {
+        let standing = self.look();
+        match (standing.phase, standing.end) {
+            (Phase::Live, Some(end)) => end.saturating_duration_since(time::now()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(super) fn lost(&self) -> Option<LostReason> {
+        match self.look().phase {
+            Phase::Lost(reason) => Some(reason),
+            Phase::Live | Phase::Stopped => None,
+        }
+    }
+
+    /// Whether there has been an answer from which to count.
+    pub(super) fn has_an_end(&self) -> bool {
+        self.look().end.is_some()
+    }
+
+    /// Why the last attempt failed.
+    pub(super) fn failure(&self, operation: Operation<'_>) -> Option<Error> {
+        let failure = self.look().failure.clone()?;
+        Some(failure.error(operation))
+    }
+
+    /// The server has renewed it. False: it is not ours to renew any more.
+    pub(super) fn renewed(&self, end: Instant) -> bool {
+        let mut standing = self.standing.lock();
+        if standing.phase != Phase::Live {
+            return false;
+        }
+        standing.end = Some(end);
+        standing.failure = None;
+        drop(standing);
+        self.changed.notify_all();
+        true
+    }
+
+    /// An attempt has failed, which proves nothing.
+    pub(super) fn doubt(&self, failure: &Arc<Failure>) {
+        self.standing.lock().failure = Some(Arc::clone(failure));
+        self.changed.notify_all();
+    }
+
+    /// It is lost, for this reason unless there was one before. Returns whom to call.
+    pub(super) fn lose(&self, reason: LostReason) -> Option<(Vec<Callback>, LostReason)> {
+        let mut standing = self.standing.lock();
+        if standing.phase == Phase::Live {
+            standing.phase = Phase::Lost(reason);
+        }
+        let callbacks = mem::take(&mut standing.callbacks);
+        let phase = standing.phase;
+        drop(standing);
+        self.changed.notify_all();
+        match phase {
+            Phase::Lost(reason) => Some((callbacks, reason)),
+            Phase::Live | Phase::Stopped => None,
+        }
+    }
+
+    /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call instead.
+    pub(super) fn unwatch(&self) -> Vec<Callback> {
+        let mut standing = self.standing.lock();
+        standing.unwatched = true;
+        mem::take(&mut standing.callbacks)
+    }
+
+    /// From now on nobody is called.
+    pub(super) fn silence(&self) -> Vec<Callback> {
+        mem::take(&mut self.standing.lock().callbacks)
+    }
+
+    /// The end of its renewal. Returns how it stood.
+    pub(super) fn stop(&self) -> RenewalState {
+        let mut standing = self.look();
+        let state = standing.state();
+        if standing.phase == Phase::Live {
+            standing.phase = Phase::Stopped;
+        }
+        drop(standing);
+        self.changed.notify_all();
+        state
+    }
+
+    pub(super) fn register(&self, callback: Callback) -> Registered {
+        let mut standing = self.look();
+        match standing.phase {
+            Phase::Live => {
+                standing.callbacks.push(callback);
+                Registered::Stored
+            }
+            Phase::Lost(reason) => Registered::CallNow(callback, reason),
+            Phase::Stopped => Registered::Never(callback),
+        }
+    }
+
+    /// Waits for the first answer: an end, a loss or a refusal. Not past the deadline.
+    pub(super) fn wait_for_first_answer(&self, deadline: Deadline) {
+        let mut standing = self.look();
+        while standing.phase == Phase::Live
+            && standing.end.is_none()
+            && !standing
+                .failure
+                .as_ref()
+                .is_some_and(|failure| failure.is_refusal())
+        {
+            if self.wait(&mut standing, deadline) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until it is lost or not renewed any more, or the deadline has passed. True: it is lost.
+    pub(super) fn wait_until_lost(&self, deadline: Deadline) -> bool {
+        loop {
+            let mut standing = self.look();
+            match standing.phase {
+                Phase::Lost(_) => return true,
+                Phase::Stopped => return false,
+                Phase::Live if deadline.has_passed() => return false,
+                Phase::Live => {
+                    let end = standing.end;
+                    self.wait(&mut standing, deadline.or_sooner(end));
+                }
+            }
+        }
+    }
+
+    /// True: the deadline has passed.
+    fn wait(&self, standing: &mut MutexGuard<'_, Standing>, deadline: Deadline) -> bool {
+        if let Some(moment) = deadline.moment() {
+            return self.changed.wait_until(standing, moment).timed_out();
+        }
+        self.changed.wait(standing);
+        false
+    }
+}
+
+impl Standing {
+    fn state(&self) -> RenewalState {
+        match self.phase {
+            Phase::Lost(reason) => RenewalState::Lost(reason),
+            Phase::Live if self.end.is_some() && self.failure.is_none() && !self.unwatched => {
+                RenewalState::Held
+            }
+            Phase::Live | Phase::Stopped => RenewalState::Unknown,
+        }
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept")
+            .field("hold", &&self.hold)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Token, recipes::mutex::Hold};
+
+    fn kept(end: Instant) -> Arc<Kept> {
+        let hold = Hold::new("a", &Token::random()).unwrap();
+        Arc::new(Kept::new(hold, Some(end), None))
+    }
+
+    #[test]
+    fn what_somebody_saw_lost_is_never_held_again() {
+        let now = time::now();
+        let lease = kept(now);
+        assert_eq!(lease.lost(), Some(LostReason::Ended));
+        assert!(!lease.renewed(now + Duration::from_secs(60)));
+        assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+        assert!(lease.remaining().is_zero());
+    }
+
+    #[test]
+    fn the_first_reason_stays() {
+        let lease = kept(time::now() + Duration::from_secs(60));
+        lease.lose(LostReason::TakenAway);
+        lease.lose(LostReason::Ended);
+        assert_eq!(lease.lost(), Some(LostReason::TakenAway));
+        assert_eq!(lease.stop(), RenewalState::Lost(LostReason::TakenAway));
+    }
+
+    #[test]
+    fn a_token_is_not_printed() {
+        let token: Token = "secret".parse().unwrap();
+        let hold = Hold::new("a", &token).unwrap();
+        let lease: Arc<Kept> = Arc::new(Kept::new(hold, None, None));
+        assert!(!format!("{lease:?}").contains("secret"));
+    }
+}

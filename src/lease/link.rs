@@ -1,0 +1,202 @@
+//! The watchdog's connection: one batch of renewals, one round trip.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+
+use super::terms::Answer;
+use crate::{
+    Error,
+    connection::{Beside, same_failure},
+    error::{Operation, is_wrong_type},
+    exchange::next_reply,
+    script::{Call, is_unknown_script},
+    time::{self, Deadline},
+};
+
+/// A connection that has answered before is taken for dead after a third of the shortest lease, but not sooner.
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
+
+/// A connection that is opened anew whenever it has failed.
+pub(super) struct Link {
+    beside: Beside,
+    connection: Option<Connection>,
+    /// It has answered a batch.
+    proven: bool,
+    /// The server may not know our scripts: each is sent whole once in the next batch.
+    teach: bool,
+}
+
+/// What a batch has come to.
+pub(super) struct Replies {
+    /// One for each call.
+    pub(super) replies: Vec<Reply>,
+    /// The connection broke, or was silent for too long, and is closed.
+    pub(super) broken: bool,
+}
+
+/// What a renewal has come to, and why, where it failed.
+pub(super) type Reply = (Answer, Option<Arc<Failure>>);
+
+/// Why a renewal got no answer, or not the one it wanted.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// There was no connection to send it on.
+    Unsent(Error),
+    Sent(RedisError),
+}
+
+impl Failure {
+    fn sent(error: RedisError) -> Arc<Self> {
+        Arc::new(Self::Sent(error))
+    }
+
+    /// The server has refused, so that another attempt soon makes little sense.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Unsent(Error::Pool { source, .. }) => {
+                source.as_ref().is_some_and(|error| !error.is_io_error())
+            }
+            Self::Unsent(_) => true,
+            Self::Sent(error) => !error.is_io_error(),
+        }
+    }
+
+    pub(super) fn error(&self, operation: Operation<'_>) -> Error {
+        match self {
+            Self::Unsent(error) => same_failure(error),
+            Self::Sent(error) => operation.unanswered(None, error.clone()),
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(beside: Beside) -> Self {
+        Self {
+            beside,
+            connection: None,
+            proven: false,
+            teach: false,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    pub(super) fn open(&mut self) -> Result<(), Arc<Failure>> {
+        let opened = match caught(|| self.beside.open()) {
+            Ok(opened) => opened.map_err(|error| Arc::new(Failure::Unsent(error)))?,
+            Err(panicked) => return Err(Failure::sent(panicked)),
+        };
+        self.connection = Some(opened);
+        self.proven = false;
+        self.teach = true;
+        Ok(())
+    }
+
+    /// Sends the calls in one round trip. Takes no longer than one I/O time-out, and less where a lease is short.
+    pub(super) fn renew(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
+        let teaching = std::mem::take(&mut self.teach);
+        let packed = packed(calls, teaching);
+        let mut limit = self.beside.io_timeout();
+        if self.proven {
+            limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
+        }
+
+        // The lease's clock starts before the first byte is sent.
+        let sent = time::now();
+        let mut values = Vec::with_capacity(calls.len());
+        let conversation = match &mut self.connection {
+            Some(connection) => {
+                caught(|| converse(connection, &packed, limit, calls.len(), &mut values))
+                    .and_then(|conversation| conversation)
+            }
+            None => Err((ErrorKind::Io, "no connection").into()),
+        };
+        let mut replies: Vec<Reply> = values
+            .into_iter()
+            .map(|value| self.understood(value, sent, teaching))
+            .collect();
+        self.proven = conversation.is_ok();
+        if let Err(error) = conversation {
+            self.connection = None;
+            let failure = Failure::sent(error);
+            replies.resize_with(calls.len(), || {
+                (Answer::Unanswered, Some(Arc::clone(&failure)))
+            });
+        }
+        Replies {
+            replies,
+            broken: self.connection.is_none(),
+        }
+    }
+
+    fn understood(&mut self, value: Value, sent: Instant, taught: bool) -> Reply {
+        let refusal: RedisError = match value {
+            Value::Int(1) => return (Answer::Ours(sent), None),
+            Value::Int(0) => return (Answer::NotOurs, None),
+            Value::ServerError(error) => error.into(),
+            _ => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
+        };
+        if is_unknown_script(&refusal) && !taught {
+            self.teach = true;
+            return (Answer::Forgotten, None);
+        }
+        if is_wrong_type(&refusal) {
+            return (Answer::NotOurs, None);
+        }
+        if refusal.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
+            // A replica by now: the address may lead to the new master.
+            self.connection = None;
+        }
+        (Answer::Refused, Some(Failure::sent(refusal)))
+    }
+}
+
+/// The batch; each script is sent whole the first time, where the server may not know it.
+fn packed(calls: &[Call], teaching: bool) -> Vec<u8> {
+    let (mut packed, mut taught) = (Vec::new(), Vec::new());
+    for call in calls {
+        let command = if teaching && !taught.contains(&call.script()) {
+            taught.push(call.script());
+            call.whole()
+        } else {
+            call.by_hash()
+        };
+        packed.extend(command.get_packed_command());
+    }
+    packed
+}
+
+/// Sends and reads with one deadline for everything. After an error the connection must not be used again.
+fn converse(
+    connection: &mut Connection,
+    packed: &[u8],
+    limit: Duration,
+    replies: usize,
+    values: &mut Vec<Value>,
+) -> RedisResult<()> {
+    let deadline = Deadline::after(limit);
+    connection.set_write_timeout(Some(limit))?;
+    connection.send_packed_command(packed)?;
+    while values.len() < replies {
+        let remaining = deadline.remaining();
+        if remaining.is_zero() {
+            return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        }
+        connection.set_read_timeout(Some(remaining))?;
+        values.push(next_reply(connection)?);
+    }
+    Ok(())
+}
+
+/// A panic of redis-rs is one more failure of the connection, not the end of all renewing.
+fn caught<T>(run: impl FnOnce() -> T) -> RedisResult<T> {
+    catch_unwind(AssertUnwindSafe(run))
+        .map_err(|_| (ErrorKind::Io, "the client library panicked").into())
+}

@@ -1,0 +1,226 @@
+//! When which lease is renewed, as a plain value: no lock, no clock, no I/O. Events in, actions out.
+//!
+//! A lease is renewed at a third of its length. When one is due, the batch that carries it takes others along that are
+//! in the second half of their third: leases that began at different moments come to share their round trips.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::{Duration, Instant},
+};
+
+use super::{
+    renewal::LostReason,
+    terms::{Answer, Entry, Terms, Verdict},
+};
+
+/// How many leases share a round trip.
+pub(super) const BATCH: usize = 100;
+/// Names one lease; never used twice.
+pub(super) type Id = u64;
+
+/// Leases and when they are due. `T` is whatever the caller wants to get back for one.
+#[derive(Debug)]
+pub(super) struct Schedule<T> {
+    leases: HashMap<Id, Entry<T>>,
+    /// All that are not out, the first to be renewed first.
+    due: BTreeSet<(Instant, Id)>,
+    /// Those whose end somebody wants to be called at.
+    alarms: BTreeSet<(Instant, Id)>,
+    paused_until: Option<Instant>,
+    next_id: Id,
+}
+
+/// A renewal to be sent now.
+#[derive(Debug)]
+pub(super) struct Turn<T> {
+    pub(super) id: Id,
+    pub(super) what: T,
+    /// The lease to ask for: less than the whole one before the cap.
+    pub(super) lease: Duration,
+}
+
+/// What is to be done at a moment.
+#[derive(Debug)]
+pub(super) struct Batch<T> {
+    /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
+    pub(super) turns: Vec<Turn<T>>,
+    /// These have come to their end and are forgotten.
+    pub(super) over: Vec<(T, LostReason)>,
+}
+
+impl<T> Default for Schedule<T> {
+    fn default() -> Self {
+        Self {
+            leases: HashMap::new(),
+            due: BTreeSet::new(),
+            alarms: BTreeSet::new(),
+            paused_until: None,
+            next_id: 0,
+        }
+    }
+}
+
+impl<T: Clone> Schedule<T> {
+    /// One more lease: renewed at once if its end is not known, otherwise after a third of it, or when two are left.
+    pub(super) fn keep(&mut self, what: T, terms: Terms, now: Instant) -> Id {
+        let id = self.next_id;
+        self.next_id += 1;
+        let entry = Entry::new(what, terms, now);
+        self.due.insert((entry.due, id));
+        self.leases.insert(id, entry);
+        id
+    }
+
+    /// When something has to be done next.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let (due, _) = self.due.first()?;
+        Some(self.paused_until.map_or(*due, |until| until.max(*due)))
+    }
+
+    /// What has to be done now: nothing while none is due.
+    pub(super) fn take(&mut self, now: Instant) -> Batch<T> {
+        let mut batch = Batch {
+            turns: Vec::new(),
+            over: Vec::new(),
+        };
+        if self.due_at().is_none_or(|due| due > now) {
+            return batch;
+        }
+        let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
+        for id in next {
+            let Some(entry) = self.leases.get_mut(&id) else {
+                continue;
+            };
+            if let Some(reason) = entry.terms.lost_at(now) {
+                batch.over.push((entry.what.clone(), reason));
+                self.stop(id);
+            } else if entry.goes_along(now) {
+                entry.out = true;
+                self.due.remove(&(entry.due, id));
+                batch.turns.push(Turn {
+                    id,
+                    what: entry.what.clone(),
+                    lease: entry.terms.lease_at(now),
+                });
+            }
+        }
+        batch
+    }
+
+    /// What a renewal that was taken has come to. `None`: nothing has changed.
+    pub(super) fn answered(&mut self, id: Id, answer: Answer, now: Instant) -> Option<Verdict> {
+        let entry = self.leases.get_mut(&id)?;
+        entry.out = false;
+        let end_before = entry.terms.end;
+        let verdict = entry.judge(answer, now);
+        if entry.leaving || matches!(verdict, Some(Verdict::Lost(_))) {
+            self.stop(id);
+            return verdict;
+        }
+        self.due.insert((entry.due, id));
+        if entry.alarm {
+            let end_now = entry.terms.end.map(|end| (end, id));
+            if let Some(end) = end_before {
+                self.alarms.remove(&(end, id));
+            }
+            self.alarms.extend(end_now);
+        }
+        verdict
+    }
+
+    /// The server cannot be reached and is not to be tried before that moment.
+    ///
+    /// Says which leases have come to their end meanwhile, and are forgotten, and which others wait for their renewal.
+    pub(super) fn unreachable(
+        &mut self,
+        until: Instant,
+        now: Instant,
+    ) -> (Vec<(T, LostReason)>, Vec<T>) {
+        self.pause(until);
+        let waiting: Vec<Id> = self
+            .due
+            .iter()
+            .take_while(|(due, _)| *due <= now)
+            .map(|(_, id)| *id)
+            .collect();
+        let (mut over, mut doubtful) = (Vec::new(), Vec::new());
+        for id in waiting {
+            let Some(entry) = self.leases.get(&id) else {
+                continue;
+            };
+            match entry.terms.lost_at(now) {
+                Some(reason) => {
+                    over.push((entry.what.clone(), reason));
+                    self.stop(id);
+                }
+                None => doubtful.push(entry.what.clone()),
+            }
+        }
+        (over, doubtful)
+    }
+
+    /// Nothing is to be sent before that moment.
+    pub(super) fn pause(&mut self, until: Instant) {
+        self.paused_until = Some(until);
+    }
+
+    /// Never to be renewed again. True: a renewal is out at this moment, see [`is_out`](Self::is_out).
+    pub(super) fn stop(&mut self, id: Id) -> bool {
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return false;
+        };
+        if let Some(end) = entry.terms.end {
+            self.alarms.remove(&(end, id));
+        }
+        entry.alarm = false;
+        entry.leaving = true;
+        let out = entry.out;
+        if !out {
+            self.due.remove(&(entry.due, id));
+            self.leases.remove(&id);
+        }
+        out
+    }
+
+    /// Whether a renewal of it has been taken and not answered.
+    pub(super) fn is_out(&self, id: Id) -> bool {
+        self.leases.get(&id).is_some_and(|entry| entry.out)
+    }
+
+    /// From now on its end is one of the [`alarms`](Self::next_alarm).
+    pub(super) fn set_alarm(&mut self, id: Id) {
+        if let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) {
+            entry.alarm = true;
+            self.alarms.extend(entry.terms.end.map(|end| (end, id)));
+        }
+    }
+
+    pub(super) fn next_alarm(&self) -> Option<Instant> {
+        self.alarms.first().map(|(end, _)| *end)
+    }
+
+    /// Those with an alarm that have come to their end. They are forgotten.
+    pub(super) fn ring(&mut self, now: Instant) -> Vec<(T, LostReason)> {
+        let mut over = Vec::new();
+        while let Some((end, id)) = self.alarms.first().copied().filter(|(end, _)| *end <= now) {
+            self.alarms.remove(&(end, id));
+            if let Some(entry) = self.leases.get(&id) {
+                over.push((entry.what.clone(), entry.terms.reason_at_the_end()));
+            }
+            self.stop(id);
+        }
+        over
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// All leases.
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.leases.values().map(|entry| &entry.what)
+    }
+}
+
+#[cfg(test)]
+mod tests;
