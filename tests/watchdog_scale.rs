@@ -1,0 +1,77 @@
+//! Ten thousand locks, one thread: how often it goes to the server.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Proxy, Server};
+use leasehold::{Keep, Pool, Renewal, RenewalState, Token, Watchdog, recipes::mutex::Hold};
+
+const LEASE: Duration = Duration::from_millis(4_500);
+/// What ten thousand renewals have to fit into.
+const THIRD: Duration = Duration::from_millis(1_500);
+
+/// Locks that are held for a minute, and kept from different moments on.
+fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) -> Vec<Renewal> {
+    let mut take = redis::pipe();
+    let mut holds = Vec::new();
+    for number in 0..locks {
+        let (name, token) = (format!("many:{number}"), Token::random());
+        take.cmd("SET")
+            .arg(format!("lock:{name}"))
+            .arg(token.to_string())
+            .arg("PX")
+            .arg(60_000);
+        holds.push(Hold::new(&name, &token).unwrap());
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    take.exec(&mut server.connection().unwrap()).unwrap();
+    let started = Instant::now();
+    (0..)
+        .zip(&holds)
+        .map(|(number, hold)| {
+            let begin = started + within * number / locks;
+            thread::sleep(begin.saturating_duration_since(Instant::now()));
+            let keep = Keep::lease(LEASE).held_until(end);
+            watchdog.keep_with(hold, keep).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let watchdog = Watchdog::start(&Pool::connect(&proxy.url()).unwrap()).unwrap();
+    let renewals = keep_all(&server, &watchdog, 10_000, THIRD / 2);
+    // Connecting is done with the first of them.
+    thread::sleep(THIRD);
+    let (took, traffic) = proxy.traffic_of(|| {
+        let started = Instant::now();
+        thread::sleep(THIRD.saturating_sub(Duration::from_millis(250)));
+        started.elapsed()
+    });
+    // One, unless the machine overslept.
+    let thirds = took.as_millis().div_ceil(THIRD.as_millis());
+    let allowed = usize::try_from(thirds).unwrap() * 100;
+    assert!(
+        traffic.round_trips <= allowed,
+        "{} in {took:?}",
+        traffic.round_trips
+    );
+    assert!(
+        traffic.commands.len() >= 5_000,
+        "only {}",
+        traffic.commands.len()
+    );
+    assert!(traffic.commands.iter().all(|command| command == "EVALSHA"));
+    assert!(
+        renewals
+            .iter()
+            .all(|renewal| renewal.state() == RenewalState::Held)
+    );
+}
