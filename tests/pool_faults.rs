@@ -6,6 +6,7 @@ mod common;
 use std::{
     iter,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 

@@ -2,14 +2,15 @@
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 mod by_hand;
-mod measure;
-#[path = "../../tests/common/server.rs"]
+#[path = "../../tests/common/mod.rs"]
 #[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "shared with the tests, which use more of it"
+    clippy::unwrap_used,
+    reason = "the tests' server and proxy, and what stands beside them"
 )]
-mod server;
+mod common;
+mod measure;
+mod mutex;
+mod watchdog;
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -30,6 +31,12 @@ struct Options {
     /// Milliseconds of each of the two turns of a round.
     #[arg(long, default_value_t = 300)]
     turn_ms: u64,
+    /// Leases that the watchdog keeps.
+    #[arg(long, default_value_t = 10_000)]
+    leases: u32,
+    /// Thirds of a lease of 10 s that it keeps them for.
+    #[arg(long, default_value_t = 6)]
+    thirds: u32,
 }
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -40,7 +47,7 @@ fn main() -> anyhow::Result<()> {
         rounds: options.rounds,
         turn: Duration::from_millis(options.turn_ms),
     };
-    let server = server::Server::start()?;
+    let server = common::Server::start()?;
     let mut connections = (0..8)
         .map(|_| server.connection())
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -60,7 +67,8 @@ fn main() -> anyhow::Result<()> {
     }
     let compared = purchases(&mut connections[..1], effort)?;
     show("purchase under an item lock / 7 round trips", &compared);
-    Ok(())
+    mutex::mutex(&mut connections[..1], effort)?;
+    watchdog::watchdog(&server, options.leases, options.thirds)
 }
 
 fn show(what: &str, compared: &Comparison) {
