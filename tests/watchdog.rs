@@ -214,7 +214,7 @@ fn max_hold_ends_a_hold_that_would_go_on() {
     let hold = take(&mut bench.conn, "a", 600 * MS).unwrap();
     let (called, calls) = mpsc::channel();
     let kept = Instant::now();
-    let keep = Keep::lease(600 * MS)
+    let keep = Keep::lease(3_000 * MS)
         .max_hold(900 * MS)
         .on_lost(move |reason| called.send((reason, Instant::now())).unwrap());
     let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();

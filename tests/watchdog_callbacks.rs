@@ -120,8 +120,11 @@ fn what_a_callback_owns_is_dropped_with_its_renewal() {
     let signal = second.lost();
     // Stopping the one drops the other, whose end is then stopped in turn.
     first.lost().notify(move |_| drop(second)).unwrap();
+    let outlives = first.lost();
     first.stop();
     assert!(!signal.wait_for(PATIENCE));
+    let third = bench.keep("third");
+    outlives.notify(move |_| drop(third)).unwrap();
     assert_eq!(
         format!("{:?}", bench.watchdog),
         "Watchdog { leases: 0, .. }"
