@@ -109,6 +109,35 @@ fn no_two_ways_together_list_an_item_twice_or_let_a_buyer_pay_twice() {
     }
 }
 
+/// A foreign program comes just before the transaction of a trade under the item's lock, which is told of it.
+fn told_of(command: &'static [&str], trade: impl FnOnce(&mut Connection) -> anyhow::Result<bool>) {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut direct = prepare(&server);
+    let mut meanwhile = server.connection().unwrap();
+    proxy
+        .at("MULTI")
+        .run(move || run(&mut meanwhile, command).unwrap());
+    let error = typed_error(trade(&mut proxy.connection().unwrap())).unwrap();
+    assert!(
+        matches!(error, Error::Partial { .. }),
+        "{command:?}: {error}"
+    );
+    let locks: Vec<String> = redis::cmd("KEYS").arg("lock:*").query(&mut direct).unwrap();
+    assert!(locks.is_empty(), "{command:?}: {locks:?}");
+}
+
+#[test]
+fn the_items_lock_tells_of_what_it_does_not_watch() {
+    let list = |conn: &mut Connection| Ok(Way::ItemLock.list(conn, "ring", "1", 5)?.is_listed());
+    let buy =
+        |conn: &mut Connection| Ok(Way::ItemLock.buy(conn, "2", "sword", "1", 10)?.is_bought());
+    told_of(&["ZADD", "market:", "6", "ring.1"], list);
+    told_of(&["SET", "market:", "something else"], list);
+    told_of(&["SET", "market:", "something else"], buy);
+    told_of(&["SET", "users:1", "something else"], buy);
+}
+
 #[test]
 fn what_the_python_original_locks_keeps_nobody_out() {
     for_each(&Way::LOCKS, |way, _, conn| {

@@ -111,3 +111,15 @@ fn a_call_cut_off_by_the_servers_end_leaves_no_broken_connection() {
     server.restart().unwrap();
     call(&mut pool.get().unwrap()).unwrap();
 }
+
+#[test]
+#[ignore = "waits 31 seconds: cargo test --test pool_restart -- --ignored"]
+fn a_connection_that_was_closed_while_it_lay_idle_is_not_lent() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = build(Pool::builder(), &server.url());
+    let idle = clients::id(&mut pool.get().unwrap());
+    clients::kill(&mut admin, idle);
+    thread::sleep(Duration::from_secs(31));
+    call(&mut pool.get().unwrap()).unwrap();
+}

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, monitor::Monitor, relay::connect_through, wait};
+use common::{Proxy, Server, monitor::Monitor, relay::connect_through, wait};
 use leasehold::{Error, Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
 use redis::{Commands, Connection};
 
@@ -127,6 +127,18 @@ fn a_lock_that_ends_before_the_delete_was_not_released() {
     });
     assert!(!released.unwrap());
     assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+}
+
+#[test]
+fn a_delete_that_found_nothing_released_nothing() {
+    // What a server before 6.0.9 answers when the lock ends after the WATCH.
+    let server = Server::start().unwrap();
+    let token = held_lock(&mut server.connection().unwrap());
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("EXEC").reply("*1\r\n:0\r\n");
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+    assert!(proxy.happened());
 }
 
 #[test]

@@ -118,6 +118,29 @@ fn a_connection_that_speaks_resp3_answers_alike() {
 }
 
 #[test]
+fn a_push_that_comes_between_is_no_answer() {
+    let mut held = Held::start();
+    let url = format!("{}?protocol=resp3", held.server.url());
+    held.conn = redis::Client::open(url).unwrap().get_connection().unwrap();
+    redis::cmd("CLIENT")
+        .arg(&["TRACKING", "ON", "BCAST"])
+        .exec(&mut held.conn)
+        .unwrap();
+    let mut other = held.server.connection().unwrap();
+    for n in 1..=3 {
+        // The server tells of this write before it answers anything else.
+        let () = other.set("elsewhere", n).unwrap();
+        let (count,): (i64,) = held
+            .commit(|pipeline| {
+                pipeline.incr("n", 1);
+            })
+            .unwrap();
+        assert_eq!(count, n);
+    }
+    held.assert_conn_is_clean();
+}
+
+#[test]
 fn a_refusal_among_others_that_ran_is_partial() {
     let mut held = Held::start();
     for ignore_errors in [false, true] {

@@ -94,6 +94,20 @@ fn a_fault_at_a_later_attempt() {
 }
 
 #[test]
+fn a_refusal_after_an_attempt_without_answer_denies_nothing() {
+    let mut bench = bench();
+    bench.proxy.at("SET").delay(SHORT + SHORT / 2);
+    bench.proxy.at("EVALSHA").refuse("READONLY not any more");
+    let unknown = acquire_lock_with_timeout(&mut bench.conn, "free", 4 * SHORT, LEASE);
+    assert!(bench.proxy.happened());
+    let Err(error @ Error::Unknown { .. }) = &unknown else {
+        unreachable!("{unknown:?}");
+    };
+    let token = error.token().unwrap();
+    assert!(release_lock(&mut bench.direct, "free", token).unwrap());
+}
+
+#[test]
 fn the_read_time_out_is_put_back() {
     let mut bench = bench();
     bench.proxy.at("WATCH").swallow();
