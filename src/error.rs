@@ -87,9 +87,9 @@ pub enum Error {
         /// What it has to be.
         reason: String,
     },
-    /// The server is older than this library supports: Redis 6.2 or Valkey 7.2.
+    /// The server is older than this library supports: Redis 6.2 or Valkey 7.2. Only [`Pool`](crate::Pool) asks.
     TooOld {
-        /// What gave it away: a version, or the command that it does not know.
+        /// What gave it away: the version that it says.
         found: String,
     },
     /// The pool had no connection to lend in time.
