@@ -58,11 +58,11 @@ impl r2d2::ManageConnection for Manager {
     /// Called when a connection comes back.
     fn has_broken(&self, held: &mut Held) -> bool {
         held.returned = time::now();
-        let broken = self.0.may_be_broken(held);
-        if broken {
+        if is_broken(held) {
             self.0.doubt_all();
+            return true;
         }
-        broken
+        self.0.may_owe_a_reply(held)
     }
 }
 
@@ -163,11 +163,10 @@ impl Shared {
             })
     }
 
-    /// Whether it was closed, or lent for so long that a reply may be owed. A sixteenth less, in case the socket's clock is
-    /// the faster one.
-    fn may_be_broken(&self, held: &Held) -> bool {
-        let out = held.returned.duration_since(held.lent);
-        held.broken || !held.connection.is_open() || out >= self.io_timeout / 16 * 15
+    /// Whether it was lent for as long as a wait for a reply takes. A sixteenth less, in case the socket's clock is the
+    /// faster one.
+    fn may_owe_a_reply(&self, held: &Held) -> bool {
+        held.returned.duration_since(held.lent) >= self.io_timeout / 16 * 15
     }
 
     fn doubt_all(&self) {
@@ -178,6 +177,10 @@ impl Shared {
     pub(super) fn no_answer(&self) -> Error {
         self.opener.no_answer(self.get_timeout, None)
     }
+}
+
+fn is_broken(held: &Held) -> bool {
+    held.broken || !held.connection.is_open()
 }
 
 /// A `MULTI` that was left open answers otherwise.

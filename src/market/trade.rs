@@ -9,8 +9,8 @@ use crate::{
     Error, Result,
     error::Operation,
     name::LockName,
-    recipes::simple::{acquire_lock_with_timeout, release_lock},
-    time::Deadline,
+    recipes::simple::{acquire, release_lock},
+    time::{Deadline, lease_millis},
     token::Token,
     transaction::{Watched, watch},
 };
@@ -128,14 +128,14 @@ pub(super) fn with_lock<T>(
     operation: Operation<'_>,
     mut attempt: impl FnMut(&mut Connection, &Held<'_>, u32) -> Result<Option<T>>,
 ) -> Result<(Option<T>, u32)> {
-    let Some(token) =
-        acquire_lock_with_timeout(conn, operation.lock, ACQUIRE_TIMEOUT, LOCK_TIMEOUT)?
-    else {
+    let lock = LockName::new(operation.lock)?;
+    let lease = lease_millis("lock_timeout", LOCK_TIMEOUT)?;
+    let Some(token) = acquire(conn, operation, &lock, ACQUIRE_TIMEOUT, Some(lease))? else {
         return Ok((None, 0));
     };
     let held = Held {
         operation,
-        key: LockName::new(operation.lock)?.key().to_owned(),
+        key: lock.key().to_owned(),
         token,
     };
     let deadline = Deadline::after(PATIENCE);
@@ -150,12 +150,21 @@ pub(super) fn with_lock<T>(
             break Ok((None, retries));
         }
     };
-    // Of a lock that was lost, or may be gone with what was written, there is nothing to give back.
-    if !matches!(result, Err(Error::Lost { .. } | Error::Unknown { .. })) {
+    if result.as_ref().err().is_none_or(leaves_a_lock) {
         // What went wrong is the answer; a lock that cannot be given back ends by itself.
         let _ = release_lock(conn, operation.lock, &held.token);
     }
     result
+}
+
+/// Of a lock that was lost, or may be gone with what was written, there is nothing to give back; and on a connection
+/// that is gone or silent no way to.
+fn leaves_a_lock(error: &Error) -> bool {
+    match error {
+        Error::Lost { .. } | Error::Unknown { .. } => false,
+        Error::Redis { source, .. } => !source.is_io_error(),
+        _ => true,
+    }
 }
 
 /// A price as the market's score holds it.

@@ -256,7 +256,8 @@ pub fn commit_while_held<T: FromRedisValue>(
     Err(operation.contended())
 }
 
-fn acquire(
+/// The book's loop, for whoever names the operation: a lock without an end, or with a lease.
+pub(crate) fn acquire(
     conn: &mut Connection,
     operation: Operation<'_>,
     lock: &LockName,

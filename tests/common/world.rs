@@ -215,8 +215,7 @@ pub fn assert_conserved(conn: &mut Connection, what: &str) {
 /// The error says which function failed, or which step of it, and on which lock.
 pub fn assert_names(error: &anyhow::Error, function: &Function) {
     let text = format!("{error:#}");
-    let names = [function.name, "acquire_lock_with_timeout"];
-    assert!(names.iter().any(|name| text.starts_with(name)), "{text}");
+    assert!(text.starts_with(function.name), "{text}");
     assert!(text.contains(&format!("`{}`", function.lock)), "{text}");
 }
 

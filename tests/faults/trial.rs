@@ -233,11 +233,7 @@ impl Trial {
             return;
         };
         let (text, what) = (&outcome.text, &self.what);
-        let names = [self.function.name, "acquire_lock_with_timeout"];
-        assert!(
-            names.iter().any(|name| text.starts_with(name)),
-            "{what}: {text}"
-        );
+        assert!(text.starts_with(self.function.name), "{what}: {text}");
         assert!(
             text.contains(&format!("`{}`", self.function.lock)),
             "{what}: {text}"

@@ -1,0 +1,130 @@
+//! From what redis-rs says to what a caller does about it.
+
+use redis::{ErrorKind, RedisError};
+
+use super::Error;
+use crate::token::Token;
+
+/// Which function is at work on which lock: what every error of a conversation names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) lock: &'a str,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(name: &'static str, lock: &'a str) -> Self {
+        Self { name, lock }
+    }
+
+    pub(crate) fn contended(self) -> Error {
+        Error::Contended {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+        }
+    }
+
+    pub(crate) fn lost(self) -> Error {
+        Error::Lost {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+        }
+    }
+
+    pub(crate) fn wrong_kind(self, found: impl Into<String>) -> Error {
+        Error::WrongKind {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            found: found.into(),
+        }
+    }
+
+    pub(crate) fn partial(self, source: RedisError) -> Error {
+        Error::Partial {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            source: without_arguments(source),
+        }
+    }
+
+    /// It ran, but its answer is not what the caller asked for. It is not repeated: it may be a token.
+    pub(crate) fn misfit(self) -> Error {
+        let source =
+            RedisError::from((ErrorKind::UnexpectedReturnType, "an answer of another type"));
+        Error::Reply {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            source,
+        }
+    }
+
+    /// What was read makes no sense, so nothing was written.
+    pub(crate) fn unreadable(self) -> Error {
+        self.failed(makes_no_sense())
+    }
+
+    /// The failure of a conversation that changed nothing on the server.
+    pub(crate) fn failed(self, source: RedisError) -> Error {
+        if is_wrong_type(&source) {
+            return self.wrong_kind("a key that holds another type");
+        }
+        match (source.code(), message(&source)) {
+            (Some("WRONGKIND"), found) => return self.wrong_kind(found),
+            (Some("INVALIDEND"), reason) => return Error::invalid("end", reason),
+            (Some("INVALIDTOKEN"), reason) => return Error::invalid("token", reason),
+            _ => {}
+        }
+        Error::Redis {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            source: without_arguments(source),
+        }
+    }
+
+    /// The failure of a command that may have been executed before the conversation ended.
+    pub(crate) fn unanswered(self, token: Option<&Token>, source: RedisError) -> Error {
+        match source.kind() {
+            ErrorKind::Io => self.unknown(token, source),
+            // What could not be read is not repeated: it may be a token.
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+                self.unknown(token, makes_no_sense())
+            }
+            _ => self.failed(source),
+        }
+    }
+
+    /// It may have happened.
+    pub(crate) fn unknown(self, token: Option<&Token>, source: RedisError) -> Error {
+        let (operation, lock) = (self.name, self.lock.to_owned());
+        Error::Unknown {
+            operation,
+            lock,
+            token: token.cloned(),
+            source: without_arguments(source),
+        }
+    }
+}
+
+/// An answer that no server gives to this command. It is not repeated: it may be a token.
+pub(crate) fn makes_no_sense() -> RedisError {
+    RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
+}
+
+/// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in its text.
+pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
+    error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
+}
+
+fn message(error: &RedisError) -> &str {
+    error.detail().unwrap_or_default()
+}
+
+/// The server repeats the arguments of a command that it does not know, and one of them may be a token.
+fn without_arguments(error: RedisError) -> RedisError {
+    match message(&error).split_once(", with args beginning with") {
+        Some((before, _)) => {
+            RedisError::from((error.kind(), "the server refused", before.to_owned()))
+        }
+        None => error,
+    }
+}
