@@ -13,8 +13,12 @@
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`] |
 //! | know what went wrong | [`Error`] |
+//! | hold a lock by one script or one `SET`, until a length or a moment | [`recipes::mutex`] |
+//! | enter a lock again that is yours | [`recipes::reentrant`] |
+//! | let in many readers or one writer | [`recipes::read_write`] |
+//! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep a lease alive for as long as the work takes | [`Watchdog`] |
-//! | read how a lock works on the server | [`recipes`] |
+//! | read how a lock works on the server | [`recipes`], and `docs/recipes.md` |
 //!
 //! # A job that must not run twice
 //!

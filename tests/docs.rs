@@ -71,3 +71,17 @@ fn every_link_between_pages_leads_somewhere() {
         }
     }
 }
+
+#[test]
+fn every_line_of_lua_on_a_page_stands_in_a_script() {
+    let mut scripts = String::new();
+    for entry in fs::read_dir(in_the_project("src/recipes/lua")).unwrap() {
+        scripts += &fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    for (name, text) in pages() {
+        for block in text.split("```lua\n").skip(1) {
+            let code = block.split("```").next().unwrap();
+            assert!(scripts.contains(code), "{name} quotes {code}");
+        }
+    }
+}
