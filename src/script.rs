@@ -113,6 +113,25 @@ pub(crate) fn release_reentrant(lock: &LockName, owner: &Owner, token: &Token) -
         .arg(token.as_str())
 }
 
+/// A field of a read-write lock.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Reader,
+    Writer,
+    /// A writer's that waits.
+    Intent,
+}
+
+impl Side {
+    fn field(self, token: &Token) -> String {
+        match self {
+            Self::Reader => format!("r:{token}"),
+            Self::Writer => format!("w:{token}"),
+            Self::Intent => format!("i:{token}"),
+        }
+    }
+}
+
 /// Answers whether we are among the readers.
 pub(crate) fn acquire_read(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
     ACQUIRE_READ
@@ -137,41 +156,23 @@ pub(crate) fn acquire_write(
         .arg(who.as_str())
 }
 
-/// Answers whether we are still among the readers, and now for at least so long.
-pub(crate) fn renew_read(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
-    RENEW_READ_WRITE
-        .on([lock.key()])
-        .arg(format!("r:{token}"))
-        .arg(lease_millis)
+/// Answers whether we are still in, and now for at least so long.
+pub(crate) fn renew_read_write(
+    lock: &LockName,
+    side: Side,
+    token: &Token,
+    lease_millis: u64,
+) -> Call {
+    let call = match side {
+        Side::Writer => RENEW_READ_WRITE.on([lock.key(), &lock.companion()]),
+        _ => RENEW_READ_WRITE.on([lock.key()]),
+    };
+    call.arg(side.field(token)).arg(lease_millis)
 }
 
-/// Answers whether we are still the writer, and now for at least so long.
-pub(crate) fn renew_write(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
-    RENEW_READ_WRITE
-        .on([lock.key(), &lock.companion()])
-        .arg(format!("w:{token}"))
-        .arg(lease_millis)
-}
-
-/// Answers whether we were among the readers until now.
-pub(crate) fn release_read(lock: &LockName, token: &Token) -> Call {
-    RELEASE_READ_WRITE
-        .on([lock.key()])
-        .arg(format!("r:{token}"))
-}
-
-/// Answers whether we were the writer until now.
-pub(crate) fn release_write(lock: &LockName, token: &Token) -> Call {
-    RELEASE_READ_WRITE
-        .on([lock.key()])
-        .arg(format!("w:{token}"))
-}
-
-/// Answers whether we kept new readers out until now.
-pub(crate) fn withdraw_intent(lock: &LockName, token: &Token) -> Call {
-    RELEASE_READ_WRITE
-        .on([lock.key()])
-        .arg(format!("i:{token}"))
+/// Answers whether it was ours until now.
+pub(crate) fn release_read_write(lock: &LockName, side: Side, token: &Token) -> Call {
+    RELEASE_READ_WRITE.on([lock.key()]).arg(side.field(token))
 }
 
 /// Answers whether we are among the readers. The keys are the read key and the write key.
@@ -200,36 +201,24 @@ pub(crate) fn release_write_two_key(write_key: &str, token: &Token) -> Call {
     RELEASE_MUTEX.on([write_key]).arg(token.as_str())
 }
 
-/// Answers whether we are among the readers. The lengths, in milliseconds, are those of a reader, a writer and the key.
-pub(crate) fn acquire_read_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
-    ACQUIRE_READ_ONE_HASH
-        .on([key])
-        .arg(token.as_str())
-        .arg(&lengths)
+/// What to do with the article's hash.
+#[derive(Clone, Copy)]
+pub(crate) enum OneHash {
+    AcquireRead,
+    AcquireWrite,
+    ReleaseRead,
+    ReleaseWrite,
 }
 
-/// Answers whether we are the writer. The lengths are those of [`acquire_read_one_hash`].
-pub(crate) fn acquire_write_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
-    ACQUIRE_WRITE_ONE_HASH
-        .on([key])
-        .arg(token.as_str())
-        .arg(&lengths)
-}
-
-/// Answers whether we were among the readers until now. The lengths are those of [`acquire_read_one_hash`].
-pub(crate) fn release_read_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
-    RELEASE_READ_ONE_HASH
-        .on([key])
-        .arg(token.as_str())
-        .arg(&lengths)
-}
-
-/// Answers whether we were the writer until now. The lengths are those of [`acquire_read_one_hash`].
-pub(crate) fn release_write_one_hash(key: &str, token: &Token, lengths: [u64; 3]) -> Call {
-    RELEASE_WRITE_ONE_HASH
-        .on([key])
-        .arg(token.as_str())
-        .arg(&lengths)
+/// Answers whether we are in, or were until now. The lengths, in milliseconds, are those of a reader, a writer and the key.
+pub(crate) fn one_hash(step: OneHash, key: &str, token: &Token, lengths: [u64; 3]) -> Call {
+    let script = match step {
+        OneHash::AcquireRead => &ACQUIRE_READ_ONE_HASH,
+        OneHash::AcquireWrite => &ACQUIRE_WRITE_ONE_HASH,
+        OneHash::ReleaseRead => &RELEASE_READ_ONE_HASH,
+        OneHash::ReleaseWrite => &RELEASE_WRITE_ONE_HASH,
+    };
+    script.on([key]).arg(token.as_str()).arg(&lengths)
 }
 
 struct Script {

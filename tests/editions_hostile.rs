@@ -5,10 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{
-    Server,
-    probe::{millis, stored},
-};
+use common::{Server, State, clock::millis};
 use leasehold::{
     Error, Result, Token,
     recipes::read_write::{
@@ -30,12 +27,12 @@ fn start() -> (Server, Connection, Token) {
 /// It says that this is another kind, shows no token, and changes nothing.
 #[track_caller]
 fn assert_stops(conn: &mut Connection, call: impl FnOnce(&mut Connection) -> Result<bool>) {
-    let before = stored(conn);
+    let before = State::of(conn).unwrap();
     let error = call(conn).unwrap_err();
     let shown = format!("{error} {error:?}");
     assert!(matches!(error, Error::WrongKind { .. }), "{shown}");
     assert!(!shown.contains(TOKEN), "{shown}");
-    assert_eq!(stored(conn), before, "changed something");
+    assert_eq!(State::of(conn).unwrap(), before, "changed something");
 }
 
 /// Whatever else the read key holds is somebody's read lock for as long as it lasts, and stays one.
@@ -267,5 +264,6 @@ fn one_hash_refuses_keys_and_leases_that_cannot_be() {
             "{answer:?}"
         );
     }
-    assert!(stored(&mut conn).is_empty());
+    let keys: Vec<String> = conn.keys("*").unwrap();
+    assert!(keys.is_empty(), "{keys:?}");
 }

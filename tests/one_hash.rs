@@ -6,8 +6,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
+    State,
     hash_world::{KEY, World, tokens},
-    probe::{stored, writes},
 };
 use leasehold::{
     Token,
@@ -123,10 +123,10 @@ fn a_refused_attempt_writes_nothing() {
         (World::writes, false),
     ] {
         assert!(hold(&mut a, &holder));
-        let before = (writes(&mut a.conn), stored(&mut a.conn));
+        let before = State::of(&mut a.conn).unwrap();
         assert!(!a.writes(&other) && !a.stops_reading(&other) && !a.stops_writing(&other));
         assert!(may_read || !a.reads(&other));
-        assert_eq!((writes(&mut a.conn), stored(&mut a.conn)), before);
+        assert_eq!(State::of(&mut a.conn).unwrap(), before);
         a.conn.del::<_, ()>(KEY).unwrap();
     }
 }

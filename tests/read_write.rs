@@ -5,10 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{
-    Server,
-    probe::{calls, millis, stored, writes},
-};
+use common::{Server, State, clock::millis, wait::calls};
 use leasehold::{
     Error, Token,
     recipes::{
@@ -237,10 +234,20 @@ fn renewing_lengthens_and_never_shortens() {
 fn the_companion_lives_longer_than_the_lock() {
     let (_server, mut conn) = start();
     let (writer, day) = (Token::random(), Duration::from_secs(86_400));
-    assert!(writes_alone(&mut conn, &writer, LEASE));
+    let longest =
+        |conn: &mut Connection| conn.pttl::<_, i64>("{lock:a}:lease").unwrap() > 9 * 86_400_000;
+    assert!(writes_alone(&mut conn, &writer, LEASE) && !longest(&mut conn));
+    assert!(renew_write(&mut conn, "a", &writer, day).unwrap() && longest(&mut conn));
+    // Neither a shorter renewal nor the same attempt again brings its end nearer.
+    assert!(renew_write(&mut conn, "a", &writer, LEASE).unwrap() && longest(&mut conn));
+    assert!(writes_alone(&mut conn, &writer, LEASE) && longest(&mut conn));
+
+    // What is not this hold's is left alone.
+    conn.hset::<_, _, _, ()>("{lock:a}:lease", "token", "somebody")
+        .unwrap();
+    conn.persist::<_, ()>("{lock:a}:lease").unwrap();
     assert!(renew_write(&mut conn, "a", &writer, day).unwrap());
-    let left: i64 = conn.pttl("{lock:a}:lease").unwrap();
-    assert!(left > 9 * 86_400_000, "{left}");
+    assert_eq!(conn.pttl("{lock:a}:lease"), Ok(-1));
 }
 
 #[test]
@@ -251,10 +258,10 @@ fn what_is_over_is_not_brought_back() {
     // The other reader keeps the key, so the field is still there.
     let (field, past) = (format!("r:{over}"), millis(&mut conn) - 1);
     let () = conn.hset("lock:a", &field, past).unwrap();
-    let before = stored(&mut conn);
+    let before = State::of(&mut conn).unwrap();
     assert!(!renew_read(&mut conn, "a", &over, LEASE).unwrap());
     assert!(!release_read(&mut conn, "a", &over).unwrap());
-    assert_eq!(stored(&mut conn), before);
+    assert_eq!(State::of(&mut conn).unwrap(), before);
     // Whoever writes next removes it.
     assert!(reads(&mut conn, &Token::random(), LEASE));
     assert_eq!(end_of(&mut conn, &field), None);
@@ -265,7 +272,7 @@ fn a_refused_attempt_writes_nothing() {
     let (_server, mut conn) = start();
     let [holder, other] = [(); 2].map(|()| Token::random());
     assert!(writes_alone(&mut conn, &holder, LEASE));
-    let before = (writes(&mut conn), stored(&mut conn));
+    let before = State::of(&mut conn).unwrap();
     for _ in 0..3 {
         assert!(!reads(&mut conn, &other, LEASE));
         assert!(!writes_alone(&mut conn, &other, LEASE));
@@ -275,7 +282,7 @@ fn a_refused_attempt_writes_nothing() {
         assert!(!release_write(&mut conn, "a", &other).unwrap());
     }
     assert!(!acquire_read(&mut conn, "a", &other, SHORT, LEASE).unwrap());
-    assert_eq!((writes(&mut conn), stored(&mut conn)), before);
+    assert_eq!(State::of(&mut conn).unwrap(), before);
 }
 
 #[test]
@@ -283,7 +290,7 @@ fn a_renewal_looks_at_no_other_holder() {
     let (_server, mut conn) = start();
     let token = Token::random();
     assert!(reads(&mut conn, &token, LEASE));
-    let before = calls(&mut conn, "hgetall");
+    let before = calls(&mut conn, "hgetall").unwrap();
     assert!(renew_read(&mut conn, "a", &token, LEASE).unwrap());
-    assert_eq!(calls(&mut conn, "hgetall"), before);
+    assert_eq!(calls(&mut conn, "hgetall").unwrap(), before);
 }

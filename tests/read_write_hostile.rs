@@ -5,10 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{
-    Server,
-    probe::{millis, stored},
-};
+use common::{Server, State, clock::millis};
 use leasehold::{
     Error, Result, Token,
     recipes::{
@@ -70,7 +67,10 @@ fn put(conn: &mut Connection, command: &[&str]) {
 /// Everything stays as it is, its end included, and the error names the function and no token.
 #[track_caller]
 fn assert_stops(conn: &mut Connection, token: &Token, (name, _, call): (&str, bool, Function)) {
-    let (before, end) = (stored(conn), conn.pttl::<_, i64>("lock:a").unwrap());
+    let (before, end) = (
+        State::of(conn).unwrap(),
+        conn.pttl::<_, i64>("lock:a").unwrap(),
+    );
     let error = call(conn, token).unwrap_err();
     let shown = format!("{error} {error:?}");
     let names_it = |operation: &str| operation == format!("read_write::{name}");
@@ -79,7 +79,7 @@ fn assert_stops(conn: &mut Connection, token: &Token, (name, _, call): (&str, bo
         "{name}: {shown}"
     );
     assert!(!shown.contains(TOKEN), "{shown}");
-    assert_eq!(stored(conn), before, "{name} changed something");
+    assert_eq!(State::of(conn).unwrap(), before, "{name} changed something");
     let left: i64 = conn.pttl("lock:a").unwrap();
     assert!(left <= end && left + 1_000 > end, "{name} moved the end");
 }
@@ -215,6 +215,7 @@ fn a_companion_that_holds_no_fencing_token() {
     let mut others: Vec<Vec<&str>> = values
         .map(|value| vec!["HSET", "{lock:a}:lease", "fence", value])
         .to_vec();
+    others.push(vec!["HSET", "{lock:a}:lease", "token", TOKEN]);
     others.push(vec!["SET", "{lock:a}:lease", "1"]);
     others.push(vec!["RPUSH", "{lock:a}:lease", "1"]);
     for other in others {
@@ -241,10 +242,14 @@ fn assert_stops_free(
     token: &Token,
     (name, _, call): (&str, bool, Function),
 ) {
-    let before = stored(conn);
+    let before = State::of(conn).unwrap();
     let error = call(conn, token).unwrap_err();
     assert!(matches!(error, Error::WrongKind { .. }), "{name}: {error}");
-    assert_eq!(stored(conn), before, "{name} left something behind");
+    assert_eq!(
+        State::of(conn).unwrap(),
+        before,
+        "{name} left something behind"
+    );
 }
 
 #[test]
@@ -306,5 +311,6 @@ fn leases_and_names_that_cannot_be() {
             "{refused:?}"
         );
     }
-    assert!(stored(&mut conn).is_empty());
+    let keys: Vec<String> = conn.keys("*").unwrap();
+    assert!(keys.is_empty(), "{keys:?}");
 }

@@ -10,8 +10,9 @@ use std::{
 };
 
 use common::{
-    Proxy, Server,
-    probe::{calls, millis, stored, until, writes},
+    Proxy, Server, State,
+    clock::millis,
+    wait::{calls, until},
 };
 use leasehold::{
     Error, Token,
@@ -52,7 +53,7 @@ fn with_a_waiting_writer(wait: Duration, meanwhile: impl FnOnce(&mut Connection,
     thread::scope(|scope| {
         let waiting =
             scope.spawn(|| acquire_write(&mut its_own, "a", &writer, wait, LEASE).map(drop));
-        until("waits", || intents(&mut conn).len() == 1);
+        until(|| Ok(intents(&mut conn).len() == 1)).unwrap();
         meanwhile(&mut conn, &reader, &writer);
         let _ = waiting.join().unwrap();
     });
@@ -68,7 +69,7 @@ fn new_readers_stay_out_and_old_ones_may_stay() {
             "resent"
         );
         assert!(release_read(conn, "a", reader).unwrap());
-        until("writes", || release_write(conn, "a", writer).unwrap());
+        until(|| Ok(release_write(conn, "a", writer).unwrap())).unwrap();
         assert!(!conn.exists::<_, bool>("lock:a").unwrap());
     });
 }
@@ -113,7 +114,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
                 entries.fetch_add(1, Ordering::Relaxed);
             }
         });
-        until("many readers", || entries.load(Ordering::Relaxed) > 20);
+        until(|| Ok(entries.load(Ordering::Relaxed) > 20)).unwrap();
         let (writer, asked) = (Token::random(), Instant::now());
         let wait = Duration::from_secs(2);
         let granted =
@@ -121,9 +122,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
         let (took, held) = (asked.elapsed(), matches!(granted, Ok(true)));
         let released = held.then(|| release_write(&mut conn, "a", &writer));
         let came = entries.load(Ordering::Relaxed);
-        until("readers again", || {
-            entries.load(Ordering::Relaxed) > came + 1
-        });
+        until(|| Ok(entries.load(Ordering::Relaxed) > came + 1)).unwrap();
         stop.store(true, Ordering::Relaxed);
         assert!(
             held && took < Duration::from_secs(1),
@@ -138,7 +137,8 @@ fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
     assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
-    let counted = |conn: &mut Connection| ["hgetall", "hset"].map(|command| calls(conn, command));
+    let counted =
+        |conn: &mut Connection| ["hgetall", "hset"].map(|command| calls(conn, command).unwrap());
     let [attempts, intents] = counted(&mut conn);
     let (asked, wait) = (Instant::now(), Duration::from_millis(900));
     assert!(
@@ -177,7 +177,7 @@ fn a_writer_that_does_not_wait_keeps_nobody_out() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
     assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
-    let before = (writes(&mut conn), stored(&mut conn));
+    let before = State::of(&mut conn).unwrap();
     assert!(
         try_acquire_write(&mut conn, "a", &writer, LEASE)
             .unwrap()
@@ -185,7 +185,7 @@ fn a_writer_that_does_not_wait_keeps_nobody_out() {
     );
     let grant = acquire_write(&mut conn, "a", &writer, Duration::ZERO, LEASE);
     assert!(grant.unwrap().is_none());
-    assert_eq!((writes(&mut conn), stored(&mut conn)), before);
+    assert_eq!(State::of(&mut conn).unwrap(), before);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::{fs, path::Path, time::Duration};
 
 use common::{
     Proxy, Server,
-    probe::{stored, until},
     sides::{LEASE, RECIPES},
+    wait::until,
 };
 use leasehold::{
     Error, Token,
@@ -67,48 +67,76 @@ fn a_server_that_forgets_its_scripts() {
     }
 }
 
-/// A script that the server stops leaves nothing behind.
+/// What may be there before: nothing, or holders whose time is over.
+const BEFORE: [&[&[&str]]; 2] = [
+    &[],
+    &[
+        &["HSET", "lock:a", "kind", "rw", "r:dead", "1", "i:dead", "1"],
+        &["PEXPIRE", "lock:a", "60000"],
+        &["HSET", "a", "read", "1", "read:dead", "1", "write", "1"],
+        &["PEXPIRE", "a", "60000"],
+    ],
+];
+
+/// Whether a script is stopped half-way or not: what is said to be refused is not held, and what is there has an end.
+fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&str]) {
+    let (token, stranger) = (Token::random(), Token::random());
+    let sides = RECIPES.map(|[reader, writer]| [(reader, writer), (writer, reader)]);
+    for (side, other) in sides.into_iter().flatten() {
+        for before in BEFORE {
+            let what = format!("{} {}, {spoil:?}, {before:?}", side.recipe, side.mode);
+            put(conn, &["FLUSHALL"]);
+            for command in before {
+                put(conn, command);
+            }
+            put(conn, spoil);
+            let answer = (side.try_acquire)(conn, "a", &token);
+            put(conn, repair);
+            assert!(
+                matches!(answer, Ok(true) | Err(Error::Redis { .. })),
+                "{what}: {answer:?}"
+            );
+            let mut keys: Vec<String> = conn.keys("*").unwrap();
+            keys.retain(|key| !key.ends_with(":lease"));
+            for key in keys {
+                assert!(conn.pttl::<_, i64>(&key).unwrap() > 0, "{what}: {key}");
+            }
+            let was_held = (side.release)(conn, "a", &token).unwrap();
+            assert_eq!(was_held, answer.is_ok(), "{what}");
+            assert!((other.try_acquire)(conn, "a", &stranger).unwrap(), "{what}");
+        }
+    }
+}
+
 #[test]
 fn a_server_without_memory() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let (token, another) = (Token::random(), Token::random());
-    for [reader, writer] in RECIPES {
-        put(&mut conn, &["CONFIG", "SET", "maxmemory", "0"]);
-        assert!((reader.try_acquire)(&mut conn, "read", &another).unwrap());
-        put(&mut conn, &["CONFIG", "SET", "maxmemory", "1"]);
-        let before = stored(&mut conn);
-        let refusals = [
-            (reader.try_acquire)(&mut conn, "new", &token),
-            (writer.try_acquire)(&mut conn, "new", &token),
-            (reader.try_acquire)(&mut conn, "read", &token),
-        ];
-        for refused in refusals {
-            assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
-        }
-        assert_eq!(stored(&mut conn), before, "{}", reader.recipe);
-        assert!((reader.release)(&mut conn, "read", &another).unwrap());
-        assert!(stored(&mut conn).is_empty());
-    }
+    let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
+    assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
+    put(&mut conn, &limit("1"));
+    let refused = two_key::try_acquire_write(
+        &mut conn,
+        &Keys::new("r", "w").unwrap(),
+        &Token::random(),
+        LEASE,
+    );
+    assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
 }
 
-/// Where it makes room first, a script is executed to its end.
 #[test]
-fn a_server_without_memory_and_what_is_over() {
+fn a_command_that_is_forbidden_leaves_no_lock() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let token = Token::random();
-    put(&mut conn, &["HSET", "lock:a", "kind", "rw", "r:dead", "1"]);
-    put(&mut conn, &["HSET", "a", "read:dead", "1", "write", "1"]);
-    put(&mut conn, &["CONFIG", "SET", "maxmemory", "1"]);
-    for [_, writer] in [RECIPES[0], RECIPES[2]] {
-        assert!((writer.try_acquire)(&mut conn, "a", &token).unwrap());
-    }
-    for key in ["lock:a", "{lock:a}:lease", "a"] {
-        assert!(conn.pttl::<_, i64>(key).unwrap() > 0, "{key} has no end");
-    }
-    for [_, writer] in [RECIPES[0], RECIPES[2]] {
-        assert!((writer.release)(&mut conn, "a", &token).unwrap());
+    let allow = ["ACL", "SETUSER", "default", "+@all"];
+    let commands = [
+        "exists", "get", "hgetall", "hget", "hmget", "pttl", "time", "set", "hset", "hdel", "del",
+        "pexpire",
+    ];
+    for command in commands {
+        let forbidden = format!("-{command}");
+        let forbid = ["ACL", "SETUSER", "default", "+@all", &forbidden];
+        assert_true_to_the_state(&mut conn, &forbid, &allow);
     }
 }
 
@@ -173,7 +201,7 @@ fn all_keys_are_in_one_slot() {
         .arg(slots)
         .exec(&mut conn)
         .unwrap();
-    until("serves", || conn.exists::<_, bool>("a").is_ok());
+    until(|| Ok(conn.exists::<_, bool>("a").is_ok())).unwrap();
     let token = Token::random();
     for side in RECIPES.into_iter().flatten() {
         for name in ["a", "report.4", "名前"] {

@@ -5,11 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{
-    Server,
-    article::two_key as article,
-    probe::{millis, stored, until, writes},
-};
+use common::{Server, State, article::two_key as article, clock::millis, wait::until};
 use leasehold::{
     Error, Token,
     recipes::read_write::two_key::{
@@ -164,7 +160,7 @@ fn who_stays_too_long_is_told() {
     let brief = Duration::from_millis(30);
     assert!(a.reads(&late, brief) && a.reads(&living, LEASE));
     let over = millis(&mut a.conn) + 31;
-    until("over", || millis(&mut a.conn) > over);
+    until(|| Ok(millis(&mut a.conn) > over)).unwrap();
     assert!(!a.stops_reading(&late));
     assert!(a.stops_reading(&living) && a.is_free());
 }
@@ -248,11 +244,11 @@ fn a_refused_attempt_writes_nothing() {
     let [reader, other] = tokens();
     for hold in [World::reads, World::writes] {
         assert!(hold(&mut a, &reader, LEASE));
-        let before = (writes(&mut a.conn), stored(&mut a.conn));
+        let before = State::of(&mut a.conn).unwrap();
         assert!(!a.writes(&other, LEASE) && !a.stops_reading(&other) && !a.stops_writing(&other));
         let is_written = a.conn.exists::<_, bool>(WRITE).unwrap();
         assert!(!(is_written && a.reads(&other, LEASE)));
-        assert_eq!((writes(&mut a.conn), stored(&mut a.conn)), before);
+        assert_eq!(State::of(&mut a.conn).unwrap(), before);
         a.conn.del::<_, ()>(&NAMES[..]).unwrap();
     }
 }

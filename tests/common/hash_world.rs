@@ -11,11 +11,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection, Value};
 
-use super::{
-    Server,
-    article::one_hash as article,
-    probe::{millis, until},
-};
+use super::{Server, article::one_hash as article, clock::millis, wait::until};
 
 pub const KEY: &str = "lockKey";
 
@@ -95,7 +91,7 @@ impl World {
     }
 
     pub fn wait_until_the_key_ends(&mut self) {
-        until("the key ends", || self.is_free());
+        until(|| Ok(self.is_free())).unwrap();
     }
 }
 

@@ -9,13 +9,13 @@
 pub mod article;
 pub mod book;
 pub mod clients;
+pub mod clock;
 pub mod examples;
 pub mod faults;
 pub mod hash_world;
 pub mod hold;
 pub mod market;
 pub mod monitor;
-pub mod probe;
 pub mod proxy;
 pub mod relay;
 pub mod server;

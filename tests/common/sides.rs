@@ -12,6 +12,8 @@ use redis::Connection;
 
 /// The lease of whatever is acquired here.
 pub const LEASE: Duration = Duration::from_secs(10);
+/// The lease of whatever is renewed here.
+pub const LONGER: Duration = Duration::from_secs(20);
 
 const LEASES: one_hash::Leases = one_hash::Leases {
     read: LEASE,
@@ -43,7 +45,7 @@ pub const RECIPES: [[Side; 2]; 3] = [
             acquire: |conn, name, token, wait| {
                 read_write::acquire_read(conn, name, token, wait, LEASE)
             },
-            renew: Some(|conn, name, token| read_write::renew_read(conn, name, token, LEASE)),
+            renew: Some(|conn, name, token| read_write::renew_read(conn, name, token, LONGER)),
             release: |conn, name, token| read_write::release_read(conn, name, token),
         },
         Side {
@@ -57,7 +59,7 @@ pub const RECIPES: [[Side; 2]; 3] = [
                 let grant = read_write::acquire_write(conn, name, token, wait, LEASE)?;
                 Ok(grant.is_some())
             },
-            renew: Some(|conn, name, token| read_write::renew_write(conn, name, token, LEASE)),
+            renew: Some(|conn, name, token| read_write::renew_write(conn, name, token, LONGER)),
             release: |conn, name, token| read_write::release_write(conn, name, token),
         },
     ],

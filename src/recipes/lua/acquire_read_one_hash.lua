@@ -15,6 +15,7 @@ if holders['write'] then
   return 0
 end
 
+stay(ARGV[4])
 remove(over)
 local seen = holders['read']
 local _, is_ours = readers(seen)
@@ -22,8 +23,6 @@ if seen and not is_ours then
   redis.call('HSET', KEYS[1], 'read:', later(seen, holders['read:']))
 end
 redis.call('HSET', KEYS[1], 'read:' .. ARGV[1], stamp, 'read', later(seen, stamp))
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
-end
+stay(ARGV[4])
 redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

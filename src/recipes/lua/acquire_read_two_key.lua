@@ -20,5 +20,5 @@ if value then
 end
 readers[ARGV[1]] = math.max(readers[ARGV[1]] or 0, now + ARGV[2])
 store(readers)
-redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -8,7 +8,8 @@
 --
 -- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt writes at most our
 -- intent, which keeps new readers out: it ends after a second, so that a writer that died keeps nobody out for longer,
--- and is written anew only when less than 300 ms of it are left. Everything is looked at before the first write.
+-- and is written anew only when less than 300 ms of it are left. Whatever can fail is looked at before the first write,
+-- and the lock is written last: a command that is forbidden to us leaves no lock.
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
 local wrong = look()
 if wrong then
@@ -31,25 +32,26 @@ if not ends[ours] then
 end
 
 local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
-if last[1] and not (string.find(last[1], '^%d+$') and tonumber(last[1]) < 9007199254740991) then
-  return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+local fence = last[1]
+if fence then
+  if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
+    return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+  end
+elseif redis.call('EXISTS', KEYS[2]) == 1 then
+  return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 
-local lease, text = tonumber(ARGV[2]), last[1]
-local minted = not (ends[ours] and last[2] == ARGV[1] and text)
-if minted then
-  local fence = time[1] * 1000000 + time[2]
-  if last[1] and tonumber(last[1]) >= fence then
-    fence = last[1] + 1
-  end
-  text = string.format('%.0f', fence)
+if not (ends[ours] and fence and last[2] == ARGV[1]) then
+  local clock = time[1] * 1000000 + time[2]
+  fence = string.format('%.0f', math.max(clock, (fence or 0) + 1))
+  redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
 end
+local lease = tonumber(ARGV[2])
+local left = math.max(lease, (ends[ours] or 0) - now)
+redis.call('PEXPIRE', KEYS[2], math.max(86400000, math.min(10 * left, 864000000)))
+
 if ends[intent] then
   drop(intent)
 end
 hold(ours, lease)
-if minted then
-  redis.call('HSET', KEYS[2], 'fence', text, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
-  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
-end
-return text
+return fence

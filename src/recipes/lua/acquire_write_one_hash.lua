@@ -23,10 +23,9 @@ elseif holders['write'] ~= holders[ours] then
   return 0
 end
 
+stay(ARGV[4])
 remove(over)
 redis.call('HSET', KEYS[1], 'write', stamp, ours, stamp)
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
-end
+stay(ARGV[4])
 redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

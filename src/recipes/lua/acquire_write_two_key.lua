@@ -17,5 +17,5 @@ elseif reader or writer then
 else
   redis.call('SET', KEYS[2], ARGV[1], 'PX', lease)
 end
-redis.call('EXISTS', KEYS[2]) -- a write ends the tracking of a key, a read starts it again
+redis.call('GET', KEYS[2]) -- a write ends the tracking of a key, a read starts it again
 return 1

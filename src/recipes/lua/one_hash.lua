@@ -18,7 +18,7 @@ local holders, over = {}, {}
 
 -- Sorts the fields into `holders`, by field, and `over`, a list. Answers an error, or nothing.
 local function look()
-  local stored = redis.call('HGETALL', KEYS[1])
+  local stored = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HGETALL', KEYS[1]) or {}
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
     local reads = field == 'read' or string.find(field, '^read:')
@@ -52,6 +52,12 @@ local function readers(sought)
     end
   end
   return last, found
+end
+
+-- Lets the key stay at least so many milliseconds from now. To be called before the first write, so that where it is
+-- forbidden to us nothing has been written, and again after it, since there may have been no key.
+local function stay(millis)
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), millis)))
 end
 
 local function remove(fields)

@@ -11,8 +11,10 @@ local ends, over = {}, {}
 
 -- Sorts the fields into `ends`, by field, and `over`, a list. Answers an error, or nothing.
 local function look()
-  local stored = redis.call('HGETALL', KEYS[1])
-  local is_ours = #stored == 0
+  if redis.call('EXISTS', KEYS[1]) == 0 then
+    return
+  end
+  local stored, is_ours = redis.call('HGETALL', KEYS[1]), false
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
     if field == 'kind' then
@@ -35,23 +37,26 @@ local function look()
   end
 end
 
--- Removes what is over, writes a hold's new end if one is named, and lets the key end with the last hold: at once if
--- there is none.
+-- Lets the key end with the last hold, at once if there is none, removes what is over, and writes a hold's new end if
+-- one is named. The key's end comes first and again at last: where it is forbidden to us to set it, nothing has been
+-- written, and a new key gets one too.
 local function store(field)
-  for _, passed in ipairs(over) do
-    redis.call('HDEL', KEYS[1], passed)
-  end
-  if field then
-    redis.call('HSET', KEYS[1], 'kind', 'rw', field, string.format('%.0f', ends[field]))
-  end
   local last = 0
   for _, ending in pairs(ends) do
     last = math.max(last, ending)
   end
   if last == 0 then
     redis.call('DEL', KEYS[1])
-  else
-    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(1, last - now)))
+    return
+  end
+  local left = string.format('%.0f', math.max(1, last - now))
+  redis.call('PEXPIRE', KEYS[1], left)
+  for _, passed in ipairs(over) do
+    redis.call('HDEL', KEYS[1], passed)
+  end
+  if field then
+    redis.call('HSET', KEYS[1], 'kind', 'rw', field, string.format('%.0f', ends[field]))
+    redis.call('PEXPIRE', KEYS[1], left)
   end
 end
 

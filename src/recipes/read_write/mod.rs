@@ -52,7 +52,7 @@ use crate::{
     Error, Result,
     error::Operation,
     name::LockName,
-    script::{self, Call},
+    script::{self, Call, Side},
     token::Token,
 };
 
@@ -84,11 +84,11 @@ impl sealed::Hold for ReadHold {
     }
 
     fn renewal(&self, lease_millis: u64) -> Call {
-        script::renew_read(&self.lock, &self.token, lease_millis)
+        script::renew_read_write(&self.lock, Side::Reader, &self.token, lease_millis)
     }
 
     fn giving_back(&self) -> Call {
-        script::release_read(&self.lock, &self.token)
+        script::release_read_write(&self.lock, Side::Reader, &self.token)
     }
 }
 
@@ -120,11 +120,11 @@ impl sealed::Hold for WriteHold {
     }
 
     fn renewal(&self, lease_millis: u64) -> Call {
-        script::renew_write(&self.lock, &self.token, lease_millis)
+        script::renew_read_write(&self.lock, Side::Writer, &self.token, lease_millis)
     }
 
     fn giving_back(&self) -> Call {
-        script::release_write(&self.lock, &self.token)
+        script::release_read_write(&self.lock, Side::Writer, &self.token)
     }
 }
 

@@ -36,7 +36,13 @@ use std::time::Duration;
 use redis::ConnectionLike;
 
 use super::{once, repeatedly, whole_key};
-use crate::{Error, Result, error::Operation, script, time::lease_millis, token::Token};
+use crate::{
+    Error, Result,
+    error::Operation,
+    script::{self, OneHash},
+    time::lease_millis,
+    token::Token,
+};
 
 /// How long the holds of a lock last: the same for everybody who uses it, since the lock itself says only when a hold
 /// began.
@@ -135,7 +141,7 @@ pub fn try_acquire_read<C: ConnectionLike>(
 ) -> Result<bool> {
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_read", key);
-    let call = script::acquire_read_one_hash(key, token, leases.checked()?);
+    let call = script::one_hash(OneHash::AcquireRead, key, token, leases.checked()?);
     once(conn, operation, token, &call)
 }
 
@@ -179,7 +185,7 @@ pub fn acquire_read<C: ConnectionLike>(
 ) -> Result<bool> {
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::acquire_read", key);
-    let call = script::acquire_read_one_hash(key, token, leases.checked()?);
+    let call = script::one_hash(OneHash::AcquireRead, key, token, leases.checked()?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -223,7 +229,7 @@ pub fn try_acquire_write<C: ConnectionLike>(
 ) -> Result<bool> {
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_write", key);
-    let call = script::acquire_write_one_hash(key, token, leases.checked()?);
+    let call = script::one_hash(OneHash::AcquireWrite, key, token, leases.checked()?);
     once(conn, operation, token, &call)
 }
 
@@ -267,7 +273,7 @@ pub fn acquire_write<C: ConnectionLike>(
 ) -> Result<bool> {
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::acquire_write", key);
-    let call = script::acquire_write_one_hash(key, token, leases.checked()?);
+    let call = script::one_hash(OneHash::AcquireWrite, key, token, leases.checked()?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -302,7 +308,7 @@ pub fn release_read<C: ConnectionLike>(
 ) -> Result<bool> {
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::release_read", key);
-    script::release_read_one_hash(key, token, leases.checked()?)
+    script::one_hash(OneHash::ReleaseRead, key, token, leases.checked()?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -336,7 +342,7 @@ pub fn release_write<C: ConnectionLike>(
 ) -> Result<bool> {
     whole_key("key", key)?;
     let operation = Operation::new("one_hash::release_write", key);
-    script::release_write_one_hash(key, token, leases.checked()?)
+    script::one_hash(OneHash::ReleaseWrite, key, token, leases.checked()?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }

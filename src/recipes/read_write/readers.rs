@@ -5,8 +5,13 @@ use std::time::Duration;
 use redis::{ConnectionLike, RedisResult};
 
 use crate::{
-    Result, error::Operation, name::LockName, recipes::wait::until_granted, script,
-    time::lease_millis, token::Token,
+    Result,
+    error::Operation,
+    name::LockName,
+    recipes::wait::until_granted,
+    script::{self, Side},
+    time::lease_millis,
+    token::Token,
 };
 
 /// Comes in as a reader, if no writer is in or waits. Never waits.
@@ -158,7 +163,7 @@ pub fn renew_read<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_read", name);
-    script::renew_read(&lock, token, millis)
+    script::renew_read_write(&lock, Side::Reader, token, millis)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -193,7 +198,7 @@ pub fn renew_read<C: ConnectionLike>(
 pub fn release_read<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_read", name);
-    script::release_read(&lock, token)
+    script::release_read_write(&lock, Side::Reader, token)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }

@@ -6,8 +6,13 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::Grant;
 use crate::{
-    Error, Result, error::Operation, name::LockName, recipes::wait::until_granted, script,
-    time::lease_millis, token::Token,
+    Error, Result,
+    error::Operation,
+    name::LockName,
+    recipes::wait::until_granted,
+    script::{self, Side},
+    time::lease_millis,
+    token::Token,
 };
 
 /// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is refused.
@@ -126,7 +131,7 @@ pub fn acquire_write<C: ConnectionLike>(
     });
     if waits && has_given_up(&granted) {
         // If this fails the intent ends by itself, within the second.
-        let _ = script::withdraw_intent(&lock, token).send::<bool>(conn);
+        let _ = script::release_read_write(&lock, Side::Intent, token).asks(conn);
     }
     granted
 }
@@ -172,7 +177,7 @@ pub fn renew_write<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_write", name);
-    script::renew_write(&lock, token, millis)
+    script::renew_read_write(&lock, Side::Writer, token, millis)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -207,7 +212,7 @@ pub fn renew_write<C: ConnectionLike>(
 pub fn release_write<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_write", name);
-    script::release_write(&lock, token)
+    script::release_read_write(&lock, Side::Writer, token)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
