@@ -31,12 +31,21 @@ struct Options {
     /// Milliseconds of each of the two turns of a round.
     #[arg(long, default_value_t = 300)]
     turn_ms: u64,
-    /// Leases that the watchdog keeps.
+    /// Leases of 10 s that the watchdog keeps.
     #[arg(long, default_value_t = 10_000)]
     leases: u32,
-    /// Thirds of a lease of 10 s that it keeps them for.
+    /// Thirds of a lease that it keeps them for, twice.
     #[arg(long, default_value_t = 6)]
     thirds: u32,
+    /// Only those whose names begin so: locks, purchases, mutex, watchdog.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+impl Options {
+    fn want(&self, name: &str) -> bool {
+        name.starts_with(&self.only)
+    }
 }
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -52,23 +61,37 @@ fn main() -> anyhow::Result<()> {
         .map(|_| server.connection())
         .collect::<anyhow::Result<Vec<_>>>()?;
 
-    println!("{:<44} {:>9} {:>9} {:>7}", "", "ours/s", "hand/s", "ratio");
-    for threads in [1, 8] {
-        let compared = compare(
-            &mut connections[..threads],
-            effort,
-            &lock_and_unlock,
-            &lock_and_unlock_by_hand,
-        )?;
-        show(
-            &format!("acquire + release, {threads} thread(s)"),
-            &compared,
-        );
+    if ["locks", "purchases", "mutex"]
+        .iter()
+        .any(|name| options.want(name))
+    {
+        println!("{:<44} {:>9} {:>9} {:>7}", "", "ours/s", "hand/s", "ratio");
     }
-    let compared = purchases(&mut connections[..1], effort)?;
-    show("purchase under an item lock / 7 round trips", &compared);
-    mutex::mutex(&mut connections[..1], effort)?;
-    watchdog::watchdog(&server, options.leases, options.thirds)
+    if options.want("locks") {
+        for threads in [1, 8] {
+            let compared = compare(
+                &mut connections[..threads],
+                effort,
+                &lock_and_unlock,
+                &lock_and_unlock_by_hand,
+            )?;
+            show(
+                &format!("acquire + release, {threads} thread(s)"),
+                &compared,
+            );
+        }
+    }
+    if options.want("purchases") {
+        let compared = purchases(&mut connections[..1], effort)?;
+        show("purchase under an item lock / 7 round trips", &compared);
+    }
+    if options.want("mutex") {
+        mutex::mutex(&mut connections[..1], effort)?;
+    }
+    if options.want("watchdog") {
+        watchdog::watchdog(&server, options.leases, options.thirds)?;
+    }
+    Ok(())
 }
 
 fn show(what: &str, compared: &Comparison) {

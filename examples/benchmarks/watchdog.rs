@@ -1,4 +1,4 @@
-//! One watchdog thread with very many leases: round trips, processor time, memory.
+//! What it costs to keep ten thousand locks alive by one thread.
 
 use std::{
     fs, thread,
@@ -6,83 +6,102 @@ use std::{
 };
 
 use anyhow::Context;
-use leasehold::{
-    Pool, Token, Watchdog,
-    recipes::mutex::{self, End},
-};
+use leasehold::{Keep, Pool, Renewal, Token, Watchdog, recipes::mutex::Hold};
 
 use crate::common::{Proxy, Server};
 
 const LEASE: Duration = Duration::from_secs(10);
-/// Linux counts processor time in hundredths of a second.
-const TICKS_PER_SECOND: f64 = 100.0;
-const PAGE_BYTES: f64 = 4096.0;
+/// What the kernel counts processor time in: a hundred to the second.
+const TICK: f64 = 0.01;
 
-/// Keeps so many leases for so many thirds of a lease.
+/// Prints round trips a third of a lease, processor time a minute and memory a lease.
 pub(crate) fn watchdog(server: &Server, leases: u32, thirds: u32) -> anyhow::Result<()> {
+    let holds = hold_all(server, leases)?;
     let proxy = Proxy::in_front_of(server)?;
-    let client = redis::Client::open(proxy.url())?;
-    let mut direct = server.connection()?;
-    let watchdog = Watchdog::start(&Pool::new(&client)?)?;
+    let counted = Watchdog::start(&Pool::connect(&proxy.url())?)?;
+    let memory = resident_bytes()?;
+    let renewals = keep_all(&counted, &holds)?;
+    let memory = resident_bytes()?.saturating_sub(memory);
+    thread::sleep(LEASE / 3);
+    let ((), traffic) = proxy.traffic_of(|| thread::sleep(LEASE / 3 * thirds));
+    all_held(&renewals)?;
+    drop(renewals);
+    drop(counted);
 
-    let mut holds = Vec::new();
-    for number in 0..leases {
-        let (name, token) = (format!("benchmark-watchdog-{number}"), Token::random());
-        mutex::try_acquire(&mut direct, &name, &token, End::After(LEASE * 6))?
-            .context("the lock is held")?;
-        holds.push(mutex::Hold::new(&name, &token)?);
-    }
-    let memory_before = resident_bytes()?;
-    let renewals = holds
-        .iter()
-        .map(|hold| watchdog.keep(hold, LEASE))
-        .collect::<leasehold::Result<Vec<_>>>()?;
-    let memory = resident_bytes()? - memory_before;
+    let watchdog = Watchdog::start(&Pool::connect(&server.url())?)?;
+    let renewals = keep_all(&watchdog, &holds)?;
+    thread::sleep(LEASE / 3);
+    let (cpu, started) = (cpu_seconds()?, Instant::now());
+    thread::sleep(LEASE / 3 * thirds);
+    let (cpu, took) = (cpu_seconds()? - cpu, started.elapsed());
+    all_held(&renewals)?;
 
-    let (started, busy_before) = (Instant::now(), processor_seconds()?);
-    let ((), traffic) = proxy.traffic_of(|| thread::sleep(LEASE * thirds / 3));
-    let (took, busy) = (
-        started.elapsed().as_secs_f64(),
-        processor_seconds()? - busy_before,
-    );
-    anyhow::ensure!(
-        renewals.iter().all(leasehold::Renewal::is_held),
-        "a lease was lost"
-    );
-
-    let round_trips = f64::from(u32::try_from(traffic.round_trips)?);
-    println!("one watchdog thread, {leases} leases of {LEASE:?}, {took:.0} s:");
+    let a_third = |count: usize| anyhow::Ok(f64::from(u32::try_from(count)?) / f64::from(thirds));
+    println!("one watchdog, {leases} leases of {LEASE:?}");
     println!(
-        "  round trips in a third of a lease   {:>8.1}",
-        round_trips / f64::from(thirds)
+        "  renewals a third {:>10.0}",
+        a_third(traffic.commands.len())?
     );
     println!(
-        "  processor seconds a minute          {:>8.2}",
-        busy / took * 60.0
+        "  round trips a third {:>7.1}",
+        a_third(traffic.round_trips)?
     );
     println!(
-        "  bytes of memory a lease             {:>8.0}",
-        memory / f64::from(leases)
+        "  CPU seconds a minute {:>6.2}",
+        cpu * 60.0 / took.as_secs_f64()
     );
+    println!("  bytes a lease {:>13}", memory / u64::from(leases));
     Ok(())
 }
 
-/// User and system time of this process: the proxy that counts is a part of it.
-fn processor_seconds() -> anyhow::Result<f64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let fields = stat.rsplit_once(')').context("not a stat file")?.1;
-    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<f64>);
-    match (ticks.next(), ticks.next()) {
-        (Some(Ok(user)), Some(Ok(system))) => Ok((user + system) / TICKS_PER_SECOND),
-        _ => anyhow::bail!("not a stat file"),
+fn hold_all(server: &Server, leases: u32) -> anyhow::Result<Vec<Hold>> {
+    let (mut set, mut holds) = (redis::pipe(), Vec::new());
+    for number in 0..leases {
+        let (name, token) = (format!("watched:{number}"), Token::random());
+        set.cmd("SET")
+            .arg(format!("lock:{name}"))
+            .arg(token.to_string())
+            .arg("PX")
+            .arg(600_000);
+        holds.push(Hold::new(&name, &token)?);
     }
+    set.exec(&mut server.connection()?)?;
+    Ok(holds)
 }
 
-fn resident_bytes() -> anyhow::Result<f64> {
-    let statm = fs::read_to_string("/proc/self/statm")?;
-    let pages = statm
+fn keep_all(watchdog: &Watchdog, holds: &[Hold]) -> anyhow::Result<Vec<Renewal>> {
+    let until = Instant::now() + LEASE;
+    let keep = |hold| Ok(watchdog.keep_with(hold, Keep::lease(LEASE).held_until(until))?);
+    holds.iter().map(keep).collect()
+}
+
+fn all_held(renewals: &[Renewal]) -> anyhow::Result<()> {
+    anyhow::ensure!(renewals.iter().all(Renewal::is_held), "a lock was lost");
+    Ok(())
+}
+
+/// Of this process, so far.
+fn cpu_seconds() -> anyhow::Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name in parentheses may hold spaces; after it, user and system time are the 12th and 13th field.
+    let (_, fields) = stat
+        .rsplit_once(')')
+        .context("no name in /proc/self/stat")?;
+    let ticks: Vec<u32> = fields
         .split_whitespace()
-        .nth(1)
-        .context("not a statm file")?;
-    Ok(pages.parse::<f64>()? * PAGE_BYTES)
+        .skip(11)
+        .take(2)
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    Ok(f64::from(ticks.iter().sum::<u32>()) * TICK)
+}
+
+fn resident_bytes() -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes * 1024)
 }
