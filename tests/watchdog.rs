@@ -14,7 +14,8 @@ use common::{
     hold::{PATIENCE, comes_true, take},
 };
 use leasehold::{
-    Error, Keep, LostReason, Pool, RenewalState, Token, Watchdog, acquire_lock_with_timeout,
+    Error, Keep, LostReason, LostSignal, Pool, Renewal, RenewalState, Token, Watchdog,
+    acquire_lock_with_timeout,
     recipes::{mutex, simple},
     release_lock,
 };
@@ -255,4 +256,10 @@ fn a_known_end_saves_the_first_round_trip() {
     // It is renewed all the same when a third has passed.
     assert!(comes_true(|| before.elapsed() > lease / 2));
     assert!(bench.conn.pttl::<_, i64>("lock:a").unwrap() > 1_500 + 250);
+}
+
+#[test]
+fn handles_go_from_thread_to_thread() {
+    fn shared<T: Send + Sync>() {}
+    shared::<(Watchdog, Renewal, LostSignal)>();
 }

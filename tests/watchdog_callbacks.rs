@@ -113,6 +113,27 @@ fn a_callback_may_use_the_watchdog_and_drop_it() {
     assert_eq!(state, RenewalState::Unknown);
 }
 
+/// Whoever sees the loss first and stops at once takes nothing from those who want to be told.
+#[test]
+fn a_loss_is_told_although_the_renewal_is_stopped_next() {
+    let mut bench = bench();
+    let (called, calls) = mpsc::channel();
+    for turn in 0..50 {
+        let hold = take(&mut bench.conn, &turn.to_string(), LEASE).unwrap();
+        let called = called.clone();
+        let keep = Keep::lease(LEASE)
+            .max_hold(5 * MS)
+            .held_until(Instant::now() + LEASE)
+            .on_lost(move |reason| called.send(reason).unwrap());
+        let Ok(renewal) = bench.watchdog.keep_with(&hold, keep) else {
+            continue; // the machine has overslept it
+        };
+        while renewal.is_held() {}
+        renewal.stop();
+        assert_eq!(calls.recv_timeout(PATIENCE), Ok(LostReason::MaxHold));
+    }
+}
+
 #[test]
 fn what_a_callback_owns_is_dropped_with_its_renewal() {
     let mut bench = bench();

@@ -1,6 +1,7 @@
 //! The watchdog's two threads, and what its handles ask of them.
 
 use std::{
+    borrow::Borrow,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -111,12 +112,13 @@ impl Keeper {
 
     /// After this nothing is sent for the lease any more.
     pub(super) fn stop(&self, id: Id, kept: &Kept) -> RenewalState {
-        // What is not to be called any more may own anything, and is dropped when nothing is locked.
-        let _silenced = kept.silence();
         // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
         let deadline = Deadline::after(self.beside.io_timeout() * 2);
         let mut state = self.state.lock();
         state.schedule.stop(id);
+        if let Some(reason) = kept.lost() {
+            self.lose_all(&mut state, [(kept, reason)]);
+        }
         while state.schedule.is_out(id) {
             let Some(moment) = deadline.moment() else {
                 break;
@@ -147,7 +149,7 @@ impl Keeper {
             }
             Registered::Stored if closing => {
                 drop(state);
-                for callback in kept.silence() {
+                for callback in kept.unwatch() {
                     call(callback, LostReason::Unwatched);
                 }
             }
@@ -257,9 +259,13 @@ impl Keeper {
         }
     }
 
-    fn lose_all(&self, state: &mut State, lost: impl IntoIterator<Item = (Arc<Kept>, LostReason)>) {
+    fn lose_all<K: Borrow<Kept>>(
+        &self,
+        state: &mut State,
+        lost: impl IntoIterator<Item = (K, LostReason)>,
+    ) {
         for (kept, reason) in lost {
-            if let Some((callbacks, reason)) = kept.lose(reason) {
+            if let Some((callbacks, reason)) = kept.borrow().lose(reason) {
                 let calls = callbacks.into_iter().map(|callback| (callback, reason));
                 state.calls.extend(calls);
                 self.call.notify_one();

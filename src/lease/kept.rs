@@ -170,20 +170,19 @@ impl Kept {
         mem::take(&mut standing.callbacks)
     }
 
-    /// From now on nobody is called.
-    pub(super) fn silence(&self) -> Vec<Callback> {
-        mem::take(&mut self.standing.lock().callbacks)
-    }
-
     /// The end of its renewal. Returns how it stood.
+    ///
+    /// Whoever has not been called by now never is. They are dropped, and may own anything: nothing may be locked.
     pub(super) fn stop(&self) -> RenewalState {
         let mut standing = self.look();
         let state = standing.state();
         if standing.phase == Phase::Live {
             standing.phase = Phase::Stopped;
         }
+        let callbacks = mem::take(&mut standing.callbacks);
         drop(standing);
         self.changed.notify_all();
+        drop(callbacks);
         state
     }
 
