@@ -4,7 +4,6 @@
 mod common;
 
 use std::{
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -191,7 +190,7 @@ fn a_trade_that_is_always_disturbed_gives_up_and_changes_nothing() {
 /// Runs a trade of which every transaction is aborted. It says whether it found out.
 fn disturbed(way: Way, patience_secs: u64, is_contended: impl FnOnce(&mut Connection) -> bool) {
     let server = Server::start().unwrap();
-    let proxy = Arc::new(Proxy::in_front_of(&server).unwrap());
+    let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = prepare(&server);
     let untouched = everything(&mut conn).unwrap();
     disturb(&proxy, server.connection().unwrap());
@@ -206,13 +205,11 @@ fn disturbed(way: Way, patience_secs: u64, is_contended: impl FnOnce(&mut Connec
     assert_eq!(everything(&mut conn).unwrap(), untouched);
 }
 
-/// Touches what a trade watches before its next transaction, and each one after that.
-fn disturb(proxy: &Arc<Proxy>, mut conn: Connection) {
-    let again = Arc::clone(proxy);
-    proxy.at("MULTI").run(move || {
+/// Touches what a trade watches before each of its transactions.
+fn disturb(proxy: &Proxy, mut conn: Connection) {
+    proxy.at("MULTI").run_each_time(move || {
         run(&mut conn, &["HINCRBY", "users:2", "funds", "0"]).unwrap();
         run(&mut conn, &["SMOVE", "inventory:1", "inventory:0", "ring"]).unwrap();
         run(&mut conn, &["SMOVE", "inventory:0", "inventory:1", "ring"]).unwrap();
-        disturb(&again, conn);
     });
 }

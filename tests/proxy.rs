@@ -16,7 +16,7 @@ struct Bench {
     proxy: Proxy,
     conn: Connection,
     direct: Connection,
-    _server: Server,
+    server: Server,
 }
 
 fn bench() -> Bench {
@@ -26,7 +26,7 @@ fn bench() -> Bench {
         conn: proxy.connection().unwrap(),
         direct: server.connection().unwrap(),
         proxy,
-        _server: server,
+        server,
     }
 }
 
@@ -282,6 +282,33 @@ fn messages_to_a_subscriber_pass() {
     drop(subscriber);
     bench.proxy.at("SET").refuse("LOADING not yet");
     assert!(set(&mut bench.conn, "a", "1").is_err());
+}
+
+#[test]
+fn what_runs_each_time_runs_each_time_and_is_not_waited_for() {
+    let mut bench = bench();
+    let mut meanwhile = bench.server.connection().unwrap();
+    bench.proxy.at("GET").nth(2).run_each_time(move || {
+        let () = meanwhile.incr("n", 1).unwrap();
+    });
+    assert!(bench.proxy.happened());
+    let seen = [(); 4].map(|()| get(&mut bench.conn, "n").unwrap());
+    let expected = [None, Some("1"), Some("2"), Some("3")];
+    assert_eq!(seen.each_ref().map(Option::as_deref), expected);
+
+    bench.proxy.at("GET").cut_before();
+    assert!(get(&mut bench.conn, "n").is_err());
+    assert_eq!(get(&mut bench.direct, "n").unwrap().unwrap(), "4");
+}
+
+#[test]
+fn a_panic_in_between_closes_the_connection() {
+    let mut bench = bench();
+    bench.proxy.at("GET").run(|| {
+        std::panic::resume_unwind(Box::new("no panic message, this one is meant"));
+    });
+    let error = get(&mut bench.conn, "a").unwrap_err();
+    assert!(error.is_connection_dropped(), "{error:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Server, relay::connect_through, wait};
+use common::{Proxy, Server, wait};
 use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock};
 use redis::{Commands, Connection, Pipeline};
 
@@ -33,12 +33,9 @@ fn commit_while(
 ) -> (Result<(i64,)>, u32) {
     let token = held_lock(&mut server.connection().unwrap());
     let mut other = server.connection().unwrap();
-    let mut conn = connect_through(server, move |request| {
-        if request.contains("MULTI") {
-            between(&mut other);
-        }
-    })
-    .unwrap();
+    let proxy = Proxy::in_front_of(server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("MULTI").run_each_time(move || between(&mut other));
     let mut builds = 0;
     let result = commit_while_held(&mut conn, "a", &token, |pipeline| {
         builds += 1;

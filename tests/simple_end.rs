@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Server, monitor::Monitor, relay::connect_through};
+use common::{Proxy, Server, monitor::Monitor};
 use leasehold::{acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
@@ -139,7 +139,9 @@ fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
     let shortest = Arc::new(AtomicI64::new(i64::MAX));
     let seen = Arc::clone(&shortest);
     let mut with_end = false;
-    let mut conn = connect_through(&server, move |_| {
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at_command(1).run_each_time(move || {
         if with_end {
             let ttl: i64 = other.pttl("lock:a").unwrap();
             seen.fetch_min(ttl, Ordering::Relaxed);
@@ -148,8 +150,7 @@ fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
             lock_with_end(&mut other, 60_000);
         }
         with_end = !with_end;
-    })
-    .unwrap();
+    });
 
     let refused = acquire_lock_with_timeout(&mut conn, "a", millis(100), millis(5_000)).unwrap();
 

@@ -3,16 +3,9 @@
 
 mod common;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-        mpsc,
-    },
-    time::Duration,
-};
+use std::{sync::mpsc, time::Duration};
 
-use common::{Proxy, Server, monitor::Monitor, relay::connect_through, wait};
+use common::{Proxy, Server, monitor::Monitor, wait};
 use leasehold::{Error, Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
 use redis::{Commands, Connection};
 
@@ -26,20 +19,17 @@ fn held_lock(conn: &mut Connection) -> Token {
 }
 
 /// Takes the lock on one connection and releases it on another one, after `between` was called just before the `DEL`.
-/// Returns what the release said and the connection that it was said on.
+/// Returns what the release said and the connection that it was said on, with the proxy that it goes through.
 fn release_while(
     server: &Server,
     mut between: impl FnMut(&mut Connection) + Send + 'static,
-) -> (Result<bool>, Connection) {
+) -> (Result<bool>, Connection, Proxy) {
     let token = held_lock(&mut server.connection().unwrap());
     let mut other = server.connection().unwrap();
-    let mut conn = connect_through(server, move |request| {
-        if request.contains("MULTI") {
-            between(&mut other);
-        }
-    })
-    .unwrap();
-    (release_lock(&mut conn, "a", &token), conn)
+    let proxy = Proxy::in_front_of(server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("MULTI").run_each_time(move || between(&mut other));
+    (release_lock(&mut conn, "a", &token), conn, proxy)
 }
 
 /// A transaction that has nothing to do with the lock is not aborted by a write to the lock.
@@ -69,16 +59,12 @@ fn a_lock_is_released_once() {
 fn it_takes_two_round_trips_and_watches_before_it_looks() {
     let server = Server::start().unwrap();
     let token = held_lock(&mut server.connection().unwrap());
-    let requests = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&requests);
-    let mut conn = connect_through(&server, move |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-    })
-    .unwrap();
-    let before = requests.load(Ordering::Relaxed);
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
     let mut monitor = Monitor::start(&server).unwrap();
-    assert!(release_lock(&mut conn, "a", &token).unwrap());
-    assert_eq!(requests.load(Ordering::Relaxed) - before, 2);
+    let (released, traffic) = proxy.traffic_of(|| release_lock(&mut conn, "a", &token));
+    assert!(released.unwrap());
+    assert_eq!(traffic.round_trips, 2);
     assert_eq!(
         monitor.commands().unwrap()[..2],
         ["WATCH lock:a", "GET lock:a"],
@@ -121,7 +107,7 @@ fn a_lock_that_has_ended_is_not_ours_to_release() {
 #[test]
 fn a_lock_that_ends_before_the_delete_was_not_released() {
     let server = Server::start().unwrap();
-    let (released, mut conn) = release_while(&server, |other| {
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.pexpire("lock:a", 1).unwrap();
         wait::until(|| Ok(!other.exists::<_, bool>("lock:a")?)).unwrap();
     });
@@ -144,7 +130,7 @@ fn a_delete_that_found_nothing_released_nothing() {
 #[test]
 fn a_lock_that_is_taken_over_before_the_delete_stays() {
     let server = Server::start().unwrap();
-    let (released, mut conn) = release_while(&server, |other| {
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.pset_ex("lock:a", "the next holder", 60_000).unwrap();
     });
     assert!(!released.unwrap());
@@ -157,7 +143,7 @@ fn a_lock_that_is_taken_over_before_the_delete_stays() {
 #[test]
 fn a_lock_that_becomes_another_type_before_the_delete_stays() {
     let server = Server::start().unwrap();
-    let (released, mut conn) = release_while(&server, |other| {
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.del("lock:a").unwrap();
         let () = other.rpush("lock:a", "x").unwrap();
     });
@@ -173,7 +159,7 @@ fn a_lock_that_becomes_another_type_before_the_delete_stays() {
 fn an_end_given_by_somebody_else_before_the_delete_does_not_keep_the_lock() {
     let server = Server::start().unwrap();
     let mut touched = false;
-    let (released, mut conn) = release_while(&server, move |other| {
+    let (released, mut conn, _proxy) = release_while(&server, move |other| {
         if !touched {
             let () = other.expire("lock:a", 10).unwrap();
             touched = true;
@@ -186,7 +172,7 @@ fn an_end_given_by_somebody_else_before_the_delete_does_not_keep_the_lock() {
 #[test]
 fn a_lock_that_is_touched_for_ever_is_given_up_on() {
     let server = Server::start().unwrap();
-    let (released, mut conn) = release_while(&server, |other| {
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.expire("lock:a", 10).unwrap();
     });
     assert!(
@@ -258,12 +244,12 @@ fn a_token_is_shown_by_its_display_alone() {
 
     // An acquire whose outcome is unknown hands over its token, but does not tell it.
     let (go_on, stop) = mpsc::channel();
-    let mut conn = connect_through(&server, move |request| {
-        if request.contains("lock:a") {
-            let _ = stop.recv();
-        }
-    })
-    .unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("SET").run(move || {
+        // An acquire that never gave up would get its answer then.
+        let _ = stop.recv_timeout(LEASE);
+    });
     conn.set_read_timeout(Some(Duration::from_millis(20)))
         .unwrap();
     let error = acquire_lock(&mut conn, "a", NO_WAIT).unwrap_err();

@@ -17,7 +17,6 @@ pub mod hold;
 pub mod market;
 pub mod monitor;
 pub mod proxy;
-pub mod relay;
 pub mod server;
 pub mod sides;
 pub mod state;

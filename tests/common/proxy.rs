@@ -160,6 +160,16 @@ impl Point<'_> {
         self.add(Fault::Run(Box::new(between)));
     }
 
+    /// The same at each such command from now on, for as long as the proxy runs. It is nothing that [`Proxy::happened`]
+    /// waits for.
+    pub fn run_each_time(self, between: impl FnMut() + Send + 'static) {
+        let between = Arc::new(Mutex::new(between));
+        self.faults
+            .lock()
+            .armed
+            .push(self.armed(Fault::RunEachTime(between)));
+    }
+
     /// Refuses it in the server's name with an error such as `LOADING not yet`. It is not executed, and a transaction that
     /// it was part of is aborted, as the server itself does.
     pub fn refuse(self, error: &str) {
@@ -179,12 +189,16 @@ impl Point<'_> {
     fn add(self, fault: Fault) {
         let mut faults = self.faults.lock();
         faults.to_come += 1;
-        faults.armed.push(Armed {
+        faults.armed.push(self.armed(fault));
+    }
+
+    fn armed(self, fault: Fault) -> Armed {
+        Armed {
             command: self.command,
             skip: self.nth - 1,
             half_way: self.half_way,
             fault,
-        });
+        }
     }
 }
 
@@ -203,7 +217,9 @@ impl Faults {
             armed.skip -= usize::from(is_it && !is_due);
             is_due
         };
-        self.armed.extract_if(.., is_due).collect()
+        let due: Vec<Armed> = self.armed.extract_if(.., is_due).collect();
+        self.armed.extend(due.iter().filter_map(Armed::again));
+        due
     }
 }
 
@@ -214,9 +230,25 @@ struct Armed {
     fault: Fault,
 }
 
+impl Armed {
+    /// The same for the next such command.
+    fn again(&self) -> Option<Self> {
+        let Fault::RunEachTime(between) = &self.fault else {
+            return None;
+        };
+        Some(Self {
+            command: self.command.clone(),
+            skip: 0,
+            half_way: false,
+            fault: Fault::RunEachTime(Arc::clone(between)),
+        })
+    }
+}
+
 enum Fault {
     CutBefore,
     Run(Box<dyn FnOnce() + Send>),
+    RunEachTime(Arc<Mutex<dyn FnMut() + Send>>),
     Pretend(Vec<u8>),
     Answer(Answer),
 }

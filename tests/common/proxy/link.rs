@@ -5,6 +5,7 @@ use std::{
     io::{self, Read, Write},
     mem,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -96,7 +97,8 @@ impl Shared {
         for run in [Self::forward_requests, Self::deliver_replies] {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             thread::spawn(move || {
-                let _ = run(&shared, &link);
+                // What runs in between may panic: the test fails then, and does not hang.
+                let _ = catch_unwind(AssertUnwindSafe(|| run(&shared, &link)));
                 link.cut();
             });
         }
@@ -146,6 +148,10 @@ impl Shared {
                     link.wait_until_answered();
                     between();
                     self.one_happened();
+                }
+                Fault::RunEachTime(between) => {
+                    link.wait_until_answered();
+                    (*between.lock())();
                 }
             }
         }
