@@ -16,8 +16,8 @@ const HIGHEST_PRICE: u64 = 100;
 const MARKET_LOCK: &str = "lock:market";
 /// How many items a seller makes at a time.
 const BATCH: u64 = 1_000;
-/// The field of a seller's hash that says how many items were made.
-const MADE: &str = "made";
+/// Seller → how many items were made. Not a field of the seller's own hash: a purchase may watch that.
+const MADE: &str = "simulation:made";
 
 /// The users of a load.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Stage {
 
     /// Every key that a run writes to, except for the locks of single items.
     fn keys(&self) -> Vec<String> {
-        let shared = [MARKET, MARKET_LOCK].map(str::to_owned);
+        let shared = [MARKET, MARKET_LOCK, MADE].map(str::to_owned);
         let own = self
             .users()
             .flat_map(|user| [user_key(user), inventory_key(user)]);
@@ -150,7 +150,7 @@ fn add_batch(transaction: &mut Pipeline, seller: &str, made: u64) {
         .map(|number| item(seller, number))
         .collect();
     transaction.sadd(inventory_key(seller), items).ignore();
-    transaction.hincr(user_key(seller), MADE, BATCH).ignore();
+    transaction.hincr(MADE, seller, BATCH).ignore();
 }
 
 fn item(seller: &str, number: u64) -> String {
@@ -162,6 +162,6 @@ pub(crate) fn items_made_by(
     conn: &mut Connection,
     seller: &str,
 ) -> anyhow::Result<impl Iterator<Item = String>> {
-    let made: u64 = conn.hget(user_key(seller), MADE)?;
+    let made: u64 = conn.hget(MADE, seller)?;
     Ok((1..=made).map(move |number| item(seller, number)))
 }
