@@ -26,7 +26,7 @@ if tonumber(found[2]) < now then
   return 0
 end
 
-local has_companion = KEYS[2] and 'w:' .. (redis.call('HGET', KEYS[2], 'token') or '') == ARGV[1]
+local has_companion = KEYS[2] and 'w:' .. (redis.call('HMGET', KEYS[2], 'token')[1] or '') == ARGV[1]
 
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
