@@ -22,12 +22,14 @@ pub(crate) fn until_granted<G>(
     mut attempt: impl FnMut() -> RedisResult<Option<G>>,
 ) -> Result<Option<G>> {
     let deadline = Deadline::after(acquire_timeout);
-    let mut backoff = Backoff::new();
+    let mut backoff = None;
     let mut unanswered = false;
     loop {
         match attempt() {
             Ok(Some(grant)) => return Ok(Some(grant)),
-            Ok(None) if !backoff.pause(deadline) => return Ok(None),
+            Ok(None) if !backoff.get_or_insert_with(Backoff::new).pause(deadline) => {
+                return Ok(None);
+            }
             Ok(None) => unanswered = false,
             Err(error) if error.is_timeout() && !deadline.has_passed() => unanswered = true,
             Err(error) if unanswered => return Err(operation.unknown(Some(token), error)),
