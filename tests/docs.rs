@@ -44,6 +44,32 @@ fn the_code_in_the_readme_is_the_quick_start() {
 }
 
 #[test]
+fn the_readme_shows_what_the_simulation_printed() {
+    let readme = fs::read_to_string(in_the_project("README.md")).unwrap();
+    let from_heading = readme
+        .split("Counts are per second, the book's too; waits are per purchase.\n")
+        .nth(1)
+        .unwrap();
+    let table = from_heading.split("```").next().unwrap();
+    for way in ["WATCH", "market lock", "item lock"] {
+        let rows: Vec<_> = table
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix(way))
+            .collect();
+        assert_eq!(rows.len(), 3, "{way}: one for each load");
+        for row in rows {
+            let ours = row.split('|').next().unwrap();
+            let figures = ours.split_whitespace().filter(|word| *word != "ms");
+            let read = figures
+                .map(str::parse::<f64>)
+                .collect::<Result<Vec<_>, _>>();
+            assert!(read.is_ok_and(|read| read.len() == 5), "{way}: {ours}");
+        }
+    }
+    assert!(table.contains("the sum of funds is unchanged"));
+}
+
+#[test]
 fn every_file_that_a_page_names_is_there() {
     for (name, text) in pages() {
         for word in text.split(|sign: char| sign.is_whitespace() || "`()|,;".contains(sign)) {

@@ -11,9 +11,11 @@ use std::{
 use common::{
     Proxy, Server,
     market::{Way, clear, everything, offer, run, typed_error, user},
+    monitor::Monitor,
+    wait,
 };
 use leasehold::{Error, Listing, Purchase};
-use redis::Connection;
+use redis::{Commands, Connection};
 
 /// Seller 1 has a ring and offers a sword for 10, buyer 2 has 125.
 fn prepare(server: &Server) -> Connection {
@@ -84,6 +86,25 @@ fn a_connection_that_breaks_anywhere_moves_all_or_nothing() {
 }
 
 #[test]
+fn the_lock_of_a_trade_is_a_lease_of_ten_seconds() {
+    let server = Server::start().unwrap();
+    for way in Way::LOCKS {
+        for (item, trade) in TRADES {
+            let mut conn = prepare(&server);
+            let mut monitor = Monitor::start(&server).unwrap();
+            assert!(trade(way, &mut conn).unwrap());
+            let commands = monitor.commands().unwrap();
+            let lock = way.lock_key(item, "1").unwrap();
+            assert!(
+                commands[0].starts_with(&format!("SET {lock} ")),
+                "{commands:?}"
+            );
+            assert!(commands[0].ends_with(" NX PX 10000"), "{commands:?}");
+        }
+    }
+}
+
+#[test]
 fn a_lock_that_ends_between_reading_and_writing_writes_nothing() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -100,14 +121,7 @@ fn a_lock_that_ends_between_reading_and_writing_writes_nothing() {
                 .at("WATCH")
                 .run(move || run(&mut shortens, &["PEXPIRE", &key, "100"]).unwrap());
             proxy.at("MULTI").run(move || {
-                while redis::cmd("PTTL")
-                    .arg(&lock)
-                    .query::<i64>(&mut waits)
-                    .unwrap()
-                    != -2
-                {
-                    thread::sleep(Duration::from_millis(5));
-                }
+                wait::until(|| Ok(!waits.exists::<_, bool>(&lock)?)).unwrap();
             });
             let error = typed_error(trade(way, &mut proxy.connection().unwrap())).unwrap();
             assert!(
