@@ -8,6 +8,7 @@ use std::{error::Error as _, thread};
 use common::{
     Proxy, Server,
     market::{Way, clear, for_each, funds, has, offer, price, run, typed_error, user},
+    wait,
 };
 use leasehold::{Error, Listing, Purchase};
 use redis::Connection;
@@ -190,24 +191,11 @@ fn waits_for(
     thread::scope(|scope| {
         let trader = scope.spawn(move || trade(&mut other));
         // The trade is waiting once it has tried again and again.
-        while attempts(conn)? < 5 && !trader.is_finished() {
-            thread::yield_now();
-        }
+        wait::until(|| Ok(wait::calls(conn, "evalsha")? >= 5 || trader.is_finished()))?;
         assert!(!trader.is_finished());
         assert_eq!(price(conn, item, "1")?, was_listed);
         run(conn, &["DEL", &lock])?;
         assert!(trader.join().unwrap());
         Ok(())
     })
-}
-
-/// How often somebody has tried again for a lock.
-fn attempts(conn: &mut Connection) -> anyhow::Result<usize> {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(conn)?;
-    let calls = stats.lines().find_map(|line| {
-        line.strip_prefix("cmdstat_evalsha:calls=")?
-            .split(',')
-            .next()
-    });
-    Ok(calls.unwrap_or("0").parse()?)
 }

@@ -309,6 +309,21 @@ fn a_panic_in_between_closes_the_connection() {
     });
     let error = get(&mut bench.conn, "a").unwrap_err();
     assert!(error.is_connection_dropped(), "{error:?}");
+    assert!(!bench.proxy.happened());
+}
+
+#[test]
+fn whoever_goes_on_asking_without_an_answer_is_cut_off() {
+    let mut bench = bench();
+    let time_out = Some(Duration::from_millis(1));
+    bench.proxy.at("SET").swallow();
+    bench.conn.set_read_timeout(time_out).unwrap();
+    wait_for(|| {
+        set(&mut bench.conn, "a", "1")
+            .unwrap_err()
+            .is_connection_dropped()
+    });
+    assert!(!bench.proxy.happened());
 }
 
 #[test]

@@ -25,6 +25,8 @@ use self::link::Shared;
 use super::Server;
 
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Nobody has reason to send so many commands on a connection that answers nothing.
+const TOO_MANY_UNANSWERED: usize = 40;
 
 /// What went through.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,15 +86,15 @@ impl Proxy {
         self.point(None, n)
     }
 
-    /// Whether everything asked for has gone wrong by now. Waits for it for up to five seconds.
+    /// Whether everything asked for has gone wrong by now, and nothing else. Waits for it for up to five seconds.
     pub fn happened(&self) -> bool {
         let mut faults = self.shared.faults.lock();
         self.shared.fault_happened.wait_while_for(
             &mut faults,
-            |faults| faults.to_come > 0,
+            |faults| faults.to_come > 0 && !faults.failed,
             PATIENCE,
         );
-        faults.to_come == 0
+        faults.to_come == 0 && !faults.failed
     }
 
     fn point(&self, command: Option<String>, nth: usize) -> Point<'_> {
@@ -143,7 +145,8 @@ impl Point<'_> {
         self.add(Fault::Answer(Answer::Cut));
     }
 
-    /// It and what follows is executed, but no reply comes any more. The connection stays open.
+    /// It and what follows is executed, but no reply comes any more. The connection stays open. Whoever goes on asking all
+    /// the same is cut off in the end, so that a test ends, and then it has not [happened](Proxy::happened) as told.
     ///
     /// A single reply cannot get lost between two others: TCP keeps the order.
     pub fn swallow(self) {
@@ -206,6 +209,8 @@ impl Point<'_> {
 struct Faults {
     armed: Vec<Armed>,
     to_come: usize,
+    /// Something panicked in between, or went on asking without an answer.
+    failed: bool,
 }
 
 impl Faults {

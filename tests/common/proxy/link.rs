@@ -16,7 +16,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    Answer, Armed, Fault, Faults, PATIENCE, Traffic,
+    Answer, Armed, Fault, Faults, PATIENCE, TOO_MANY_UNANSWERED, Traffic,
     resp::{command_name, frame_length, is_push},
 };
 
@@ -98,7 +98,9 @@ impl Shared {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             thread::spawn(move || {
                 // What runs in between may panic: the test fails then, and does not hang.
-                let _ = catch_unwind(AssertUnwindSafe(|| run(&shared, &link)));
+                if catch_unwind(AssertUnwindSafe(|| run(&shared, &link))).is_err() {
+                    shared.failed();
+                }
                 link.cut();
             });
         }
@@ -161,7 +163,7 @@ impl Shared {
     }
 
     fn deliver_replies(&self, link: &Link) -> io::Result<()> {
-        let (mut unread, mut silent) = (Vec::new(), false);
+        let (mut unread, mut silent, mut unanswered) = (Vec::new(), false, 0);
         while read_more(&link.server, &mut unread)? {
             for mut reply in take_frames(&mut unread) {
                 if is_push(&reply) {
@@ -185,6 +187,11 @@ impl Shared {
                 }
                 link.deliver(&reply, silent)?;
                 link.answer_done();
+                unanswered += usize::from(silent);
+                if unanswered > TOO_MANY_UNANSWERED {
+                    self.failed();
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -198,6 +205,11 @@ impl Shared {
             .commands
             .extend(burst.iter().map(|request| command_name(request)));
         owed.replies += burst.len();
+    }
+
+    fn failed(&self) {
+        self.faults.lock().failed = true;
+        self.fault_happened.notify_all();
     }
 
     fn one_happened(&self) {
