@@ -17,12 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Server, clients};
+use common::{Server, clients, wait};
 use leasehold::{
     Error, Pool, PooledConnection, Token, acquire_lock, acquire_lock_with_timeout,
     commit_while_held, r2d2, redis, release_lock,
 };
-use redis::{Client, Connection};
+use redis::{Client, Commands, Connection};
 
 const WAIT: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(10);
@@ -150,22 +150,27 @@ fn whoever_waits_is_served_when_a_broken_connection_comes_back() {
         .get_timeout(Duration::from_secs(60))
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
+    // Nobody can see that a thread waits already. One that does not yet has only less to wait for.
+    for _ in 0..20 {
+        give_a_broken_one_back_while_somebody_waits(&pool, &mut admin);
+    }
+}
+
+fn give_a_broken_one_back_while_somebody_waits(pool: &Pool, admin: &mut Connection) {
     let mut broken = pool.get().unwrap();
     let broken_id = clients::id(&mut broken);
-    clients::kill(&mut admin, broken_id);
-    release_lock(&mut broken, "a", &Token::random()).unwrap_err();
-
     thread::scope(|scope| {
         let (waits, waiting) = mpsc::channel();
         let (answers, answered) = mpsc::channel();
-        let pool = &pool;
         scope.spawn(move || {
             waits.send(()).unwrap();
             answers.send(clients::id(&mut pool.get().unwrap())).unwrap();
         });
         waiting.recv().unwrap();
-        // So that the other thread waits already; if it does not, it has only less to wait for.
-        thread::sleep(Duration::from_millis(50));
+        // The other thread has the time that all this takes.
+        clients::kill(admin, broken_id);
+        wait::until(|| Ok(!clients::exists(admin, broken_id))).unwrap();
+        release_lock(&mut broken, "a", &Token::random()).unwrap_err();
         drop(broken);
         assert_ne!(answered.recv_timeout(LIMIT).unwrap(), broken_id);
     });
@@ -178,11 +183,10 @@ fn our_functions_leave_no_watch_to_the_next_borrower() {
     let pool = pool_of(&server, 1);
     let mine = acquire_lock(&mut admin, "a", WAIT).unwrap().unwrap();
     let foreign = Token::random();
-    let _: () = redis::cmd("LPUSH")
-        .arg("lock:list")
-        .arg("x")
-        .query(&mut admin)
-        .unwrap();
+    let _: u64 = admin.lpush("lock:list", "x").unwrap();
+    let set = |pipe: &mut redis::Pipeline| {
+        pipe.set("x", 1).ignore();
+    };
 
     let uses: [(&str, Use<'_>); 5] = [
         ("release of what is not ours", &|conn| {
@@ -192,9 +196,7 @@ fn our_functions_leave_no_watch_to_the_next_borrower() {
             release_lock(conn, "list", &foreign).unwrap_err();
         }),
         ("commit of what is not ours", &|conn| {
-            let commit = commit_while_held::<()>(conn, "a", &foreign, |pipe| {
-                pipe.set("x", 1).ignore();
-            });
+            let commit = commit_while_held::<()>(conn, "a", &foreign, set);
             assert!(matches!(commit, Err(Error::Lost { .. })));
         }),
         ("commit that is refused", &|conn| {
@@ -204,10 +206,7 @@ fn our_functions_leave_no_watch_to_the_next_borrower() {
             assert!(matches!(commit, Err(Error::Redis { .. })));
         }),
         ("commit", &|conn| {
-            commit_while_held::<()>(conn, "a", &mine, |pipe| {
-                pipe.set("x", 1).ignore();
-            })
-            .unwrap();
+            commit_while_held::<()>(conn, "a", &mine, set).unwrap();
         }),
     ];
     for (what, borrow) in uses {
@@ -215,22 +214,20 @@ fn our_functions_leave_no_watch_to_the_next_borrower() {
         let borrowed = clients::id(&mut conn);
         borrow(&mut conn);
         drop(conn);
-        for key in ["lock:a", "lock:list"] {
-            let _: () = redis::cmd("EXPIRE")
-                .arg(key)
-                .arg(60)
-                .query(&mut admin)
-                .unwrap();
-        }
-        let mut conn = pool.get().unwrap();
-        assert_eq!(clients::id(&mut conn), borrowed);
-        let executed: Option<(i64,)> = redis::pipe()
-            .atomic()
-            .incr("n", 1)
-            .query(&mut conn)
-            .unwrap();
-        assert!(executed.is_some(), "{what}");
+        assert_next_borrower_can_write(&pool, borrowed, &mut admin, what);
     }
+}
+
+/// Although all that may have been watched on the same connection has changed since.
+fn assert_next_borrower_can_write(pool: &Pool, same: u64, admin: &mut Connection, what: &str) {
+    for key in ["lock:a", "lock:list"] {
+        let _: bool = admin.expire(key, 60).unwrap();
+    }
+    let mut conn = pool.get().unwrap();
+    assert_eq!(clients::id(&mut conn), same);
+    let mut transaction = redis::pipe();
+    let executed: Option<(i64,)> = transaction.atomic().incr("n", 1).query(&mut conn).unwrap();
+    assert!(executed.is_some(), "{what}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod common;
 
 use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, TcpListener},
     thread,
     time::{Duration, Instant},
 };
@@ -99,17 +101,27 @@ fn a_call_cut_off_by_the_servers_end_leaves_no_broken_connection() {
     let mut server = Server::start().unwrap();
     let builder = Pool::builder().get_timeout(LONG).io_timeout(LONG);
     let pool = build(builder.max_size(1), &server.url());
-    let mut conn = pool.get().unwrap();
-    // It ends with the call unread: the system answers with a reset.
-    server.freeze().unwrap();
-    let in_flight = thread::spawn(move || call(&mut conn));
-    // Time to send it. Without, the test would pass for another reason.
-    thread::sleep(Duration::from_millis(100));
     server.kill().unwrap();
-    in_flight.join().unwrap().unwrap_err();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, server.port())).unwrap();
+    let stand_in = thread::spawn(move || end_with_a_call_unread(&listener));
+    let mut conn = pool.get().unwrap();
+    call(&mut conn).unwrap_err();
+    stand_in.join().unwrap().unwrap();
+    drop(conn);
 
     server.restart().unwrap();
     call(&mut pool.get().unwrap()).unwrap();
+}
+
+/// In a server's place: answers the question for its version, and ends when the next call has come and is not read. The
+/// system answers that with a reset.
+fn end_with_a_call_unread(listener: &TcpListener) -> io::Result<()> {
+    let (mut client, _) = listener.accept()?;
+    let asked = client.read(&mut [0; 1024])?;
+    client.write_all(b"$0\r\n\r\n")?;
+    let called = client.peek(&mut [0])?;
+    assert!(asked > 0 && called > 0);
+    Ok(())
 }
 
 #[test]
