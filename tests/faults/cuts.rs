@@ -15,8 +15,6 @@ use crate::{
 /// The read time-out where a reply does not come in time.
 const SHORT: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_millis(800);
-/// Less than what six replies would take, if each were waited for.
-const SLACK: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn cut_before_any_command() {
@@ -71,12 +69,10 @@ fn no_reply_to_any_command() {
             trial.what
         );
         let (once, took) = (trial.silent_conversations() * SHORT, outcome.took);
-        let is_telling = trial.missing_replies() >= 6;
-        assert!(
-            !is_telling || took < once + SLACK,
-            "{}: {took:?}",
-            trial.what
-        );
+        let missing = trial.missing_replies();
+        // Less than it would take if each reply were waited for.
+        let limit = once + SHORT * u32::try_from(missing - 1).unwrap();
+        assert!(missing < 6 || took < limit, "{}: {took:?}", trial.what);
         trial.next_on_a_fresh_connection(&outcome);
     });
 }
@@ -98,8 +94,10 @@ fn late(mut trial: Trial, delay: fn(Point<'_>)) {
     trial.next_on_the_same_connection();
     trial.judge(&outcome);
     if trial.is_acquiring() {
+        // Unless the machine was so busy that the wait was over first.
+        let is_over = trial.function.kind == Kind::Acquire && outcome.took >= world::WAIT;
         assert!(
-            matches!(outcome.result, Ok(true)),
+            is_over || matches!(outcome.result, Ok(true)),
             "{}: asked again",
             trial.what
         );

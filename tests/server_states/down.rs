@@ -1,12 +1,15 @@
 //! Servers that do not answer: killed, or frozen.
 
-use std::time::Duration;
+use std::{
+    thread::{self, ScopedJoinHandle},
+    time::Duration,
+};
 
-use leasehold::{Error, release_lock};
+use leasehold::{Error, Token, release_lock};
 use redis::{Commands, Connection, ConnectionLike};
 
 use crate::common::{
-    Server,
+    Server, wait,
     world::{self, Function, Kind},
 };
 
@@ -63,30 +66,10 @@ fn frozen_and_thawed() {
         .collect();
 
     server.freeze().unwrap();
-    let mut tokens = Vec::new();
-    std::thread::scope(|scope| {
-        let calls: Vec<_> = functions
-            .iter()
-            .zip(&mut conns)
-            .map(|(function, conn)| {
-                scope.spawn(|| {
-                    conn.set_read_timeout(Some(TIME_OUT)).unwrap();
-                    judge(function, (function.call)(conn))
-                })
-            })
-            .collect();
-        for call in calls {
-            tokens.extend(call.join().unwrap().token().cloned());
-        }
-    });
-    server.thaw().unwrap();
-
+    let tokens = call_until_thawed(&server, &functions, &mut conns);
     world::assert_conserved(&mut operator, "thawed");
     for conn in &mut conns {
-        // Whatever is still owed on it comes now, and is not the answer to this.
-        conn.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let mine: String = conn.get("mine").unwrap();
-        assert_eq!(mine, "intact");
+        assert_answers_what_it_is_asked(conn);
     }
     let freed: Vec<bool> = tokens
         .iter()
@@ -99,4 +82,39 @@ fn frozen_and_thawed() {
         assert!((function.call)(conn).unwrap(), "{}", function.name);
         world::assert_conserved(&mut operator, function.name);
     }
+}
+
+/// Calls all at once on a frozen server, and thaws it when they have given up. Returns the tokens that may hold a lock.
+fn call_until_thawed(
+    server: &Server,
+    functions: &[Function],
+    conns: &mut [Connection],
+) -> Vec<Token> {
+    thread::scope(|scope| {
+        let calls: Vec<_> = functions
+            .iter()
+            .zip(conns)
+            .map(|(function, conn)| {
+                scope.spawn(|| {
+                    conn.set_read_timeout(Some(TIME_OUT)).unwrap();
+                    judge(function, (function.call)(conn))
+                })
+            })
+            .collect();
+        let all_gave_up = wait::until(|| Ok(calls.iter().all(ScopedJoinHandle::is_finished)));
+        // Whoever does not give up is answered now, so that the test ends.
+        server.thaw().unwrap();
+        all_gave_up.unwrap();
+        calls
+            .into_iter()
+            .filter_map(|call| call.join().unwrap().token().cloned())
+            .collect()
+    })
+}
+
+/// Whatever is still owed on it comes now, and is not the answer to this.
+fn assert_answers_what_it_is_asked(conn: &mut Connection) {
+    conn.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mine: String = conn.get("mine").unwrap();
+    assert_eq!(mine, "intact");
 }
