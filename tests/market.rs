@@ -131,66 +131,50 @@ fn a_refusal_says_why_and_changes_nothing() {
         user(conn, "5", "500", &["ItemE"])?;
         user(conn, "7", "0", &["ItemC"])?;
         let before = everything(conn)?;
-        let retries = 0;
-
-        let purchases = [
-            ("27", "ItemB", "4", 35, Purchase::NotForSale { retries }),
-            ("27", "ItemA", "7", 35, Purchase::NotForSale { retries }),
-            (
-                "27",
-                "ItemA",
-                "4",
-                34,
-                Purchase::PriceChanged { price: 35, retries },
-            ),
-            (
-                "27",
-                "ItemA",
-                "4",
-                36,
-                Purchase::PriceChanged { price: 35, retries },
-            ),
-            (
-                "17",
-                "ItemC",
-                "7",
-                48,
-                Purchase::NotEnoughMoney {
-                    price: 48,
-                    funds: 43,
-                    retries,
-                },
-            ),
-            (
-                "99",
-                "ItemC",
-                "7",
-                48,
-                Purchase::NotEnoughMoney {
-                    price: 48,
-                    funds: 0,
-                    retries,
-                },
-            ),
-            ("5", "ItemE", "2", 60, Purchase::AlreadyOwned { retries }),
-        ];
-        for (buyer, item, seller, price, refusal) in purchases {
-            assert_eq!(way.buy(conn, buyer, item, seller, price)?, refusal);
-            assert!(!refusal.is_bought());
-        }
-        let listings = [
-            ("ItemO", "17", Listing::NotOwned { retries }),
-            ("ItemA", "4", Listing::NotOwned { retries }),
-            ("ItemC", "7", Listing::AlreadyListed { retries }),
-        ];
-        for (item, seller, refusal) in listings {
-            assert_eq!(way.list(conn, item, seller, 1)?, refusal);
-            assert!(!refusal.is_listed());
-        }
+        refuses_to_sell(way, conn)?;
+        refuses_to_list(way, conn)?;
         assert_eq!(everything(conn)?, before);
         Ok(())
     })
     .unwrap();
+}
+
+fn refuses_to_sell(way: Way, conn: &mut Connection) -> anyhow::Result<()> {
+    let retries = 0;
+    let not_for_sale = Purchase::NotForSale { retries };
+    let price_changed = |price| Purchase::PriceChanged { price, retries };
+    let not_enough = |price, funds| Purchase::NotEnoughMoney {
+        price,
+        funds,
+        retries,
+    };
+    let already_owned = Purchase::AlreadyOwned { retries };
+    for (buyer, item, seller, price, refusal) in [
+        ("27", "ItemB", "4", 35, not_for_sale),
+        ("27", "ItemA", "7", 35, not_for_sale),
+        ("27", "ItemA", "4", 34, price_changed(35)),
+        ("27", "ItemA", "4", 36, price_changed(35)),
+        ("17", "ItemC", "7", 48, not_enough(48, 43)),
+        ("99", "ItemC", "7", 48, not_enough(48, 0)),
+        ("5", "ItemE", "2", 60, already_owned),
+    ] {
+        assert_eq!(way.buy(conn, buyer, item, seller, price)?, refusal);
+        assert!(!refusal.is_bought());
+    }
+    Ok(())
+}
+
+fn refuses_to_list(way: Way, conn: &mut Connection) -> anyhow::Result<()> {
+    let retries = 0;
+    for (item, seller, refusal) in [
+        ("ItemO", "17", Listing::NotOwned { retries }),
+        ("ItemA", "4", Listing::NotOwned { retries }),
+        ("ItemC", "7", Listing::AlreadyListed { retries }),
+    ] {
+        assert_eq!(way.list(conn, item, seller, 1)?, refusal);
+        assert!(!refusal.is_listed());
+    }
+    Ok(())
 }
 
 #[test]
@@ -234,53 +218,56 @@ fn a_dot_splits_at_the_seller() {
 
 #[test]
 fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
-    let long = "x".repeat(513);
     for_each(&Way::ALL, |way, _, conn| {
         // The item is there under its ambiguous name: nothing but the check keeps it from being traded.
         user(conn, "b.c", "100", &["a"])?;
         user(conn, "2", "100", &["a"])?;
         offer(conn, "a", "b.c", "1")?;
         offer(conn, "a", "2", "1")?;
-        let commands = |conn: &mut Connection| {
-            let stats: String = redis::cmd("INFO").arg("stats").query(conn)?;
-            let count = stats
-                .lines()
-                .find_map(|line| line.strip_prefix("total_commands_processed:"));
-            anyhow::Ok(count.unwrap().parse::<u64>()?)
-        };
-        let before = commands(conn)?;
-
-        let too_much = MAX_PRICE + 1;
-        let listings = [
-            ("a", "b.c", 1, "seller_id"),
-            ("a", "", 1, "seller_id"),
-            ("a", &long, 1, "seller_id"),
-            ("", "2", 1, "item_id"),
-            (&long, "2", 1, "item_id or seller_id"),
-            ("{", "2", 1, "item_id or seller_id"),
-            ("a", "2:lease", 1, "item_id or seller_id"),
-            ("a", "2", too_much, "price"),
-            ("a", "2", u64::MAX, "price"),
-        ];
-        let mut refusals = Vec::new();
-        for (item, seller, price, argument) in listings {
-            refusals.push((typed_error(way.list(conn, item, seller, price))?, argument));
-            refusals.push((
-                typed_error(way.buy(conn, "3", item, seller, price))?,
-                argument,
-            ));
-        }
-        for buyer in ["", &long, "2"] {
-            refusals.push((typed_error(way.buy(conn, buyer, "a", "2", 1))?, "buyer_id"));
-        }
-        for (error, expected) in refusals {
+        let before = commands_processed(conn)?;
+        for (error, expected) in refusals(way, conn)? {
             assert!(
                 matches!(error, Error::Invalid { argument, .. } if argument == expected),
                 "{error} instead of {expected}"
             );
         }
-        assert_eq!(commands(conn)?, before + 1, "only INFO itself");
+        assert_eq!(commands_processed(conn)?, before + 1, "only INFO itself");
         Ok(())
     })
     .unwrap();
+}
+
+/// What is said of arguments that mean nothing, and which one it should be about.
+fn refusals(way: Way, conn: &mut Connection) -> anyhow::Result<Vec<(Error, &'static str)>> {
+    let (long, too_much) = ("x".repeat(513), MAX_PRICE + 1);
+    let mut refusals = Vec::new();
+    for (item, seller, price, argument) in [
+        ("a", "b.c", 1, "seller_id"),
+        ("a", "", 1, "seller_id"),
+        ("a", &long, 1, "seller_id"),
+        ("", "2", 1, "item_id"),
+        (&long, "2", 1, "item_id or seller_id"),
+        ("{", "2", 1, "item_id or seller_id"),
+        ("a", "2:lease", 1, "item_id or seller_id"),
+        ("a", "2", too_much, "price"),
+        ("a", "2", u64::MAX, "price"),
+    ] {
+        let listing = way.list(conn, item, seller, price);
+        let purchase = way.buy(conn, "3", item, seller, price);
+        refusals.push((typed_error(listing)?, argument));
+        refusals.push((typed_error(purchase)?, argument));
+    }
+    for buyer in ["", &long, "2"] {
+        let purchase = way.buy(conn, buyer, "a", "2", 1);
+        refusals.push((typed_error(purchase)?, "buyer_id"));
+    }
+    Ok(refusals)
+}
+
+fn commands_processed(conn: &mut Connection) -> anyhow::Result<u64> {
+    let stats: String = redis::cmd("INFO").arg("stats").query(conn)?;
+    let count = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_commands_processed:"));
+    Ok(count.unwrap().parse()?)
 }

@@ -216,56 +216,53 @@ fn an_item_that_leaves_meanwhile_is_not_listed() {
 
 #[test]
 fn a_lock_that_is_lost_half_way_writes_nothing() {
-    let somebody = ["SET", "LOCK", "somebody"];
-    let losses: [&[&str]; 4] = [
-        &["DEL", "LOCK"],
-        &somebody,
-        &["PEXPIRE", "LOCK", "0"],
-        &["FLUSHALL"],
-    ];
     let bazaar = Bazaar::open();
     for way in Way::LOCKS {
         // Before it reads, between reading and writing, and when all is said but EXEC.
         for moment in ["WATCH", "MULTI", "EXEC"] {
-            for loss in losses {
+            for loss in LOSSES {
                 for item in ["ring", "sword"] {
-                    let (mut conn, mut direct) = bazaar.clear();
-                    let mut expected = everything(&mut direct).unwrap();
-                    let lock = way.lock_key(item, "1").unwrap();
-                    let command: Vec<String> =
-                        loss.iter().map(|arg| arg.replace("LOCK", &lock)).collect();
-                    bazaar.before(moment, move |meanwhile| {
-                        let command: Vec<&str> = command.iter().map(String::as_str).collect();
-                        run(meanwhile, &command).unwrap();
-                    });
-
-                    let error = match item {
-                        "ring" => typed_error(way.list(&mut conn, item, "1", 5)),
-                        _ => typed_error(way.buy(&mut conn, "2", item, "1", 10)),
-                    };
-                    let error = error.unwrap();
-                    assert!(
-                        matches!(error, Error::Lost { .. }),
-                        "{way:?} {moment} {loss:?}: {error}"
-                    );
-                    if loss == somebody {
-                        let theirs: String =
-                            redis::cmd("GET").arg(&lock).query(&mut direct).unwrap();
-                        assert_eq!(theirs, "somebody");
-                        run(&mut direct, &["DEL", &lock]).unwrap();
-                    }
-                    if loss == ["FLUSHALL"] {
-                        expected.clear();
-                    }
-                    assert_eq!(
-                        everything(&mut direct).unwrap(),
-                        expected,
-                        "{way:?} {moment} {loss:?}"
-                    );
+                    lose_the_lock(&bazaar, way, moment, loss, item);
                 }
             }
         }
     }
+}
+
+/// What can happen to the key `LOCK`.
+const LOSSES: [&[&str]; 4] = [
+    &["DEL", "LOCK"],
+    &["SET", "LOCK", "somebody"],
+    &["PEXPIRE", "LOCK", "0"],
+    &["FLUSHALL"],
+];
+
+/// Lists the ring or buys the sword, and loses the lock at that moment.
+fn lose_the_lock(bazaar: &Bazaar, way: Way, moment: &str, loss: &[&str], item: &str) {
+    let (mut conn, mut direct) = bazaar.clear();
+    let mut expected = everything(&mut direct).unwrap();
+    let lock = way.lock_key(item, "1").unwrap();
+    let command: Vec<String> = loss.iter().map(|arg| arg.replace("LOCK", &lock)).collect();
+    bazaar.before(moment, move |meanwhile| {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        run(meanwhile, &command).unwrap();
+    });
+
+    let error = match item {
+        "ring" => typed_error(way.list(&mut conn, item, "1", 5)),
+        _ => typed_error(way.buy(&mut conn, "2", item, "1", 10)),
+    };
+    let (error, what) = (error.unwrap(), format!("{way:?} {moment} {loss:?}"));
+    assert!(matches!(error, Error::Lost { .. }), "{what}: {error}");
+    if loss.contains(&"somebody") {
+        let theirs: String = redis::cmd("GET").arg(&lock).query(&mut direct).unwrap();
+        assert_eq!(theirs, "somebody");
+        run(&mut direct, &["DEL", &lock]).unwrap();
+    }
+    if loss == ["FLUSHALL"] {
+        expected.clear();
+    }
+    assert_eq!(everything(&mut direct).unwrap(), expected, "{what}");
 }
 
 #[test]
