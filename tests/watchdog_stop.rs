@@ -44,9 +44,9 @@ fn race(locks: u32) {
             scope.spawn(move || {
                 let mut conn = server.connection().unwrap();
                 for (turn, (number, hold)) in holds.iter().enumerate() {
-                    stop_when_due(watchdog, hold, turn as u64 * 7 + thread);
+                    let state = stop_when_due(watchdog, hold, turn as u64 * 7 + thread);
                     redis::cmd("ECHO")
-                        .arg(format!("stopped:{number}"))
+                        .arg(format!("{state:?}:{number}:"))
                         .exec(&mut conn)
                         .unwrap();
                 }
@@ -61,13 +61,14 @@ fn race(locks: u32) {
     check(monitor, locks);
 }
 
-fn stop_when_due(watchdog: &Watchdog, hold: &Hold, seed: u64) {
+/// `Unknown`: the machine has overslept the answer to a renewal, which the server may execute whenever it gets to it.
+fn stop_when_due(watchdog: &Watchdog, hold: &Hold, seed: u64) -> RenewalState {
     // The locks are held for a minute, so that no pause of the machine ends one.
     let keep = Keep::lease(LEASE).held_until(Instant::now() + Duration::from_secs(30));
     let renewal = watchdog.keep_with(hold, keep).unwrap();
     let about_due = Duration::from_micros(750 + seed % 400);
     thread::sleep(about_due);
-    assert_eq!(renewal.stop(), RenewalState::Held);
+    renewal.stop()
 }
 
 fn held(server: &Server, locks: u32) -> Vec<(u32, Hold)> {
@@ -112,7 +113,7 @@ fn check(mut lines: impl BufRead, locks: u32) {
         if line.contains("\"over\"") {
             break;
         }
-        if let Some(lock) = number_in(&line, "\"stopped:") {
+        if let Some(lock) = number_in(&line, "\"Held:") {
             stopped[lock] = true;
         } else if let Some(lock) =
             number_in(&line, "lock:raced:").filter(|_| line.contains("\"EVAL"))
@@ -121,9 +122,13 @@ fn check(mut lines: impl BufRead, locks: u32) {
             renewed[lock] = true;
         }
     }
-    assert!(stopped.iter().all(|stopped| *stopped));
+    let count = |which: &[bool]| which.iter().filter(|is| **is).count();
+    let (stopped, renewed) = (count(&stopped), count(&renewed));
+    assert!(
+        stopped > locks * 9 / 10,
+        "only {stopped} of {locks} had their answers"
+    );
     // Otherwise it was no race.
-    let renewed = renewed.iter().filter(|renewed| **renewed).count();
     assert!(
         renewed > locks / 20 && renewed < locks - locks / 20,
         "{renewed} of {locks}"
