@@ -52,7 +52,7 @@ fn storm(sides: [Side; 2], threads: usize, names: usize, rounds: usize) -> Vec<S
         let mut stays = Vec::new();
         for round in 0..rounds {
             let name = (thread + round * 7) % names;
-            let writes = (thread + round).is_multiple_of(4);
+            let writes = (thread / names + round).is_multiple_of(4);
             let (side, token) = (sides[usize::from(writes)], Token::random());
             let key = format!("name{name}");
             let wait = Duration::from_secs(20);

@@ -76,7 +76,9 @@ const MUTEX: [Function; 5] = [
 ];
 const REENTRANT: [Function; 5] = [
     ("EVALSHA", |conn, who| {
-        reentrant::try_acquire(conn, who.name, &who.owner, &who.token, LEASE).unwrap();
+        // A token is for one acquisition, and this is called again after the release.
+        let token = Token::random();
+        reentrant::try_acquire(conn, who.name, &who.owner, &token, LEASE).unwrap();
     }),
     ("EVALSHA", |conn, who| {
         let token = Token::random();

@@ -192,3 +192,35 @@ fn a_wait_sends_an_attempt_again_whose_answer_is_late() {
     assert_eq!(granted.unwrap().unwrap().count(), 2, "counted once");
     assert!(proxy.happened());
 }
+
+#[test]
+fn an_attempt_that_arrives_after_its_release_is_not_counted() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let owner = Owner::new("job").unwrap();
+    let (outer, inner) = (Token::random(), Token::random());
+    let lease = Duration::from_secs(10);
+    for token in [&outer, &inner] {
+        reentrant::try_acquire(&mut conn, "a", &owner, token, lease)
+            .unwrap()
+            .unwrap();
+    }
+    reentrant::release(&mut conn, "a", &owner, &inner).unwrap();
+
+    // A copy of the attempt that was on its way all the time.
+    let late = reentrant::try_acquire(&mut conn, "a", &owner, &inner, lease).unwrap_err();
+    assert!(
+        matches!(
+            late,
+            Error::Invalid {
+                argument: "token",
+                ..
+            }
+        ),
+        "{late}"
+    );
+    assert_eq!(
+        reentrant::release(&mut conn, "a", &owner, &outer).unwrap(),
+        Release::Freed
+    );
+}

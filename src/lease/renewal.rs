@@ -124,8 +124,8 @@ impl Renewal {
 
     /// Ends the renewing, so that the lock can be released. Says how the lease stood.
     ///
-    /// Waits for a renewal that is being sent at this moment, at most one I/O time-out of the pool. When it has returned
-    /// nothing is sent for this hold any more. The lock itself stays as it is: release it, or let it end.
+    /// Waits for a renewal that is being sent at this moment, which takes one I/O time-out of the pool at most, and is given
+    /// a second one in case its thread gets no processor time. When it has ended nothing is sent for this hold any more. The lock itself stays as it is: release it, or let it end.
     ///
     /// Dropping does the same.
     #[allow(

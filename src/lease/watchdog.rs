@@ -33,8 +33,9 @@ use crate::{
 /// # Guarantees
 /// - [`Renewal::is_held`] is never true after the lease has ended on the server, provided that the clocks run at the same
 ///   rate, that the server loses no data and that nobody deletes the lock by hand.
-/// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold any more.
-/// - Nothing it waits for has no end, and its threads end with it.
+/// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold any more; unless the
+///   thread got no processor time for two I/O time-outs while it was sending.
+/// - Nothing it waits for has no end, and its threads end with it, or when a connect that is under way has failed.
 ///
 /// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
 /// take a [fencing token](crate::FencingToken) or [`commit_while_held`](crate::commit_while_held).
@@ -98,8 +99,9 @@ impl Watchdog {
     /// # Errors
     /// Nothing is renewed then.
     /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or not any more.
-    /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind),
-    ///   [`Error::TooOld`](crate::Error::TooOld): the server refused, or could not be reached.
+    /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind): the server refused.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection could be opened, or
+    ///   not to a server like this.
     /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. The lock may have been renewed once.
     /// - [`Error::Invalid`](crate::Error::Invalid): a lease that is not between 1 ms and 24 h.
     pub fn keep<H: Recipe + Clone>(&self, hold: &H, lease: Duration) -> Result<Renewal> {

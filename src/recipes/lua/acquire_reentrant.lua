@@ -18,7 +18,7 @@ if held[1] and held[1] ~= ARGV[1] then
   return false
 end
 
-local last = redis.call('HMGET', KEYS[2], 'fence', 'owner', 'hold', 't:' .. ARGV[2])
+local last = redis.call('HMGET', KEYS[2], 'fence', 'owner', 'hold', 't:' .. ARGV[2], 'released')
 local fence = last[1]
 if fence then
   if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
@@ -28,6 +28,10 @@ elseif redis.call('EXISTS', KEYS[2]) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 local known = held[1] and fence and last[2] == ARGV[1] and last[3] == fence
+
+if known and not last[4] and last[5] == ARGV[2] then
+  return redis.error_reply('INVALIDTOKEN its acquisition has been given back already')
+end
 
 if not known then
   local time = redis.call('TIME')

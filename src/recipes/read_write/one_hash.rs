@@ -30,6 +30,15 @@
 //! program on the article's scripts may end it, and let another in, without leaving a trace, so that no answer to a renewal
 //! could be trusted. There is no [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog does not
 //! compile. Choose leases longer than the work.
+//!
+//! ```compile_fail,E0277
+//! # fn keep(watchdog: &leasehold::Watchdog) -> leasehold::Result<()> {
+//! // A watchdog keeps only what can be renewed safely; there is no hold of this edition to give it.
+//! let leases = leasehold::recipes::read_write::one_hash::Leases::default();
+//! watchdog.keep(&leases, std::time::Duration::from_secs(10))?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::time::Duration;
 

@@ -27,6 +27,15 @@
 //! without leaving a trace, so that no answer to a renewal could be trusted. There is no
 //! [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog does not compile. Choose a lease longer than
 //! the work.
+//!
+//! ```compile_fail,E0277
+//! # fn keep(watchdog: &leasehold::Watchdog, token: &leasehold::Token) -> leasehold::Result<()> {
+//! // A watchdog keeps only what can be renewed safely; there is no hold of this edition to give it.
+//! let keys = ("prices:read", "prices:write", token.clone());
+//! watchdog.keep(&keys, std::time::Duration::from_secs(10))?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::time::Duration;
 
