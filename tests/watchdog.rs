@@ -133,6 +133,18 @@ fn a_renewal_never_shortens() {
 }
 
 #[test]
+fn the_newer_protocol_makes_no_difference() {
+    let mut bench = bench();
+    let url = format!("{}?protocol=resp3", bench.server.url());
+    let watchdog = Watchdog::start(&Pool::connect(&url).unwrap()).unwrap();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let renewal = watchdog.keep(&hold, 600 * MS).unwrap();
+    let () = bench.conn.del("lock:a").unwrap();
+    assert!(renewal.lost().wait_for(PATIENCE));
+    assert_eq!(renewal.lost().reason(), Some(LostReason::TakenAway));
+}
+
+#[test]
 fn a_lock_taken_over_is_told_in_every_way() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();

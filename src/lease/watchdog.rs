@@ -19,11 +19,12 @@ use crate::{
 ///   renew. Whoever waits for a connection of the pool delays no renewal.
 /// - Up to 100 renewals share a round trip. What the server says of one is of no consequence to the others.
 /// - After a failure it tries again soon (10 ms at first, up to 250 ms later), on a new connection, until the lease ends by
-///   our own clock: a server that restarts or is silent for less than two thirds of a lease costs no lock that it kept.
+///   our own clock. A server that restarts, or is silent, for half a lease costs no lock that it still has.
 /// - *Held*, *lost* and *unknown* are three answers, see [`RenewalState`](crate::RenewalState). A failure is not a loss.
 /// - A renewal never shortens a lease.
+/// - Whoever wants to be called at a loss is called on a second thread, which the first of them starts.
 ///
-/// Dropping it ends its thread, waiting for that at most one I/O time-out of the pool, and with it all renewing. The
+/// Dropping it ends its thread, and with it all renewing, and waits for that at most one I/O time-out of the pool. The
 /// renewals that still live run out: they are `Unknown` until their leases end by our clock, then lost.
 ///
 /// # Source
