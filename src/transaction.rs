@@ -141,6 +141,15 @@ fn in_transaction(writes: &Pipeline) -> Vec<u8> {
     packed
 }
 
+/// A command of these words, with room for just them.
+pub(crate) fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::with_capacity(words.len(), words.iter().map(|word| word.len()).sum());
+    for word in words {
+        command.arg(word);
+    }
+    command
+}
+
 fn is_script(command: &Cmd) -> bool {
     match command.args_iter().next() {
         Some(Arg::Simple(name)) => {

@@ -9,7 +9,12 @@ use super::{
     offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
     trade::{Decision, Held, MARKET_LOCK, check_room, funds, has, price, with_lock},
 };
-use crate::{Error, Result, error::Operation, time::Deadline, transaction::watch};
+use crate::{
+    Error, Result,
+    error::Operation,
+    time::Deadline,
+    transaction::{command, watch},
+};
 
 /// How long the book's `purchase_item` starts again after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -233,14 +238,11 @@ impl<'a> Sale<'a> {
     }
 
     fn reads(&self) -> Pipeline {
-        let mut reads = Pipeline::with_capacity(4);
-        reads.cmd("ZSCORE").arg(MARKET).arg(&self.offer.member);
-        reads.cmd("HGET").arg(&self.buyer).arg("funds");
-        reads.cmd("HGET").arg(&self.seller).arg("funds");
-        reads
-            .cmd("SISMEMBER")
-            .arg(&self.inventory)
-            .arg(self.offer.item_id);
+        let mut reads = Pipeline::with_capacity(5);
+        reads.add_command(command(&["ZSCORE", MARKET, &self.offer.member]));
+        reads.add_command(command(&["HGET", &self.buyer, "funds"]));
+        reads.add_command(command(&["HGET", &self.seller, "funds"]));
+        reads.add_command(command(&["SISMEMBER", &self.inventory, self.offer.item_id]));
         reads
     }
 
@@ -279,23 +281,13 @@ impl<'a> Sale<'a> {
     }
 
     fn transfer(&self, price: u64) -> Pipeline {
+        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the same.
+        let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
         let mut transfer = Pipeline::with_capacity(5);
-        transfer
-            .cmd("HINCRBY")
-            .arg(&self.seller)
-            .arg("funds")
-            .arg(price);
-        transfer
-            .cmd("HINCRBY")
-            .arg(&self.buyer)
-            .arg("funds")
-            // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the same.
-            .arg(-i128::from(price));
-        transfer
-            .cmd("SADD")
-            .arg(&self.inventory)
-            .arg(self.offer.item_id);
-        transfer.cmd("ZREM").arg(MARKET).arg(&self.offer.member);
+        transfer.add_command(command(&["HINCRBY", &self.seller, "funds", &gain]));
+        transfer.add_command(command(&["HINCRBY", &self.buyer, "funds", &loss]));
+        transfer.add_command(command(&["SADD", &self.inventory, self.offer.item_id]));
+        transfer.add_command(command(&["ZREM", MARKET, &self.offer.member]));
         transfer
     }
 }
