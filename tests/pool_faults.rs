@@ -17,7 +17,7 @@ use redis::Client;
 /// The time-out that ends a wait for a server that is not there.
 const SHORT: Duration = Duration::from_millis(200);
 /// The same, where a server that is well has to answer within it.
-const FAIR: Duration = Duration::from_secs(1);
+const FAIR: Duration = Duration::from_millis(600);
 /// The time-outs that would show if they ended a wait.
 const LONG: Duration = Duration::from_secs(30);
 /// What takes longer than this was not ended by the short one.

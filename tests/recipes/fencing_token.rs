@@ -1,0 +1,158 @@
+//! The fencing token grows, whatever happens to the lock and to what stands beside it.
+
+use std::time::Duration;
+
+use crate::common::{Server, wait::until};
+use leasehold::{
+    Owner, Token,
+    recipes::{
+        mutex::{self, End},
+        reentrant,
+    },
+};
+use redis::{Commands, Connection};
+
+const COMPANION: &str = "{lock:a}:lease";
+const LEASE: Duration = Duration::from_secs(10);
+const DAY_MILLIS: i64 = 24 * 60 * 60 * 1_000;
+
+/// Takes the lock, in turn by either recipe that hands out fencing tokens, and gives it back.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Mutex,
+    Reentrant,
+}
+
+const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Reentrant];
+
+impl Kind {
+    fn acquire(self, conn: &mut Connection, token: &Token, lease: Duration) -> u64 {
+        let fence = match self {
+            Self::Mutex => mutex::try_acquire(conn, "a", token, End::After(lease))
+                .unwrap()
+                .unwrap()
+                .fencing_token(),
+            Self::Reentrant => {
+                reentrant::try_acquire(conn, "a", &Owner::current_thread(), token, lease)
+                    .unwrap()
+                    .unwrap()
+                    .fencing_token()
+            }
+        };
+        fence.get()
+    }
+
+    /// The fencing token of a hold that is over.
+    fn once(self, conn: &mut Connection) -> u64 {
+        let token = Token::random();
+        let fence = self.acquire(conn, &token, LEASE);
+        conn.del::<_, ()>("lock:a").unwrap();
+        fence
+    }
+}
+
+fn start() -> (Server, Connection) {
+    let server = Server::start().unwrap();
+    let conn = server.connection().unwrap();
+    (server, conn)
+}
+
+fn time_micros(conn: &mut Connection) -> u64 {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(conn).unwrap();
+    seconds * 1_000_000 + micros
+}
+
+#[test]
+fn it_is_the_servers_clock_in_microseconds() {
+    for kind in KINDS {
+        let (_server, mut conn) = start();
+        let before = time_micros(&mut conn);
+        let fence = kind.once(&mut conn);
+        assert!(
+            (before..=time_micros(&mut conn)).contains(&fence),
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn it_grows_over_releases_of_either_kind() {
+    let (_server, mut conn) = start();
+    let mut last = 0;
+    for kind in KINDS.repeat(20) {
+        let fence = kind.once(&mut conn);
+        assert!(fence > last, "{kind:?}: {fence} after {last}");
+        last = fence;
+    }
+}
+
+#[test]
+fn it_grows_over_an_end_and_a_flush() {
+    for kind in KINDS {
+        let (_server, mut conn) = start();
+        let first = kind.acquire(&mut conn, &Token::random(), Duration::from_millis(1));
+        until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+        let second = kind.acquire(&mut conn, &Token::random(), LEASE);
+        assert!(second > first);
+        redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+        assert!(kind.once(&mut conn) > second, "{kind:?}");
+    }
+}
+
+#[test]
+fn it_is_one_more_than_a_last_one_that_is_ahead_of_the_clock() {
+    for kind in KINDS {
+        let (_server, mut conn) = start();
+        let ahead = time_micros(&mut conn) + 3_600_000_000;
+        for last in [ahead, 9_007_199_254_740_990] {
+            conn.hset::<_, _, _, ()>(COMPANION, "fence", last).unwrap();
+            assert_eq!(kind.once(&mut conn), last + 1, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn a_last_one_behind_the_clock_is_passed_over() {
+    for kind in KINDS {
+        let (_server, mut conn) = start();
+        for last in [0_u64, 1, 1_000_000_000_000_000] {
+            let now = time_micros(&mut conn);
+            conn.hset::<_, _, _, ()>(COMPANION, "fence", last).unwrap();
+            assert!(kind.once(&mut conn) >= now, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn what_it_is_kept_in_ends_by_itself() {
+    for kind in KINDS {
+        let (_server, mut conn) = start();
+        kind.acquire(&mut conn, &Token::random(), LEASE);
+        let left: i64 = conn.pttl(COMPANION).unwrap();
+        assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "a day");
+
+        conn.del::<_, ()>("lock:a").unwrap();
+        kind.acquire(
+            &mut conn,
+            &Token::random(),
+            Duration::from_secs(24 * 60 * 60),
+        );
+        let left: i64 = conn.pttl(COMPANION).unwrap();
+        let ten = 10 * DAY_MILLIS;
+        assert!((ten - 5_000..=ten).contains(&left), "ten leases");
+    }
+}
+
+#[test]
+fn what_is_beside_the_lock_says_who_holds_it() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    let now = time_micros(&mut conn) / 1_000;
+    let fence = Kind::Mutex.acquire(&mut conn, &token, LEASE);
+    let fields = ["fence", "token", "owner", "since"];
+    let (kept, by, owner, since): (u64, String, String, u64) =
+        conn.hmget(COMPANION, &fields).unwrap();
+    assert_eq!((kept, by), (fence, token.to_string()));
+    assert_eq!(owner, Owner::current_thread().as_str());
+    assert!(since >= now && since <= now + 10_000);
+}

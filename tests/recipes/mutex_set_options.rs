@@ -1,0 +1,225 @@
+//! The options of `SET`, each with what goes wrong with it: why the recipe sends `NX` and `PX` and no other.
+
+use std::time::{Duration, SystemTime};
+
+use crate::common::{Server, monitor::Monitor};
+use leasehold::{
+    Error, Token,
+    recipes::mutex::{self, End},
+};
+use redis::{Commands, Connection, RedisResult, Value};
+
+fn start() -> (Server, Connection) {
+    let server = Server::start().unwrap();
+    let conn = server.connection().unwrap();
+    (server, conn)
+}
+
+/// `SET lock:a VALUE OPTIONS`
+fn set(conn: &mut Connection, value: &str, options: &str) -> RedisResult<Value> {
+    let mut command = redis::cmd("SET");
+    command.arg("lock:a").arg(value);
+    for option in options.split_whitespace() {
+        command.arg(option);
+    }
+    command.query(conn)
+}
+
+#[track_caller]
+fn assert_refused(conn: &mut Connection, options: &str, why: &str) {
+    let error = set(conn, "x", options).unwrap_err().to_string();
+    assert!(error.contains(why), "{options}: {error}");
+    assert!(!conn.exists::<_, bool>("lock:a").unwrap());
+}
+
+/// -1: without an end, -2: not there.
+fn left(conn: &mut Connection) -> i64 {
+    conn.pttl("lock:a").unwrap()
+}
+
+#[test]
+fn the_recipe_sends_nx_and_px_and_no_other() {
+    let (server, mut conn) = start();
+    let mut monitor = Monitor::start(&server).unwrap();
+    let token: Token = "ours".parse().unwrap();
+    let lease = Duration::from_micros(10_001);
+    assert!(mutex::try_acquire_unfenced(&mut conn, "a", &token, lease).unwrap());
+    mutex::release(&mut conn, "a", &token).unwrap();
+    mutex::try_acquire(&mut conn, "a", &token, End::After(lease)).unwrap();
+    let commands = monitor.commands().unwrap();
+    let sets: Vec<_> = commands
+        .iter()
+        .filter(|command| command.starts_with("SET "))
+        .collect();
+    // In the script the look at the key, a line before, is the NX.
+    assert_eq!(sets, ["SET lock:a ours NX PX 11", "SET lock:a ours PX 11"]);
+}
+
+#[test]
+fn px_takes_no_lease_of_nothing_and_no_fraction() {
+    let (_server, mut conn) = start();
+    assert_refused(&mut conn, "NX PX 0", "invalid expire");
+    assert_refused(&mut conn, "NX PX -1", "invalid expire");
+    assert_refused(&mut conn, "NX PX 0.5", "not an integer");
+    let token = Token::random();
+    let short = End::After(Duration::from_micros(100));
+    assert!(matches!(
+        mutex::try_acquire(&mut conn, "a", &token, short),
+        Err(Error::Invalid { .. })
+    ));
+}
+
+#[test]
+fn ex_takes_no_lease_below_a_second() {
+    let (_server, mut conn) = start();
+    assert_refused(&mut conn, "NX EX 0", "invalid expire");
+    assert_refused(&mut conn, "NX EX 0.5", "not an integer");
+    let short = End::After(Duration::from_millis(900));
+    let granted = mutex::try_acquire(&mut conn, "a", &Token::random(), short).unwrap();
+    assert!(granted.is_some() && left(&mut conn) <= 900);
+}
+
+#[test]
+fn a_moment_in_the_past_is_answered_ok_and_there_is_no_lock() {
+    let (_server, mut conn) = start();
+    for past in ["PXAT 1700000000000", "EXAT 1700000000"] {
+        assert_eq!(
+            set(&mut conn, "x", &format!("NX {past}")).unwrap(),
+            Value::Okay
+        );
+        assert_eq!(left(&mut conn), -2, "{past}");
+    }
+    assert_refused(&mut conn, "NX EXAT 0", "invalid expire");
+    let past = End::At(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    let refused = mutex::try_acquire(&mut conn, "a", &Token::random(), past);
+    assert!(
+        matches!(
+            refused,
+            Err(Error::Invalid {
+                argument: "end",
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn exat_ends_up_to_a_second_early() {
+    let (_server, mut conn) = start();
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
+    let moment = seconds * 1_000 + 10_999;
+    let end = SystemTime::UNIX_EPOCH + Duration::from_millis(moment);
+    set(&mut conn, "x", &format!("NX EXAT {}", seconds + 10)).unwrap();
+    assert!(end_of(&mut conn).abs_diff(moment) > 900);
+    conn.del::<_, ()>("lock:a").unwrap();
+    mutex::try_acquire(&mut conn, "a", &Token::random(), End::At(end))
+        .unwrap()
+        .unwrap();
+    assert!(
+        end_of(&mut conn).abs_diff(moment) < 100,
+        "milliseconds are kept"
+    );
+}
+
+/// In milliseconds since 1970, by the server's clock.
+fn end_of(conn: &mut Connection) -> u64 {
+    let mut both = redis::pipe();
+    both.atomic().cmd("TIME").pttl("lock:a");
+    let ((seconds, micros), left): ((u64, u64), u64) = both.query(conn).unwrap();
+    seconds * 1_000 + micros / 1_000 + left
+}
+
+#[test]
+fn keepttl_keeps_the_end_that_a_free_key_has_not() {
+    let (_server, mut conn) = start();
+    assert_eq!(set(&mut conn, "x", "NX KEEPTTL").unwrap(), Value::Okay);
+    assert_eq!(left(&mut conn), -1, "a lock that never ends");
+    let (ours, theirs) = (Token::random(), Token::random());
+    let lease = End::After(Duration::from_secs(10));
+    conn.del::<_, ()>("lock:a").unwrap();
+    mutex::try_acquire(&mut conn, "a", &ours, lease)
+        .unwrap()
+        .unwrap();
+    set(&mut conn, &theirs.to_string(), "XX KEEPTTL").unwrap();
+    assert!(left(&mut conn) > 9_000);
+    assert!(
+        !mutex::renew(&mut conn, "a", &ours, Duration::from_secs(10)).unwrap(),
+        "taken away"
+    );
+}
+
+#[test]
+fn xx_takes_the_lock_from_its_holder_and_never_a_free_one() {
+    let (_server, mut conn) = start();
+    assert_eq!(set(&mut conn, "x", "XX PX 10000").unwrap(), Value::Nil);
+    assert_eq!(left(&mut conn), -2);
+    let ours = Token::random();
+    let lease = End::After(Duration::from_secs(10));
+    mutex::try_acquire(&mut conn, "a", &ours, lease)
+        .unwrap()
+        .unwrap();
+    assert_eq!(set(&mut conn, "x", "XX PX 10000").unwrap(), Value::Okay);
+    assert!(
+        !mutex::release(&mut conn, "a", &ours).unwrap(),
+        "taken away"
+    );
+}
+
+#[test]
+fn get_turns_the_answer_around() {
+    let (_server, mut conn) = start();
+    match set(&mut conn, "x", "NX GET PX 10000") {
+        Ok(taken) => {
+            assert_eq!(taken, Value::Nil, "nil: it was taken");
+            let refused = set(&mut conn, "y", "NX GET PX 10000").unwrap();
+            assert_eq!(
+                refused,
+                Value::BulkString(b"x".to_vec()),
+                "the holder's token"
+            );
+        }
+        Err(before_redis_7) => assert!(before_redis_7.to_string().contains("syntax")),
+    }
+}
+
+#[test]
+fn what_cannot_be_together_is_refused() {
+    let (_server, mut conn) = start();
+    for options in [
+        "NX XX",
+        "NX EX 10 KEEPTTL",
+        "NX EX 10 PX 10",
+        "NX PX 10 PXAT 1700000000000",
+    ] {
+        assert_refused(&mut conn, options, "syntax");
+    }
+}
+
+#[test]
+fn none_of_them_takes_the_lock_and_its_end() {
+    let (_server, mut conn) = start();
+    let ours = Token::random();
+    let lease = End::After(Duration::from_secs(10));
+    mutex::try_acquire(&mut conn, "a", &ours, lease)
+        .unwrap()
+        .unwrap();
+    set(&mut conn, "x", "").unwrap();
+    assert_eq!(left(&mut conn), -1);
+    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
+}
+
+#[test]
+fn nx_says_busy_of_a_key_of_another_type() {
+    let (_server, mut conn) = start();
+    conn.rpush::<_, _, ()>("lock:a", "no lock").unwrap();
+    assert_eq!(set(&mut conn, "x", "NX PX 10000").unwrap(), Value::Nil);
+    let lease = Duration::from_secs(10);
+    let token = Token::random();
+    assert!(!mutex::try_acquire_unfenced(&mut conn, "a", &token, lease).unwrap());
+    let refused = mutex::acquire(&mut conn, "a", &token, 10 * lease, End::After(lease));
+    assert!(
+        matches!(refused, Err(Error::WrongKind { .. })),
+        "and waits not: {refused:?}"
+    );
+}

@@ -1,0 +1,162 @@
+//! The article's cluster edition, with programs on the article's own scripts on the same key.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    State,
+    hash_world::{KEY, World, tokens},
+};
+use leasehold::{
+    Token,
+    recipes::read_write::one_hash::{Leases, acquire_read, acquire_write},
+};
+use redis::Commands;
+
+const WAIT: Duration = Duration::from_secs(5);
+const SLACK: Duration = Duration::from_millis(250);
+
+/// 读锁可重入 支持 · 锁只能被当前线程删除 支持 · 超时自动释放 支持 · 写锁当前线程可重入 不支持.
+#[test]
+fn the_table_of_the_article() {
+    let mut a = World::new();
+    let [first, again, other] = tokens();
+    assert!(a.reads(&first) && a.reads(&again));
+    assert!(!a.stops_reading(&other) && !a.stops_writing(&first));
+    assert!(!a.writes(&other));
+    assert!(a.stops_reading(&first) && a.stops_reading(&again));
+    assert!(a.is_free());
+
+    assert!(a.writes(&first) && !a.writes(&again), "entered twice");
+    assert!(!a.stops_writing(&other) && !a.stops_reading(&first));
+    assert!(a.stops_writing(&first));
+
+    a.leases.write = Duration::from_millis(60);
+    assert!(a.writes(&first));
+    let came = Instant::now();
+    assert!(acquire_write(&mut a.conn, KEY, &other, WAIT, &a.leases).unwrap());
+    assert!(came.elapsed() < a.leases.write + SLACK);
+    assert!(!a.stops_writing(&first));
+}
+
+#[test]
+fn the_articles_programs_and_ours_exclude_each_other() {
+    let mut a = World::new();
+    let [reader, writer] = tokens();
+    let theirs = a.now();
+    assert!(a.article_acquires("read", theirs));
+    assert!(!a.writes(&writer));
+    a.article_releases("read", theirs);
+    assert!(a.writes(&writer));
+    let now = a.now();
+    assert!(!a.article_acquires("read", now) && !a.article_acquires("write", now));
+    assert!(a.stops_writing(&writer));
+
+    let theirs = a.now();
+    assert!(a.article_acquires("write", theirs));
+    assert!(!a.writes(&writer) && !a.reads(&reader) && !a.stops_writing(&writer));
+    a.article_releases("write", theirs);
+    assert!(a.reads(&reader));
+    assert!(!a.article_acquires("write", theirs));
+    assert!(a.stops_reading(&reader));
+    assert!(a.article_acquires("write", theirs));
+}
+
+#[test]
+fn readers_of_both_kinds_come_and_go_in_any_order() {
+    let mut a = World::new();
+    let [one, two, writer] = tokens();
+
+    // Theirs comes first and stays longest.
+    let theirs = a.now();
+    assert!(a.article_acquires("read", theirs));
+    assert!(a.reads(&one) && a.reads(&two));
+    assert!(a.stops_reading(&two) && a.stops_reading(&one));
+    assert_eq!(a.field("read"), Some(theirs.to_string()), "given back");
+    assert!(!a.writes(&writer) && !a.article_acquires("write", theirs));
+    a.article_releases("read", theirs);
+    a.conn.del::<_, ()>(KEY).unwrap();
+
+    // Theirs comes last and leaves last.
+    assert!(a.reads(&one));
+    let theirs = a.now();
+    assert!(a.article_acquires("read", theirs));
+    assert!(a.stops_reading(&one));
+    assert!(!a.writes(&writer) && !a.article_acquires("write", theirs));
+    a.article_releases("read", theirs);
+    assert!(a.is_free());
+}
+
+#[test]
+fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
+    let mut a = World::new();
+    a.leases.read = Duration::from_millis(60);
+    let [crashed, living, writer] = tokens();
+    assert!(a.reads(&crashed));
+    let crashed_at = Instant::now();
+    assert!(a.reads(&living) && a.stops_reading(&living));
+    assert!(acquire_write(&mut a.conn, KEY, &writer, WAIT, &a.leases).unwrap());
+    assert!(crashed_at.elapsed() < a.leases.read + SLACK);
+    assert_eq!(a.conn.hlen(KEY), Ok(2), "nothing is left of the readers");
+}
+
+#[test]
+fn a_resent_attempt_is_granted_once() {
+    let mut a = World::new();
+    let [reader, writer] = tokens();
+    assert!(a.reads(&reader) && a.reads(&reader));
+    assert!(a.stops_reading(&reader) && a.is_free());
+    assert!(a.writes(&writer) && a.writes(&writer));
+    assert_eq!(a.fields(), 2);
+    assert!(a.stops_writing(&writer) && a.is_free());
+    assert!(!a.stops_writing(&writer));
+}
+
+#[test]
+fn a_refused_attempt_writes_nothing() {
+    let mut a = World::new();
+    let [holder, other] = tokens();
+    for (hold, may_read) in [
+        (World::reads as fn(&mut World, &Token) -> bool, true),
+        (World::writes, false),
+    ] {
+        assert!(hold(&mut a, &holder));
+        let before = State::of(&mut a.conn).unwrap();
+        assert!(!a.writes(&other) && !a.stops_reading(&other) && !a.stops_writing(&other));
+        assert!(may_read || !a.reads(&other));
+        assert_eq!(State::of(&mut a.conn).unwrap(), before);
+        a.conn.del::<_, ()>(KEY).unwrap();
+    }
+}
+
+#[test]
+fn a_writer_waits_for_the_last_reader_and_a_reader_for_the_writer() {
+    let mut a = World::new();
+    a.leases.read = Duration::from_millis(50);
+    a.leases.write = a.leases.read;
+    let [first, second, third] = tokens();
+    assert!(a.reads(&first));
+    assert!(acquire_write(&mut a.conn, KEY, &second, WAIT, &a.leases).unwrap());
+    assert!(acquire_read(&mut a.conn, KEY, &third, WAIT, &a.leases).unwrap());
+    assert!(!a.stops_writing(&second), "its time was over");
+}
+
+/// Somebody removed `write` by hand, or took the lock with a wrong clock and gave it back.
+#[test]
+fn a_writer_without_its_write_has_lost_the_lock() {
+    let mut a = World::new();
+    let [lost, next] = tokens();
+    assert!(a.writes(&lost));
+    a.conn.hdel::<_, _, ()>(KEY, "write").unwrap();
+    assert!(!a.stops_writing(&lost) && a.writes(&next));
+    assert_eq!(a.fields(), 2, "nothing is left of the other");
+    assert!(!a.stops_writing(&lost) && a.stops_writing(&next));
+}
+
+#[test]
+fn the_lengths_of_the_article() {
+    let Leases { read, write, key } = Leases::default();
+    assert_eq!(
+        [key, read, write].map(|length| length.as_secs()),
+        [10, 1, 3]
+    );
+}

@@ -1,0 +1,238 @@
+//! A writer that waits keeps new readers out, for as long as it waits and hardly longer.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{
+    Proxy, Server, State,
+    clock::millis,
+    wait::{calls, until},
+};
+use leasehold::{
+    Error, Token,
+    recipes::read_write::{
+        acquire_read, acquire_write, release_read, release_write, renew_read, try_acquire_read,
+        try_acquire_write,
+    },
+};
+use redis::{Client, Commands, Connection};
+
+const LEASE: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(60);
+const SLACK: Duration = Duration::from_millis(250);
+
+fn start() -> (Server, Connection) {
+    let server = Server::start().unwrap();
+    let conn = server.connection().unwrap();
+    (server, conn)
+}
+
+/// How many milliseconds are left of the intents that stand.
+fn intents(conn: &mut Connection) -> Vec<i64> {
+    let now = millis(conn);
+    let holders: Vec<(String, String)> = conn.hgetall("lock:a").unwrap();
+    let intents = holders.iter().filter(|(field, _)| field.starts_with("i:"));
+    let ends = intents.map(|(_, end)| end.parse::<i64>().unwrap());
+    ends.map(|end| end - now)
+        .filter(|left| *left >= 0)
+        .collect()
+}
+
+/// A reader that is in, and a writer on a thread of its own that waits for it.
+fn with_a_waiting_writer(wait: Duration, meanwhile: impl FnOnce(&mut Connection, &Token, &Token)) {
+    let (server, mut conn) = start();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    let mut its_own = server.connection().unwrap();
+    thread::scope(|scope| {
+        let waiting =
+            scope.spawn(|| acquire_write(&mut its_own, "a", &writer, wait, LEASE).map(drop));
+        until(|| Ok(intents(&mut conn).len() == 1)).unwrap();
+        meanwhile(&mut conn, &reader, &writer);
+        let _ = waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn new_readers_stay_out_and_old_ones_may_stay() {
+    with_a_waiting_writer(LEASE, |conn, reader, writer| {
+        assert!(!try_acquire_read(conn, "a", &Token::random(), LEASE).unwrap());
+        assert!(renew_read(conn, "a", reader, LEASE).unwrap());
+        assert!(
+            try_acquire_read(conn, "a", reader, LEASE).unwrap(),
+            "resent"
+        );
+        assert!(release_read(conn, "a", reader).unwrap());
+        until(|| Ok(release_write(conn, "a", writer).unwrap())).unwrap();
+        assert!(!conn.exists::<_, bool>("lock:a").unwrap());
+    });
+}
+
+#[test]
+fn an_intent_survives_the_last_release_and_no_longer_keeps_out_a_writer() {
+    let (_server, mut conn) = start();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    let ends = millis(&mut conn) + 5_000;
+    let () = conn.hset("lock:a", "i:somebody", ends).unwrap();
+    assert!(release_read(&mut conn, "a", &reader).unwrap());
+    let holders: Vec<(String, String)> = conn.hgetall("lock:a").unwrap();
+    assert_eq!(holders.len(), 2, "kind and the intent");
+    assert!((1..=5_000).contains(&conn.pttl::<_, i64>("lock:a").unwrap()));
+    assert!(!try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    assert!(
+        try_acquire_write(&mut conn, "a", &writer, LEASE)
+            .unwrap()
+            .is_some()
+    );
+}
+
+#[test]
+fn a_writer_is_not_starved_by_a_stream_of_readers() {
+    let (server, mut conn) = start();
+    let (stop, entries) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut readers = server.connection().unwrap();
+    thread::scope(|scope| {
+        // Each reader comes in before the last one leaves, so that there is always one, if nobody keeps them out.
+        scope.spawn(|| {
+            let mut last = Token::random();
+            assert!(try_acquire_read(&mut readers, "a", &last, LEASE).unwrap());
+            while !stop.load(Ordering::Relaxed) {
+                let next = Token::random();
+                let overlaps = try_acquire_read(&mut readers, "a", &next, LEASE).unwrap();
+                assert!(release_read(&mut readers, "a", &last).unwrap());
+                if !overlaps {
+                    assert!(acquire_read(&mut readers, "a", &next, LEASE, LEASE).unwrap());
+                }
+                last = next;
+                entries.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        until(|| Ok(entries.load(Ordering::Relaxed) > 20)).unwrap();
+        let (writer, asked) = (Token::random(), Instant::now());
+        let wait = Duration::from_secs(2);
+        let granted =
+            acquire_write(&mut conn, "a", &writer, wait, LEASE).map(|grant| grant.is_some());
+        let (took, held) = (asked.elapsed(), matches!(granted, Ok(true)));
+        let released = held.then(|| release_write(&mut conn, "a", &writer));
+        let came = entries.load(Ordering::Relaxed);
+        until(|| Ok(entries.load(Ordering::Relaxed) > came + 1)).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert!(
+            held && took < Duration::from_secs(1),
+            "{granted:?} after {took:?}"
+        );
+        assert!(released.unwrap().unwrap());
+    });
+}
+
+#[test]
+fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
+    let (_server, mut conn) = start();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    let counted =
+        |conn: &mut Connection| ["hgetall", "hset"].map(|command| calls(conn, command).unwrap());
+    let [attempts, intents] = counted(&mut conn);
+    let (asked, wait) = (Instant::now(), Duration::from_millis(900));
+    assert!(
+        acquire_write(&mut conn, "a", &writer, wait, LEASE)
+            .unwrap()
+            .is_none()
+    );
+    let [attempts, intents] = {
+        let [attempts_now, intents_now] = counted(&mut conn);
+        [attempts_now - attempts, intents_now - intents]
+    };
+    let due = 1 + asked.elapsed().as_millis() / 700;
+    assert!(attempts > 20, "{attempts}");
+    assert!(
+        (2..=due).contains(&u128::from(intents)),
+        "{intents} of {due}"
+    );
+}
+
+#[test]
+fn it_is_removed_when_the_writer_stops_waiting() {
+    let (_server, mut conn) = start();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    assert!(
+        acquire_write(&mut conn, "a", &writer, SHORT, LEASE)
+            .unwrap()
+            .is_none()
+    );
+    assert!(intents(&mut conn).is_empty());
+    assert!(try_acquire_read(&mut conn, "a", &Token::random(), LEASE).unwrap());
+}
+
+#[test]
+fn a_writer_that_does_not_wait_keeps_nobody_out() {
+    let (_server, mut conn) = start();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    let before = State::of(&mut conn).unwrap();
+    assert!(
+        try_acquire_write(&mut conn, "a", &writer, LEASE)
+            .unwrap()
+            .is_none()
+    );
+    let grant = acquire_write(&mut conn, "a", &writer, Duration::ZERO, LEASE);
+    assert!(grant.unwrap().is_none());
+    assert_eq!(State::of(&mut conn).unwrap(), before);
+}
+
+#[test]
+fn it_is_removed_when_waiting_ends_with_a_refusal() {
+    let (server, mut conn) = start();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut broken = proxy.connection().unwrap();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    proxy.at("EVALSHA").nth(5).refuse("OOM command not allowed");
+    let refused = acquire_write(&mut broken, "a", &writer, LEASE, LEASE).unwrap_err();
+    assert!(
+        proxy.happened() && matches!(refused, Error::Redis { .. }),
+        "{refused}"
+    );
+    assert!(intents(&mut conn).is_empty());
+}
+
+#[test]
+fn it_ends_within_a_second_after_its_writer_died() {
+    let (server, mut conn) = start();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut dying = proxy.connection().unwrap();
+    let [reader, writer, next] = [(); 3].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    proxy.at("EVALSHA").nth(10).cut_before();
+    let unknown = acquire_write(&mut dying, "a", &writer, LEASE, LEASE).unwrap_err();
+    let died = Instant::now();
+    assert_eq!(unknown.token(), Some(&writer));
+    let left = intents(&mut conn);
+    assert!(left.len() == 1 && left[0] <= 1_000, "{left:?}");
+
+    assert!(acquire_read(&mut conn, "a", &next, LEASE, LEASE).unwrap());
+    assert!(died.elapsed() < Duration::from_secs(1) + SLACK);
+}
+
+/// A silent server costs a waiting writer one time-out, not two: it does not try to take its intent back.
+#[test]
+fn a_silent_server_costs_one_time_out() {
+    let (server, mut conn) = start();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut silent = Client::open(proxy.url()).unwrap().get_connection().unwrap();
+    silent
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    let [reader, writer] = [(); 2].map(|()| Token::random());
+    assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
+    proxy.at("EVALSHA").nth(3).swallow();
+    let asked = Instant::now();
+    let unknown = acquire_write(&mut silent, "a", &writer, SHORT, LEASE).unwrap_err();
+    assert!(matches!(unknown, Error::Unknown { .. }), "{unknown}");
+    assert!(asked.elapsed() < SHORT + Duration::from_millis(500) + SLACK);
+}

@@ -1,0 +1,237 @@
+//! What the server does to the scripts of the read-write locks: it forgets them, has no memory, is part of a cluster.
+
+use std::{fs, path::Path, time::Duration};
+
+use crate::common::{
+    Proxy, Server,
+    sides::{LEASE, RECIPES},
+    wait::until,
+};
+use leasehold::{
+    Error, Token,
+    recipes::read_write::two_key::{self, Keys},
+};
+use redis::{Commands, Connection};
+
+fn put(conn: &mut Connection, command: &[&str]) {
+    redis::cmd(command[0])
+        .arg(&command[1..])
+        .exec(conn)
+        .unwrap();
+}
+
+#[test]
+fn each_call_is_one_round_trip() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    let token = Token::random();
+    for side in RECIPES.into_iter().flatten() {
+        for (name, needs_a_hold, call) in side.functions() {
+            for known in [false, true] {
+                put(&mut conn, &["FLUSHALL"]);
+                if needs_a_hold {
+                    assert!((side.try_acquire)(&mut conn, "a", &token).unwrap());
+                }
+                let (answer, traffic) = proxy.traffic_of(|| call(&mut conn, "a", &token));
+                assert!(answer.unwrap(), "{name}");
+                if known {
+                    assert_eq!(traffic.commands, ["EVALSHA"], "{name}");
+                }
+            }
+        }
+        put(&mut conn, &["FLUSHALL"]);
+        let (answer, traffic) = proxy.traffic_of(|| (side.acquire)(&mut conn, "a", &token, LEASE));
+        assert!(answer.unwrap());
+        assert_eq!(traffic.commands, ["EVALSHA"]);
+    }
+}
+
+#[test]
+fn a_server_that_forgets_its_scripts() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = Token::random();
+    for side in RECIPES.into_iter().flatten() {
+        for (name, needs_a_hold, call) in side.functions() {
+            if needs_a_hold {
+                assert!((side.try_acquire)(&mut conn, "a", &token).unwrap());
+            }
+            put(&mut conn, &["SCRIPT", "FLUSH"]);
+            assert!(call(&mut conn, "a", &token).unwrap(), "{name}");
+            put(&mut conn, &["FLUSHALL"]);
+        }
+    }
+}
+
+/// What may be there before: nothing, or holders whose time is over.
+const BEFORE: [&[&[&str]]; 2] = [
+    &[],
+    &[
+        &["HSET", "lock:a", "kind", "rw", "r:dead", "1", "i:dead", "1"],
+        &["PEXPIRE", "lock:a", "60000"],
+        &["HSET", "a", "read", "1", "read:dead", "1", "write", "1"],
+        &["PEXPIRE", "a", "60000"],
+    ],
+];
+
+/// Whether a script is stopped half-way or not: what is said to be refused is not held, and what is there has an end.
+fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&str]) {
+    let (token, stranger) = (Token::random(), Token::random());
+    let sides = RECIPES.map(|[reader, writer]| [(reader, writer), (writer, reader)]);
+    for (side, other) in sides.into_iter().flatten() {
+        for before in BEFORE {
+            let what = format!("{} {}, {spoil:?}, {before:?}", side.recipe, side.mode);
+            put(conn, &["FLUSHALL"]);
+            for command in before {
+                put(conn, command);
+            }
+            put(conn, spoil);
+            let answer = (side.try_acquire)(conn, "a", &token);
+            put(conn, repair);
+            assert!(
+                matches!(answer, Ok(true) | Err(Error::Redis { .. })),
+                "{what}: {answer:?}"
+            );
+            let mut keys: Vec<String> = conn.keys("*").unwrap();
+            keys.retain(|key| !key.ends_with(":lease"));
+            for key in keys {
+                assert!(conn.pttl::<_, i64>(&key).unwrap() > 0, "{what}: {key}");
+            }
+            let was_held = (side.release)(conn, "a", &token).unwrap();
+            assert_eq!(was_held, answer.is_ok(), "{what}");
+            assert!((other.try_acquire)(conn, "a", &stranger).unwrap(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_server_without_memory() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
+    assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
+    put(&mut conn, &limit("1"));
+    let refused = two_key::try_acquire_write(
+        &mut conn,
+        &Keys::new("r", "w").unwrap(),
+        &Token::random(),
+        LEASE,
+    );
+    assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_command_that_is_forbidden_leaves_no_lock() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let allow = ["ACL", "SETUSER", "default", "+@all"];
+    let commands = [
+        "exists", "get", "hgetall", "hget", "hmget", "pttl", "time", "set", "hset", "hdel", "del",
+        "pexpire",
+    ];
+    for command in commands {
+        let forbidden = format!("-{command}");
+        let forbid = ["ACL", "SETUSER", "default", "+@all", &forbidden];
+        assert_true_to_the_state(&mut conn, &forbid, &allow);
+    }
+}
+
+/// A connection that asked to be told of changes is told when what it has just acquired, renewed or found held ends: the
+/// last thing that a script does with the lock is to read it.
+#[test]
+fn whoever_acquires_or_renews_is_told_of_the_end() {
+    let server = Server::start().unwrap();
+    let [mut conn, mut other, mut listener] = [(); 3].map(|()| server.connection().unwrap());
+    listener
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    let listening: i64 = redis::cmd("CLIENT").arg("ID").query(&mut listener).unwrap();
+    let mut pushes = listener.as_pubsub();
+    pushes.subscribe("__redis__:invalidate").unwrap();
+    let tracking = listening.to_string();
+    put(
+        &mut conn,
+        &["CLIENT", "TRACKING", "ON", "REDIRECT", &tracking, "NOLOOP"],
+    );
+
+    let keys = [["lock:a", "lock:a"], ["{a}:read", "{a}:write"], ["a", "a"]];
+    let (token, stranger) = (Token::random(), Token::random());
+    for (side, key) in RECIPES
+        .into_iter()
+        .flatten()
+        .zip(keys.into_iter().flatten())
+    {
+        let mut told = |what: &str| {
+            put(&mut other, &["DEL", key]);
+            let mut next = || pushes.get_message().unwrap().get_payload().unwrap();
+            let mut keys: Vec<String> = next();
+            while keys[0].ends_with(":lease") {
+                keys = next();
+            }
+            assert_eq!(keys, [key], "{} {}: {what}", side.recipe, side.mode);
+        };
+        assert!((side.try_acquire)(&mut conn, "a", &token).unwrap());
+        told("acquired");
+        if let Some(renew) = side.renew {
+            assert!((side.try_acquire)(&mut conn, "a", &token).unwrap());
+            assert!(renew(&mut conn, "a", &token).unwrap());
+            told("renewed");
+        }
+        if side.mode == "write" {
+            let another = &mut server.connection().unwrap();
+            assert!((side.try_acquire)(another, "a", &stranger).unwrap());
+            assert!(!(side.acquire)(&mut conn, "a", &token, Duration::ZERO).unwrap());
+            told("refused");
+        }
+    }
+}
+
+/// On a cluster a script whose keys lie in different slots is refused, as is one that touches a key of another slot.
+#[test]
+fn all_keys_are_in_one_slot() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let mut conn = server.connection().unwrap();
+    let slots: Vec<u16> = (0..16_384).collect();
+    redis::cmd("CLUSTER")
+        .arg("ADDSLOTS")
+        .arg(slots)
+        .exec(&mut conn)
+        .unwrap();
+    until(|| Ok(conn.exists::<_, bool>("a").is_ok())).unwrap();
+    let token = Token::random();
+    for side in RECIPES.into_iter().flatten() {
+        for name in ["a", "report.4", "名前"] {
+            assert!((side.try_acquire)(&mut conn, name, &token).unwrap());
+            for (what, _, call) in side.functions().into_iter().rev() {
+                assert!(call(&mut conn, name, &token).unwrap(), "{what}");
+            }
+            assert!((side.release)(&mut conn, name, &token).unwrap());
+        }
+    }
+
+    let apart = Keys::new("readKey", "writeKey").unwrap();
+    let refused = two_key::try_acquire_read(&mut conn, &apart, &token, LEASE).unwrap_err();
+    let says = format!("{:#}", anyhow::Error::from(refused));
+    assert!(says.to_uppercase().contains("SLOT"), "{says}");
+}
+
+/// Every script says what it takes and answers, and names no key that is not among its `KEYS`.
+#[test]
+fn every_key_is_declared() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recipes/lua");
+    for file in fs::read_dir(directory).unwrap() {
+        let path = file.unwrap().path();
+        let (script, name) = (fs::read_to_string(&path).unwrap(), path.display());
+        assert!(script.starts_with("-- "), "{name} does not say what it is");
+        let code = script.lines().filter(|line| !line.starts_with("--"));
+        for line in code {
+            for call in line.split("redis.call(").skip(1) {
+                let declared = call
+                    .split_once(", ")
+                    .is_some_and(|(_, key)| key.starts_with("KEYS["));
+                assert!(declared || call.starts_with("'TIME')"), "{name}: {line}");
+            }
+        }
+    }
+}

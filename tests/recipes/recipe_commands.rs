@@ -1,0 +1,250 @@
+//! What `mutex` and `reentrant` send, and what their scripts do: round trips, keys, and what a refusal touches.
+
+use std::time::Duration;
+
+use crate::common::{Proxy, Server, State, monitor::Monitor};
+use leasehold::{
+    Owner, Token,
+    recipes::{
+        mutex::{self, End},
+        reentrant,
+    },
+};
+use redis::{Connection, cmd};
+
+const LEASE: Duration = Duration::from_secs(10);
+const NAMES: [&str; 3] = ["a", "{shop}:report", "a{b}c"];
+
+/// What is sent, and how to make it be sent.
+type Function = (&'static str, fn(&mut Connection, &Who));
+
+/// Whose calls they are.
+struct Who {
+    name: &'static str,
+    token: Token,
+    owner: Owner,
+}
+
+impl Who {
+    fn new(name: &'static str, owner: &str) -> Self {
+        Self {
+            name,
+            token: Token::random(),
+            owner: Owner::new(owner).unwrap(),
+        }
+    }
+
+    /// The keys that a call may touch.
+    fn keys(&self) -> [String; 2] {
+        let lock = format!("lock:{}", self.name);
+        let companion = if self.name.contains('{') {
+            format!("{lock}:lease")
+        } else {
+            format!("{{{lock}}}:lease")
+        };
+        [lock, companion]
+    }
+}
+
+/// In an order in which each of them does its work.
+const MUTEX: [Function; 5] = [
+    ("EVALSHA", |conn, who| {
+        mutex::try_acquire(conn, who.name, &who.token, End::After(LEASE)).unwrap();
+    }),
+    ("SET", |conn, who| {
+        mutex::try_acquire_unfenced(conn, who.name, &who.token, LEASE).unwrap();
+    }),
+    ("EVALSHA", |conn, who| {
+        mutex::acquire(
+            conn,
+            who.name,
+            &who.token,
+            Duration::ZERO,
+            End::After(LEASE),
+        )
+        .unwrap();
+    }),
+    ("EVALSHA", |conn, who| {
+        mutex::renew(conn, who.name, &who.token, 2 * LEASE).unwrap();
+    }),
+    ("EVALSHA", |conn, who| {
+        mutex::release(conn, who.name, &who.token).unwrap();
+    }),
+];
+const REENTRANT: [Function; 5] = [
+    ("EVALSHA", |conn, who| {
+        // A token is for one acquisition, and this is called again after the release.
+        let token = Token::random();
+        reentrant::try_acquire(conn, who.name, &who.owner, &token, LEASE).unwrap();
+    }),
+    ("EVALSHA", |conn, who| {
+        let token = Token::random();
+        reentrant::acquire(conn, who.name, &who.owner, &token, Duration::ZERO, LEASE).unwrap();
+    }),
+    ("EVALSHA", |conn, who| {
+        reentrant::renew(conn, who.name, &who.owner, 2 * LEASE).unwrap();
+    }),
+    ("HMGET", |conn, who| {
+        reentrant::holds(conn, who.name, &who.owner).unwrap();
+    }),
+    ("EVALSHA", |conn, who| {
+        reentrant::release(conn, who.name, &who.owner, &who.token).unwrap();
+    }),
+];
+
+fn call_all(functions: [Function; 5], conn: &mut Connection, who: &Who) {
+    for (_, call) in functions {
+        call(conn, who);
+    }
+}
+
+/// What was executed, inside scripts and outside: each command with the key that it is about.
+fn touched(commands: &[String]) -> Vec<(&str, &str)> {
+    let words = commands.iter().map(|command| {
+        let mut words = command.split(' ');
+        (words.next().unwrap(), words.next().unwrap_or_default())
+    });
+    words
+        .filter(|(command, _)| !["EVALSHA", "EVAL", "TIME"].contains(command))
+        .collect()
+}
+
+#[test]
+fn every_function_is_one_round_trip_granted_or_refused() {
+    for functions in [MUTEX, REENTRANT] {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = proxy.connection().unwrap();
+        let (ours, theirs) = (Who::new("a", "ours"), Who::new("a", "theirs"));
+        call_all(functions, &mut conn, &ours);
+        for (command, call) in functions {
+            let ((), traffic) = proxy.traffic_of(|| call(&mut conn, &ours));
+            assert_eq!(
+                (traffic.round_trips, &*traffic.commands),
+                (1, &[command.into()][..])
+            );
+            let ((), traffic) = proxy.traffic_of(|| call(&mut conn, &theirs));
+            assert_eq!(
+                (traffic.round_trips, &*traffic.commands),
+                (1, &[command.into()][..])
+            );
+        }
+    }
+}
+
+#[test]
+fn a_server_that_has_forgotten_a_script_costs_one_more() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    let who = Who::new("a", "ours");
+    for (command, call) in MUTEX.into_iter().chain(REENTRANT) {
+        cmd("FLUSHALL").exec(&mut conn).unwrap();
+        cmd("SCRIPT").arg("FLUSH").exec(&mut conn).unwrap();
+        let ((), traffic) = proxy.traffic_of(|| call(&mut conn, &who));
+        if command == "EVALSHA" {
+            assert_eq!(traffic.round_trips, 2);
+            assert_eq!(traffic.commands, ["EVALSHA", "EVAL"]);
+        } else {
+            assert_eq!(traffic.round_trips, 1);
+        }
+    }
+}
+
+#[test]
+fn every_key_that_a_script_touches_is_declared() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+    for (name, functions) in NAMES
+        .into_iter()
+        .flat_map(|name| [(name, MUTEX), (name, REENTRANT)])
+    {
+        let who = Who::new(name, "ours");
+        call_all(functions, &mut conn, &who);
+        cmd("FLUSHALL").exec(&mut conn).unwrap();
+        monitor.commands().unwrap();
+
+        call_all(functions, &mut conn, &who);
+        let commands = monitor.commands().unwrap();
+        let mut declared = Vec::new();
+        for command in &commands {
+            let words: Vec<&str> = command.split(' ').collect();
+            if words[0] == "EVALSHA" {
+                declared = words[3..3 + words[2].parse::<usize>().unwrap()].to_vec();
+                assert!(
+                    declared
+                        .iter()
+                        .all(|key| who.keys().contains(&(*key).to_owned()))
+                );
+            } else if words[0] != "TIME" {
+                assert!(
+                    declared.contains(&words[1]),
+                    "{command} is not of {declared:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn all_keys_of_a_lock_are_in_one_slot() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let mut conn = server.connection().unwrap();
+    for name in NAMES {
+        let slots = Who::new(name, "ours").keys().map(|key| -> u16 {
+            cmd("CLUSTER")
+                .arg("KEYSLOT")
+                .arg(key)
+                .query(&mut conn)
+                .unwrap()
+        });
+        assert_eq!(slots[0], slots[1], "{name}");
+    }
+}
+
+#[test]
+fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
+    for [acquire, wait] in [[MUTEX[0], MUTEX[2]], [REENTRANT[0], REENTRANT[1]]] {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        acquire.1(&mut conn, &Who::new("a", "theirs"));
+        let before = State::of(&mut conn).unwrap();
+        let mut monitor = Monitor::start(&server).unwrap();
+        acquire.1(&mut conn, &Who::new("a", "ours"));
+        wait.1(&mut conn, &Who::new("a", "ours"));
+        let commands = monitor.commands().unwrap();
+        let touched = touched(&commands);
+        assert!(!touched.is_empty());
+        for (command, key) in touched {
+            assert_eq!(key, "lock:a");
+            assert!(["GET", "HLEN", "HGETALL"].contains(&command), "{command}");
+        }
+        assert_eq!(State::of(&mut conn).unwrap(), before);
+    }
+}
+
+#[test]
+fn acquires_and_renewals_read_the_lock_after_their_last_write_to_it() {
+    let calls = [MUTEX[0], MUTEX[3], REENTRANT[0], REENTRANT[1], REENTRANT[2]];
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+    let who = [Who::new("m", "ours"), Who::new("r", "ours")];
+    for (at, (_, call)) in calls.into_iter().enumerate() {
+        let who = &who[usize::from(at > 1)];
+        for _ in 0..2 {
+            call(&mut conn, who);
+            let commands = monitor.commands().unwrap();
+            let [lock, _] = who.keys();
+            let mut of_lock = touched(&commands)
+                .into_iter()
+                .filter(|(_, key)| *key == lock);
+            let last = of_lock.next_back().unwrap().0;
+            assert!(
+                ["GET", "HGET"].contains(&last),
+                "{last} is the last of {commands:?}"
+            );
+        }
+    }
+}

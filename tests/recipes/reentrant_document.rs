@@ -1,0 +1,306 @@
+//! A program that runs the document's three scripts and one on our functions share a lock.
+//!
+//! The scripts here are of our own wording, to the same effect.
+
+use std::{collections::HashMap, time::Duration};
+
+use crate::common::{Server, wait::until};
+use leasehold::{
+    Owner, Token,
+    recipes::{
+        mutex::{self, End},
+        reentrant::{self, Grant, Release},
+    },
+};
+use redis::{Commands, Connection, Script};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+/// A client of the document's.
+struct Document {
+    conn: Connection,
+}
+
+impl Document {
+    /// 1: taken or entered again, 0: somebody else's.
+    fn acquire(&mut self, owner: &str, seconds: &str) -> redis::RedisResult<i64> {
+        let script = "local free = redis.call('EXISTS', KEYS[1]) == 0 \
+            if not free and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end \
+            redis.call('HINCRBY', KEYS[1], ARGV[1], '1') \
+            redis.call('EXPIRE', KEYS[1], ARGV[2]) \
+            return 1";
+        let call = Script::new(script);
+        call.key("lock:a")
+            .arg(owner)
+            .arg(seconds)
+            .invoke(&mut self.conn)
+    }
+
+    /// nil: not this owner's, 0: still held, 1: free.
+    fn release(&mut self, owner: &str) -> Option<i64> {
+        let script = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then return nil end \
+            local count = redis.call('HINCRBY', KEYS[1], ARGV[1], '-1') \
+            if count ~= 0 then return 0 end \
+            redis.call('DEL', KEYS[1]) \
+            return 1";
+        let script = Script::new(script);
+        script
+            .key("lock:a")
+            .arg(owner)
+            .invoke(&mut self.conn)
+            .unwrap()
+    }
+
+    /// 1: renewed, 0: not this owner's.
+    fn renew(&mut self, owner: &str, seconds: u64) -> i64 {
+        let script = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then return 0 end \
+            return redis.call('EXPIRE', KEYS[1], ARGV[2])";
+        let script = Script::new(script);
+        script
+            .key("lock:a")
+            .arg(owner)
+            .arg(seconds)
+            .invoke(&mut self.conn)
+            .unwrap()
+    }
+}
+
+struct World {
+    _server: Server,
+    document: Document,
+    conn: Connection,
+    ours: Owner,
+}
+
+impl World {
+    fn start() -> Self {
+        let server = Server::start().unwrap();
+        Self {
+            document: Document {
+                conn: server.connection().unwrap(),
+            },
+            conn: server.connection().unwrap(),
+            ours: Owner::new("ours").unwrap(),
+            _server: server,
+        }
+    }
+
+    fn acquire(&mut self, token: &Token) -> Option<Grant> {
+        reentrant::try_acquire(&mut self.conn, "a", &self.ours, token, LEASE).unwrap()
+    }
+
+    fn release(&mut self, token: &Token) -> Release {
+        reentrant::release(&mut self.conn, "a", &self.ours, token).unwrap()
+    }
+
+    fn holds(&mut self) -> u64 {
+        reentrant::holds(&mut self.conn, "a", &self.ours).unwrap()
+    }
+
+    fn left(&mut self) -> i64 {
+        self.conn.pttl("lock:a").unwrap()
+    }
+}
+
+fn still(count: u64) -> Release {
+    Release::StillHeld { count }
+}
+
+#[test]
+fn they_exclude_each_other() {
+    let mut world = World::start();
+    let token = Token::random();
+    world.acquire(&token).unwrap();
+    assert_eq!(world.document.acquire("theirs", "10").unwrap(), 0);
+    assert_eq!(world.document.release("theirs"), None);
+    assert_eq!(world.document.renew("theirs", 60), 0);
+    assert_eq!(world.release(&token), Release::Freed);
+
+    assert_eq!(world.document.acquire("theirs", "10").unwrap(), 1);
+    assert_eq!(world.acquire(&token), None);
+    assert_eq!(world.release(&token), Release::NotHeld);
+    assert!(!reentrant::renew(&mut world.conn, "a", &world.ours, 6 * LEASE).unwrap());
+    assert_eq!(world.document.release("theirs"), Some(1));
+    assert!(world.acquire(&token).is_some());
+}
+
+#[test]
+fn the_document_releases_and_renews_what_we_took() {
+    let mut world = World::start();
+    let (outer, inner) = (Token::random(), Token::random());
+    world.acquire(&outer).unwrap();
+    world.acquire(&inner).unwrap();
+    let hash: HashMap<String, i64> = world.conn.hgetall("lock:a").unwrap();
+    assert_eq!(
+        hash,
+        HashMap::from([("ours".to_owned(), 2)]),
+        "nothing else"
+    );
+    assert_eq!(world.document.renew("ours", 60), 1);
+    assert!(world.left() > 59_000);
+    assert_eq!(world.document.release("ours"), Some(0));
+    assert_eq!(world.document.release("ours"), Some(1));
+    assert_eq!(world.release(&inner), Release::NotHeld);
+}
+
+#[test]
+fn we_release_and_renew_what_the_document_took() {
+    let mut world = World::start();
+    for _ in 0..3 {
+        assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
+    }
+    assert_eq!(world.holds(), 3);
+    assert!(reentrant::renew(&mut world.conn, "a", &world.ours, 6 * LEASE).unwrap());
+    assert!(world.left() > 59_000);
+    let (first, second) = (Token::random(), Token::random());
+    assert_eq!(world.release(&first), still(2));
+    let companion: i64 = world.conn.pttl("{lock:a}:lease").unwrap();
+    assert!(
+        companion > world.left(),
+        "it ends by itself, but not before the lock"
+    );
+    assert_eq!(
+        world.release(&first),
+        Release::NotHeld,
+        "sent twice, counted once"
+    );
+    assert_eq!(world.release(&second), still(1));
+    assert_eq!(world.release(&Token::random()), Release::Freed);
+    assert_eq!(world.left(), -2);
+}
+
+#[test]
+fn one_owner_enters_by_either() {
+    let mut world = World::start();
+    let (outer, inner) = (Token::random(), Token::random());
+    let first = world.acquire(&outer).unwrap();
+    assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
+    let second = world.acquire(&inner).unwrap();
+    assert_eq!(second.count(), 3);
+    assert_eq!(second.fencing_token(), first.fencing_token());
+
+    assert_eq!(
+        world.release(&Token::random()),
+        Release::NotHeld,
+        "ours come first"
+    );
+    assert_eq!(world.release(&outer), still(2));
+    assert_eq!(world.release(&outer), Release::NotHeld);
+    assert_eq!(world.release(&inner), still(1));
+    assert_eq!(
+        world.release(&inner),
+        Release::NotHeld,
+        "what is left is the document's"
+    );
+    assert_eq!(world.document.release("ours"), Some(1));
+}
+
+#[test]
+fn entering_what_the_document_took_gets_a_fencing_token_of_its_own() {
+    let mut world = World::start();
+    let before = Token::random();
+    let first = world.acquire(&before).unwrap();
+    assert_eq!(world.release(&before), Release::Freed);
+    assert_eq!(world.document.acquire("ours", "60").unwrap(), 1);
+    let token = Token::random();
+    let second = world.acquire(&token).unwrap();
+    assert_eq!(second.count(), 2);
+    assert!(second.fencing_token() > first.fencing_token());
+    assert!(world.left() > 59_000, "never shortened");
+    assert_eq!(
+        world.acquire(&token),
+        Some(second),
+        "sent twice, counted once"
+    );
+    assert_eq!(
+        world.release(&before),
+        Release::NotHeld,
+        "of the hold before"
+    );
+    assert_eq!(world.release(&token), still(1));
+    assert_eq!(world.document.release("ours"), Some(1));
+}
+
+#[test]
+fn a_release_sent_again_does_not_free_what_the_document_took_since() {
+    let mut world = World::start();
+    let token = Token::random();
+    world.acquire(&token).unwrap();
+    assert_eq!(world.release(&token), Release::Freed);
+    assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
+    assert_eq!(world.release(&token), Release::NotHeld);
+    assert_eq!(world.holds(), 1);
+}
+
+#[test]
+fn what_another_owner_left_behind_is_not_taken_for_ours() {
+    let mut world = World::start();
+    let (theirs, old) = (Owner::new("theirs").unwrap(), Token::random());
+    let lease = Duration::from_millis(1);
+    let before = reentrant::try_acquire(&mut world.conn, "a", &theirs, &old, lease).unwrap();
+    for enter in [true, false] {
+        until(|| Ok(!world.conn.exists::<_, bool>("lock:a")?)).unwrap();
+        assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
+        let token = Token::random();
+        if enter {
+            let entered = world.acquire(&token).unwrap();
+            assert!(entered.fencing_token() > before.unwrap().fencing_token());
+            assert_eq!(world.release(&token), still(1));
+        }
+        assert_eq!(world.release(&Token::random()), Release::Freed);
+        world.conn.del::<_, ()>("{lock:a}:lease").unwrap();
+        reentrant::try_acquire(&mut world.conn, "a", &theirs, &old, lease).unwrap();
+    }
+}
+
+#[test]
+fn what_a_hold_before_left_behind_is_not_taken_for_this_one() {
+    let mut world = World::start();
+    let (outer, inner) = (Token::random(), Token::random());
+    world.acquire(&outer).unwrap();
+    world.acquire(&inner).unwrap();
+    assert_eq!(world.document.release("ours"), Some(0), "one of ours");
+    assert_eq!(world.release(&inner), Release::Freed);
+    assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
+    assert_eq!(world.release(&outer), Release::NotHeld);
+    assert_eq!(world.release(&Token::random()), Release::Freed);
+}
+
+#[test]
+fn a_mutex_of_the_same_name_before_leaves_no_fencing_token_behind_that_is_given_twice() {
+    let mut world = World::start();
+    let (ours, token) = (Owner::current_thread(), Token::random());
+    let end = End::After(LEASE);
+    let before = mutex::try_acquire(&mut world.conn, "a", &token, end)
+        .unwrap()
+        .unwrap();
+    mutex::release(&mut world.conn, "a", &token).unwrap();
+    assert_eq!(world.document.acquire(ours.as_str(), "10").unwrap(), 1);
+    let inner = Token::random();
+    let entered = reentrant::try_acquire(&mut world.conn, "a", &ours, &inner, LEASE).unwrap();
+    assert!(entered.unwrap().fencing_token() > before.fencing_token());
+}
+
+#[test]
+fn the_documents_traps_are_there_and_ours_are_not() {
+    let mut world = World::start();
+    assert_eq!(world.document.acquire("ours", "0").unwrap(), 1);
+    assert_eq!(world.left(), -2, "taken, and not there");
+
+    assert_eq!(world.document.acquire("ours", "60").unwrap(), 1);
+    assert_eq!(world.document.acquire("ours", "1").unwrap(), 1);
+    assert!(world.left() <= 1_000, "entering again shortens");
+    world.conn.del::<_, ()>("lock:a").unwrap();
+
+    assert!(world.document.acquire("ours", "0.5").is_err());
+    assert_eq!(world.left(), -1, "an error, and a lock for ever");
+    let token = Token::random();
+    assert_eq!(world.acquire(&token).unwrap().count(), 2);
+    assert!(
+        (9_000..=10_000).contains(&world.left()),
+        "entering again gives it an end"
+    );
+    world.conn.persist::<_, ()>("lock:a").unwrap();
+    assert!(reentrant::renew(&mut world.conn, "a", &world.ours, LEASE).unwrap());
+    assert!((9_000..=10_000).contains(&world.left()), "so does renewing");
+}

@@ -1,0 +1,251 @@
+//! The article's single-instance edition, with programs on the article's own scripts on the same keys.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Server, State, article::two_key as article, clock::millis, wait::until};
+use leasehold::{
+    Error, Token,
+    recipes::read_write::two_key::{
+        Keys, acquire_read, acquire_write, release_read, release_write, try_acquire_read,
+        try_acquire_write,
+    },
+};
+use redis::{Commands, Connection};
+
+const LEASE: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(60);
+const SLACK: Duration = Duration::from_millis(250);
+const READ: &str = "readKey";
+const WRITE: &str = "writeKey";
+const NAMES: [&str; 2] = [READ, WRITE];
+
+struct World {
+    _server: Server,
+    conn: Connection,
+    keys: Keys,
+}
+
+impl World {
+    fn new() -> Self {
+        let server = Server::start().unwrap();
+        let conn = server.connection().unwrap();
+        let keys = Keys::new(READ, WRITE).unwrap();
+        Self {
+            _server: server,
+            conn,
+            keys,
+        }
+    }
+
+    fn reads(&mut self, token: &Token, lease: Duration) -> bool {
+        try_acquire_read(&mut self.conn, &self.keys, token, lease).unwrap()
+    }
+
+    fn writes(&mut self, token: &Token, lease: Duration) -> bool {
+        try_acquire_write(&mut self.conn, &self.keys, token, lease).unwrap()
+    }
+
+    fn stops_reading(&mut self, token: &Token) -> bool {
+        release_read(&mut self.conn, &self.keys, token).unwrap()
+    }
+
+    fn stops_writing(&mut self, token: &Token) -> bool {
+        release_write(&mut self.conn, &self.keys, token).unwrap()
+    }
+
+    fn left(&mut self, key: &str) -> i64 {
+        self.conn.pttl(key).unwrap()
+    }
+
+    fn is_free(&mut self) -> bool {
+        !self.conn.exists::<_, bool>(&NAMES[..]).unwrap()
+    }
+}
+
+fn tokens<const N: usize>() -> [Token; N] {
+    [(); N].map(|()| Token::random())
+}
+
+/// 读锁可重入 支持 · 锁只能被当前线程删除 不支持 (ours does) · 超时自动释放 支持 · 写锁当前线程可重入 不支持.
+#[test]
+fn the_table_of_the_article() {
+    let mut a = World::new();
+    let [first, again, other] = tokens();
+    assert!(a.reads(&first, LEASE) && a.reads(&again, LEASE));
+    assert!(!a.stops_reading(&other) && !a.stops_writing(&first));
+    assert!(a.stops_reading(&first) && a.stops_reading(&again));
+    assert!(a.is_free());
+
+    assert!(a.writes(&first, LEASE));
+    assert!(!a.writes(&again, LEASE), "entered twice");
+    assert!(!a.stops_writing(&other) && !a.stops_reading(&first));
+    assert!(a.stops_writing(&first) && a.writes(&first, SHORT));
+    assert!(acquire_read(&mut a.conn, &a.keys, &other, LEASE, SHORT).unwrap());
+    assert!(!a.stops_writing(&first));
+    assert!(acquire_write(&mut a.conn, &a.keys, &again, LEASE, LEASE).unwrap());
+    assert!(!a.stops_reading(&other) && a.stops_writing(&again));
+    assert!(a.is_free());
+}
+
+#[test]
+fn the_articles_programs_and_ours_exclude_each_other() {
+    let mut a = World::new();
+    let [reader, writer] = tokens();
+    assert!(article::read(&mut a.conn, NAMES, 10));
+    assert!(!a.writes(&writer, LEASE) && a.reads(&reader, LEASE));
+    a.conn.del::<_, ()>(READ).unwrap();
+
+    assert!(article::write(&mut a.conn, NAMES, 10));
+    assert!(!a.writes(&writer, LEASE) && !a.reads(&reader, LEASE));
+    assert!(!a.stops_writing(&writer), "it is not ours");
+    a.conn.del::<_, ()>(WRITE).unwrap();
+
+    assert!(a.reads(&reader, LEASE));
+    assert!(article::read(&mut a.conn, NAMES, 10));
+    assert!(!article::write(&mut a.conn, NAMES, 10));
+    a.conn.del::<_, ()>(READ).unwrap();
+
+    assert!(a.writes(&writer, LEASE));
+    assert!(!article::read(&mut a.conn, NAMES, 10));
+    assert!(!article::write(&mut a.conn, NAMES, 10));
+    assert!(a.stops_writing(&writer));
+    assert!(article::write(&mut a.conn, NAMES, 10));
+}
+
+#[test]
+fn trap_36_a_later_reader_never_shortens_an_earlier_ones_lease() {
+    let mut a = World::new();
+    let [long, short, writer] = tokens();
+    assert!(a.reads(&long, LEASE * 10) && a.reads(&short, LEASE));
+    assert!(a.left(READ) > 90_000);
+    assert!(a.reads(&long, LEASE), "sent again, for less");
+    assert!(a.left(READ) > 90_000);
+    assert!(a.stops_reading(&short) && !a.writes(&writer, LEASE));
+
+    // Nor that of a reader of the article's.
+    assert!(a.stops_reading(&long) && article::read(&mut a.conn, NAMES, 100));
+    assert!(a.reads(&short, LEASE) && a.left(READ) > 90_000);
+    assert!(a.stops_reading(&short) && a.left(READ) > 90_000);
+    assert!(!article::write(&mut a.conn, NAMES, 10));
+}
+
+#[test]
+fn trap_36_one_readers_release_never_frees_another() {
+    let mut a = World::new();
+    let [one, two, writer] = tokens();
+    assert!(a.reads(&one, LEASE) && a.reads(&two, LEASE));
+    assert!(a.stops_reading(&two) && !a.stops_reading(&two));
+    assert!(!a.writes(&writer, LEASE) && !article::write(&mut a.conn, NAMES, 10));
+    assert!(a.stops_reading(&one) && a.is_free());
+}
+
+#[test]
+fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
+    let mut a = World::new();
+    let [crashed, living, writer] = tokens();
+    assert!(a.reads(&crashed, SHORT) && a.reads(&living, LEASE));
+    let crashed_at = Instant::now();
+    assert!(a.stops_reading(&living) && a.left(READ) <= 60);
+    assert!(acquire_write(&mut a.conn, &a.keys, &writer, LEASE, LEASE).unwrap());
+    assert!(crashed_at.elapsed() < SHORT + SLACK);
+}
+
+#[test]
+fn who_stays_too_long_is_told() {
+    let mut a = World::new();
+    let [late, living] = tokens();
+    let brief = Duration::from_millis(30);
+    assert!(a.reads(&late, brief) && a.reads(&living, LEASE));
+    let over = millis(&mut a.conn) + 31;
+    until(|| Ok(millis(&mut a.conn) > over)).unwrap();
+    assert!(!a.stops_reading(&late));
+    assert!(a.stops_reading(&living) && a.is_free());
+}
+
+#[test]
+fn trap_36_the_writers_value_is_its_token() {
+    let mut a = World::new();
+    let [late, next] = tokens();
+    assert!(a.writes(&late, LEASE));
+    assert_eq!(a.conn.get(WRITE), Ok(late.to_string()));
+    a.conn.del::<_, ()>(WRITE).unwrap();
+    assert!(a.writes(&next, LEASE) && !a.stops_writing(&late));
+    assert!(a.stops_writing(&next));
+
+    // A token that every writer of the article's has is nobody's.
+    let refused = try_acquire_write(&mut a.conn, &a.keys, &"1".parse().unwrap(), LEASE);
+    assert!(
+        matches!(
+            refused,
+            Err(Error::Invalid {
+                argument: "token",
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    assert!(a.is_free());
+}
+
+/// What cannot be repaired: the article's reader puts its own end over everybody's.
+#[test]
+fn trap_36_the_articles_reader_overwrites_ours() {
+    let mut a = World::new();
+    let reader = Token::random();
+    assert!(a.reads(&reader, LEASE * 10) && article::read(&mut a.conn, NAMES, 5));
+    assert!(a.left(READ) <= 5_000);
+    assert!(
+        !a.stops_reading(&reader),
+        "nobody can tell any more who reads"
+    );
+    assert!(a.conn.exists::<_, bool>(READ).unwrap());
+}
+
+/// What cannot be repaired: without a script to release, the article's programs delete the key.
+#[test]
+fn trap_36_the_articles_release_frees_every_reader() {
+    let mut a = World::new();
+    let [reader, writer] = tokens();
+    assert!(a.reads(&reader, LEASE) && article::read(&mut a.conn, NAMES, 10));
+    a.conn.del::<_, ()>(READ).unwrap();
+    assert!(a.writes(&writer, LEASE) && !a.stops_reading(&reader));
+}
+
+/// What cannot be repaired: there is no place for a waiting writer's intent that the article's readers would look at.
+#[test]
+fn trap_36_readers_that_keep_coming_keep_writers_out() {
+    let mut a = World::new();
+    let mut last = Token::random();
+    assert!(a.reads(&last, LEASE));
+    for _ in 0..50 {
+        let [next, writer] = tokens();
+        assert!(a.reads(&next, LEASE) && a.stops_reading(&last));
+        assert!(!acquire_write(&mut a.conn, &a.keys, &writer, Duration::ZERO, LEASE).unwrap());
+        last = next;
+    }
+}
+
+#[test]
+fn a_resent_attempt_is_granted_once() {
+    let mut a = World::new();
+    let [reader, writer] = tokens();
+    assert!(a.reads(&reader, LEASE) && a.reads(&reader, LEASE));
+    assert!(a.stops_reading(&reader) && a.is_free());
+    assert!(a.writes(&writer, LEASE) && a.writes(&writer, SHORT) && a.left(WRITE) > 5_000);
+    assert!(a.stops_writing(&writer) && a.is_free());
+}
+
+#[test]
+fn a_refused_attempt_writes_nothing() {
+    let mut a = World::new();
+    let [reader, other] = tokens();
+    for hold in [World::reads, World::writes] {
+        assert!(hold(&mut a, &reader, LEASE));
+        let before = State::of(&mut a.conn).unwrap();
+        assert!(!a.writes(&other, LEASE) && !a.stops_reading(&other) && !a.stops_writing(&other));
+        let is_written = a.conn.exists::<_, bool>(WRITE).unwrap();
+        assert!(!(is_written && a.reads(&other, LEASE)));
+        assert_eq!(State::of(&mut a.conn).unwrap(), before);
+        a.conn.del::<_, ()>(&NAMES[..]).unwrap();
+    }
+}

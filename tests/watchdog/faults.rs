@@ -1,0 +1,257 @@
+//! The watchdog when the server, the network or the script cache lets it down.
+
+use std::{
+    mem, thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{
+    Proxy, Server,
+    hold::{PATIENCE, comes_true, take},
+};
+use leasehold::{Error, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
+use redis::Commands;
+
+const MS: Duration = Duration::from_millis(1);
+/// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
+const LEASE: Duration = Duration::from_millis(1_500);
+
+/// A pool that takes a server for silent after so long.
+fn pool(url: &str, io_timeout: Duration) -> Pool {
+    Pool::builder()
+        .io_timeout(io_timeout)
+        .connect_timeout(io_timeout)
+        .build(&redis::Client::open(url).unwrap())
+        .unwrap()
+}
+
+/// Locks of which the watchdog keeps one each, and a connection past the proxy.
+struct Bench {
+    renewals: Vec<Renewal>,
+    conn: Connection,
+    proxy: Proxy,
+    _watchdog: Watchdog,
+    server: Server,
+}
+
+fn bench(locks: usize, io_timeout: Duration) -> Bench {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let watchdog = Watchdog::start(&pool(&proxy.url(), io_timeout)).unwrap();
+    let mut conn = server.connection().unwrap();
+    let renewals = (0..locks)
+        .map(|number| {
+            let hold = take(&mut conn, &format!("lock{number}"), LEASE).unwrap();
+            watchdog.keep(&hold, LEASE).unwrap()
+        })
+        .collect();
+    Bench {
+        renewals,
+        conn,
+        proxy,
+        _watchdog: watchdog,
+        server,
+    }
+}
+
+impl Bench {
+    /// For more than a lease: what is not renewed does not live through it.
+    #[track_caller]
+    fn assert_all_held_for_a_lease(&mut self) {
+        let started = Instant::now();
+        while started.elapsed() < LEASE + 100 * MS {
+            self.assert_none_believes_too_long();
+            assert!(
+                self.renewals.iter().all(Renewal::is_held),
+                "{:?}",
+                self.renewals
+            );
+            thread::sleep(5 * MS);
+        }
+        assert!(
+            comes_true(|| self.all_are(RenewalState::Held)),
+            "{:?}",
+            self.renewals
+        );
+    }
+
+    /// What the server did not have before cannot be held afterwards.
+    #[track_caller]
+    fn assert_none_believes_too_long(&mut self) {
+        for (number, renewal) in self.renewals.iter().enumerate() {
+            let exists: bool = self.conn.exists(format!("lock:lock{number}")).unwrap();
+            assert!(exists || !renewal.is_held(), "{renewal:?}");
+        }
+    }
+
+    fn all_are(&self, state: RenewalState) -> bool {
+        self.renewals.iter().all(|renewal| renewal.state() == state)
+    }
+}
+
+#[test]
+fn a_killed_connection_costs_nothing() {
+    let mut bench = bench(3, 2_000 * MS);
+    let killed: u32 = redis::cmd("CLIENT")
+        .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .query(&mut bench.conn)
+        .unwrap();
+    assert!(killed > 0);
+    bench.assert_all_held_for_a_lease();
+}
+
+#[test]
+fn forgotten_scripts_are_taught_again() {
+    let mut bench = bench(3, 2_000 * MS);
+    let ((), traffic) = bench.proxy.traffic_of(|| {
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .exec(&mut bench.conn)
+            .unwrap();
+        let flushed = Instant::now();
+        while flushed.elapsed() < LEASE {
+            thread::sleep(5 * MS);
+        }
+    });
+    assert!(bench.all_are(RenewalState::Held));
+    let whole = traffic
+        .commands
+        .iter()
+        .filter(|name| *name == "EVAL")
+        .count();
+    assert_eq!(whole, 1, "{:?}", traffic.commands);
+    bench.assert_none_believes_too_long();
+}
+
+#[test]
+fn a_connection_cut_or_refused_is_a_doubt_and_no_loss() {
+    let mut bench = bench(3, 2_000 * MS);
+    for turn in 0..4 {
+        match turn {
+            0 => bench.proxy.at("EVALSHA").nth(2).cut_before(),
+            1 => bench.proxy.at("EVALSHA").nth(2).cut_after(),
+            2 => bench.proxy.at("EVALSHA").nth(2).refuse("LOADING not yet"),
+            _ => bench.proxy.at("EVALSHA").nth(2).reply("+neither\r\n"),
+        }
+        let doubtful = || {
+            bench
+                .renewals
+                .iter()
+                .any(|renewal| renewal.failure().is_some())
+        };
+        assert!(comes_true(doubtful) && bench.proxy.happened());
+        assert!(bench.renewals.iter().all(Renewal::is_held));
+        assert!(
+            comes_true(|| bench.all_are(RenewalState::Held)),
+            "{turn} {:?}",
+            bench.renewals
+        );
+    }
+    bench.assert_all_held_for_a_lease();
+}
+
+/// The server never answers on the connection again, which stays open: a lease shorter than the time-out survives it.
+#[test]
+fn a_connection_that_falls_silent_is_given_up_in_time() {
+    let mut bench = bench(2, 10_000 * MS);
+    bench.proxy.at("EVALSHA").swallow();
+    assert!(bench.proxy.happened());
+    bench.assert_all_held_for_a_lease();
+}
+
+#[test]
+fn the_refusal_of_one_delays_no_other() {
+    let mut bench = bench(2, 2_000 * MS);
+    // From now on the watchdog may not touch the key of one of them.
+    redis::cmd("ACL")
+        .arg(&[
+            "SETUSER",
+            "default",
+            "resetkeys",
+            "~lock:lock1",
+            "~{lock:lock1}:lease",
+        ])
+        .exec(&mut bench.conn)
+        .unwrap();
+    assert!(comes_true(
+        || bench.renewals[0].state() == RenewalState::Unknown
+    ));
+    let why = bench.renewals[0].failure().unwrap();
+    assert!(matches!(why, Error::Redis { .. }), "{why}");
+    assert!(bench.renewals[0].lost().wait_for(PATIENCE));
+    assert_eq!(
+        bench.renewals[0].state(),
+        RenewalState::Lost(LostReason::Ended)
+    );
+    assert_eq!(bench.renewals[1].state(), RenewalState::Held);
+    assert!(bench.renewals[1].is_held());
+}
+
+#[test]
+fn a_server_that_freezes_for_less_than_the_lease_costs_nothing() {
+    let mut bench = bench(3, 250 * MS);
+    bench.server.freeze().unwrap();
+    assert!(comes_true(|| bench.all_are(RenewalState::Unknown)));
+    assert!(bench.renewals.iter().all(Renewal::is_held));
+    assert!(matches!(
+        bench.renewals[0].failure(),
+        Some(Error::Unknown { .. } | Error::Redis { .. })
+    ));
+    bench.server.thaw().unwrap();
+    assert!(
+        comes_true(|| bench.all_are(RenewalState::Held)),
+        "{:?}",
+        bench.renewals
+    );
+    bench.assert_all_held_for_a_lease();
+}
+
+/// The thread waits for the server all the time: the clock tells the loss without it.
+#[test]
+fn the_end_is_told_in_time_by_a_server_that_stays_frozen() {
+    let bench = bench(2, 10_000 * MS);
+    let (renewal, quiet) = (&bench.renewals[0], &bench.renewals[1]);
+    let (called, calls) = std::sync::mpsc::channel();
+    renewal
+        .lost()
+        .notify(move |reason| called.send((reason, Instant::now())).unwrap())
+        .unwrap();
+    bench.server.freeze().unwrap();
+    let end = Instant::now() + renewal.remaining();
+    assert!(renewal.lost().wait_for(LEASE * 2));
+    let told = Instant::now();
+    assert!(!renewal.is_held() && renewal.state() == RenewalState::Lost(LostReason::Ended));
+    let (reason, called) = calls.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(reason, LostReason::Ended);
+    assert!(quiet.lost().wait_for(LEASE) && !quiet.is_held());
+    assert_eq!(quiet.state(), RenewalState::Lost(LostReason::Ended));
+    for moment in [told, called] {
+        assert!(
+            moment + MS >= end && moment < end + 250 * MS,
+            "{:?}",
+            moment - end
+        );
+    }
+    bench.server.thaw().unwrap();
+}
+
+/// An answer that came late is counted from before its question, or the end would be believed in for too long.
+#[test]
+fn a_late_answer_makes_the_lease_no_longer() {
+    let mut bench = bench(1, 2_000 * MS);
+    bench.proxy.at("EVALSHA").delay(450 * MS);
+    assert!(bench.proxy.happened());
+    let mut before = bench.renewals[0].remaining();
+    assert!(comes_true(|| {
+        let now = bench.renewals[0].remaining();
+        mem::replace(&mut before, now) < now
+    }));
+    // No renewal gets through any more.
+    let nowhere = Proxy::in_front_of(&bench.server).unwrap();
+    drop(mem::replace(&mut bench.proxy, nowhere));
+    assert!(comes_true(|| {
+        bench.assert_none_believes_too_long();
+        !bench.conn.exists::<_, bool>("lock:lock0").unwrap()
+    }));
+    bench.assert_none_believes_too_long();
+}

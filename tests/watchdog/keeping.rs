@@ -1,0 +1,274 @@
+//! The watchdog on a real server, undisturbed: it keeps, it tells, it stops.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{
+    Proxy, Server,
+    hold::{PATIENCE, comes_true, take},
+};
+use leasehold::{
+    Error, Keep, LostReason, LostSignal, Pool, Renewal, RenewalState, Token, Watchdog,
+    acquire_lock_with_timeout,
+    recipes::{mutex, simple},
+    release_lock,
+};
+use redis::{Commands, Connection};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(60);
+
+struct Bench {
+    watchdog: Watchdog,
+    pool: Pool,
+    conn: Connection,
+    server: Server,
+}
+
+fn bench() -> Bench {
+    let server = Server::start().unwrap();
+    let pool = Pool::builder()
+        .max_size(1)
+        .build(&redis::Client::open(server.url()).unwrap())
+        .unwrap();
+    Bench {
+        watchdog: Watchdog::start(&pool).unwrap(),
+        pool,
+        conn: server.connection().unwrap(),
+        server,
+    }
+}
+
+#[test]
+fn a_lock_outlives_its_lease_until_it_is_stopped() {
+    let mut bench = bench();
+    let lease = 400 * MS;
+    // Nobody else gets a connection of the pool all the time: the watchdog does not need one.
+    let mut pooled = bench.pool.get().unwrap();
+    let token = acquire_lock_with_timeout(&mut pooled, "a", MS, lease)
+        .unwrap()
+        .unwrap();
+    let renewal = bench
+        .watchdog
+        .keep(&simple::Hold::new("a", &token).unwrap(), lease)
+        .unwrap();
+
+    let kept = Instant::now();
+    while kept.elapsed() < lease * 5 + 10 * MS {
+        assert!(renewal.is_held() && renewal.remaining() <= lease);
+        assert_eq!(renewal.state(), RenewalState::Held);
+        assert_eq!(
+            acquire_lock_with_timeout(&mut pooled, "a", MS, lease).unwrap(),
+            None
+        );
+        thread::sleep(10 * MS);
+    }
+    let left: i64 = bench.conn.pttl("lock:a").unwrap();
+    assert!(left > 0 && left <= 400, "{left}");
+    assert_eq!(renewal.stop(), RenewalState::Held);
+    assert!(release_lock(&mut pooled, "a", &token).unwrap());
+}
+
+#[test]
+fn a_lock_that_is_not_ours_is_not_kept() {
+    let mut bench = bench();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let stranger = mutex::Hold::new("a", &Token::random()).unwrap();
+    for hold in [
+        &stranger,
+        &mutex::Hold::new("free", &Token::random()).unwrap(),
+    ] {
+        let refused = bench.watchdog.keep(hold, LONG).unwrap_err();
+        assert!(matches!(refused, Error::Lost { .. }), "{refused}");
+    }
+    let past = Keep::lease(LONG).held_until(Instant::now());
+    assert!(matches!(
+        bench.watchdog.keep_with(&hold, past),
+        Err(Error::Lost { .. })
+    ));
+    assert_eq!(
+        format!("{:?}", bench.watchdog),
+        "Watchdog { leases: 0, .. }"
+    );
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused() {
+    let mut bench = bench();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let day = Duration::from_secs(24 * 60 * 60);
+    for (argument, keep) in [
+        ("lease", Keep::lease(Duration::ZERO)),
+        ("lease", Keep::lease(day + MS)),
+        ("lease", Keep::lease(Duration::MAX)),
+        ("max_hold", Keep::lease(LONG).max_hold(Duration::ZERO)),
+        (
+            "held_until",
+            Keep::lease(LONG).held_until(Instant::now() + day + LONG),
+        ),
+    ] {
+        let refused = bench.watchdog.keep_with(&hold, keep).unwrap_err();
+        assert!(
+            matches!(refused, Error::Invalid { argument: found, .. } if found == argument),
+            "{refused}"
+        );
+    }
+    let for_ever = Keep::lease(day).max_hold(Duration::MAX);
+    assert!(bench.watchdog.keep_with(&hold, for_ever).unwrap().is_held());
+}
+
+#[test]
+fn a_renewal_never_shortens() {
+    let mut bench = bench();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let renewal = bench.watchdog.keep(&hold, 300 * MS).unwrap();
+    assert!(renewal.remaining() <= 300 * MS);
+    assert!(bench.conn.pttl::<_, i64>("lock:a").unwrap() > 50_000);
+}
+
+#[test]
+fn the_newer_protocol_makes_no_difference() {
+    let mut bench = bench();
+    let url = format!("{}?protocol=resp3", bench.server.url());
+    let watchdog = Watchdog::start(&Pool::connect(&url).unwrap()).unwrap();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let renewal = watchdog.keep(&hold, 600 * MS).unwrap();
+    let () = bench.conn.del("lock:a").unwrap();
+    assert!(renewal.lost().wait_for(PATIENCE));
+    assert_eq!(renewal.lost().reason(), Some(LostReason::TakenAway));
+}
+
+#[test]
+fn a_lock_taken_over_is_told_in_every_way() {
+    let mut bench = bench();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let (called, calls) = mpsc::channel();
+    let keep = Keep::lease(900 * MS).on_lost(move |reason| called.send(reason).unwrap());
+    let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();
+    let signal = renewal.lost();
+    assert!(!signal.is_lost() && !signal.wait_for(Duration::ZERO));
+    let waiting = thread::spawn(move || renewal.lost().wait_for(PATIENCE).then_some(renewal));
+
+    let () = bench.conn.set("lock:a", "somebody else").unwrap();
+    let renewal = waiting.join().unwrap().unwrap();
+    assert_eq!(calls.recv_timeout(PATIENCE), Ok(LostReason::TakenAway));
+    assert!(signal.is_lost() && !renewal.is_held() && renewal.remaining().is_zero());
+    assert_eq!(signal.reason(), Some(LostReason::TakenAway));
+    let (called, calls) = mpsc::channel();
+    signal
+        .notify(move |reason| called.send(reason).unwrap())
+        .unwrap();
+    assert_eq!(calls.recv_timeout(PATIENCE), Ok(LostReason::TakenAway));
+    assert_eq!(renewal.stop(), RenewalState::Lost(LostReason::TakenAway));
+    assert!(signal.is_lost());
+    assert_eq!(
+        bench.conn.get("lock:a"),
+        Ok(Some("somebody else".to_owned()))
+    );
+}
+
+#[test]
+fn a_key_of_another_type_is_not_ours() {
+    let mut bench = bench();
+    let hold = take(&mut bench.conn, "a", LONG).unwrap();
+    let renewal = bench.watchdog.keep(&hold, 600 * MS).unwrap();
+    redis::pipe()
+        .del("lock:a")
+        .hset("lock:a", "field", "value")
+        .exec(&mut bench.conn)
+        .unwrap();
+    assert!(renewal.lost().wait_for(PATIENCE));
+    assert_eq!(renewal.lost().reason(), Some(LostReason::TakenAway));
+}
+
+#[test]
+fn a_stopped_or_dropped_renewal_runs_out_and_tells_nothing() {
+    let mut bench = bench();
+    let (called, calls) = mpsc::channel::<LostReason>();
+    for stop in [true, false] {
+        let hold = take(&mut bench.conn, "a", 300 * MS).unwrap();
+        let renewal = bench.watchdog.keep(&hold, 300 * MS).unwrap();
+        let (signal, called) = (renewal.lost(), called.clone());
+        signal
+            .notify(move |reason| called.send(reason).unwrap())
+            .unwrap();
+        let waiting = thread::spawn({
+            let signal = signal.clone();
+            move || signal.wait_for(LONG)
+        });
+        if stop {
+            assert_eq!(renewal.stop(), RenewalState::Held);
+        } else {
+            drop(renewal);
+        }
+        assert!(!waiting.join().unwrap(), "a wait goes on after the stop");
+        assert!(comes_true(|| !bench
+            .conn
+            .exists::<_, bool>("lock:a")
+            .unwrap()));
+        assert!(!signal.is_lost());
+    }
+    drop(called);
+    assert_eq!(
+        calls.recv_timeout(PATIENCE),
+        Err(mpsc::RecvTimeoutError::Disconnected)
+    );
+}
+
+#[test]
+fn max_hold_ends_a_hold_that_would_go_on() {
+    let mut bench = bench();
+    let hold = take(&mut bench.conn, "a", 600 * MS).unwrap();
+    let (called, calls) = mpsc::channel();
+    let kept = Instant::now();
+    let keep = Keep::lease(3_000 * MS)
+        .max_hold(900 * MS)
+        .on_lost(move |reason| called.send((reason, Instant::now())).unwrap());
+    let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();
+    while renewal.is_held() {
+        assert!(kept.elapsed() < 900 * MS + 250 * MS);
+        thread::sleep(MS);
+    }
+    assert!(
+        kept.elapsed() >= 900 * MS,
+        "lost after {:?}",
+        kept.elapsed()
+    );
+    assert_eq!(renewal.state(), RenewalState::Lost(LostReason::MaxHold));
+    let (reason, when) = calls.recv_timeout(PATIENCE).unwrap();
+    assert!(reason == LostReason::MaxHold && when < kept + 900 * MS + 250 * MS);
+    assert!(comes_true(|| !bench
+        .conn
+        .exists::<_, bool>("lock:a")
+        .unwrap()));
+    assert!(kept.elapsed() < 900 * MS + 500 * MS);
+}
+
+#[test]
+fn a_known_end_saves_the_first_round_trip() {
+    let mut bench = bench();
+    let proxy = Proxy::in_front_of(&bench.server).unwrap();
+    let watchdog = Watchdog::start(&Pool::connect(&proxy.url()).unwrap()).unwrap();
+    let (before, lease) = (Instant::now(), 3_000 * MS);
+    let hold = take(&mut bench.conn, "a", lease).unwrap();
+    let (renewal, traffic) = proxy.traffic_of(|| {
+        let keep = Keep::lease(lease).held_until(before + lease);
+        watchdog.keep_with(&hold, keep).unwrap()
+    });
+    assert!(
+        renewal.is_held() && traffic.commands.is_empty(),
+        "{traffic:?}"
+    );
+    // It is renewed all the same when a third has passed.
+    assert!(comes_true(|| before.elapsed() > lease / 2));
+    assert!(bench.conn.pttl::<_, i64>("lock:a").unwrap() > 1_500 + 250);
+}
+
+#[test]
+fn handles_go_from_thread_to_thread() {
+    fn shared<T: Send + Sync>() {}
+    shared::<(Watchdog, Renewal, LostSignal)>();
+}

@@ -1,0 +1,131 @@
+//! The watchdog and a server that is gone, for a while or for good.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{
+    Server,
+    hold::{PATIENCE, comes_true, take},
+};
+use leasehold::{Error, Keep, LostReason, Pool, RenewalState, Watchdog, redis::Connection};
+use redis::Commands;
+
+const MS: Duration = Duration::from_millis(1);
+const LEASE: Duration = Duration::from_secs(3);
+
+/// A pool that takes a server for silent after so long.
+fn pool(url: &str, io_timeout: Duration) -> Pool {
+    Pool::builder()
+        .io_timeout(io_timeout)
+        .connect_timeout(io_timeout)
+        .build(&redis::Client::open(url).unwrap())
+        .unwrap()
+}
+
+#[test]
+fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
+    let saving = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut server = Server::start_with(&saving).unwrap();
+    let watchdog = Watchdog::start(&pool(&server.url(), 1_000 * MS)).unwrap();
+    let mut conn = server.connection().unwrap();
+    // So different that the first batch after the kill carries only one of them.
+    let renewals = [("a", 0), ("b", 300)].map(|(name, later)| {
+        thread::sleep(later * MS);
+        let lease = LEASE + later * MS * 5;
+        let hold = take(&mut conn, name, lease).unwrap();
+        watchdog.keep(&hold, lease).unwrap()
+    });
+    let all_are = |state| renewals.iter().all(|renewal| renewal.state() == state);
+    server.kill().unwrap();
+    assert!(
+        comes_true(|| all_are(RenewalState::Unknown)),
+        "{renewals:?}"
+    );
+    server.restart().unwrap();
+    assert!(comes_true(|| all_are(RenewalState::Held)), "{renewals:?}");
+    let left: u64 = server.connection().unwrap().pttl("lock:a").unwrap();
+    assert!(left > 0);
+}
+
+#[test]
+fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
+    let mut server = Server::start().unwrap();
+    let watchdog = Watchdog::start(&pool(&server.url(), 1_000 * MS)).unwrap();
+    let hold = take(&mut server.connection().unwrap(), "a", LEASE).unwrap();
+    let renewal = watchdog.keep(&hold, LEASE).unwrap();
+    server.kill().unwrap();
+    server.restart().unwrap();
+    assert!(renewal.lost().wait_for(PATIENCE));
+    assert_eq!(renewal.state(), RenewalState::Lost(LostReason::TakenAway));
+    let mut conn = server.connection().unwrap();
+    let hold = take(&mut conn, "a", LEASE).unwrap();
+    assert!(watchdog.keep(&hold, LEASE).unwrap().is_held());
+}
+
+#[test]
+fn what_cannot_be_asked_is_not_kept() {
+    let mut server = Server::start().unwrap();
+    // Silence ends with the time-outs; a server that answers gets all the time that it needs.
+    let [short, long] = [250 * MS, PATIENCE]
+        .map(|io_timeout| Watchdog::start(&pool(&server.url(), io_timeout)).unwrap());
+    let mut conn = server.connection().unwrap();
+    let hold = take(&mut conn, "a", 60_000 * MS).unwrap();
+
+    server.freeze().unwrap();
+    let asked = Instant::now();
+    let failure = short.keep(&hold, LEASE).unwrap_err();
+    assert!(
+        matches!(failure, Error::Unknown { .. } | Error::Pool { .. }),
+        "{failure}"
+    );
+    assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
+    server.thaw().unwrap();
+
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "default", "-evalsha", "-eval"])
+        .exec(&mut conn)
+        .unwrap();
+    let failure = long.keep(&hold, LEASE).unwrap_err();
+    assert!(matches!(failure, Error::Redis { .. }), "{failure}");
+
+    server.kill().unwrap();
+    let failure = short.keep_with(&hold, Keep::lease(LEASE)).unwrap_err();
+    assert!(matches!(failure, Error::Pool { .. }), "{failure}");
+    for watchdog in [short, long] {
+        assert_eq!(format!("{watchdog:?}"), "Watchdog { leases: 0, .. }");
+    }
+}
+
+/// A renewal that waits for a new connection is not on its way, and is never sent once it has been stopped.
+#[test]
+fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
+    let server = Server::start().unwrap();
+    let watchdog = Watchdog::start(&pool(&server.url(), 2_000 * MS)).unwrap();
+    let mut conn = server.connection().unwrap();
+    let keep = |conn: &mut Connection, name| {
+        let hold = take(conn, name, 60_000 * MS).unwrap();
+        watchdog.keep(&hold, LEASE).unwrap()
+    };
+    let (stopped, other) = (keep(&mut conn, "stopped"), keep(&mut conn, "other"));
+    redis::cmd("CLIENT")
+        .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .exec(&mut conn)
+        .unwrap();
+    let () = conn.pexpire("lock:stopped", 2_900).unwrap();
+    server.freeze().unwrap();
+    assert!(comes_true(|| other.state() == RenewalState::Unknown));
+    // By now it connects, which the frozen server neither accepts nor refuses.
+    thread::sleep(100 * MS);
+    let asked = Instant::now();
+    assert_eq!(stopped.stop(), RenewalState::Unknown);
+    assert!(asked.elapsed() < 500 * MS, "{:?}", asked.elapsed());
+    server.thaw().unwrap();
+    assert!(
+        comes_true(|| other.state() == RenewalState::Held),
+        "{other:?}"
+    );
+    let left: i64 = conn.pttl("lock:stopped").unwrap();
+    assert!(left < 2_000, "{left}");
+}

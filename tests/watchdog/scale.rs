@@ -1,0 +1,75 @@
+//! Many locks, one thread: how often it goes to the server.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{Proxy, Server};
+use leasehold::{Keep, Pool, Renewal, RenewalState, Token, Watchdog, recipes::mutex::Hold};
+
+const LEASE: Duration = Duration::from_millis(3_600);
+/// What ten thousand renewals have to fit into.
+const THIRD: Duration = Duration::from_millis(1_200);
+
+/// Locks that are held for a minute, and kept from different moments on.
+fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) -> Vec<Renewal> {
+    let mut take = redis::pipe();
+    let mut holds = Vec::new();
+    for number in 0..locks {
+        let (name, token) = (format!("many:{number}"), Token::random());
+        take.cmd("SET")
+            .arg(format!("lock:{name}"))
+            .arg(token.to_string())
+            .arg("PX")
+            .arg(60_000);
+        holds.push(Hold::new(&name, &token).unwrap());
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    take.exec(&mut server.connection().unwrap()).unwrap();
+    let started = Instant::now();
+    (0..)
+        .zip(&holds)
+        .map(|(number, hold)| {
+            let begin = started + within * number / locks;
+            thread::sleep(begin.saturating_duration_since(Instant::now()));
+            let keep = Keep::lease(LEASE).held_until(end);
+            watchdog.keep_with(hold, keep).unwrap()
+        })
+        .collect()
+}
+
+/// `cargo test --release --test watchdog ten_thousand -- --ignored`
+#[test]
+#[ignore = "takes five seconds and both cores"]
+fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
+    assert_round_trips_a_third(10_000, 100);
+}
+
+/// Kept a few milliseconds apart: each alone would be due alone.
+#[test]
+fn two_hundred_locks_come_to_share_two() {
+    assert_round_trips_a_third(200, 2);
+}
+
+fn assert_round_trips_a_third(locks: u32, most: usize) {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let watchdog = Watchdog::start(&Pool::connect(&proxy.url()).unwrap()).unwrap();
+    let renewals = keep_all(&server, &watchdog, locks, THIRD / 2);
+    // Connecting is done with the first of them.
+    thread::sleep(THIRD);
+    let (took, traffic) = proxy.traffic_of(|| {
+        let started = Instant::now();
+        thread::sleep((THIRD * 2).saturating_sub(Duration::from_millis(250)));
+        started.elapsed()
+    });
+    // Two, unless the machine overslept.
+    let thirds = usize::try_from(took.as_millis().div_ceil(THIRD.as_millis())).unwrap();
+    let (round_trips, renewed) = (traffic.round_trips, traffic.commands.len());
+    assert!(round_trips <= thirds * most, "{round_trips} in {took:?}");
+    assert!(renewed >= renewals.len() / 2, "only {renewed}");
+    assert!(traffic.commands.iter().all(|command| command == "EVALSHA"));
+    let held = |renewal: &Renewal| renewal.state() == RenewalState::Held;
+    assert!(renewals.iter().all(held));
+}
