@@ -35,7 +35,7 @@ fn every_kind_is_kept_and_its_loss_told() {
     ]
     .map(Result::unwrap);
 
-    let kept_until = Instant::now() + 3 * LEASE;
+    let kept_until = Instant::now() + 2 * LEASE;
     while Instant::now() < kept_until {
         for (renewal, name) in renewals.iter().zip(NAMES) {
             assert_eq!(renewal.state(), RenewalState::Held, "{name}");
