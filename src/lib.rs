@@ -18,7 +18,7 @@
 //! | let in many readers or one writer | [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep a lease alive for as long as the work takes | [`Watchdog`] |
-//! | read how a lock works on the server | [`recipes`], and `docs/recipes.md` |
+//! | read how a lock works on the server | [`recipes`], `docs/recipes.md` and `docs/scripts.md` |
 //!
 //! # A job that must not run twice
 //!

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -110,4 +111,32 @@ fn every_line_of_lua_on_a_page_stands_in_a_script() {
             assert!(scripts.contains(code), "{name} quotes {code}");
         }
     }
+}
+
+/// Its lines without comments and empty ones.
+fn code_lines(lua: &str) -> Vec<&str> {
+    let lines = lua.lines();
+    lines
+        .filter(|line| !line.is_empty() && !line.starts_with("--"))
+        .collect()
+}
+
+#[test]
+fn every_script_is_quoted_whole_and_in_order_where_it_is_explained() {
+    let page = fs::read_to_string(in_the_project("docs/scripts.md")).unwrap();
+    let mut sections: BTreeMap<&str, String> = BTreeMap::new();
+    for section in page.split("\n### `").skip(1) {
+        let (script, text) = section.split_once('`').unwrap();
+        let blocks = text.split("```lua\n").skip(1);
+        let quoted = blocks.map(|block| block.split("```").next().unwrap());
+        sections.insert(script, quoted.collect());
+    }
+    for entry in fs::read_dir(in_the_project("src/recipes/lua")).unwrap() {
+        let file = entry.unwrap();
+        let script = file.file_name().into_string().unwrap();
+        let source = fs::read_to_string(file.path()).unwrap();
+        let quoted = sections.remove(script.as_str()).unwrap_or_default();
+        assert_eq!(code_lines(&quoted), code_lines(&source), "{script}");
+    }
+    assert!(sections.is_empty(), "no such scripts: {sections:?}");
 }
