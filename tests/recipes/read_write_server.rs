@@ -4,6 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use crate::common::{
     Proxy, Server,
+    clock::millis,
     sides::{LEASE, RECIPES},
     wait::until,
 };
@@ -184,6 +185,47 @@ fn whoever_acquires_or_renews_is_told_of_the_end() {
             assert!(!(side.acquire)(&mut conn, "a", &token, Duration::ZERO).unwrap());
             told("refused");
         }
+    }
+}
+
+/// Since Redis 7.2 a length counts from the moment at which the script began, and what TIME says in it is later: a key whose
+/// end is that of its last hold would end before it.
+#[test]
+fn the_key_outlives_the_last_hold() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = Token::random();
+    let [[reads, writes], [reads_two_key, _], _] = RECIPES;
+    let holds = [
+        (reads, "lock:a", format!("r:{token}")),
+        (writes, "lock:a", format!("w:{token}")),
+        (reads_two_key, "{a}:read", String::new()),
+    ];
+    for (side, key, field) in holds {
+        let mut outlives = |what: &str| {
+            let end: i64 = if field.is_empty() {
+                let list: String = conn.get(key).unwrap();
+                list.trim_end_matches('}')
+                    .rsplit_once(':')
+                    .unwrap()
+                    .1
+                    .parse()
+                    .unwrap()
+            } else {
+                conn.hget(key, &field).unwrap()
+            };
+            // Time that passes between the two shows the end too early, never too late.
+            let seen = until(|| Ok(millis(&mut conn) + conn.pttl::<_, i64>(key)? > end));
+            assert!(seen.is_ok(), "{} {}: {what}", side.recipe, side.mode);
+        };
+        let mut other = server.connection().unwrap();
+        assert!((side.try_acquire)(&mut other, "a", &token).unwrap());
+        outlives("acquired");
+        if let Some(renew) = side.renew {
+            assert!(renew(&mut other, "a", &token).unwrap());
+            outlives("renewed");
+        }
+        assert!((side.release)(&mut other, "a", &token).unwrap());
     }
 }
 

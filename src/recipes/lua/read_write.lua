@@ -39,7 +39,8 @@ end
 
 -- Lets the key end with the last hold, at once if there is none, removes what is over, and writes a hold's new end if
 -- one is named. The key's end comes first and again at last: where it is forbidden to us to set it, nothing has been
--- written, and a new key gets one too.
+-- written, and a new key gets one too. It is a millisecond later than the last hold's, since PEXPIRE may count from an
+-- earlier moment than TIME: since Redis 7.2 from the one at which the script began.
 local function store(field)
   local last = 0
   for _, ending in pairs(ends) do
@@ -49,7 +50,7 @@ local function store(field)
     redis.call('DEL', KEYS[1])
     return
   end
-  local left = string.format('%.0f', math.max(1, last - now))
+  local left = string.format('%.0f', last - now + 1)
   redis.call('PEXPIRE', KEYS[1], left)
   for _, passed in ipairs(over) do
     redis.call('HDEL', KEYS[1], passed)

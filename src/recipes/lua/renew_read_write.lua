@@ -5,8 +5,8 @@
 -- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours
 --
 -- A hold whose end has passed is not ours, even if nobody has removed it yet. Never shortens. Looks at no other holder,
--- so that it costs the same however many there are; the key's end is only moved to a later time. TIME comes first, so
--- that the key never ends before the field says. The companion lives as long as the lock does, where it is this hold's.
+-- so that it costs the same however many there are; the key's end is only moved to a later time, a millisecond after the
+-- field's (see read_write.lua). The companion lives as long as the lock does, where it is this hold's.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HMGET', KEYS[1], 'kind', ARGV[1])
@@ -31,8 +31,8 @@ local has_companion = KEYS[2] and 'w:' .. (redis.call('HMGET', KEYS[2], 'token')
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])
-if left >= 0 and left < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
+if left >= 0 and left <= lease then
+  redis.call('PEXPIRE', KEYS[1], lease + 1)
 end
 if ends > tonumber(found[2]) then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ends))

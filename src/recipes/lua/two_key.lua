@@ -28,6 +28,8 @@ local function listed()
   return readers
 end
 
+-- Writes the list. The key ends a millisecond after the last reader: PX may count from an earlier moment than TIME, since
+-- Redis 7.2 from the one at which the script began.
 local function store(readers)
   local last = 0
   for _, ending in pairs(readers) do
@@ -36,7 +38,7 @@ local function store(readers)
   if last == 0 then
     redis.call('DEL', KEYS[1])
   else
-    local left = string.format('%.0f', math.max(1, last - now))
+    local left = string.format('%.0f', last - now + 1)
     redis.call('SET', KEYS[1], cjson.encode(readers), 'PX', left)
   end
 end
