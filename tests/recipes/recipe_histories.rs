@@ -11,6 +11,7 @@ use leasehold::{
     Owner, Token, acquire_lock_with_timeout,
     recipes::{
         mutex::{self, End},
+        read_write,
         reentrant::{self, Release},
     },
     release_lock,
@@ -159,44 +160,46 @@ fn reentrant_turn(conn: &mut Connection, place: &Place<'_>) {
     }
 }
 
-#[test]
-fn mutex_2_threads_on_1_lock() {
-    run(2, 1, 50, &[mutex_turn]);
+fn writers_turn(conn: &mut Connection, place: &Place<'_>) {
+    let (name, token) = (&place.name, Token::random());
+    let granted = read_write::acquire_write(conn, name, &token, WAIT, LEASE)
+        .unwrap()
+        .unwrap();
+    place.work(Some(granted.fencing_token().get()));
+    assert!(read_write::release_write(conn, name, &token).unwrap());
+}
+
+/// In crowds of 2 to 32 threads on 1 to 8 locks, about so many turns each.
+fn run_crowds(turns_each: usize, turns: &[Turn]) {
+    for (threads, names) in [(2, 1), (2, 8), (8, 2), (32, 1), (32, 8)] {
+        run(threads, names, turns_each / threads, turns);
+    }
 }
 
 #[test]
-fn mutex_8_threads_on_3_locks() {
-    run(8, 3, 20, &[mutex_turn]);
+fn mutex() {
+    run_crowds(128, &[mutex_turn]);
 }
 
 #[test]
-fn mutex_32_threads_on_8_locks() {
-    run(32, 8, 8, &[mutex_turn]);
+fn mutex_unfenced_and_the_books_lock() {
+    run_crowds(96, &[mutex_turn, unfenced_turn, book_turn]);
 }
 
 #[test]
-fn mutex_unfenced_and_the_books_lock_16_threads_on_2_locks() {
-    run(16, 2, 6, &[mutex_turn, unfenced_turn, book_turn]);
+fn reentrant() {
+    run_crowds(128, &[reentrant_turn]);
 }
 
 #[test]
-fn reentrant_2_threads_on_1_lock() {
-    run(2, 1, 50, &[reentrant_turn]);
-}
-
-#[test]
-fn reentrant_8_threads_on_3_locks() {
-    run(8, 3, 15, &[reentrant_turn]);
-}
-
-#[test]
-fn reentrant_32_threads_on_8_locks() {
-    run(32, 8, 8, &[reentrant_turn]);
+fn writers() {
+    run_crowds(128, &[writers_turn]);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo test --release --test recipes recipe_histories:: -- --ignored"]
-fn either_for_long() {
-    run(32, 8, 3_000, &[mutex_turn, unfenced_turn, book_turn]);
-    run(32, 8, 3_000, &[reentrant_turn]);
+fn each_for_long() {
+    run_crowds(50_000, &[mutex_turn, unfenced_turn, book_turn]);
+    run_crowds(50_000, &[reentrant_turn]);
+    run_crowds(50_000, &[writers_turn]);
 }
