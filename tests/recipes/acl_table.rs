@@ -1,4 +1,4 @@
-//! The smallest access list that docs/guarantees.md names for each recipe is enough.
+//! The access list that docs/guarantees.md names for each recipe is enough, and nothing in it can be left out.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -8,7 +8,7 @@ use leasehold::{
     recipes::{
         mutex::{self, End},
         read_write::{self, ReadHold, WriteHold, one_hash, two_key},
-        reentrant,
+        reentrant::{self, Release},
     },
 };
 use redis::Connection;
@@ -46,7 +46,19 @@ struct Bench {
     operator: Connection,
 }
 
+/// What stands on the server before, and what then has to work.
+type Scene<'s> = (
+    &'s dyn Fn(&mut Connection),
+    &'s dyn Fn(&mut Connection) -> Result<bool>,
+);
+
 impl Bench {
+    fn start() -> Self {
+        let server = Server::start().unwrap();
+        let operator = server.connection().unwrap();
+        Self { server, operator }
+    }
+
     fn url(&mut self, rules: &[String]) -> String {
         redis::cmd("ACL")
             .arg(&["SETUSER", "app", "reset", "on", ">secret"])
@@ -56,68 +68,67 @@ impl Bench {
         format!("redis://app:secret@127.0.0.1:{}/", self.server.port())
     }
 
-    /// What a user with these rules may do, on a server that was prepared by one who may do everything.
-    fn assert_enough(
-        &mut self,
-        rules: &[String],
-        prepare: impl Fn(&mut Connection),
-        run: impl Fn(&mut Connection) -> Result<()>,
-    ) {
-        redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
-        prepare(&mut self.operator);
+    /// Whether a user with these rules may do all of it, on a server that knows no script yet.
+    fn all_work(&mut self, rules: &[String], scenes: &[Scene<'_>]) -> bool {
         let client = redis::Client::open(self.url(rules)).unwrap();
-        run(&mut client.get_connection().unwrap()).unwrap();
+        scenes.iter().all(|(prepare, run)| {
+            redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
+            prepare(&mut self.operator);
+            redis::cmd("SCRIPT")
+                .arg("FLUSH")
+                .exec(&mut self.operator)
+                .unwrap();
+            matches!(run(&mut client.get_connection().unwrap()), Ok(true))
+        })
+    }
+
+    /// The rules let all of it work, and without any one of them, a command or a key, something does not.
+    #[track_caller]
+    fn assert_exact(&mut self, rules: &[String], scenes: &[Scene<'_>]) {
+        assert!(self.all_work(rules, scenes), "{rules:?} is too little");
+        for (at, rule) in rules.iter().enumerate() {
+            let mut others = rules.to_vec();
+            others.remove(at);
+            assert!(!self.all_work(&others, scenes), "{rule} is not needed");
+        }
     }
 }
 
+fn nothing(_: &mut Connection) {}
+
 #[test]
-fn what_the_table_names_is_enough() {
-    let server = Server::start().unwrap();
-    let operator = server.connection().unwrap();
-    let mut bench = Bench { server, operator };
+fn what_the_table_names_for_mutex() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
+    let end = End::After(LEASE);
+    let lock = |conn: &mut Connection| {
+        mutex::try_acquire(conn, NAME, &token, end).unwrap();
+    };
+
+    let acquire = |conn: &mut Connection| {
+        let first = mutex::acquire(conn, NAME, &token, Duration::ZERO, end)?;
+        let again = mutex::try_acquire(conn, NAME, &token, End::After(LONGER))?;
+        let others = mutex::acquire(conn, NAME, &other, Duration::ZERO, end)?;
+        Ok(first.is_some() && again == first && others.is_none())
+    };
+    bench.assert_exact(&rules("`mutex::try_acquire`,"), &[(&nothing, &acquire)]);
+    let unfenced = |conn: &mut Connection| mutex::try_acquire_unfenced(conn, NAME, &token, LEASE);
+    let row = rules("`mutex::try_acquire_unfenced`");
+    bench.assert_exact(&row, &[(&nothing, &unfenced)]);
+    let renew = |conn: &mut Connection| mutex::renew(conn, NAME, &token, LONGER);
+    bench.assert_exact(&rules("`mutex::renew`"), &[(&lock, &renew)]);
+    let release = |conn: &mut Connection| mutex::release(conn, NAME, &token);
+    bench.assert_exact(&rules("`mutex::release`"), &[(&lock, &release)]);
+}
+
+#[test]
+fn what_the_table_names_for_reentrant() {
+    let mut bench = Bench::start();
     let [token, other] = [Token::random(), Token::random()];
     let owner = Owner::current_thread();
-    let none = |_: &mut Connection| {};
-    let lock = |conn: &mut Connection| {
-        mutex::try_acquire(conn, NAME, &token, End::After(LEASE)).unwrap();
-    };
     let enter = |conn: &mut Connection| {
         reentrant::try_acquire(conn, NAME, &owner, &token, LEASE).unwrap();
     };
-
-    bench.assert_enough(&rules("`mutex::try_acquire`,"), none, |conn| {
-        for token in [&token, &token, &other] {
-            mutex::acquire(conn, NAME, token, Duration::ZERO, End::After(LEASE))?;
-        }
-        Ok(())
-    });
-    bench.assert_enough(&rules("`mutex::try_acquire_unfenced`"), none, |conn| {
-        mutex::try_acquire_unfenced(conn, NAME, &token, LEASE).map(|_| ())
-    });
-    bench.assert_enough(&rules("`mutex::renew`"), lock, |conn| {
-        assert!(mutex::renew(conn, NAME, &token, LONGER)?);
-        Ok(())
-    });
-    bench.assert_enough(&rules("`mutex::release`"), lock, |conn| {
-        assert!(mutex::release(conn, NAME, &token)?);
-        Ok(())
-    });
-    bench.assert_enough(&rules("`reentrant::try_acquire`"), none, |conn| {
-        for token in [&token, &other, &token] {
-            reentrant::acquire(conn, NAME, &owner, token, Duration::ZERO, LEASE)?;
-        }
-        Ok(())
-    });
-    bench.assert_enough(&rules("`reentrant::renew`"), enter, |conn| {
-        assert!(reentrant::renew(conn, NAME, &owner, LONGER)?);
-        Ok(())
-    });
-    bench.assert_enough(&rules("`reentrant::release`"), enter, |conn| {
-        reentrant::release(conn, NAME, &owner, &other)?;
-        let freed = reentrant::release(conn, NAME, &owner, &token)?;
-        assert_eq!(freed, reentrant::Release::Freed);
-        Ok(())
-    });
     // Taken twice by a program that writes no companion.
     let bare = |conn: &mut Connection| {
         redis::cmd("HSET")
@@ -125,90 +136,124 @@ fn what_the_table_names_is_enough() {
             .exec(conn)
             .unwrap();
     };
-    bench.assert_enough(&rules("`reentrant::release`"), bare, |conn| {
-        let held = reentrant::release(conn, NAME, &owner, &token)?;
-        assert_eq!(held, reentrant::Release::StillHeld { count: 1 });
-        Ok(())
-    });
-    bench.assert_enough(&rules("`reentrant::holds`"), enter, |conn| {
-        assert_eq!(reentrant::holds(conn, NAME, &owner)?, 1);
-        Ok(())
-    });
+
+    let acquire = |conn: &mut Connection| {
+        let mut counts = Vec::new();
+        for token in [&token, &other, &token] {
+            let granted = reentrant::acquire(conn, NAME, &owner, token, Duration::ZERO, LEASE)?;
+            counts.extend(granted.map(|granted| granted.count()));
+        }
+        Ok(counts == [1, 2, 2])
+    };
+    bench.assert_exact(&rules("`reentrant::try_acquire`"), &[(&nothing, &acquire)]);
+    let renew = |conn: &mut Connection| reentrant::renew(conn, NAME, &owner, LONGER);
+    bench.assert_exact(&rules("`reentrant::renew`"), &[(&enter, &renew)]);
+    let release = |conn: &mut Connection| {
+        let unknown = reentrant::release(conn, NAME, &owner, &other)?;
+        let ours = reentrant::release(conn, NAME, &owner, &token)?;
+        Ok([unknown, ours] == [Release::NotHeld, Release::Freed])
+    };
+    let release_bare = |conn: &mut Connection| {
+        let released = reentrant::release(conn, NAME, &owner, &token)?;
+        Ok(released == Release::StillHeld { count: 1 })
+    };
+    let scenes: [Scene<'_>; 2] = [(&enter, &release), (&bare, &release_bare)];
+    bench.assert_exact(&rules("`reentrant::release`"), &scenes);
+    let holds = |conn: &mut Connection| Ok(reentrant::holds(conn, NAME, &owner)? == 1);
+    bench.assert_exact(&rules("`reentrant::holds`"), &[(&enter, &holds)]);
 }
 
 #[test]
-fn what_the_table_names_for_readers_and_writers_is_enough() {
-    let server = Server::start().unwrap();
-    let operator = server.connection().unwrap();
-    let mut bench = Bench { server, operator };
+fn what_the_table_names_for_read_write() {
+    let mut bench = Bench::start();
     let [token, other] = [Token::random(), Token::random()];
-    let none = |_: &mut Connection| {};
-
-    let reader = rules("a reader of `read_write`");
-    bench.assert_enough(&reader, none, |conn| {
-        assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE)?);
-        assert!(read_write::try_acquire_read(conn, NAME, &other, LONGER)?);
-        assert!(read_write::release_read(conn, NAME, &token)?);
-        assert!(read_write::release_read(conn, NAME, &other)?);
-        Ok(())
-    });
-    let mut writer = [reader, rules("a writer of `read_write`")].concat();
-    writer.push("~{lock:app:*}:lease".into());
     let short = Duration::from_millis(20);
-    bench.assert_enough(&writer, none, |conn| {
-        assert!(read_write::try_acquire_write(conn, NAME, &token, LEASE)?.is_some());
-        assert!(read_write::acquire_write(conn, NAME, &other, short, LEASE)?.is_none());
-        assert!(read_write::release_write(conn, NAME, &token)?);
-        Ok(())
-    });
-    let renews = rules("`renew_read`");
-    let renews_write = [renews.clone(), vec!["~{lock:app:*}:lease".into()]].concat();
-    let pool = Pool::connect(&bench.url(&renews_write)).unwrap();
-    let watchdog = Watchdog::start(&pool).unwrap();
-    let read = |conn: &mut Connection| {
+
+    let reads = |conn: &mut Connection| {
+        Ok(read_write::try_acquire_read(conn, NAME, &token, LEASE)?
+            && read_write::try_acquire_read(conn, NAME, &other, LONGER)?
+            && read_write::release_read(conn, NAME, &token)?
+            && read_write::release_read(conn, NAME, &other)?)
+    };
+    let reader = rules("a reader of `read_write`");
+    bench.assert_exact(&reader, &[(&nothing, &reads)]);
+    let writes = |conn: &mut Connection| {
+        Ok(
+            read_write::try_acquire_write(conn, NAME, &token, LEASE)?.is_some()
+                && read_write::acquire_write(conn, NAME, &other, short, LEASE)?.is_none()
+                && read_write::release_write(conn, NAME, &token)?,
+        )
+    };
+    let mut row = [reader, rules("a writer of `read_write`")].concat();
+    row.sort_unstable();
+    row.dedup();
+    bench.assert_exact(&row, &[(&nothing, &writes)]);
+
+    let reads = |conn: &mut Connection| {
         assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
     };
-    bench.assert_enough(&renews, read, |conn| {
-        assert!(read_write::renew_read(conn, NAME, &token, LONGER)?);
-        let hold = ReadHold::new(NAME, &token)?;
-        assert!(watchdog.keep(&hold, LONGER)?.is_held());
-        Ok(())
-    });
-    let write = |conn: &mut Connection| {
+    let renew_read = |conn: &mut Connection| read_write::renew_read(conn, NAME, &token, LONGER);
+    let too_late = |conn: &mut Connection| Ok(!renew_read(conn)?);
+    let for_readers = rules("`renew_read`");
+    bench.assert_exact(
+        &for_readers,
+        &[(&reads, &renew_read), (&nothing, &too_late)],
+    );
+    let writes = |conn: &mut Connection| {
         let granted = read_write::try_acquire_write(conn, NAME, &token, LEASE).unwrap();
         assert!(granted.is_some());
     };
-    bench.assert_enough(&renews_write, write, |conn| {
-        assert!(read_write::renew_write(conn, NAME, &token, LONGER)?);
-        let hold = WriteHold::new(NAME, &token)?;
-        assert!(watchdog.keep(&hold, LONGER)?.is_held());
-        Ok(())
-    });
+    let renew_write = |conn: &mut Connection| read_write::renew_write(conn, NAME, &token, LONGER);
+    let too_late = |conn: &mut Connection| Ok(!renew_write(conn)?);
+    let row = [for_readers, vec!["~{lock:app:*}:lease".into()]].concat();
+    bench.assert_exact(&row, &[(&writes, &renew_write), (&nothing, &too_late)]);
+}
 
+#[test]
+fn what_the_table_names_for_the_editions() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
     let keys = two_key::Keys::new("readKey", "writeKey").unwrap();
-    bench.assert_enough(&rules("a reader of `two_key`"), none, |conn| {
-        assert!(two_key::try_acquire_read(conn, &keys, &token, LEASE)?);
-        assert!(two_key::try_acquire_read(conn, &keys, &other, LEASE)?);
-        assert!(two_key::release_read(conn, &keys, &token)?);
-        assert!(two_key::release_read(conn, &keys, &other)?);
-        Ok(())
-    });
-    bench.assert_enough(&rules("a writer of `two_key`"), none, |conn| {
-        assert!(two_key::try_acquire_write(conn, &keys, &token, LEASE)?);
-        assert!(two_key::try_acquire_write(conn, &keys, &token, LONGER)?);
-        assert!(two_key::release_write(conn, &keys, &token)?);
-        Ok(())
-    });
     let leases = one_hash::Leases::default();
-    bench.assert_enough(&rules("`one_hash`"), none, |conn| {
-        assert!(one_hash::try_acquire_read(
-            conn, "hashKey", &token, &leases
-        )?);
-        assert!(one_hash::release_read(conn, "hashKey", &token, &leases)?);
-        assert!(one_hash::try_acquire_write(
-            conn, "hashKey", &token, &leases
-        )?);
-        assert!(one_hash::release_write(conn, "hashKey", &token, &leases)?);
-        Ok(())
-    });
+
+    let reads = |conn: &mut Connection| {
+        Ok(two_key::try_acquire_read(conn, &keys, &token, LEASE)?
+            && two_key::try_acquire_read(conn, &keys, &other, LEASE)?
+            && two_key::release_read(conn, &keys, &token)?
+            && two_key::release_read(conn, &keys, &other)?)
+    };
+    bench.assert_exact(&rules("a reader of `two_key`"), &[(&nothing, &reads)]);
+    let writes = |conn: &mut Connection| {
+        Ok(two_key::try_acquire_write(conn, &keys, &token, LEASE)?
+            && two_key::try_acquire_write(conn, &keys, &token, LONGER)?
+            && two_key::release_write(conn, &keys, &token)?)
+    };
+    bench.assert_exact(&rules("a writer of `two_key`"), &[(&nothing, &writes)]);
+    let both = |conn: &mut Connection| {
+        let key = "hashKey";
+        Ok(one_hash::try_acquire_read(conn, key, &token, &leases)?
+            && one_hash::release_read(conn, key, &token, &leases)?
+            && one_hash::try_acquire_write(conn, key, &token, &leases)?
+            && one_hash::release_write(conn, key, &token, &leases)?)
+    };
+    bench.assert_exact(&rules("`one_hash`"), &[(&nothing, &both)]);
+}
+
+/// It sends what the recipe's own renew sends, and nothing else.
+#[test]
+fn what_renewing_needs_is_enough_for_the_watchdog() {
+    let mut bench = Bench::start();
+    let token = Token::random();
+    let needs = [rules("`renew_read`"), vec!["~{lock:app:*}:lease".into()]].concat();
+    let pool = Pool::connect(&bench.url(&needs)).unwrap();
+    let watchdog = Watchdog::start(&pool).unwrap();
+    let conn = &mut bench.operator;
+    assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
+    let hold = ReadHold::new(NAME, &token).unwrap();
+    assert!(watchdog.keep(&hold, LONGER).unwrap().is_held());
+    assert!(read_write::release_read(conn, NAME, &token).unwrap());
+    let granted = read_write::try_acquire_write(conn, NAME, &token, LEASE).unwrap();
+    assert!(granted.is_some());
+    let hold = WriteHold::new(NAME, &token).unwrap();
+    assert!(watchdog.keep(&hold, LONGER).unwrap().is_held());
 }
