@@ -147,7 +147,7 @@ impl Link {
             self.teach = true;
             return (Answer::Forgotten, None);
         }
-        if is_wrong_type(&refusal) {
+        if is_another_kind(&refusal) {
             return (Answer::NotOurs, None);
         }
         if refusal.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
@@ -155,6 +155,15 @@ impl Link {
             self.connection = None;
         }
         (Answer::Refused, Some(Failure::sent(refusal)))
+    }
+}
+
+/// The lock's key holds something else by now. What is wrong with the companion alone leaves the lock ours.
+fn is_another_kind(refusal: &RedisError) -> bool {
+    match refusal.code() {
+        Some("COMPANION") => false,
+        Some("WRONGKIND") => true,
+        _ => is_wrong_type(refusal),
     }
 }
 

@@ -7,10 +7,11 @@ use std::{
 
 use crate::common::{Server, hold::comes_true};
 use leasehold::{
-    LostReason, Owner, Pool, RenewalState, Token, Watchdog, acquire_lock_with_timeout,
+    Error, LostReason, Owner, Pool, Renewal, RenewalState, Token, Watchdog,
+    acquire_lock_with_timeout,
     recipes::{mutex, read_write, reentrant, simple},
 };
-use redis::Connection;
+use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_millis(600);
 const NAMES: [&str; 5] = ["simple", "mutex", "reentrant", "read", "write"];
@@ -78,4 +79,72 @@ fn take_all(conn: &mut Connection, token: &Token, owner: &Owner) -> Token {
     acquire_lock_with_timeout(conn, "simple", wait, LEASE)
         .unwrap()
         .unwrap()
+}
+
+const WITH_COMPANION: [&str; 3] = ["mutex", "reentrant", "write"];
+/// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
+const LONGER: Duration = Duration::from_millis(1_200);
+
+fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal; 3] {
+    let (token, owner) = (Token::random(), Owner::current_thread());
+    take_all(&mut server.connection().unwrap(), &token, &owner);
+    let entered = reentrant::Hold::new("reentrant", &owner, &token).unwrap();
+    let writes = read_write::WriteHold::new("write", &token).unwrap();
+    [
+        watchdog.keep(&mutex::Hold::new("mutex", &token).unwrap(), LONGER),
+        watchdog.keep(&entered, LONGER),
+        watchdog.keep(&writes, LONGER),
+    ]
+    .map(Result::unwrap)
+}
+
+/// The lock is still ours: no loss until the lease ends by our clock, and none at all if it is mended before.
+#[test]
+fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
+    let renewals = keep_those_with_a_companion(&server, &watchdog);
+    let companions = WITH_COMPANION.map(|name| format!("{{lock:{name}}}:lease"));
+    for companion in &companions {
+        conn.set::<_, _, ()>(companion, "foreign").unwrap();
+    }
+    for (renewal, name) in renewals.iter().zip(WITH_COMPANION) {
+        let doubtful = || renewal.state() == RenewalState::Unknown;
+        assert!(comes_true(doubtful), "{name}: {renewal:?}");
+        let why = renewal.failure().unwrap();
+        assert!(matches!(why, Error::WrongKind { .. }), "{name}: {why}");
+    }
+
+    let [mended, not_mended, mended_too] = &renewals;
+    conn.del::<_, ()>(&[&companions[0], &companions[2]])
+        .unwrap();
+    assert!(comes_true(|| not_mended.lost().is_lost()));
+    assert_eq!(not_mended.lost().reason(), Some(LostReason::Ended));
+    for renewal in [mended, mended_too] {
+        assert_eq!(renewal.state(), RenewalState::Held, "{renewal:?}");
+    }
+}
+
+#[test]
+fn a_lock_that_became_another_kind_is_lost_at_once() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
+    for other in [["ZADD", "1", "a"], ["HSET", "a", "b"]] {
+        redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+        let renewals = keep_those_with_a_companion(&server, &watchdog);
+        for name in WITH_COMPANION {
+            let key = format!("lock:{name}");
+            let mut replace = redis::pipe();
+            replace.atomic().del(&key);
+            replace.cmd(other[0]).arg(&key).arg(&other[1..]);
+            replace.exec(&mut conn).unwrap();
+        }
+        for (renewal, name) in renewals.iter().zip(WITH_COMPANION) {
+            assert!(comes_true(|| renewal.lost().is_lost()), "{name}");
+            let reason = renewal.lost().reason();
+            assert_eq!(reason, Some(LostReason::TakenAway), "{name}: {other:?}");
+        }
+    }
 }

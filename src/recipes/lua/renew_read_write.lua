@@ -2,7 +2,8 @@
 -- KEYS[2]  of a writer, its companion
 -- ARGV[1]  our field: r:<token> or w:<token>
 -- ARGV[2]  the lease from now, in milliseconds
--- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours
+-- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours, or an error that begins with
+--          COMPANION if only the companion keeps us from renewing
 --
 -- A hold whose end has passed is not ours, even if nobody has removed it yet. Never shortens. Looks at no other holder,
 -- so that it costs the same however many there are; the key's end is only moved to a later time, a millisecond after the
@@ -26,7 +27,11 @@ if tonumber(found[2]) < now then
   return 0
 end
 
-local has_companion = KEYS[2] and 'w:' .. (redis.call('HMGET', KEYS[2], 'token')[1] or '') == ARGV[1]
+local companion = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'token') or {}
+if companion.err then
+  return redis.error_reply('COMPANION ' .. companion.err)
+end
+local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)

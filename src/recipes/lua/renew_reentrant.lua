@@ -2,7 +2,8 @@
 -- KEYS[2]  its companion
 -- ARGV[1]  our owner
 -- ARGV[2]  the lease from now, in milliseconds
--- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours
+-- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours, or an error that begins with
+--          COMPANION if only the companion keeps us from renewing
 --
 -- Never shortens, so that a renewal that comes late does not harm the same owner's next hold. The types of both keys are
 -- looked at before the first write.
@@ -13,7 +14,11 @@ end
 if held[1] ~= ARGV[1] then
   return 0
 end
-local has_companion = redis.call('HGET', KEYS[2], 'owner') == ARGV[1]
+local companion = redis.pcall('HGET', KEYS[2], 'owner')
+if type(companion) == 'table' then
+  return redis.error_reply('COMPANION ' .. companion.err)
+end
+local has_companion = companion == ARGV[1]
 
 local lease = tonumber(ARGV[2])
 local left = redis.call('PTTL', KEYS[1])
