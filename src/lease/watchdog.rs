@@ -72,7 +72,7 @@ use crate::{
 ///
 /// Only what can be renewed safely can be kept: a hold of a recipe of this crate, and not just any key.
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use std::time::Duration;
 /// # fn f(watchdog: &leasehold::Watchdog) {
 /// watchdog.keep(&String::from("lock:report"), Duration::from_secs(10));

@@ -11,6 +11,7 @@ use crate::common::Server;
 use leasehold::{Keep, Pool, RenewalState, Token, Watchdog, recipes::mutex::Hold};
 
 const THREADS: usize = 16;
+const BATCHES: usize = 10;
 /// A third of it, the period of the renewals, is a millisecond.
 const LEASE: Duration = Duration::from_millis(3);
 
@@ -28,20 +29,36 @@ fn no_renewal_comes_after_a_stop_in_a_million() {
     }
 }
 
-/// Each lock is stopped at about the moment at which its first renewal is due.
-fn race(locks: u32) {
+/// Each lock is stopped at about the moment at which its first renewal is due. When that is, as seen from a thread on this
+/// machine at this time, is learned from batch to batch.
+fn race(locks: usize) {
     let server = Server::start().unwrap();
     let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
     let holds = held(&server, locks);
-    let monitor = monitor(&server);
+    let mut history = History::from_now_on(&server, locks);
+    let mut about_due = LEASE / 3;
+    for batch in holds.chunks(locks.div_ceil(BATCHES)) {
+        stop_all(&server, &watchdog, batch, about_due);
+        let renewed = history.read(&server);
+        if renewed > batch.len() * 3 / 4 {
+            about_due /= 2;
+        } else if renewed < batch.len() / 4 {
+            about_due = about_due * 2 + Duration::from_micros(50);
+        }
+    }
+    drop(watchdog);
+    history.read(&server);
+    history.assert_a_race();
+}
 
+fn stop_all(server: &Server, watchdog: &Watchdog, holds: &[(usize, Hold)], about_due: Duration) {
     thread::scope(|scope| {
         for (thread, holds) in (0..).zip(holds.chunks(holds.len().div_ceil(THREADS))) {
-            let (server, watchdog) = (&server, &watchdog);
             scope.spawn(move || {
                 let mut conn = server.connection().unwrap();
-                for (turn, (number, hold)) in holds.iter().enumerate() {
-                    let state = stop_when_due(watchdog, hold, turn as u64 * 7 + thread);
+                for (turn, (number, hold)) in (0..).zip(holds) {
+                    let percent = 75 + (turn * 7 + thread) % 50;
+                    let state = stop_after(about_due * percent / 100, watchdog, hold);
                     redis::cmd("ECHO")
                         .arg(format!("{state:?}:{number}:"))
                         .exec(&mut conn)
@@ -50,25 +67,18 @@ fn race(locks: u32) {
             });
         }
     });
-    drop(watchdog);
-    redis::cmd("ECHO")
-        .arg("over")
-        .exec(&mut server.connection().unwrap())
-        .unwrap();
-    check(monitor, locks);
 }
 
 /// `Unknown`: the machine has overslept the answer to a renewal, which the server may execute whenever it gets to it.
-fn stop_when_due(watchdog: &Watchdog, hold: &Hold, seed: u64) -> RenewalState {
+fn stop_after(pause: Duration, watchdog: &Watchdog, hold: &Hold) -> RenewalState {
     // The locks are held for a minute, so that no pause of the machine ends one.
     let keep = Keep::lease(LEASE).held_until(Instant::now() + Duration::from_secs(30));
     let renewal = watchdog.keep_with(hold, keep).unwrap();
-    let about_due = Duration::from_micros(750 + seed % 400);
-    thread::sleep(about_due);
+    thread::sleep(pause);
     renewal.stop()
 }
 
-fn held(server: &Server, locks: u32) -> Vec<(u32, Hold)> {
+fn held(server: &Server, locks: usize) -> Vec<(usize, Hold)> {
     let mut take = redis::pipe();
     let mut holds = Vec::new();
     for number in 0..locks {
@@ -84,52 +94,68 @@ fn held(server: &Server, locks: u32) -> Vec<(u32, Hold)> {
     holds
 }
 
-/// Every command from now on, as the server says it.
-fn monitor(server: &Server) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
-    stream.write_all(b"MONITOR\r\n").unwrap();
-    let mut lines = BufReader::new(stream);
-    assert_eq!(next(&mut lines), "+OK\r\n");
-    lines
+/// What the server has executed, as it says it.
+struct History {
+    lines: BufReader<TcpStream>,
+    stopped: Vec<bool>,
+    renewed: Vec<bool>,
 }
 
-fn next(lines: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    lines.read_line(&mut line).unwrap();
-    line
-}
+impl History {
+    fn from_now_on(server: &Server, locks: usize) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut history = Self {
+            lines: BufReader::new(stream),
+            stopped: vec![false; locks],
+            renewed: vec![false; locks],
+        };
+        assert_eq!(history.next(), "+OK\r\n");
+        history
+    }
 
-fn check(mut lines: impl BufRead, locks: u32) {
-    let locks = locks as usize;
-    let (mut stopped, mut renewed) = (vec![false; locks], vec![false; locks]);
-    loop {
-        let line = next(&mut lines);
-        if line.contains("\"over\"") {
-            break;
-        }
-        if let Some(lock) = number_in(&line, "\"Held:") {
-            stopped[lock] = true;
-        } else if let Some(lock) =
-            number_in(&line, "lock:raced:").filter(|_| line.contains("\"EVAL"))
-        {
-            assert!(!stopped[lock], "renewed after its stop: {line}");
-            renewed[lock] = true;
+    fn next(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Up to now. Answers how many locks were renewed for the first time.
+    fn read(&mut self, server: &Server) -> usize {
+        let mut conn = server.connection().unwrap();
+        redis::cmd("ECHO").arg("over").exec(&mut conn).unwrap();
+        let mut newly_renewed = 0;
+        loop {
+            let line = self.next();
+            if line.contains("\"over\"") {
+                return newly_renewed;
+            }
+            if let Some(lock) = number_in(&line, "\"Held:") {
+                self.stopped[lock] = true;
+            } else if let Some(lock) =
+                number_in(&line, "lock:raced:").filter(|_| line.contains("\"EVAL"))
+            {
+                assert!(!self.stopped[lock], "renewed after its stop: {line}");
+                newly_renewed += usize::from(!self.renewed[lock]);
+                self.renewed[lock] = true;
+            }
         }
     }
-    let count = |which: &[bool]| which.iter().filter(|is| **is).count();
-    let (stopped, renewed) = (count(&stopped), count(&renewed));
-    assert!(
-        stopped > locks * 9 / 10,
-        "only {stopped} of {locks} had their answers"
-    );
-    // Otherwise it was no race.
-    assert!(
-        renewed > locks / 20 && renewed < locks - locks / 20,
-        "{renewed} of {locks}"
-    );
+
+    /// Many had their answers, and of the stops many came before the first renewal and many after it.
+    fn assert_a_race(&self) {
+        let count = |which: &[bool]| which.iter().filter(|is| **is).count();
+        let (locks, stopped) = (self.stopped.len(), count(&self.stopped));
+        assert!(stopped > locks / 2, "{stopped} of {locks}");
+        let (renewed, few) = (count(&self.renewed), locks / 50);
+        assert!(
+            (few..=locks - few).contains(&renewed),
+            "{renewed} of {locks}"
+        );
+    }
 }
 
 fn number_in(line: &str, before: &str) -> Option<usize> {
