@@ -7,9 +7,9 @@ use redis::{Connection, Pipeline, Value};
 use super::{
     Listing,
     offer::{MARKET, Offer, check_price, inventory_key},
-    trade::{Decision, Held, MARKET_LOCK, has, with_lock},
+    trade::{Decision, Held, MARKET_LOCK, has, until_committed, with_lock},
 };
-use crate::{Result, error::Operation, time::Deadline, transaction::watch};
+use crate::{Result, error::Operation, transaction::watch};
 
 /// How long the book's `list_item` starts again after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,19 +51,12 @@ pub fn list_item(
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
     let operation = Operation::new("list_item", &goods.offer.member);
-    let deadline = Deadline::after(PATIENCE);
-    let mut retries = 0;
-    loop {
+    let (listed, retries) = until_committed(PATIENCE, |retries| {
         let (watched, values) = watch(conn, operation, &[&goods.inventory], &goods.reads())?;
         let decision = goods.decide(operation, &values, retries)?;
-        if let Some(outcome) = decision.commit(operation, watched, None)? {
-            return Ok(outcome);
-        }
-        retries += 1;
-        if deadline.has_passed() {
-            return Ok(Listing::Contended { retries });
-        }
-    }
+        decision.commit(operation, watched, None)
+    })?;
+    Ok(listed.unwrap_or(Listing::Contended { retries }))
 }
 
 /// Moves an item from the seller's inventory into the market, under a lock for the item: the way to take.

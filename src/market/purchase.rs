@@ -7,12 +7,13 @@ use redis::{Connection, Pipeline, Value};
 use super::{
     Purchase,
     offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
-    trade::{Decision, Held, MARKET_LOCK, check_room, funds, has, price, with_lock},
+    trade::{
+        Decision, Held, MARKET_LOCK, check_room, funds, has, price, until_committed, with_lock,
+    },
 };
 use crate::{
     Error, Result,
     error::Operation,
-    time::Deadline,
     transaction::{command, watch},
 };
 
@@ -60,19 +61,12 @@ pub fn purchase_item(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, Some(price))?;
     let operation = Operation::new("purchase_item", &sale.offer.member);
-    let deadline = Deadline::after(PATIENCE);
-    let mut retries = 0;
-    loop {
+    let (bought, retries) = until_committed(PATIENCE, |retries| {
         let (watched, values) = watch(conn, operation, &sale.all_keys(), &sale.reads())?;
         let decision = sale.decide(operation, &values, retries)?;
-        if let Some(outcome) = decision.commit(operation, watched, None)? {
-            return Ok(outcome);
-        }
-        retries += 1;
-        if deadline.has_passed() {
-            return Ok(Purchase::Contended { retries });
-        }
-    }
+        decision.commit(operation, watched, None)
+    })?;
+    Ok(bought.unwrap_or(Purchase::Contended { retries }))
 }
 
 /// Buys an item under a lock for the item: the way to take.

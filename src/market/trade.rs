@@ -119,6 +119,26 @@ impl Held<'_> {
     }
 }
 
+/// Attempts a trade, at once again whenever something came between, for so long and at least once.
+///
+/// `None` if something always came between; and how often something did.
+pub(super) fn until_committed<T>(
+    patience: Duration,
+    mut attempt: impl FnMut(u32) -> Result<Option<T>>,
+) -> Result<(Option<T>, u32)> {
+    let deadline = Deadline::after(patience);
+    let mut retries = 0;
+    loop {
+        if let Some(outcome) = attempt(retries)? {
+            return Ok((Some(outcome), retries));
+        }
+        retries += 1;
+        if deadline.has_passed() {
+            return Ok((None, retries));
+        }
+    }
+}
+
 /// The book's `try … finally`: takes the lock, attempts the trade until nothing came between, and lets go.
 ///
 /// `None` if the lock was not to be had, or something always came between; and how often something did. An attempt that
@@ -138,19 +158,12 @@ pub(super) fn with_lock<T>(
         key: lock.key().to_owned(),
         token,
     };
-    let deadline = Deadline::after(PATIENCE);
-    let mut retries = 0;
-    let result = loop {
-        match attempt(conn, &held, retries) {
-            Ok(Some(outcome)) => return Ok((Some(outcome), retries)),
-            Ok(None) => retries += 1,
-            Err(error) => break Err(error),
-        }
-        if deadline.has_passed() {
-            break Ok((None, retries));
-        }
+    let result = until_committed(PATIENCE, |retries| attempt(conn, &held, retries));
+    let is_left = match &result {
+        Ok((outcome, _)) => outcome.is_none(),
+        Err(error) => leaves_a_lock(error),
     };
-    if result.as_ref().err().is_none_or(leaves_a_lock) {
+    if is_left {
         // What went wrong is the answer; a lock that cannot be given back ends by itself.
         let _ = release_lock(conn, operation.lock, &held.token);
     }
