@@ -1,17 +1,16 @@
-//! The Lua files, each sent by its hash and, where the server does not know it, whole.
+//! The Lua files, one typed call each.
 
-use std::{fmt, sync::LazyLock};
+mod call;
 
-use redis::{
-    Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
-    ToRedisArgs, Value,
-};
+pub(crate) use call::{Call, is_unknown_script};
+
+use std::sync::LazyLock;
+
+use call::Script;
 
 use crate::{
-    error::makes_no_sense,
-    exchange::close_if_reset,
     name::LockName,
-    token::{FencingToken, Owner, Token},
+    token::{Owner, Token},
 };
 
 /// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.
@@ -219,117 +218,4 @@ pub(crate) fn one_hash(step: OneHash, key: &str, token: &Token, lengths: [u64; 3
         OneHash::ReleaseWrite => &RELEASE_WRITE_ONE_HASH,
     };
     script.on([key]).arg(token.as_str()).arg(&lengths)
-}
-
-struct Script {
-    source: &'static str,
-    sha1: String,
-}
-
-impl Script {
-    fn new(source: &'static str) -> Self {
-        Self {
-            source,
-            sha1: redis::Script::new(source).get_hash().to_owned(),
-        }
-    }
-
-    fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
-        Call {
-            script: self,
-            keys: KEYS,
-            words: Vec::new(),
-        }
-        .arg(&keys[..])
-    }
-}
-
-/// A script with its keys and arguments, ready to be sent, alone or among others.
-pub struct Call {
-    script: &'static Script,
-    keys: usize,
-    words: Vec<Vec<u8>>,
-}
-
-impl Call {
-    fn arg(mut self, arg: impl ToRedisArgs) -> Self {
-        arg.write_redis_args(&mut self.words);
-        self
-    }
-
-    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
-    pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
-        match self.by_hash().query(conn) {
-            Err(error) if is_unknown_script(&error) => self.whole().query(conn),
-            answer => answer,
-        }
-        .inspect_err(|error| close_if_reset(conn, error))
-    }
-
-    /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
-    pub(crate) fn asks(&self, conn: &mut dyn ConnectionLike) -> RedisResult<bool> {
-        match self.send(conn)? {
-            Value::Int(1) => Ok(true),
-            Value::Int(0) => Ok(false),
-            _ => Err(makes_no_sense()),
-        }
-    }
-
-    /// Sends it and takes a fencing token, or nil where none is granted. Any other answer is none that the script gives.
-    pub(crate) fn grants(
-        &self,
-        conn: &mut dyn ConnectionLike,
-    ) -> RedisResult<Option<FencingToken>> {
-        match self.send(conn)? {
-            Value::Nil => Ok(None),
-            Value::BulkString(digits) => String::from_utf8_lossy(&digits)
-                .parse()
-                .map(|number| Some(FencingToken::new(number)))
-                .map_err(|_| makes_no_sense()),
-            _ => Err(makes_no_sense()),
-        }
-    }
-
-    /// Sends it and takes a number that is not negative. Any other answer is none that the script gives.
-    pub(crate) fn counts(&self, conn: &mut dyn ConnectionLike) -> RedisResult<u64> {
-        match self.send(conn)? {
-            Value::Int(count) => u64::try_from(count).map_err(|_| makes_no_sense()),
-            _ => Err(makes_no_sense()),
-        }
-    }
-
-    /// The command that names the script by its hash.
-    pub(crate) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.sha1)
-    }
-
-    /// The command that carries the script.
-    pub(crate) fn whole(&self) -> Cmd {
-        self.command("EVAL", self.script.source)
-    }
-
-    /// The same for two calls exactly if they are of the same script.
-    pub(crate) fn script(&self) -> &'static str {
-        &self.script.sha1
-    }
-
-    fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys).arg(&self.words);
-        command
-    }
-}
-
-/// Without the arguments: one of them is a token.
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("script", &self.script.sha1)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The server does not know the script: send it whole.
-pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
