@@ -1,27 +1,27 @@
-//! The ten lines to copy first: a job that must not run twice.
+//! A job that must not run twice, under a lock that renews itself.
 //!
 //! `cargo run --example quick_start [redis://127.0.0.1/]`
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 use std::time::Duration;
 
-use leasehold::{Pool, acquire_lock_with_timeout, release_lock};
+use leasehold::{Error, Locks};
 
 fn main() -> anyhow::Result<()> {
     let url = std::env::args()
         .nth(1)
         .unwrap_or("redis://127.0.0.1/".into());
 
-    let pool = Pool::connect(&url)?;
-    let mut conn = pool.get()?;
-    let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
-    let Some(token) = acquire_lock_with_timeout(&mut conn, "report:daily", wait, lease)? else {
-        anyhow::bail!("another process is writing the report");
+    let locks = Locks::connect(&url)?;
+    let lease = match locks.lock("report:daily").acquire(Duration::from_secs(5)) {
+        Err(Error::Contended { .. }) => anyhow::bail!("another process is writing the report"),
+        acquired => acquired?,
     };
-    println!("writing the report, nobody else can for the next {lease:?}");
-    if !release_lock(&mut conn, "report:daily", &token)? {
-        anyhow::bail!("the work took longer than the lease: somebody else may have started");
+    for chapter in 1..=3 {
+        lease.check()?; // an error if the lock was lost: stop, somebody else may have it
+        println!("writing chapter {chapter}; nobody else can meanwhile, however long it takes");
     }
+    lease.release()?;
     println!("done, the next one can");
     Ok(())
 }

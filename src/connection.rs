@@ -8,7 +8,7 @@ mod settings;
 use std::{
     fmt,
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -167,12 +167,19 @@ impl Pool {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
+        let longest = self.shared.get_timeout;
+        self.get_within(longest, longest)
+    }
+
+    /// As [`get`](Self::get), with a shorter wait while all are lent, and a shorter one for the whole.
+    pub(crate) fn get_within(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
         let asked = time::now();
-        let deadline = Deadline::after(self.shared.get_timeout);
+        let whole = whole.min(self.shared.get_timeout);
+        let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self
             .permits
-            .take(deadline)
-            .ok_or_else(|| self.all_are_lent())?;
+            .take(Deadline::after(lent))
+            .ok_or_else(|| self.all_are_lent(lent))?;
         loop {
             let mut lent = self.idle_or_new(asked, deadline)?;
             match self.shared.prove(&mut lent, deadline) {
@@ -220,8 +227,8 @@ impl Pool {
         Beside(Arc::clone(&self.shared))
     }
 
-    fn all_are_lent(&self) -> Error {
-        let (size, wait) = (self.connections.max_size(), self.shared.get_timeout);
+    fn all_are_lent(&self, wait: Duration) -> Error {
+        let size = self.connections.max_size();
         Error::Pool {
             reason: format!("all {size} are lent, and none came back within {wait:?}"),
             source: None,
@@ -257,16 +264,30 @@ pub struct PooledConnection {
     _permit: Permit,
 }
 
+impl PooledConnection {
+    /// Not to be lent again: a reply may be owed on it.
+    pub(crate) fn close(&mut self) {
+        self.lent.broken = true;
+    }
+
+    /// For those who leave its time-outs as they are, so that they need not be put back.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.lent.connection
+    }
+}
+
 impl Deref for PooledConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
+        self.lent.touched.store(true, Ordering::Relaxed);
         &self.lent.connection
     }
 }
 
 impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut Connection {
+        *self.lent.touched.get_mut() = true;
         &mut self.lent.connection
     }
 }

@@ -7,7 +7,7 @@ use std::{fmt, io};
 use redis::RedisError;
 
 use crate::token::Token;
-pub(crate) use operation::{Operation, is_wrong_type, makes_no_sense};
+pub(crate) use operation::{Operation, is_wrong_type, makes_no_sense, may_pass};
 
 /// The result of everything in the lock core.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -7,17 +7,22 @@
 //!
 //! | you want to | take |
 //! |---|---|
-//! | keep a job from running twice | [`acquire_lock_with_timeout`], [`release_lock`] |
+//! | keep a job from running twice | [`Locks`]: a [`Lock`] is acquired, a [`Lease`] held |
+//! | enter a lock again, or let in many readers or one writer | [`Locks::reentrant`], [`Locks::read`], [`Locks::write`] |
+//! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
+//! | say how locks are held | [`Options`] |
+//! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
+//! | count what happens | [`Events`] |
+//! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | write only while the lock is still yours | [`commit_while_held`] |
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`] |
 //! | know what went wrong | [`Error`] |
 //! | hold a lock by one script or one `SET`, until a length or a moment | [`recipes::mutex`] |
-//! | enter a lock again that is yours | [`recipes::reentrant`] |
-//! | let in many readers or one writer | [`recipes::read_write`] |
+//! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
-//! | keep a lease alive for as long as the work takes | [`Watchdog`] |
+//! | keep alive what a plain function has acquired | [`Watchdog`] |
 //! | read how a lock works on the server | [`recipes`], `docs/recipes.md` and `docs/scripts.md` |
 //!
 //! # A job that must not run twice
@@ -53,7 +58,11 @@ mod transaction;
 
 pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, Result};
-pub use lease::{Keep, LostReason, LostSignal, Renewal, RenewalState, Watchdog};
+pub use lease::event;
+pub use lease::{
+    Events, Holder, Inspection, Keep, Lease, Lock, Locks, LostReason, LostSignal, Options, Renewal,
+    RenewalState, Watchdog,
+};
 pub use market::{
     Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,

@@ -5,6 +5,7 @@ use crate::{Error, Result};
 /// What the book puts before a lock's name.
 const PREFIX: &str = "lock:";
 const MAX_BYTES: usize = 512;
+const MAX_PREFIX_BYTES: usize = 128;
 /// The end of the keys that stand beside a lock: no lock's own key may look like one.
 const COMPANION: &str = ":lease";
 
@@ -12,6 +13,8 @@ const COMPANION: &str = ":lease";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockName {
     key: String,
+    /// Where the name begins in it.
+    name_at: usize,
 }
 
 impl LockName {
@@ -20,6 +23,27 @@ impl LockName {
     /// hash slots: an empty name, one of more than 512 bytes, one that ends in `:lease`, or braces other than one
     /// non-empty `{tag}`.
     pub(crate) fn new(name: &str) -> Result<Self> {
+        Self::prefixed(PREFIX, name)
+    }
+
+    /// With something else before the name, or nothing.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); and for a prefix of more than 128 bytes or with braces, and, without a prefix, for a name that
+    /// begins with a brace, since that is how the keys begin that stand beside locks.
+    pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
+        if prefix.len() > MAX_PREFIX_BYTES || prefix.contains(['{', '}']) {
+            return Err(Error::invalid(
+                "prefix",
+                format!("it has to have at most {MAX_PREFIX_BYTES} bytes, and no braces"),
+            ));
+        }
+        if prefix.is_empty() && name.starts_with('{') {
+            return Err(Error::invalid(
+                "lock name",
+                "without a prefix it may not begin with a brace",
+            ));
+        }
         if name.is_empty() || name.len() > MAX_BYTES {
             return Err(Error::invalid(
                 "lock name",
@@ -39,18 +63,19 @@ impl LockName {
             ));
         }
         Ok(Self {
-            key: format!("{PREFIX}{name}"),
+            key: format!("{prefix}{name}"),
+            name_at: prefix.len(),
         })
     }
 
-    /// The key of the lock: `lock:` and the name, as in the book.
+    /// The key of the lock: usually `lock:` and the name, as in the book.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
     /// The name as it was given.
     pub(crate) fn text(&self) -> &str {
-        self.key.strip_prefix(PREFIX).unwrap_or(&self.key)
+        self.key.get(self.name_at..).unwrap_or(&self.key)
     }
 
     /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no room for.

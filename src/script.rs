@@ -2,7 +2,7 @@
 
 mod call;
 
-pub(crate) use call::{Call, is_unknown_script};
+pub(crate) use call::{Call, fencing_token, is_unknown_script};
 
 use std::sync::LazyLock;
 
@@ -43,7 +43,23 @@ scripts! {
     ACQUIRE_READ_ONE_HASH = "one_hash.lua" then "acquire_read_one_hash.lua";
     ACQUIRE_WRITE_ONE_HASH = "one_hash.lua" then "acquire_write_one_hash.lua";
     RELEASE_READ_ONE_HASH = "one_hash.lua" then "release_read_one_hash.lua";
+    INSPECT = "inspect.lua";
     RELEASE_WRITE_ONE_HASH = "one_hash.lua" then "release_write_one_hash.lua";
+}
+
+/// What is told to whom is refused.
+#[derive(Clone, Copy)]
+pub(crate) enum Refusal {
+    /// That it is.
+    Bare,
+    /// As a list of one, how long in milliseconds it will be, as far as is known: -1 is for ever.
+    WithItsEnd,
+}
+
+impl Refusal {
+    fn flag(self) -> u8 {
+        u8::from(matches!(self, Self::WithItsEnd))
+    }
 }
 
 /// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
@@ -59,14 +75,16 @@ pub(crate) fn acquire_mutex(
     lock: &LockName,
     token: &Token,
     (lease_millis, end_millis): (u64, u64),
+    who: &Owner,
+    refusal: Refusal,
 ) -> Call {
-    let who = Owner::current_thread();
     ACQUIRE_MUTEX
         .on([lock.key(), &lock.companion()])
         .arg(token.as_str())
         .arg(lease_millis)
         .arg(end_millis)
         .arg(who.as_str())
+        .arg(refusal.flag())
 }
 
 /// Answers whether the lock is ours, and now lasts at least so long.
@@ -88,12 +106,14 @@ pub(crate) fn acquire_reentrant(
     owner: &Owner,
     token: &Token,
     lease_millis: u64,
+    refusal: Refusal,
 ) -> Call {
     ACQUIRE_REENTRANT
         .on([lock.key(), &lock.companion()])
         .arg(owner.as_str())
         .arg(token.as_str())
         .arg(lease_millis)
+        .arg(refusal.flag())
 }
 
 /// Answers whether the lock is ours, and now lasts at least so long.
@@ -112,6 +132,11 @@ pub(crate) fn release_reentrant(lock: &LockName, owner: &Owner, token: &Token) -
         .arg(token.as_str())
 }
 
+/// Answers what stands at the lock and beside it.
+pub(crate) fn inspect(lock: &LockName) -> Call {
+    INSPECT.on([lock.key(), &lock.companion()])
+}
+
 /// A field of a read-write lock.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
@@ -122,7 +147,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    fn field(self, token: &Token) -> String {
+    pub(crate) fn field(self, token: &Token) -> String {
         match self {
             Self::Reader => format!("r:{token}"),
             Self::Writer => format!("w:{token}"),
@@ -132,11 +157,17 @@ impl Side {
 }
 
 /// Answers whether we are among the readers.
-pub(crate) fn acquire_read(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+pub(crate) fn acquire_read(
+    lock: &LockName,
+    token: &Token,
+    lease_millis: u64,
+    refusal: Refusal,
+) -> Call {
     ACQUIRE_READ
         .on([lock.key()])
         .arg(token.as_str())
         .arg(lease_millis)
+        .arg(refusal.flag())
 }
 
 /// Answers the fencing token, or nil if somebody else is in. A writer that waits keeps new readers out.
@@ -145,14 +176,16 @@ pub(crate) fn acquire_write(
     token: &Token,
     lease_millis: u64,
     waits: bool,
+    who: &Owner,
+    refusal: Refusal,
 ) -> Call {
-    let who = Owner::current_thread();
     ACQUIRE_WRITE
         .on([lock.key(), &lock.companion()])
         .arg(token.as_str())
         .arg(lease_millis)
         .arg(u8::from(waits))
         .arg(who.as_str())
+        .arg(refusal.flag())
 }
 
 /// Answers whether we are still in, and now for at least so long.

@@ -1,12 +1,13 @@
 //! Who holds a lock.
 
 use std::{
-    fmt, process,
+    env, fmt, fs, process,
     str::FromStr,
     sync::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
 };
 
 use redis::Value;
@@ -130,6 +131,19 @@ impl Owner {
         )
     }
 
+    /// This thread, for people to find: host, process and thread.
+    pub(crate) fn described() -> Self {
+        static HOST: LazyLock<String> = LazyLock::new(host);
+        thread_local! {
+            static TEXT: Box<str> = {
+                let thread = thread::current();
+                let name: String = thread.name().unwrap_or("thread").chars().take(64).collect();
+                format!("{}:{}:{name}", *HOST, process::id()).into()
+            };
+        }
+        Self(TEXT.with(Clone::clone))
+    }
+
     /// An owner of the caller's own naming.
     ///
     /// # Errors
@@ -157,5 +171,21 @@ impl Owner {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// What this machine calls itself, as far as it can be asked without a system call of its own.
+fn host() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let said = kernel.or_else(|| {
+        env::var("HOSTNAME")
+            .or_else(|_| env::var("COMPUTERNAME"))
+            .ok()
+    });
+    let name: String = said.unwrap_or_default().trim().chars().take(64).collect();
+    if name.is_empty() {
+        String::from("?")
+    } else {
+        name
     }
 }

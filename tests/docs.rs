@@ -28,20 +28,21 @@ fn pages() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_code_in_the_readme_is_the_quick_start() {
+fn the_code_in_the_readme_is_that_of_the_examples() {
     let readme = fs::read_to_string(in_the_project("README.md")).unwrap();
-    let example = fs::read_to_string(in_the_project("examples/quick_start.rs")).unwrap();
-    let code = readme
-        .split("```rust\n")
-        .nth(1)
-        .unwrap()
-        .split("```")
-        .next()
-        .unwrap();
-    assert!(
-        code.contains("fn main") && example.ends_with(code),
-        "{code}"
-    );
+    let blocks = readme.split("```rust\n").skip(1);
+    let code: Vec<_> = blocks
+        .filter_map(|block| block.split("```").next())
+        .collect();
+    assert_eq!(code.len(), 2);
+    for (code, example) in code.iter().zip(["quick_start", "book_lock"]) {
+        let path = in_the_project(&format!("examples/{example}.rs"));
+        let example = fs::read_to_string(path).unwrap();
+        assert!(
+            code.contains("fn main") && example.ends_with(code),
+            "{code}"
+        );
+    }
 }
 
 #[test]

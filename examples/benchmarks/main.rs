@@ -8,6 +8,7 @@ mod by_hand;
     reason = "the tests' server and proxy, and what stands beside them"
 )]
 mod common;
+mod guards;
 mod measure;
 mod mutex;
 mod watchdog;
@@ -37,7 +38,8 @@ struct Options {
     /// Thirds of a lease that it keeps them for, twice.
     #[arg(long, default_value_t = 6)]
     thirds: u32,
-    /// Only those whose names begin so: locks, purchases, mutex, watchdog.
+    /// Only those whose names begin so: locks, purchases, mutex, guards, crowd,
+    /// watchdog.
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -61,7 +63,7 @@ fn main() -> anyhow::Result<()> {
         .map(|_| server.connection())
         .collect::<anyhow::Result<Vec<_>>>()?;
 
-    if ["locks", "purchases", "mutex"]
+    if ["locks", "purchases", "mutex", "guards"]
         .iter()
         .any(|name| options.want(name))
     {
@@ -87,6 +89,13 @@ fn main() -> anyhow::Result<()> {
     }
     if options.want("mutex") {
         mutex::mutex(&mut connections[..1], effort)?;
+    }
+    if options.want("guards") {
+        guards::free(&server, &mut connections, effort)?;
+        guards::hand_over(&server, options.rounds)?;
+    }
+    if options.want("crowd") {
+        guards::crowds(&server, effort.turn * 10)?;
     }
     if options.want("watchdog") {
         watchdog::watchdog(&server, options.leases, options.thirds)?;

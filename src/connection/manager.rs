@@ -1,10 +1,10 @@
 //! What r2d2 is told of our connections, and what is known of each.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -28,8 +28,10 @@ pub(super) struct Held {
     proven: Instant,
     lent: Instant,
     returned: Instant,
-    /// It did not answer when it was to be lent.
-    broken: bool,
+    /// It did not answer, so that it is closed when it comes back.
+    pub(super) broken: bool,
+    /// Its time-outs may not be the pool's: somebody else had it in hand.
+    pub(super) touched: AtomicBool,
 }
 
 /// Opens, proves and closes the connections of one pool.
@@ -133,6 +135,7 @@ impl Shared {
             lent: asked,
             returned: asked,
             broken: false,
+            touched: AtomicBool::new(false),
         })
     }
 
@@ -150,13 +153,19 @@ impl Shared {
         let doubted = self.doubt.lock().is_some_and(|since| held.proven <= since);
         let proof = if doubted || asked.duration_since(held.returned) >= IDLE_BEFORE_PING {
             held.proven = asked;
+            *held.touched.get_mut() = true;
             ping(&mut held.connection, limit)
         } else {
             Ok(())
         };
         held.lent = time::now();
         proof
-            .and_then(|()| set_timeouts(&held.connection, self.io_timeout))
+            .and_then(|()| {
+                if mem::take(held.touched.get_mut()) {
+                    set_timeouts(&held.connection, self.io_timeout)?;
+                }
+                Ok(())
+            })
             .map_err(|error| {
                 held.broken = true;
                 self.opener.failure(limit, error)
@@ -201,6 +210,11 @@ pub(crate) struct Beside(pub(super) Arc<Shared>);
 impl Beside {
     pub(crate) fn open(&self) -> Result<Connection> {
         self.0.connect()
+    }
+
+    /// A connection that is told of things: by the older protocol, in which only messages come unasked.
+    pub(crate) fn open_to_listen(&self) -> Result<Connection> {
+        self.0.opener.to_listen()?.open()
     }
 
     /// How long a write, or the wait for a reply, may take.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redis::{
-    Client, Connection, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind,
+    Client, Connection, ConnectionAddr, ErrorKind, ProtocolVersion, RedisError, RedisResult,
+    ServerErrorKind,
 };
 
 use crate::{Error, Result, time::Deadline};
@@ -32,6 +33,19 @@ impl Opener {
         Ok(Self {
             client,
             connect_timeout,
+        })
+    }
+
+    /// Opens connections to the same server that speak RESP2.
+    pub(super) fn to_listen(&self) -> Result<Self> {
+        let settings = self.client.get_connection_info().clone();
+        let login = settings.redis_settings().clone();
+        let login = login.set_protocol(ProtocolVersion::RESP2);
+        let client = Client::open(settings.set_redis_settings(login))
+            .map_err(|error| Error::invalid("client", error.to_string()))?;
+        Ok(Self {
+            client,
+            connect_timeout: self.connect_timeout,
         })
     }
 

@@ -105,6 +105,22 @@ impl<'a> Operation<'a> {
     }
 }
 
+/// The server refuses for now: it is starting, changing its role, or busy with a script.
+pub(crate) fn may_pass(error: &RedisError) -> bool {
+    matches!(
+        error.code(),
+        Some(
+            "LOADING"
+                | "READONLY"
+                | "BUSY"
+                | "TRYAGAIN"
+                | "MASTERDOWN"
+                | "CLUSTERDOWN"
+                | "NOREPLICAS"
+        )
+    )
+}
+
 /// An answer that no server gives to this command. It is not repeated: it may be a token.
 pub(crate) fn makes_no_sense() -> RedisError {
     RedisError::from((ErrorKind::Parse, "the answer makes no sense"))

@@ -105,7 +105,14 @@ impl Keep {
             .held_until
             .map(|end| cap.map_or(end, |cap| cap.min(end)));
         let lease = self.lease;
-        Ok((Terms { lease, cap, end }, self.on_lost))
+        let terms = Terms {
+            lease,
+            cap,
+            end,
+            renews: true,
+            look_at: None,
+        };
+        Ok((terms, self.on_lost))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::{
     borrow::Borrow,
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
+    process,
     sync::Arc,
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -16,7 +17,8 @@ use super::{
     link::{Failure, Link, Replies},
     renewal::{LostReason, RenewalState},
     schedule::{Id, Schedule, Turn},
-    terms::{Terms, Verdict},
+    terms::{Answer, Ask, Terms, Verdict},
+    wake::Listener,
 };
 use crate::{
     Error, Result,
@@ -32,6 +34,8 @@ const CALLING: &str = "leasehold-signals";
 /// Between attempts to reach the server.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
+/// Before a server that refuses is asked again to take something back.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// What the threads and all handles share.
 pub(super) struct Keeper {
@@ -45,12 +49,20 @@ pub(super) struct Keeper {
     /// For whoever drops the watchdog: a thread has ended.
     ended: Condvar,
     beside: Beside,
+    /// Tells of what happens to the keys of our leases.
+    listener: Option<Arc<Listener>>,
+    /// A child has our memory after a fork, but not our threads.
+    process: u32,
 }
 
 #[derive(Default)]
 struct State {
     schedule: Schedule<Arc<Kept>>,
     calls: VecDeque<(Callback, LostReason)>,
+    /// Which leases there are of a key.
+    of_key: HashMap<String, Vec<Id>>,
+    /// Until when the renewing thread sleeps, if it does: whoever is due later need not wake it.
+    asleep_until: Option<Instant>,
     closing: bool,
     renewing: Option<JoinHandle<()>>,
     calling: Option<JoinHandle<()>>,
@@ -60,7 +72,7 @@ struct State {
 
 impl Keeper {
     /// Starts the renewing thread. It connects when there is something to renew.
-    pub(super) fn start(beside: Beside) -> Result<Arc<Self>> {
+    pub(super) fn start(beside: Beside, listener: Option<Arc<Listener>>) -> Result<Arc<Self>> {
         let keeper = Arc::new(Self {
             state: Mutex::default(),
             wake: Condvar::new(),
@@ -68,6 +80,8 @@ impl Keeper {
             call: Condvar::new(),
             ended: Condvar::new(),
             beside,
+            listener,
+            process: process::id(),
         });
         let mut state = keeper.state.lock();
         state.renewing = Some(keeper.spawn(&mut state, RENEWING, Self::renew_all)?);
@@ -95,9 +109,67 @@ impl Keeper {
     }
 
     pub(super) fn keep(&self, kept: Arc<Kept>, terms: Terms) -> Id {
-        let id = self.state.lock().schedule.keep(kept, terms, time::now());
-        self.wake.notify_one();
+        let mut state = self.state.lock();
+        let key = self.listener.is_some().then(|| kept.key().to_owned());
+        let id = state.schedule.keep(kept, terms, time::now());
+        if let Some(key) = key {
+            state.of_key.entry(key).or_default().push(id);
+        }
+        self.wake_if_sooner(&state);
         id
+    }
+
+    /// The renewing thread looks for itself when it has slept long enough.
+    fn wake_if_sooner(&self, state: &State) {
+        let due = state.schedule.due_at();
+        if state
+            .asleep_until
+            .is_none_or(|end| due.is_some_and(|due| due < end))
+        {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Somebody has changed this key.
+    pub(super) fn changed(&self, key: &str) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(ids) = state.of_key.get(key) {
+            let now = time::now();
+            for id in ids {
+                state.schedule.look(*id, now);
+            }
+            self.wake_if_sooner(state);
+        }
+    }
+
+    /// Anything may have happened without our being told.
+    pub(super) fn look_at_all(&self) {
+        let mut state = self.state.lock();
+        state.schedule.look_at_all(time::now());
+        self.wake_if_sooner(&state);
+    }
+
+    /// May be ours without anybody knowing: to be given back as soon as the server answers.
+    pub(super) fn abandon(&self, hold: Arc<Kept>, until: Instant) {
+        let mut state = self.state.lock();
+        state.schedule.abandon(hold, until, time::now());
+        self.wake_if_sooner(&state);
+    }
+
+    /// The server has told somebody else that it is lost.
+    pub(super) fn lose(&self, id: Id, kept: &Kept, reason: LostReason) {
+        let mut state = self.state.lock();
+        state.schedule.stop(id);
+        self.lose_all(&mut state, [(kept, reason)]);
+    }
+
+    /// It was renewed by somebody else than the watchdog.
+    pub(super) fn extend(&self, id: Id, kept: &Kept, end: Instant) -> bool {
+        let mut state = self.state.lock();
+        let end = state.schedule.extend(id, end);
+        self.call.notify_one();
+        end.is_some_and(|end| kept.renewed(end))
     }
 
     /// How many leases are being kept.
@@ -116,6 +188,7 @@ impl Keeper {
         let deadline = Deadline::after(self.beside.io_timeout() * 2);
         let mut state = self.state.lock();
         state.schedule.stop(id);
+        state.forget_key(id, kept.key());
         if let Some(reason) = kept.lost() {
             self.lose_all(&mut state, [(kept, reason)]);
         }
@@ -129,6 +202,11 @@ impl Keeper {
         }
         drop(state);
         kept.stop()
+    }
+
+    /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked for ever.
+    pub(super) fn is_a_copy(&self) -> bool {
+        self.process != process::id()
     }
 
     pub(super) fn notify(self: &Arc<Self>, id: Id, kept: &Kept, callback: Callback) -> Result<()> {
@@ -162,6 +240,9 @@ impl Keeper {
 
     /// Ends both threads, waiting for them no longer than one I/O time-out. What is lost by then is told first.
     pub(super) fn close(&self) {
+        if self.is_a_copy() {
+            return;
+        }
         let deadline = Deadline::after(self.beside.io_timeout());
         let mut state = self.state.lock();
         state.closing = true;
@@ -197,14 +278,16 @@ impl Keeper {
 
     /// The renewing thread.
     fn renew_all(&self) {
-        let mut link = Link::new(self.beside.clone());
+        let mut link = Link::new(self.beside.clone(), self.listener.clone());
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         let mut state = self.state.lock();
         while !state.closing {
             match state.schedule.due_at() {
                 None => self.wake.wait(&mut state),
                 Some(due) if due > time::now() => {
+                    state.asleep_until = Some(due);
                     self.wake.wait_until(&mut state, due);
+                    state.asleep_until = None;
                 }
                 // To connect takes time in which a lease may be stopped: nothing may be on its way then.
                 Some(_) if !link.is_open() => {
@@ -226,15 +309,36 @@ impl Keeper {
     fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut Link) -> bool {
         let batch = state.schedule.take(time::now());
         self.lose_all(state, batch.over);
-        let Some(shortest) = batch.turns.iter().map(|turn| turn.lease).min() else {
+        let leases = batch.turns.iter().map(|turn| turn.lease);
+        let Some(shortest) = leases
+            .min()
+            .or(batch.orphans.first().map(|_| Duration::MAX))
+        else {
             return true;
         };
-        let Replies { replies, broken } = MutexGuard::unlocked(state, || {
-            let calls: Vec<Call> = batch.turns.iter().map(renewal).collect();
-            link.renew(&calls, shortest)
+        let Replies {
+            mut replies,
+            broken,
+        } = MutexGuard::unlocked(state, || {
+            let questions = batch.turns.iter().map(question);
+            let orphans = batch.orphans.iter();
+            let calls: Vec<Call> = questions
+                .chain(orphans.map(|orphan| orphan.what.hold().giving_back()))
+                .collect();
+            link.send(&calls, batch.turns.len(), shortest)
         });
+        let given_back = replies.split_off(batch.turns.len());
         let now = time::now();
+        let mut news = Vec::new();
         for (turn, (answer, failure)) in batch.turns.into_iter().zip(replies) {
+            let is_news = match answer {
+                Answer::Ours(_) => turn.ask != Ask::Look,
+                Answer::Refused | Answer::Unanswered => true,
+                Answer::NotOurs | Answer::Forgotten => false,
+            };
+            if is_news {
+                news.push((Arc::clone(&turn.what), failure.clone()));
+            }
             match state.schedule.answered(turn.id, answer, now) {
                 Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
                     // Somebody has seen the clock end it before this answer came.
@@ -246,17 +350,44 @@ impl Keeper {
                 Some(Verdict::Held(_)) | None => {}
             }
         }
+        for (orphan, (answer, _)) in batch.orphans.into_iter().zip(given_back) {
+            match answer {
+                Answer::Ours(_) | Answer::NotOurs => {}
+                Answer::Forgotten | Answer::Unanswered => {
+                    state.schedule.abandon(orphan.what, orphan.until, now);
+                }
+                Answer::Refused => {
+                    let later = now + REFUSED_PAUSE;
+                    state.schedule.abandon(orphan.what, orphan.until, later);
+                }
+            }
+        }
         self.landed.notify_all();
+        MutexGuard::unlocked(state, || {
+            for (kept, failure) in news {
+                kept.tell(failure.as_deref());
+            }
+        });
         !broken
     }
 
-    fn unreachable(&self, state: &mut State, failure: &Arc<Failure>, pause: Duration) {
+    fn unreachable(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        failure: &Arc<Failure>,
+        pause: Duration,
+    ) {
         let now = time::now();
         let (over, doubtful) = state.schedule.unreachable(now + pause, now);
         self.lose_all(state, over);
-        for kept in doubtful {
+        for kept in &doubtful {
             kept.doubt(failure);
         }
+        MutexGuard::unlocked(state, || {
+            for kept in doubtful {
+                kept.tell(Some(failure));
+            }
+        });
     }
 
     fn lose_all<K: Borrow<Kept>>(
@@ -299,8 +430,19 @@ impl Keeper {
     }
 }
 
-fn renewal(turn: &Turn<Arc<Kept>>) -> Call {
-    turn.what.hold().renewal(whole_millis(turn.lease))
+impl State {
+    fn forget_key(&mut self, id: Id, key: &str) {
+        if let Some(ids) = self.of_key.get_mut(key) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.of_key.remove(key);
+            }
+        }
+    }
+}
+
+fn question(turn: &Turn<Arc<Kept>>) -> Call {
+    turn.what.hold().renewal(whole_millis(turn.ask.lease()))
 }
 
 /// A panic in it is nobody's business here.

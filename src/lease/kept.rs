@@ -9,6 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
+    event::{Events, RenewalFailed, Renewed, tell},
     link::Failure,
     renewal::{LostReason, RenewalState},
 };
@@ -27,6 +28,7 @@ pub(super) struct Kept<H: ?Sized = dyn Recipe> {
     standing: Mutex<Standing>,
     changed: Condvar,
     cap: Option<Instant>,
+    events: Option<Arc<dyn Events>>,
     hold: H,
 }
 
@@ -59,6 +61,16 @@ pub(super) enum Registered {
 
 impl<H> Kept<H> {
     pub(super) fn new(hold: H, end: Option<Instant>, cap: Option<Instant>) -> Self {
+        Self::told(hold, end, cap, None)
+    }
+
+    /// Whose renewals somebody is told of.
+    pub(super) fn told(
+        hold: H,
+        end: Option<Instant>,
+        cap: Option<Instant>,
+        events: Option<Arc<dyn Events>>,
+    ) -> Self {
         Self {
             standing: Mutex::new(Standing {
                 phase: Phase::Live,
@@ -69,6 +81,7 @@ impl<H> Kept<H> {
             }),
             changed: Condvar::new(),
             cap,
+            events,
             hold,
         }
     }
@@ -79,9 +92,25 @@ impl Kept {
         &self.hold
     }
 
+    /// Tells of a renewal, or why there was none. Nothing may be locked.
+    pub(super) fn tell(&self, failure: Option<&Failure>) {
+        tell(self.events.as_ref(), |events| match failure {
+            None => events.renewed(&Renewed::new(self.lock_name(), self.remaining())),
+            Some(failure) => {
+                let error = failure.error(Operation::new("renew", self.lock_name()));
+                events.renewal_failed(&RenewalFailed::new(self.lock_name(), &error));
+            }
+        });
+    }
+
     /// The name of the lock.
     pub(super) fn lock_name(&self) -> &str {
         self.hold.lock().text()
+    }
+
+    /// The key of the lock.
+    pub(super) fn key(&self) -> &str {
+        self.hold.lock().key()
     }
 
     /// Its standing, which the clock may just have ended.
@@ -108,6 +137,19 @@ impl Kept {
             (Phase::Live, Some(end)) => end.saturating_duration_since(time::now()),
             _ => Duration::ZERO,
         }
+    }
+
+    /// When it ends by our clock, whether that has passed or not.
+    pub(super) fn end(&self) -> Option<Instant> {
+        self.standing.lock().end
+    }
+
+    /// A lease that does not outlast the longest hold.
+    pub(super) fn capped(&self, lease: Duration) -> Duration {
+        let left = self
+            .cap
+            .map(|cap| cap.saturating_duration_since(time::now()));
+        left.map_or(lease, |left| lease.min(left.max(Duration::from_millis(1))))
     }
 
     pub(super) fn lost(&self) -> Option<LostReason> {

@@ -8,7 +8,10 @@ use std::{
 
 use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::terms::Answer;
+use super::{
+    terms::Answer,
+    wake::{Listener, Redirect},
+};
 use crate::{
     Error,
     connection::{Beside, same_failure},
@@ -29,6 +32,9 @@ pub(super) struct Link {
     proven: bool,
     /// The server may not know our scripts: each is sent whole once in the next batch.
     teach: bool,
+    /// Who is told of what happens to the leases that are asked about.
+    listener: Option<Arc<Listener>>,
+    redirect: Redirect,
 }
 
 /// What a batch has come to.
@@ -75,9 +81,11 @@ impl Failure {
 }
 
 impl Link {
-    pub(super) fn new(beside: Beside) -> Self {
+    pub(super) fn new(beside: Beside, listener: Option<Arc<Listener>>) -> Self {
         Self {
             beside,
+            listener,
+            redirect: Redirect::default(),
             connection: None,
             proven: false,
             teach: false,
@@ -96,11 +104,18 @@ impl Link {
         self.connection = Some(opened);
         self.proven = false;
         self.teach = true;
+        self.redirect = Redirect::default();
         Ok(())
     }
 
-    /// Sends the calls in one round trip. Takes no longer than one I/O time-out, and less where a lease is short.
-    pub(super) fn renew(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
+    /// Sends the calls in one round trip. Takes no longer than one I/O time-out, and less where a lease is short. Of the
+    /// calls, the first are questions about leases, the others give holds back.
+    pub(super) fn send(
+        &mut self,
+        calls: &[Call],
+        questions: usize,
+        shortest_lease: Duration,
+    ) -> Replies {
         let teaching = std::mem::take(&mut self.teach);
         let packed = packed(calls, teaching);
         let mut limit = self.beside.io_timeout();
@@ -112,15 +127,23 @@ impl Link {
         let sent = time::now();
         let mut values = Vec::with_capacity(calls.len());
         let conversation = match &mut self.connection {
-            Some(connection) => {
-                caught(|| converse(connection, &packed, limit, calls.len(), &mut values))
-                    .and_then(|conversation| conversation)
-            }
+            Some(connection) => caught(|| {
+                if let Some(listener) = &self.listener {
+                    connection.set_read_timeout(Some(limit))?;
+                    self.redirect.point(connection, listener)?;
+                }
+                converse(connection, &packed, limit, calls.len(), &mut values)
+            })
+            .and_then(|conversation| conversation),
             None => Err((ErrorKind::Io, "no connection").into()),
         };
         let mut replies: Vec<Reply> = values
             .into_iter()
-            .map(|value| self.understood(value, sent, teaching))
+            .enumerate()
+            .map(|(n, value)| match value {
+                Value::Int(1..) if n >= questions => (Answer::Ours(sent), None),
+                value => self.understood(value, sent, teaching),
+            })
             .collect();
         self.proven = conversation.is_ok();
         if let Err(error) = conversation {

@@ -1,16 +1,31 @@
 //! Leases that are kept alive: the only part of the crate that starts threads.
 
+mod acquire;
+pub mod event;
+mod guard;
+mod inspection;
 mod keep;
 mod keeper;
 mod kept;
+mod line;
 mod link;
+mod locks;
+mod options;
+mod queue;
 mod renewal;
 mod schedule;
 mod signal;
 mod terms;
+mod waiting;
+mod wake;
 mod watchdog;
 
+pub use event::Events;
+pub use guard::Lease;
+pub use inspection::{Holder, Inspection};
 pub use keep::Keep;
+pub use locks::{Lock, Locks};
+pub use options::Options;
 pub use renewal::{LostReason, Renewal, RenewalState};
 pub use signal::LostSignal;
 pub use watchdog::Watchdog;

@@ -133,13 +133,20 @@ impl Renewal {
         reason = "most callers release next, and that says the same"
     )]
     pub fn stop(self) -> RenewalState {
+        self.end()
+    }
+
+    fn end(&self) -> RenewalState {
+        if self.keeper.is_a_copy() {
+            return RenewalState::Unknown;
+        }
         self.keeper.stop(self.id, &self.kept)
     }
 }
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        self.keeper.stop(self.id, &self.kept);
+        self.end();
     }
 }
 

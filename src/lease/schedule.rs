@@ -4,13 +4,13 @@
 //! in the second half of their third: leases that began at different moments come to share their round trips.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
 use super::{
     renewal::LostReason,
-    terms::{Answer, Entry, Terms, Verdict},
+    terms::{Answer, Ask, Entry, Terms, Verdict},
 };
 
 /// How many leases share a round trip.
@@ -26,16 +26,28 @@ pub(super) struct Schedule<T> {
     due: BTreeSet<(Instant, Id)>,
     /// Those whose end somebody wants to be called at.
     alarms: BTreeSet<(Instant, Id)>,
+    /// To be given back, since nobody knows whether we have them; until then the server ends them by itself.
+    orphans: VecDeque<Orphan<T>>,
     paused_until: Option<Instant>,
     next_id: Id,
 }
 
-/// A renewal to be sent now.
+/// A hold that may be ours without anybody knowing.
+#[derive(Debug)]
+pub(super) struct Orphan<T> {
+    pub(super) what: T,
+    /// When the server has ended it by itself.
+    pub(super) until: Instant,
+    since: Instant,
+}
+
+/// A question to be sent now.
 #[derive(Debug)]
 pub(super) struct Turn<T> {
     pub(super) id: Id,
     pub(super) what: T,
-    /// The lease to ask for: less than the whole one before the cap.
+    pub(super) ask: Ask,
+    /// The lease to ask for, or the one that is looked at.
     pub(super) lease: Duration,
 }
 
@@ -44,6 +56,8 @@ pub(super) struct Turn<T> {
 pub(super) struct Batch<T> {
     /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
     pub(super) turns: Vec<Turn<T>>,
+    /// To be given back in the same round trip; without an answer, [`abandoned`](Schedule::abandon) once more.
+    pub(super) orphans: Vec<Orphan<T>>,
     /// These have come to their end and are forgotten.
     pub(super) over: Vec<(T, LostReason)>,
 }
@@ -54,6 +68,7 @@ impl<T> Default for Schedule<T> {
             leases: HashMap::new(),
             due: BTreeSet::new(),
             alarms: BTreeSet::new(),
+            orphans: VecDeque::new(),
             paused_until: None,
             next_id: 0,
         }
@@ -73,19 +88,76 @@ impl<T: Clone> Schedule<T> {
 
     /// When something has to be done next.
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let (due, _) = self.due.first()?;
-        Some(self.paused_until.map_or(*due, |until| until.max(*due)))
+        let lease = self.due.first().map(|(due, _)| *due);
+        let orphan = self.orphans.front().map(|orphan| orphan.since);
+        let due = match (lease, orphan) {
+            (Some(lease), Some(orphan)) => lease.min(orphan),
+            (lease, orphan) => lease.or(orphan)?,
+        };
+        Some(self.paused_until.map_or(due, |until| until.max(due)))
+    }
+
+    /// To be given back as soon as the server answers.
+    pub(super) fn abandon(&mut self, what: T, until: Instant, now: Instant) {
+        self.orphans.push_back(Orphan {
+            what,
+            until,
+            since: now,
+        });
+    }
+
+    /// Something may have happened to a lease.
+    pub(super) fn look(&mut self, id: Id, now: Instant) {
+        self.change(id, |entry| entry.look(now));
+    }
+
+    /// Something may have happened to any lease.
+    pub(super) fn look_at_all(&mut self, now: Instant) {
+        let all: Vec<Id> = self.leases.keys().copied().collect();
+        for id in all {
+            self.look(id, now);
+        }
+    }
+
+    /// The lease has been renewed by somebody else than us, until then. Returns until when it lasts.
+    pub(super) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
+        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
+        let (alarm, before) = (entry.alarm, entry.terms.end);
+        self.change(id, |entry| entry.extend(end));
+        if alarm {
+            if let Some(before) = before {
+                self.alarms.remove(&(before, id));
+            }
+            self.set_alarm(id);
+        }
+        self.leases.get(&id)?.terms.end
+    }
+
+    fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry<T>)) {
+        let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) else {
+            return;
+        };
+        change(entry);
+        if !entry.out {
+            self.due.remove(&(entry.due, id));
+            entry.set_due();
+            self.due.insert((entry.due, id));
+        }
     }
 
     /// What has to be done now: nothing while none is due.
     pub(super) fn take(&mut self, now: Instant) -> Batch<T> {
         let mut batch = Batch {
             turns: Vec::new(),
+            orphans: Vec::new(),
             over: Vec::new(),
         };
         if self.due_at().is_none_or(|due| due > now) {
             return batch;
         }
+        let some = self.orphans.len().min(BATCH);
+        batch.orphans = self.orphans.drain(..some).collect();
+        batch.orphans.retain(|orphan| orphan.until > now);
         let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
         for id in next {
             let Some(entry) = self.leases.get_mut(&id) else {
@@ -94,13 +166,18 @@ impl<T: Clone> Schedule<T> {
             if let Some(reason) = entry.terms.lost_at(now) {
                 batch.over.push((entry.what.clone(), reason));
                 self.stop(id);
-            } else if entry.goes_along(now) {
-                entry.out = true;
+            } else if let Some(ask) = entry.ask(now) {
                 self.due.remove(&(entry.due, id));
+                let what = entry.what.clone();
+                let lease = match ask {
+                    Ask::Renew(lease) => lease,
+                    Ask::Look => entry.terms.lease,
+                };
                 batch.turns.push(Turn {
                     id,
-                    what: entry.what.clone(),
-                    lease: entry.terms.lease_at(now),
+                    what,
+                    ask,
+                    lease,
                 });
             }
         }
@@ -117,6 +194,7 @@ impl<T: Clone> Schedule<T> {
             self.stop(id);
             return verdict;
         }
+        entry.set_due();
         self.due.insert((entry.due, id));
         if entry.alarm {
             let end_now = entry.terms.end.map(|end| (end, id));

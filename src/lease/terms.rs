@@ -7,6 +7,8 @@ use super::renewal::LostReason;
 /// A refused renewal is tried again after this at first, after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
+/// Between two looks at the same lease.
+const REST: Duration = Duration::from_millis(10);
 /// The least that can be asked of the server.
 const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
@@ -18,13 +20,41 @@ pub(super) struct Terms {
     pub(super) cap: Option<Instant>,
     /// Its end, if that is known.
     pub(super) end: Option<Instant>,
+    /// Otherwise it runs out.
+    pub(super) renews: bool,
+    /// When it is looked at for the first time, so that the server tells of whatever happens to it from then on.
+    pub(super) look_at: Option<Instant>,
+}
+
+/// What the server is asked about a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Whether it is ours, and to let it last so long.
+    Renew(Duration),
+    /// Whether it is ours: the shortest renewal, which changes nothing.
+    Look,
+}
+
+impl Ask {
+    pub(super) fn lease(self) -> Duration {
+        match self {
+            Self::Renew(lease) => lease,
+            Self::Look => SHORTEST_LEASE,
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     pub(super) what: T,
     pub(super) terms: Terms,
+    /// When there is something to ask: the earlier of the next two.
     pub(super) due: Instant,
+    renew_at: Instant,
+    look_at: Option<Instant>,
+    looked_at: Option<Instant>,
+    /// What was asked last.
+    asked: Ask,
     refusals: u32,
     /// Being renewed at this moment.
     pub(super) out: bool,
@@ -82,14 +112,22 @@ impl Terms {
 
 impl<T> Entry<T> {
     pub(super) fn new(what: T, terms: Terms, now: Instant) -> Self {
-        let due = terms.end.map_or(now, |end| {
-            let two_thirds_left = end.checked_sub(terms.third() * 2).unwrap_or(now);
-            two_thirds_left.clamp(now, now + terms.third())
-        });
+        let renew_at = match terms.end {
+            Some(end) if !terms.renews => end,
+            Some(end) => {
+                let two_thirds_left = end.checked_sub(terms.third() * 2).unwrap_or(now);
+                two_thirds_left.clamp(now, now + terms.third())
+            }
+            None => now,
+        };
         Self {
             what,
             terms,
-            due,
+            due: terms.look_at.map_or(renew_at, |look| look.min(renew_at)),
+            renew_at,
+            look_at: terms.look_at,
+            looked_at: None,
+            asked: Ask::Look,
             refusals: 0,
             out: false,
             leaving: false,
@@ -97,15 +135,51 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Due, or so far on its way that it is worth sending with others: by its half, where it is not being refused.
-    pub(super) fn goes_along(&self, now: Instant) -> bool {
-        let is_last = self.terms.end.is_some() && self.terms.end == self.terms.cap;
-        let early = if self.refusals > 0 || is_last {
+    /// What to ask now, if it is due, or so far on its way that it is worth sending with others: by its half, where it is
+    /// not being refused.
+    pub(super) fn ask(&mut self, now: Instant) -> Option<Ask> {
+        let early = if self.refusals > 0 || self.is_last() {
             Duration::ZERO
         } else {
             self.terms.third() / 2
         };
-        self.due.saturating_duration_since(now) <= early
+        let ask = if self.renew_at.saturating_duration_since(now) <= early {
+            Ask::Renew(self.terms.lease_at(now))
+        } else if self.look_at.is_some_and(|look| look <= now) {
+            Ask::Look
+        } else {
+            return None;
+        };
+        self.out = true;
+        self.asked = ask;
+        self.look_at = None;
+        self.looked_at = Some(now);
+        Some(ask)
+    }
+
+    /// Something may have happened to it: look soon, but not so often that others could keep us busy with it.
+    pub(super) fn look(&mut self, now: Instant) {
+        let rested = self.looked_at.map_or(now, |last| last + REST);
+        self.look_at = Some(now.max(rested));
+    }
+
+    pub(super) fn set_due(&mut self) {
+        self.due = self
+            .look_at
+            .map_or(self.renew_at, |look| look.min(self.renew_at));
+    }
+
+    /// It ends no earlier than this: somebody else has renewed it.
+    pub(super) fn extend(&mut self, end: Instant) {
+        let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
+        self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
+        if !self.terms.renews || self.is_last() {
+            self.renew_at = self.terms.end.unwrap_or(end);
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        self.terms.end.is_some() && (!self.terms.renews || self.terms.end == self.terms.cap)
     }
 
     pub(super) fn judge(&mut self, answer: Answer, now: Instant) -> Option<Verdict> {
@@ -122,35 +196,45 @@ impl<T> Entry<T> {
             }
             Answer::NotOurs => Some(Verdict::Lost(LostReason::TakenAway)),
             // Still the first in the queue: the batch that teaches the script has to carry it.
-            Answer::Forgotten => None,
+            Answer::Forgotten => {
+                self.again_at(now);
+                None
+            }
             Answer::Refused => {
                 let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
                 let longest = LAST_RETRY.min(self.terms.third());
                 self.refusals += 1;
                 let retry = now + pause.min(longest);
-                self.due = self.terms.end.map_or(retry, |end| end.min(retry));
+                self.again_at(self.terms.end.map_or(retry, |end| end.min(retry)));
                 Some(Verdict::Doubtful)
             }
             // Others first: should it be what breaks the connection, they get through all the same.
             Answer::Unanswered => {
-                self.due = now;
+                self.again_at(now);
                 Some(Verdict::Doubtful)
             }
         }
     }
 
-    /// The end of a lease that was renewed by something sent after `sent`.
+    /// Asks the same once more.
+    fn again_at(&mut self, moment: Instant) {
+        match self.asked {
+            Ask::Renew(_) => self.renew_at = moment,
+            Ask::Look => self.look_at = Some(moment),
+        }
+    }
+
+    /// The end of a lease that was asked about by something sent after `sent`.
     fn renewed(&mut self, sent: Instant) -> Instant {
         self.refusals = 0;
-        let mut end = sent + self.terms.lease;
-        end = self.terms.end.map_or(end, |earlier| earlier.max(end));
-        end = self.terms.cap.map_or(end, |cap| cap.min(end));
-        self.terms.end = Some(end);
-        self.due = if self.terms.cap == Some(end) {
-            end
-        } else {
-            sent + self.terms.third()
-        };
+        if let (Ask::Look, Some(end)) = (self.asked, self.terms.end) {
+            return end;
+        }
+        self.extend(sent + self.terms.lease);
+        let end = self.terms.end.unwrap_or(sent);
+        if !self.is_last() {
+            self.renew_at = sent + self.terms.third();
+        }
         end
     }
 }

@@ -88,7 +88,7 @@ impl Watchdog {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     pub fn start(pool: &Pool) -> Result<Self> {
-        let keeper = Keeper::start(pool.beside())?;
+        let keeper = Keeper::start(pool.beside(), None)?;
         Ok(Self { keeper })
     }
 

@@ -1,5 +1,8 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
+mod commit;
+pub(crate) mod holding;
+pub(crate) mod inspect;
 pub mod mutex;
 pub mod read_write;
 pub mod reentrant;

@@ -32,9 +32,9 @@ use crate::{
     Error, Result,
     error::Operation,
     name::LockName,
-    script::{self, Call},
+    script::{self, Call, Refusal},
     time::{epoch_millis, lease_millis},
-    token::{FencingToken, Token},
+    token::{FencingToken, Owner, Token},
 };
 
 /// When a lease ends.
@@ -345,7 +345,8 @@ fn attempt(
     token: &Token,
     end: CheckedEnd,
 ) -> RedisResult<Option<Grant>> {
-    let granted = script::acquire_mutex(lock, token, end).grants(conn)?;
+    let who = Owner::current_thread();
+    let granted = script::acquire_mutex(lock, token, end, &who, Refusal::Bare).grants(conn)?;
     Ok(granted.map(Grant::new))
 }
 

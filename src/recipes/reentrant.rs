@@ -28,7 +28,7 @@ use crate::{
     Result,
     error::Operation,
     name::LockName,
-    script::{self, Call},
+    script::{self, Call, Refusal},
     time::lease_millis,
     token::{FencingToken, Owner, Token},
 };
@@ -132,7 +132,8 @@ pub fn try_acquire<C: ConnectionLike>(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     let lock = LockName::new(name)?;
-    let call = script::acquire_reentrant(&lock, owner, token, lease_millis("lease", lease)?);
+    let millis = lease_millis("lease", lease)?;
+    let call = script::acquire_reentrant(&lock, owner, token, millis, Refusal::Bare);
     let operation = Operation::new("reentrant::try_acquire", name);
     attempt(conn, &call).map_err(|error| operation.unanswered(Some(token), error))
 }
@@ -179,7 +180,8 @@ pub fn acquire<C: ConnectionLike>(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     let lock = LockName::new(name)?;
-    let call = script::acquire_reentrant(&lock, owner, token, lease_millis("lease", lease)?);
+    let millis = lease_millis("lease", lease)?;
+    let call = script::acquire_reentrant(&lock, owner, token, millis, Refusal::Bare);
     let operation = Operation::new("reentrant::acquire", name);
     until_granted(operation, token, acquire_timeout, || attempt(conn, &call))
 }

@@ -70,11 +70,7 @@ impl Call {
     ) -> RedisResult<Option<FencingToken>> {
         match self.send(conn)? {
             Value::Nil => Ok(None),
-            Value::BulkString(digits) => String::from_utf8_lossy(&digits)
-                .parse()
-                .map(|number| Some(FencingToken::new(number)))
-                .map_err(|_| makes_no_sense()),
-            _ => Err(makes_no_sense()),
+            fence => fencing_token(&fence).map(Some),
         }
     }
 
@@ -120,4 +116,15 @@ impl fmt::Debug for Call {
 /// The server does not know the script: send it whole.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// A fencing token as scripts answer it: digits.
+pub(crate) fn fencing_token(answer: &Value) -> RedisResult<FencingToken> {
+    let Value::BulkString(digits) = answer else {
+        return Err(makes_no_sense());
+    };
+    String::from_utf8_lossy(digits)
+        .parse()
+        .map(FencingToken::new)
+        .map_err(|_| makes_no_sense())
 }

@@ -4,7 +4,8 @@
 -- ARGV[2]  the lease in milliseconds, or 0 if ARGV[3] says when it ends
 -- ARGV[3]  the end in milliseconds since 1970, or 0
 -- ARGV[4]  who we are, for people to read
--- returns  our fencing token, or nil if somebody else has the lock
+-- ARGV[5]  1 if we want to know for how long somebody else has the lock, 0 if not
+-- returns  our fencing token; if somebody else has the lock nil, or { milliseconds until it ends, -1 if it does not }
 --
 -- Safe to send twice: our own token is recognised, keeps its fencing token, and its end is never earlier than it was. A
 -- refused attempt reads the lock and nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is
@@ -24,7 +25,7 @@ end
 
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
-  return false
+  return ARGV[5] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
 
 local last = redis.call('HMGET', KEYS[2], 'fence', 'token')

@@ -1,7 +1,8 @@
 -- KEYS[1]  the lock, see read_write.lua
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
--- returns  1 if we are among the readers, 0 if a writer is in or waits
+-- ARGV[3]  1 if we want to know for how long a writer is in our way, 0 if not
+-- returns  1 if we are among the readers; if a writer is in or waits 0, or { milliseconds until the last one ends }
 --
 -- Safe to send twice: a reader that is in already is recognised, whoever waits. A refused attempt writes nothing.
 local wrong = look()
@@ -14,10 +15,9 @@ if ends['w:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for writing')
 end
 if not ends[ours] then
-  for field in pairs(ends) do
-    if string.find(field, '^[wi]:') then
-      return 0
-    end
+  local free_at = last_end('^[wi]:')
+  if free_at then
+    return ARGV[3] == '1' and { free_at - now } or 0
   end
 end
 

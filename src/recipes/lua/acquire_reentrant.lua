@@ -4,7 +4,9 @@
 -- ARGV[1]  our owner
 -- ARGV[2]  the token of this acquisition
 -- ARGV[3]  the lease in milliseconds
--- returns  our fencing token and how often we hold the lock now, or nil if another owner has it
+-- ARGV[4]  1 if we want to know for how long another owner has the lock, 0 if not
+-- returns  our fencing token and how often we hold the lock now; if another owner has it nil, or { milliseconds until it
+--          ends, -1 if it does not }
 --
 -- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt reads the lock and
 -- nothing else, and writes nothing. Whatever can fail is looked at before the first write, and the lock is written last.
@@ -15,7 +17,7 @@ if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(
   return redis.error_reply('WRONGKIND a hash that is not one owner and a count')
 end
 if held[1] and held[1] ~= ARGV[1] then
-  return false
+  return ARGV[4] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
 
 local last = redis.call('HMGET', KEYS[2], 'fence', 'owner', 'hold', 't:' .. ARGV[2], 'released')

@@ -4,7 +4,8 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  1 if we wait when somebody is in, 0 if not
 -- ARGV[4]  who we are, for people to read
--- returns  our fencing token, or nil if somebody else is in
+-- ARGV[5]  1 if we want to know for how long others are in our way, 0 if not
+-- returns  our fencing token; if somebody else is in nil, or { milliseconds until the last one ends }
 --
 -- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt writes at most our
 -- intent, which keeps new readers out: it ends after a second, so that a writer that died keeps nobody out for longer,
@@ -21,13 +22,12 @@ if ends['r:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for reading')
 end
 if not ends[ours] then
-  for field in pairs(ends) do
-    if string.find(field, '^[rw]:') then
-      if ARGV[3] == '1' and (ends[intent] or 0) < now + 300 then
-        hold(intent, 1000)
-      end
-      return false
+  local free_at = last_end('^[rw]:')
+  if free_at then
+    if ARGV[3] == '1' and (ends[intent] or 0) < now + 300 then
+      hold(intent, 1000)
     end
+    return ARGV[5] == '1' and { free_at - now }
   end
 end
 

@@ -37,6 +37,17 @@ local function look()
   end
 end
 
+-- When the last of the holders with such a field ends, or nothing if there is none.
+local function last_end(pattern)
+  local last
+  for field, ending in pairs(ends) do
+    if string.find(field, pattern) then
+      last = math.max(last or 0, ending)
+    end
+  end
+  return last
+end
+
 -- Lets the key end with the last hold, at once if there is none, removes what is over, and writes a hold's new end if
 -- one is named. The key's end comes first and again at last: where it is forbidden to us to set it, nothing has been
 -- written, and a new key gets one too. It is a millisecond later than the last hold's, since PEXPIRE may count from an

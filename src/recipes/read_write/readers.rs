@@ -9,7 +9,7 @@ use crate::{
     error::Operation,
     name::LockName,
     recipes::wait::until_granted,
-    script::{self, Side},
+    script::{self, Refusal, Side},
     time::lease_millis,
     token::Token,
 };
@@ -209,6 +209,6 @@ fn attempt(
     token: &Token,
     lease_millis: u64,
 ) -> RedisResult<Option<()>> {
-    let granted = script::acquire_read(lock, token, lease_millis).asks(conn)?;
+    let granted = script::acquire_read(lock, token, lease_millis, Refusal::Bare).asks(conn)?;
     Ok(granted.then_some(()))
 }

@@ -10,9 +10,9 @@ use crate::{
     error::Operation,
     name::LockName,
     recipes::wait::until_granted,
-    script::{self, Side},
+    script::{self, Refusal, Side},
     time::lease_millis,
-    token::Token,
+    token::{Owner, Token},
 };
 
 /// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is refused.
@@ -224,7 +224,9 @@ fn attempt(
     lease_millis: u64,
     waits: bool,
 ) -> RedisResult<Option<Grant>> {
-    let granted = script::acquire_write(lock, token, lease_millis, waits).grants(conn)?;
+    let who = Owner::current_thread();
+    let granted = script::acquire_write(lock, token, lease_millis, waits, &who, Refusal::Bare)
+        .grants(conn)?;
     Ok(granted.map(Grant::new))
 }
 

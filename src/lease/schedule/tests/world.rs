@@ -13,6 +13,8 @@ pub(super) fn terms(lease_ms: u32) -> Terms {
         lease: MS * lease_ms,
         cap: None,
         end: None,
+        renews: true,
+        look_at: None,
     }
 }
 

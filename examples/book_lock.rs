@@ -1,0 +1,27 @@
+//! The ten lines to copy first: a job that must not run twice.
+//!
+//! `cargo run --example book_lock [redis://127.0.0.1/]`
+#![allow(clippy::print_stdout, reason = "a program that talks")]
+
+use std::time::Duration;
+
+use leasehold::{Pool, acquire_lock_with_timeout, release_lock};
+
+fn main() -> anyhow::Result<()> {
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or("redis://127.0.0.1/".into());
+
+    let pool = Pool::connect(&url)?;
+    let mut conn = pool.get()?;
+    let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+    let Some(token) = acquire_lock_with_timeout(&mut conn, "report:daily", wait, lease)? else {
+        anyhow::bail!("another process is writing the report");
+    };
+    println!("writing the report, nobody else can for the next {lease:?}");
+    if !release_lock(&mut conn, "report:daily", &token)? {
+        anyhow::bail!("the work took longer than the lease: somebody else may have started");
+    }
+    println!("done, the next one can");
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! How a lock is waited for.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    event::{Acquired, Contended, tell},
+    guard::Lease,
+    line::Asked,
+    locks::Shared,
+    options::Options,
+    queue::Leaving,
+    terms::Terms,
+    waiting::Place,
+};
+use crate::{
+    Error, FencingToken, Owner, Result, Token,
+    error::{Operation, may_pass},
+    name::LockName,
+    recipes::holding::{Attempt, Holding, Kind},
+    script::Refusal,
+    time::{self, Backoff, Deadline},
+};
+
+/// How long a writer's intent stands, less the time to write it anew.
+const INTENT: Duration = Duration::from_millis(600);
+/// How long to try to take back an intent that ends by itself soon.
+const QUITTING: Duration = Duration::from_millis(50);
+
+/// A loss is told of within this, plus what the network takes, also at the very beginning of a lease.
+const ARMED_WITHIN: Duration = Duration::from_millis(20);
+/// How long a try that may not wait waits for a connection, when all are lent to others for a moment.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// One wait for one lock.
+struct Wait<'a> {
+    operation: Operation<'a>,
+    shared: &'a Arc<Shared>,
+    options: &'a Options,
+    hold: Arc<Holding>,
+    lease_millis: u64,
+    started: Instant,
+    deadline: Deadline,
+    attempts: u32,
+    /// An attempt whose answer did not come: the lock may be ours until then.
+    uncertain: Option<Instant>,
+    /// Why the last attempt failed.
+    failure: Option<Error>,
+}
+
+/// What an attempt has come to.
+enum Outcome {
+    Granted(Granted),
+    /// Nobody else in the way stays longer than this, if anything is known.
+    Refused {
+        longest: Option<Duration>,
+        tracked: bool,
+    },
+    /// Worth another attempt.
+    Failed,
+    /// The line was not free.
+    Late,
+}
+
+struct Granted {
+    fence: Option<FencingToken>,
+    /// A moment before the attempt was sent.
+    sent: Instant,
+    tracked: bool,
+}
+
+/// Waits for the lock, at least one attempt long. `None`: somebody else had it all the time.
+pub(super) fn acquire(
+    operation: Operation<'_>,
+    shared: &Arc<Shared>,
+    options: &Options,
+    kind: Kind,
+    lock: LockName,
+    owner: Owner,
+    timeout: Duration,
+) -> Result<Option<Lease>> {
+    let lease_millis = options.checked()?;
+    let mut wait = Wait {
+        operation,
+        shared,
+        options,
+        hold: Arc::new(Holding::new(kind, lock, Token::random(), owner)),
+        lease_millis,
+        started: time::now(),
+        deadline: Deadline::after(timeout),
+        attempts: 0,
+        uncertain: None,
+        failure: None,
+    };
+    let granted = wait.granted(timeout)?;
+    let waited = wait.started.elapsed();
+    let Some(granted) = granted else {
+        let contended = Contended::new(operation.lock, waited, wait.attempts);
+        tell(options.events.as_ref(), |events| {
+            events.contended(&contended);
+        });
+        return Ok(None);
+    };
+    let lease = wait.guard(&granted);
+    let acquired = Acquired::new(operation.lock, waited, wait.attempts, granted.fence);
+    tell(options.events.as_ref(), |events| events.acquired(&acquired));
+    Ok(Some(lease))
+}
+
+impl Wait<'_> {
+    fn granted(&mut self, timeout: Duration) -> Result<Option<Granted>> {
+        let nobody_waits = self.shared.queues.waiting(self.key()) == 0;
+        // Whoever is in already must not wait behind others who wait for it to leave.
+        if nobody_waits || timeout.is_zero() || self.hold.kind() == Kind::Reentrant {
+            match self.first_attempt(!timeout.is_zero())? {
+                Outcome::Granted(granted) => return Ok(Some(granted)),
+                Outcome::Refused { .. } | Outcome::Late if timeout.is_zero() => return Ok(None),
+                _ if timeout.is_zero() => return Err(self.give_up()),
+                _ => {}
+            }
+        }
+        let shared = Arc::clone(self.shared);
+        let place = shared.queues.join(self.key());
+        let granted = self.in_the_queue(&place);
+        match &granted {
+            Ok(Some(granted)) => {
+                let end = if granted.tracked {
+                    granted.sent + Duration::from_millis(self.lease_millis)
+                } else {
+                    time::now() + self.options.backoff.1
+                };
+                place.leave(self.leaving(), end);
+            }
+            Ok(None) | Err(_) => self.quit(),
+        }
+        granted
+    }
+
+    /// By a connection of the pool, which is given back at once.
+    fn first_attempt(&mut self, waits: bool) -> Result<Outcome> {
+        let wait = self.deadline.remaining().max(FIRST);
+        let mut conn = self.shared.pool.get_within(wait, Duration::MAX)?;
+        let sent = time::now();
+        self.attempts += 1;
+        // The intent of a writer that waits is written by the head of the queue alone.
+        let waits = waits && self.shared.queues.waiting(self.key()) == 0;
+        match (self.hold).attempt(conn.connection(), self.lease_millis, waits, Refusal::Bare) {
+            Ok(attempt) => Ok(self.answered(&attempt, sent, false)),
+            Err(error) => {
+                if error.is_io_error() {
+                    conn.close();
+                }
+                self.failed(sent, error)
+            }
+        }
+    }
+
+    /// As the head of the queue, by the waiters' connection, whenever there is reason to.
+    fn in_the_queue(&mut self, place: &Place<'_>) -> Result<Option<Granted>> {
+        let (first, last) = self.options.backoff;
+        let mut pauses = Backoff::between(first, last);
+        self.shared.listener.want();
+        while place.wait(self.deadline) {
+            match self.head_attempt()? {
+                Outcome::Granted(granted) => return Ok(Some(granted)),
+                Outcome::Refused {
+                    longest,
+                    tracked: true,
+                } => {
+                    pauses.start_again();
+                    place.refused(self.look_again(longest));
+                }
+                Outcome::Refused { tracked: false, .. } => {
+                    place.refused(Some(time::now() + pauses.next_pause(Duration::MAX)));
+                }
+                Outcome::Failed => {
+                    let pause = pauses.next_pause(Duration::MAX);
+                    place.look_again_at(Some(time::now() + pause));
+                }
+                Outcome::Late => break,
+            }
+        }
+        if self.uncertain.is_some() || self.failure.is_some() {
+            return Err(self.give_up());
+        }
+        Ok(None)
+    }
+
+    fn head_attempt(&mut self) -> Result<Outcome> {
+        self.attempts += 1;
+        let asked_at = time::now();
+        let (asked, is_new) =
+            self.shared
+                .line
+                .attempt(&self.hold, self.lease_millis, true, self.deadline);
+        if is_new {
+            self.shared.queues.anything();
+        }
+        match asked {
+            Asked::Answered {
+                attempt,
+                sent,
+                tracked,
+            } => Ok(self.answered(&attempt, sent, tracked)),
+            Asked::Never => {
+                if self.failure.is_none() && self.shared.line.has_failed() {
+                    self.failure = Some(Error::Pool {
+                        reason: String::from("the server did not answer others who wait"),
+                        source: None,
+                    });
+                }
+                Ok(Outcome::Late)
+            }
+            Asked::Unsent(error @ Error::TooOld { .. }) => Err(error),
+            Asked::Unsent(error) => {
+                self.failure = Some(error);
+                Ok(Outcome::Failed)
+            }
+            Asked::Failed(error) => self.failed(asked_at, error),
+        }
+    }
+
+    fn answered(&mut self, attempt: &Attempt, sent: Instant, tracked: bool) -> Outcome {
+        self.failure = None;
+        match *attempt {
+            Attempt::Granted(_) if self.end(sent) <= time::now() => {
+                // The answer took longer than the lease. The next attempt takes it anew, or finds out who has it.
+                self.uncertain = Some(self.end(time::now()));
+                Outcome::Failed
+            }
+            Attempt::Granted(fence) => Outcome::Granted(Granted {
+                fence,
+                sent,
+                tracked,
+            }),
+            Attempt::Busy(longest) => {
+                self.uncertain = None;
+                Outcome::Refused { longest, tracked }
+            }
+        }
+    }
+
+    /// Whether it is worth another attempt, with the same token.
+    fn failed(&mut self, sent: Instant, error: redis::RedisError) -> Result<Outcome> {
+        let passes = may_pass(&error);
+        let error = self.operation.unanswered(Some(self.hold.token()), error);
+        if matches!(error, Error::Unknown { .. }) {
+            let answered_by = time::now().max(sent);
+            self.uncertain = Some(self.end(answered_by));
+        } else if !passes {
+            return Err(error);
+        }
+        self.failure = Some(error);
+        Ok(Outcome::Failed)
+    }
+
+    /// The deadline has come with something else than a no.
+    fn give_up(&mut self) -> Error {
+        if let Some(until) = self.uncertain {
+            self.abandon(until);
+        }
+        match (self.uncertain, self.failure.take()) {
+            (None, Some(failure)) | (Some(_), Some(failure @ Error::Unknown { .. })) => failure,
+            _ => {
+                let silence = std::io::Error::from(std::io::ErrorKind::TimedOut).into();
+                self.operation.unknown(Some(self.hold.token()), silence)
+            }
+        }
+    }
+
+    /// Has it given back by the watchdog's thread, if it is ours.
+    fn abandon(&self, until: Instant) {
+        super::guard::abandon(self.shared, &self.hold, until);
+    }
+
+    /// Lets go of a writer's intent.
+    fn quit(&self) {
+        if let Some(call) = self.hold.quitting() {
+            self.shared.line.send(&call, QUITTING);
+        }
+    }
+
+    /// When to ask again if nothing is heard: when whoever is in the way has to be gone. A writer has to renew its intent.
+    fn look_again(&self, longest: Option<Duration>) -> Option<Instant> {
+        let longest = longest.map(|longest| longest + Duration::from_millis(1));
+        let longest = match self.hold.kind() {
+            Kind::Write => Some(longest.map_or(INTENT, |longest| longest.min(INTENT))),
+            _ => longest,
+        };
+        longest.and_then(|longest| time::now().checked_add(longest))
+    }
+
+    fn leaving(&self) -> Leaving {
+        match self.hold.kind() {
+            Kind::Mutex | Kind::Write => Leaving::Alone,
+            Kind::Reentrant | Kind::Read => Leaving::Among,
+        }
+    }
+
+    fn guard(&self, granted: &Granted) -> Lease {
+        let (lease, now) = (self.options.lease, time::now());
+        let cap = self
+            .options
+            .max_hold
+            .and_then(|longest| granted.sent.checked_add(longest));
+        let terms = Terms {
+            lease,
+            cap,
+            end: Some(self.end(granted.sent)),
+            renews: self.options.renewal,
+            look_at: Some(now + ARMED_WITHIN),
+        };
+        Lease::new(
+            self.shared,
+            &self.hold,
+            terms,
+            self.options,
+            granted.fence,
+            granted.sent,
+        )
+    }
+
+    fn end(&self, sent: Instant) -> Instant {
+        let lease = self.options.lease;
+        sent + self.options.max_hold.map_or(lease, |max| max.min(lease))
+    }
+
+    fn key(&self) -> &str {
+        self.hold.lock_name().key()
+    }
+}

@@ -1,0 +1,338 @@
+//! What a user holds while.
+
+use std::{
+    fmt, mem, process,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, FromRedisValue, Pipeline};
+
+use super::{
+    event::{Events, Lost, Released, tell},
+    kept::Kept,
+    locks::Shared,
+    options::Options,
+    renewal::{LostReason, RenewalState},
+    schedule::Id,
+    signal::LostSignal,
+    terms::Terms,
+};
+use crate::{
+    Error, FencingToken, Result, Token,
+    error::Operation,
+    name::LockName,
+    recipes::{
+        Recipe,
+        holding::Holding,
+        sealed::{self, Hold as _},
+    },
+    script::Call,
+    time::{self, Deadline, lease_millis},
+};
+
+/// A lock that is held, until it is released or dropped. It may move to another thread.
+///
+/// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`], and says nothing.
+/// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing: the lock is the parent's.
+///
+/// What it says without a `Result` is computed from our own clock and from what the server has told; asking sends nothing.
+///
+/// # Guarantees
+/// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided that the clocks run at the
+///   same rate, that the server loses no data and that nobody deletes the lock by hand.
+/// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon after the server knows;
+///   at the end of the lease by our own clock.
+/// - When `release` has returned, nothing is sent for this hold any more.
+///
+/// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
+/// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.
+#[must_use = "dropping it releases the lock at once"]
+pub struct Lease {
+    shared: Arc<Shared>,
+    hold: Arc<Holding>,
+    kept: Arc<Kept>,
+    id: Id,
+    released: bool,
+    fence: Option<FencingToken>,
+    since: Instant,
+    drop_timeout: Duration,
+    events: Option<Arc<dyn Events>>,
+    /// A child has a copy after a fork: the lock is not its own.
+    process: u32,
+}
+
+impl Lease {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        hold: &Arc<Holding>,
+        terms: Terms,
+        options: &Options,
+        fence: Option<FencingToken>,
+        since: Instant,
+    ) -> Self {
+        let events = options.events.clone();
+        let kept: Arc<Kept> = Arc::new(Kept::told(
+            SharedHold(Arc::clone(hold)),
+            terms.end,
+            terms.cap,
+            events.clone(),
+        ));
+        let id = shared.keeper.keep(Arc::clone(&kept), terms);
+        shared.listener.want();
+        if let Some(events) = events.clone() {
+            let (keeper, hold) = (&shared.keeper, Arc::clone(hold));
+            let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));
+            // Without a thread for it, the loss is told by everything else.
+            let _ = keeper.notify(id, &kept, Box::new(lost));
+        }
+        Self {
+            shared: Arc::clone(shared),
+            hold: Arc::clone(hold),
+            id,
+            released: false,
+            kept,
+            fence,
+            since,
+            drop_timeout: options.drop_timeout,
+            events,
+            process: shared.process,
+        }
+    }
+
+    /// The number to hand to the resource: greater than that of every holder before. A reader has none.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.fence
+    }
+
+    /// The proof of this hold, for another process, or for the plain functions.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        self.hold.token()
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.hold.lock_name().text()
+    }
+
+    /// Whether the lock is held, by our clock and by what the server has told. False at the end, with no grace.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// What is left of the lease by our clock, before the next renewal; nothing once it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.kept.remaining()
+    }
+
+    /// Held, lost, or in doubt because the last renewal failed.
+    #[must_use]
+    pub fn state(&self) -> RenewalState {
+        self.kept.state()
+    }
+
+    /// [`is_held`](Self::is_held) for the question mark.
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
+    pub fn check(&self) -> Result<()> {
+        if self.is_held() {
+            return Ok(());
+        }
+        Err(self.operation("Lease::check").lost())
+    }
+
+    /// A signal that the lease is lost, to poll, to wait on, or to be called by.
+    #[must_use]
+    pub fn lost(&self) -> LostSignal {
+        let (keeper, kept) = (Arc::clone(&self.shared.keeper), Arc::clone(&self.kept));
+        LostSignal::new(keeper, kept, self.id)
+    }
+
+    /// Asks the server whether the lock is still ours. One round trip; changes nothing.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: it is not. The lease is lost from now on.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
+    pub fn verify(&self) -> Result<()> {
+        self.ask("Lease::verify", Duration::from_millis(1))?;
+        self.check()
+    }
+
+    /// Lets the lease end so long from now, but never earlier than it does, nor later than [`Options::max_hold`] allows. 1 ms
+    /// to 24 h.
+    ///
+    /// For a step that must not be interrupted by a lost connection: the watchdog renews the usual lease anyway. One round
+    /// trip.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify), and [`Error::Invalid`] for the length.
+    pub fn renew(&self, lease: Duration) -> Result<()> {
+        let lease = self.kept.capped(lease);
+        let sent = self.ask("Lease::renew", lease)?;
+        let stands = self.shared.keeper.extend(self.id, &self.kept, sent + lease);
+        if stands {
+            return Ok(());
+        }
+        Err(self.operation("Lease::renew").lost())
+    }
+
+    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
+    ///
+    /// On any connection to the same server, for keys of the same server. If the lock has been renewed meanwhile, `build` is
+    /// called again, up to 8 times. Two round trips.
+    ///
+    /// # Errors
+    /// As [`commit_while_held`](crate::commit_while_held); [`Error::Lost`] if the lock is not ours any more, and nothing was
+    /// written.
+    pub fn commit<T: FromRedisValue>(
+        &self,
+        conn: &mut Connection,
+        build: impl FnMut(&mut Pipeline),
+    ) -> Result<T> {
+        self.check()?;
+        self.hold.commit("Lease::commit", conn, build)
+    }
+
+    /// Gives the lock back. One round trip.
+    ///
+    /// Waits for a renewal that is being sent at this moment. Whoever waits for the lock is woken.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
+    ///   thread, until the lease has ended.
+    pub fn release(mut self) -> Result<()> {
+        self.let_go(Duration::MAX)
+    }
+
+    /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or released any more.
+    ///
+    /// It ends with its lease, unless the other process renews it. Says what is left of it.
+    #[must_use = "who has the token has the lock"]
+    pub fn leave(mut self) -> (Token, Duration) {
+        let left = self.remaining();
+        self.end();
+        self.shared.released(self.hold.lock_name().key());
+        (self.hold.token().clone(), left)
+    }
+
+    /// Stops the renewing: once, and not in a child's copy.
+    fn end(&mut self) -> Option<RenewalState> {
+        let is_over = mem::replace(&mut self.released, true) || self.process != process::id();
+        (!is_over).then(|| self.shared.keeper.stop(self.id, &self.kept))
+    }
+
+    /// Once. Afterwards there is nothing to release.
+    fn let_go(&mut self, patience: Duration) -> Result<()> {
+        let end = self.kept.end();
+        let Some(state) = self.end() else {
+            return Ok(());
+        };
+        let operation = Operation::new("Lease::release", self.hold.lock_name().text());
+        let given_back = self.give_back(operation, patience);
+        if let (Err(error), Some(end)) = (&given_back, end)
+            && !matches!(error, Error::WrongKind { .. })
+        {
+            abandon(&self.shared, &self.hold, end);
+        }
+        self.shared.released(self.hold.lock_name().key());
+        let released = Released::new(operation.lock, self.since.elapsed());
+        tell(self.events.as_ref(), |events| events.released(&released));
+        match (given_back?, state) {
+            (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
+            _ => Err(operation.lost()),
+        }
+    }
+
+    fn give_back(&self, operation: Operation<'_>, patience: Duration) -> Result<bool> {
+        let deadline = Deadline::after(patience);
+        let mut conn = self.shared.pool.get_within(patience, patience)?;
+        let limit = deadline.remaining();
+        let held = if limit < self.shared.io_timeout {
+            let limit = limit.max(Duration::from_millis(1));
+            conn.set_read_timeout(Some(limit))
+                .and_then(|()| conn.set_write_timeout(Some(limit)))
+                .and_then(|()| self.hold.giving_back().counts(&mut *conn))
+        } else {
+            self.hold.giving_back().counts(conn.connection())
+        };
+        if held.as_ref().is_err_and(redis::RedisError::is_io_error) {
+            conn.close();
+        }
+        held.map(|held| held > 0)
+            .map_err(|error| operation.unanswered(None, error))
+    }
+
+    /// Renews by a connection of the pool. Returns a moment before it was sent.
+    fn ask(&self, name: &'static str, lease: Duration) -> Result<Instant> {
+        let operation = self.operation(name);
+        let millis = lease_millis("lease", lease)?;
+        let mut conn = self.shared.pool.get()?;
+        let sent = time::now();
+        let is_ours = self
+            .hold
+            .renewal(millis)
+            .asks(conn.connection())
+            .map_err(|error| operation.unanswered(None, error))?;
+        if is_ours {
+            return Ok(sent);
+        }
+        self.shared
+            .keeper
+            .lose(self.id, &self.kept, LostReason::TakenAway);
+        Err(operation.lost())
+    }
+
+    fn operation(&self, name: &'static str) -> Operation<'_> {
+        Operation::new(name, self.name())
+    }
+}
+
+/// Has the watchdog's thread give back what may be ours, until then.
+pub(super) fn abandon(shared: &Shared, hold: &Arc<Holding>, until: Instant) {
+    let kept = Kept::new(SharedHold(Arc::clone(hold)), Some(until), None);
+    shared.keeper.abandon(Arc::new(kept), until);
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ = self.let_go(self.drop_timeout);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("hold", &self.hold)
+            .field("state", &self.state())
+            .field("remaining", &self.remaining())
+            .field("fencing_token", &self.fence)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A hold that the guard and the watchdog share.
+#[derive(Clone, Debug)]
+struct SharedHold(Arc<Holding>);
+
+impl Recipe for SharedHold {}
+
+impl sealed::Hold for SharedHold {
+    fn lock(&self) -> &LockName {
+        self.0.lock_name()
+    }
+
+    fn renewal(&self, lease_millis: u64) -> Call {
+        self.0.renewal(lease_millis)
+    }
+
+    fn giving_back(&self) -> Call {
+        self.0.giving_back()
+    }
+}

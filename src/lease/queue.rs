@@ -1,0 +1,117 @@
+//! The threads of this process that wait for one lock, first in first out, as a plain value: no lock, no clock, no I/O.
+//!
+//! Only the first of them, the head, asks the server. Events in; out comes who is to ask next, and when.
+
+use std::collections::VecDeque;
+
+/// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
+/// threads know of a release before anybody else, and would have every turn.
+const IN_A_ROW: u32 = 8;
+
+/// Names one waiter; never used twice in a queue.
+pub(super) type Ticket = u64;
+
+/// Waiters and who of them is the head. `W` is whatever the caller rings one with.
+#[derive(Debug)]
+pub(super) struct Queue<W> {
+    waiting: VecDeque<(Ticket, W)>,
+    next: Ticket,
+    turns_in_a_row: u32,
+    /// One that stood here has the lock.
+    held_here: bool,
+}
+
+/// Why a waiter leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// It has the lock, and nobody else can have it beside.
+    Alone,
+    /// It has the lock, and others may join.
+    Among,
+    /// It has waited for too long, or met an error.
+    InVain,
+}
+
+/// What the head does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Asks the server now.
+    Now,
+    /// Asks when the server tells of a release, or soon in case it does not.
+    Soon,
+    /// Asks when there is a release.
+    AtRelease,
+}
+
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            next: 0,
+            turns_in_a_row: 0,
+            held_here: false,
+        }
+    }
+}
+
+impl<W> Queue<W> {
+    /// One more, at the end. The first asks at once.
+    pub(super) fn join(&mut self, who: W) -> (Ticket, bool) {
+        let ticket = self.next;
+        self.next += 1;
+        self.waiting.push_back((ticket, who));
+        (ticket, self.waiting.len() == 1)
+    }
+
+    /// One fewer. Says who is the head now, if that has changed, and what it does.
+    pub(super) fn leave(&mut self, ticket: Ticket, why: Leaving) -> Option<(&W, Next)> {
+        let place = self
+            .waiting
+            .iter()
+            .position(|(other, _)| *other == ticket)?;
+        self.waiting.remove(place);
+        if why != Leaving::InVain {
+            self.turns_in_a_row += 1;
+            self.held_here = true;
+        }
+        if place > 0 {
+            return None;
+        }
+        let next = match why {
+            Leaving::Alone => Next::AtRelease,
+            Leaving::Among | Leaving::InVain => Next::Now,
+        };
+        Some((self.head()?, next))
+    }
+
+    /// The head was refused: if it is not one of us who has the lock, others have their turns.
+    pub(super) fn refused(&mut self) {
+        if !self.held_here {
+            self.turns_in_a_row = 0;
+        }
+    }
+
+    /// A thread of this process has released the lock.
+    pub(super) fn released(&mut self) -> Option<(&W, Next)> {
+        self.held_here = false;
+        let next = if self.turns_in_a_row < IN_A_ROW {
+            Next::Now
+        } else {
+            self.turns_in_a_row = 0;
+            Next::Soon
+        };
+        Some((self.head()?, next))
+    }
+
+    pub(super) fn head(&self) -> Option<&W> {
+        self.waiting.front().map(|(_, who)| who)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}

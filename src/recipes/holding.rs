@@ -1,0 +1,200 @@
+//! One hold of whatever kind, as one type: what `lease` hands round.
+
+use std::{fmt, time::Duration};
+
+use redis::{Connection, ConnectionLike, FromRedisValue, Pipeline, RedisResult, Value};
+
+use super::{Recipe, commit::commit, sealed};
+use crate::{
+    FencingToken, Owner, Result, Token,
+    error::{Operation, makes_no_sense},
+    name::LockName,
+    script::{self, Call, Refusal, Side, fencing_token},
+};
+
+/// Which kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Mutex,
+    Reentrant,
+    Read,
+    Write,
+}
+
+/// One hold, wanted or had. The owner is who may enter a reentrant lock again, otherwise a text for people.
+#[derive(Clone)]
+pub(crate) struct Holding {
+    kind: Kind,
+    lock: LockName,
+    token: Token,
+    owner: Owner,
+}
+
+/// What an attempt has come to.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// Ours, with a fencing token unless we are a reader.
+    Granted(Option<FencingToken>),
+    /// For how long those in our way may stay, if they have an end.
+    Busy(Option<Duration>),
+}
+
+impl Holding {
+    pub(crate) fn new(kind: Kind, lock: LockName, token: Token, owner: Owner) -> Self {
+        Self {
+            kind,
+            lock,
+            token,
+            owner,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn lock_name(&self) -> &LockName {
+        &self.lock
+    }
+
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// One attempt, one round trip. Safe to send twice. A writer that waits keeps new readers out.
+    pub(crate) fn attempt(
+        &self,
+        conn: &mut dyn ConnectionLike,
+        lease_millis: u64,
+        waits: bool,
+        refusal: Refusal,
+    ) -> RedisResult<Attempt> {
+        self.understood(self.acquiring(lease_millis, waits, refusal).send(conn)?)
+    }
+
+    fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
+        let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
+        match self.kind {
+            Kind::Mutex => script::acquire_mutex(lock, token, (lease_millis, 0), owner, refusal),
+            Kind::Reentrant => script::acquire_reentrant(lock, owner, token, lease_millis, refusal),
+            Kind::Read => script::acquire_read(lock, token, lease_millis, refusal),
+            Kind::Write => script::acquire_write(lock, token, lease_millis, waits, owner, refusal),
+        }
+    }
+
+    fn understood(&self, answer: Value) -> RedisResult<Attempt> {
+        match (self.kind, answer) {
+            (Kind::Read, Value::Int(0))
+            | (Kind::Mutex | Kind::Reentrant | Kind::Write, Value::Nil) => Ok(Attempt::Busy(None)),
+            (_, Value::Array(list)) if list.len() == 1 => match list.first() {
+                Some(Value::Int(millis)) => {
+                    let millis = u64::try_from(*millis).ok();
+                    Ok(Attempt::Busy(millis.map(Duration::from_millis)))
+                }
+                _ => Err(makes_no_sense()),
+            },
+            (Kind::Mutex | Kind::Write, fence) => {
+                Ok(Attempt::Granted(Some(fencing_token(&fence)?)))
+            }
+            (Kind::Reentrant, Value::Array(list)) => match &list[..] {
+                [fence, Value::Int(1..)] => Ok(Attempt::Granted(Some(fencing_token(fence)?))),
+                _ => Err(makes_no_sense()),
+            },
+            (Kind::Read, Value::Int(1)) => Ok(Attempt::Granted(None)),
+            _ => Err(makes_no_sense()),
+        }
+    }
+
+    /// Takes back a writer's intent, when it stops waiting.
+    pub(crate) fn quitting(&self) -> Option<Call> {
+        let is_writer = self.kind == Kind::Write;
+        is_writer.then(|| script::release_read_write(&self.lock, Side::Intent, &self.token))
+    }
+
+    /// Writes only while this hold stands, as [`commit_while_held`](crate::commit_while_held) does for a book lock.
+    pub(crate) fn commit<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        conn: &mut Connection,
+        build: impl FnMut(&mut Pipeline),
+    ) -> Result<T> {
+        let operation = Operation::new(operation, self.lock.text());
+        let mut read = Pipeline::new();
+        match self.kind {
+            Kind::Mutex => read.cmd("GET").arg(self.lock.key()),
+            Kind::Reentrant => {
+                let owner = self.owner.as_str();
+                read.cmd("HGET").arg(self.lock.key()).arg(owner)
+            }
+            Kind::Read => self.read_end(&mut read, Side::Reader),
+            Kind::Write => self.read_end(&mut read, Side::Writer),
+        };
+        let is_ours = |values: &[Value]| self.is_proven_by(values);
+        commit(conn, operation, &self.lock, &read, &is_ours, build)
+    }
+
+    fn read_end<'p>(&self, read: &'p mut Pipeline, side: Side) -> &'p mut Pipeline {
+        let field = side.field(&self.token);
+        read.cmd("HGET").arg(self.lock.key()).arg(field).cmd("TIME")
+    }
+
+    fn is_proven_by(&self, values: &[Value]) -> bool {
+        match (self.kind, values) {
+            (Kind::Mutex, [holder]) => self.token.is_value(Some(holder)),
+            (Kind::Reentrant, [count]) => whole_number(count).is_some_and(|count| count > 0),
+            (Kind::Read | Kind::Write, [end, Value::Array(time)]) => match &time[..] {
+                [seconds, micros] => whole_number(end)
+                    .zip(whole_number(seconds).zip(whole_number(micros)))
+                    .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+fn whole_number(value: &Value) -> Option<u64> {
+    match value {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+impl Recipe for Holding {}
+
+impl sealed::Hold for Holding {
+    fn lock(&self) -> &LockName {
+        &self.lock
+    }
+
+    fn renewal(&self, lease_millis: u64) -> Call {
+        let (lock, token) = (&self.lock, &self.token);
+        match self.kind {
+            Kind::Mutex => script::renew_mutex(lock, token, lease_millis),
+            Kind::Reentrant => script::renew_reentrant(lock, &self.owner, lease_millis),
+            Kind::Read => script::renew_read_write(lock, Side::Reader, token, lease_millis),
+            Kind::Write => script::renew_read_write(lock, Side::Writer, token, lease_millis),
+        }
+    }
+
+    fn giving_back(&self) -> Call {
+        let (lock, token) = (&self.lock, &self.token);
+        match self.kind {
+            Kind::Mutex => script::release_mutex(lock, token),
+            Kind::Reentrant => script::release_reentrant(lock, &self.owner, token),
+            Kind::Read => script::release_read_write(lock, Side::Reader, token),
+            Kind::Write => script::release_read_write(lock, Side::Writer, token),
+        }
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holding")
+            .field("kind", &self.kind)
+            .field("lock", &self.lock)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,216 @@
+//! Who has a lock, as far as the server knows.
+
+use std::time::{Duration, SystemTime};
+
+use redis::{ConnectionLike, RedisResult, Value};
+
+use crate::{
+    FencingToken, Owner, Result, Token,
+    error::{Operation, makes_no_sense},
+    name::LockName,
+    script::{self, fencing_token},
+};
+
+/// What stands at a lock's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    /// A string: of a mutex, the book, or any client that locks by `SET NX`.
+    Token,
+    /// A hash of one owner and a count.
+    Owner,
+    /// A hash of readers and writers.
+    ReadersOrWriter,
+    /// No lock of ours.
+    Foreign,
+}
+
+/// What is known of one holder.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) side: Part,
+    pub(crate) token: Option<Token>,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) count: Option<u64>,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) since: Option<SystemTime>,
+    pub(crate) fence: Option<FencingToken>,
+}
+
+/// What a holder is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Alone,
+    Reader,
+    Writer,
+    Waiting,
+}
+
+/// Looks at a lock and its companion in one step.
+pub(crate) fn inspect(
+    conn: &mut dyn ConnectionLike,
+    lock: &LockName,
+) -> Result<(Found, Vec<Known>)> {
+    let operation = Operation::new("Lock::inspect", lock.text());
+    let answer: RedisResult<Value> = script::inspect(lock).send(conn);
+    answer
+        .and_then(|answer| understood(&answer))
+        .map_err(|error| operation.failed(error))
+}
+
+/// Deletes a lock, whoever has it. The companion stays: the next fencing token has to be greater than the last.
+pub(crate) fn force_release(conn: &mut dyn ConnectionLike, lock: &LockName) -> Result<bool> {
+    let operation = Operation::new("Lock::force_release", lock.text());
+    redis::cmd("DEL")
+        .arg(lock.key())
+        .query(conn)
+        .map_err(|error| operation.unanswered(None, error))
+}
+
+/// What the companion says of the hold that it tells of.
+struct Companion<'a> {
+    fence: Option<FencingToken>,
+    token: Option<&'a str>,
+    owner: Option<&'a str>,
+    since: Option<SystemTime>,
+}
+
+fn understood(answer: &Value) -> RedisResult<(Found, Vec<Known>)> {
+    let Value::Array(parts) = answer else {
+        return Err(makes_no_sense());
+    };
+    let [
+        kind,
+        Value::Int(left),
+        Value::Array(stored),
+        Value::Array(companion),
+        now,
+    ] = &parts[..]
+    else {
+        return Err(makes_no_sense());
+    };
+    let left = u64::try_from(*left).ok().map(Duration::from_millis);
+    let now = number(now).ok_or_else(makes_no_sense)?;
+    let companion = Companion {
+        fence: companion
+            .first()
+            .and_then(|fence| fencing_token(fence).ok()),
+        token: companion.get(1).and_then(text),
+        owner: companion.get(2).and_then(text),
+        since: companion.get(3).and_then(number).and_then(moment),
+    };
+    let fields: Vec<_> = stored
+        .chunks_exact(2)
+        .map(|pair| (text(&pair[0]), &pair[1]))
+        .collect();
+    Ok(match (kind_of(kind), &stored[..], &fields[..]) {
+        ("none", ..) => (Found::Nothing, Vec::new()),
+        ("string", [value], _) => (Found::Token, vec![companion.of_a_token(text(value), left)]),
+        ("hash", _, fields)
+            if fields.contains(&(Some("kind"), &Value::BulkString(b"rw".into()))) =>
+        {
+            let holders = fields
+                .iter()
+                .filter_map(|(field, end)| companion.of_a_field((*field)?, end, now));
+            (Found::ReadersOrWriter, holders.collect())
+        }
+        ("hash", _, [(Some(owner), count)]) if number(count).is_some_and(|count| count > 0) => (
+            Found::Owner,
+            vec![companion.of_an_owner(owner, number(count), left)],
+        ),
+        _ => (
+            Found::Foreign,
+            vec![Known {
+                remaining: left,
+                ..Known::nobody(Part::Alone)
+            }],
+        ),
+    })
+}
+
+impl Known {
+    fn nobody(side: Part) -> Self {
+        Self {
+            side,
+            token: None,
+            owner: None,
+            count: None,
+            remaining: None,
+            since: None,
+            fence: None,
+        }
+    }
+}
+
+impl Companion<'_> {
+    /// With what the companion says, if it speaks of this holder.
+    fn known(&self, is_its: bool, known: Known) -> Known {
+        if !is_its {
+            return known;
+        }
+        Known {
+            owner: self.owner.and_then(|owner| Owner::new(owner).ok()),
+            since: self.since,
+            fence: self.fence,
+            ..known
+        }
+    }
+
+    fn of_a_token(&self, token: Option<&str>, left: Option<Duration>) -> Known {
+        let known = Known {
+            token: token.and_then(|token| token.parse().ok()),
+            remaining: left,
+            ..Known::nobody(Part::Alone)
+        };
+        self.known(token.is_some() && self.token == token, known)
+    }
+
+    fn of_an_owner(&self, owner: &str, count: Option<u64>, left: Option<Duration>) -> Known {
+        let known = Known {
+            owner: Owner::new(owner).ok(),
+            count,
+            remaining: left,
+            ..Known::nobody(Part::Alone)
+        };
+        self.known(self.owner == Some(owner), known)
+    }
+
+    /// Nobody, where the end has passed.
+    fn of_a_field(&self, field: &str, end: &Value, now: u64) -> Option<Known> {
+        let (side, token) = match field.split_once(':')? {
+            ("r", token) => (Part::Reader, token),
+            ("w", token) => (Part::Writer, token),
+            ("i", token) => (Part::Waiting, token),
+            _ => return None,
+        };
+        let left = number(end)?.checked_sub(now)?;
+        let known = Known {
+            token: token.parse().ok(),
+            remaining: Some(Duration::from_millis(left)),
+            ..Known::nobody(side)
+        };
+        Some(self.known(side == Part::Writer && self.token == Some(token), known))
+    }
+}
+
+fn kind_of(value: &Value) -> &str {
+    match value {
+        Value::SimpleString(kind) => kind,
+        value => text(value).unwrap_or_default(),
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}
+
+fn moment(millis: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+}

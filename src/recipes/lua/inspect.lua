@@ -1,0 +1,19 @@
+-- KEYS[1]  a lock, of whatever kind
+-- KEYS[2]  its companion
+-- returns  the type of the lock's key, milliseconds until its end (-1: none), its value or its fields and values, the
+--          companion's fence, token, owner and since, and the server's clock in milliseconds since 1970
+--
+-- Reads only, and fails on nothing: what is no lock is told by its type.
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local kind, value = redis.call('TYPE', KEYS[1]).ok, {}
+if kind == 'string' then
+  value = { redis.call('GET', KEYS[1]) }
+elseif kind == 'hash' then
+  value = redis.call('HGETALL', KEYS[1])
+end
+local companion = {}
+if redis.call('TYPE', KEYS[2]).ok == 'hash' then
+  companion = redis.call('HMGET', KEYS[2], 'fence', 'token', 'owner', 'since')
+end
+return { kind, redis.call('PTTL', KEYS[1]), value, companion, now }

@@ -1,0 +1,151 @@
+//! A lease of every kind, undisturbed.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lock, Locks, LostReason, Options};
+use redis::Commands;
+
+use crate::common::Server;
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+fn kinds(locks: &Locks) -> [Lock; 4] {
+    [
+        locks.lock("mutex"),
+        locks.reentrant("reentrant"),
+        locks.read("read"),
+        locks.write("write"),
+    ]
+}
+
+#[test]
+fn every_kind_is_acquired_held_and_released() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    for lock in kinds(&locks) {
+        let lease = lock.acquire(Duration::ZERO).unwrap();
+        assert!(lease.is_held(), "{lock:?}");
+        lease.check().unwrap();
+        lease.verify().unwrap();
+        assert_eq!(lease.fencing_token().is_none(), lock.name() == "read");
+        assert!(lease.remaining() > Duration::from_secs(9));
+        lease.release().unwrap();
+        let mut conn = server.connection().unwrap();
+        assert!(
+            !conn
+                .exists::<_, bool>(format!("lock:{}", lock.name()))
+                .unwrap()
+        );
+    }
+}
+
+#[test]
+fn a_dropped_lease_frees_the_lock_at_once() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    for lock in kinds(&locks) {
+        drop(lock.acquire(Duration::ZERO).unwrap());
+        let mut conn = server.connection().unwrap();
+        assert!(
+            !conn
+                .exists::<_, bool>(format!("lock:{}", lock.name()))
+                .unwrap()
+        );
+    }
+}
+
+#[test]
+fn who_comes_second_waits_and_is_woken_by_the_release() {
+    let server = Server::start().unwrap();
+    let (one, other) = (
+        Locks::connect(&server.url()).unwrap(),
+        Locks::connect(&server.url()).unwrap(),
+    );
+    for waiting in [&one, &other] {
+        let lease = one.lock("a").acquire(LONG).unwrap();
+        assert!(waiting.lock("a").try_acquire().unwrap().is_none());
+        let asked = Instant::now();
+        assert!(matches!(
+            waiting.lock("a").acquire(50 * MS),
+            Err(Error::Contended { .. })
+        ));
+        assert!(asked.elapsed() >= 50 * MS && asked.elapsed() < 300 * MS);
+        thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let lease = waiting.lock("a").acquire(LONG).unwrap();
+                let got = Instant::now();
+                lease.release().unwrap();
+                got
+            });
+            thread::sleep(100 * MS);
+            let released = Instant::now();
+            lease.release().unwrap();
+            let got = second.join().unwrap();
+            assert!(got > released && got - released < 250 * MS);
+        });
+    }
+}
+
+#[test]
+fn a_lease_outlives_its_length() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    for lock in kinds(&locks) {
+        let lease = lock
+            .with(Options::new().lease(300 * MS))
+            .acquire(LONG)
+            .unwrap();
+        let until = Instant::now() + 700 * MS;
+        while Instant::now() < until {
+            assert!(lease.is_held());
+            thread::sleep(5 * MS);
+        }
+        lease.release().unwrap();
+    }
+}
+
+#[test]
+fn without_renewal_it_ends_with_its_lease() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url())
+        .unwrap()
+        .with(Options::new().lease(200 * MS).renewal(false));
+    for lock in kinds(&locks) {
+        let started = Instant::now();
+        let lease = lock.acquire(LONG).unwrap();
+        assert!(lease.lost().wait_for(LONG));
+        assert!(started.elapsed() >= 200 * MS && started.elapsed() < 450 * MS);
+        assert_eq!(lease.lost().reason(), Some(LostReason::Ended));
+        assert!(matches!(lease.check(), Err(Error::Lost { .. })));
+        assert!(matches!(lease.release(), Err(Error::Lost { .. })));
+    }
+}
+
+#[test]
+fn a_deletion_is_told_at_once() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let mut conn = server.connection().unwrap();
+    for lock in kinds(&locks) {
+        for armed in [false, true] {
+            let lease = lock.acquire(LONG).unwrap();
+            if armed {
+                thread::sleep(100 * MS);
+            }
+            let () = conn.del(format!("lock:{}", lock.name())).unwrap();
+            let deleted = Instant::now();
+            assert!(lease.lost().wait_for(LONG));
+            assert!(
+                deleted.elapsed() < 300 * MS,
+                "{lock:?} {armed} {:?}",
+                deleted.elapsed()
+            );
+            assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway));
+            assert!(!lease.is_held());
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! `Locks`, `Lock` and `Lease` on real servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod holding;
+mod inspecting;
