@@ -141,19 +141,16 @@ impl Wait<'_> {
     /// By a connection of the pool, which is given back at once.
     fn first_attempt(&mut self, waits: bool) -> Result<Outcome> {
         let wait = self.deadline.remaining().max(FIRST);
-        let mut conn = self.shared.pool.get_within(wait, Duration::MAX)?;
-        let sent = time::now();
         self.attempts += 1;
         // The intent of a writer that waits is written by the head of the queue alone.
         let waits = waits && self.shared.queues.waiting(self.key()) == 0;
-        match (self.hold).attempt(conn.connection(), self.lease_millis, waits, Refusal::Bare) {
-            Ok(attempt) => Ok(self.answered(&attempt, sent, false)),
-            Err(error) => {
-                if error.is_io_error() {
-                    conn.close();
-                }
-                self.failed(sent, error)
-            }
+        let (hold, millis) = (&self.hold, self.lease_millis);
+        let asked = self.shared.ask(wait, Duration::MAX, |conn| {
+            hold.attempt(conn.connection(), millis, waits, Refusal::Bare)
+        })?;
+        match asked.answer {
+            Ok(attempt) => Ok(self.answered(&attempt, asked.sent, false)),
+            Err(error) => self.failed(asked.sent, error),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::{
         sealed::{self, Hold as _},
     },
     script::Call,
-    time::{self, Deadline, lease_millis},
+    time::{Deadline, lease_millis},
 };
 
 /// A lock that is held, until it is released or dropped. It may move to another thread.
@@ -252,36 +252,39 @@ impl Lease {
 
     fn give_back(&self, operation: Operation<'_>, patience: Duration) -> Result<bool> {
         let deadline = Deadline::after(patience);
-        let mut conn = self.shared.pool.get_within(patience, patience)?;
-        let limit = deadline.remaining();
-        let held = if limit < self.shared.io_timeout {
-            let limit = limit.max(Duration::from_millis(1));
-            conn.set_read_timeout(Some(limit))
-                .and_then(|()| conn.set_write_timeout(Some(limit)))
-                .and_then(|()| self.hold.giving_back().counts(&mut *conn))
-        } else {
+        let asked = self.shared.ask(patience, patience, |conn| {
+            let limit = deadline.remaining();
+            if limit < self.shared.io_timeout {
+                let limit = limit.max(Duration::from_millis(1));
+                conn.set_read_timeout(Some(limit))?;
+                conn.set_write_timeout(Some(limit))?;
+            }
             self.hold.giving_back().counts(conn.connection())
-        };
-        if held.as_ref().is_err_and(redis::RedisError::is_io_error) {
-            conn.close();
+        })?;
+        match asked.answer {
+            // The first may have done it, so that a no says nothing.
+            Ok(0) if asked.again => {
+                let silence = std::io::Error::from(std::io::ErrorKind::BrokenPipe).into();
+                Err(operation.unknown(None, silence))
+            }
+            Ok(held) => Ok(held > 0),
+            Err(error) => Err(operation.unanswered(None, error)),
         }
-        held.map(|held| held > 0)
-            .map_err(|error| operation.unanswered(None, error))
     }
 
     /// Renews by a connection of the pool. Returns a moment before it was sent.
     fn ask(&self, name: &'static str, lease: Duration) -> Result<Instant> {
         let operation = self.operation(name);
         let millis = lease_millis("lease", lease)?;
-        let mut conn = self.shared.pool.get()?;
-        let sent = time::now();
-        let is_ours = self
-            .hold
-            .renewal(millis)
-            .asks(conn.connection())
-            .map_err(|error| operation.unanswered(None, error))?;
-        if is_ours {
-            return Ok(sent);
+        let renewal = self.hold.renewal(millis);
+        let asked = self.shared.ask(Duration::MAX, Duration::MAX, |conn| {
+            renewal.asks(conn.connection())
+        })?;
+        if asked
+            .answer
+            .map_err(|error| operation.unanswered(None, error))?
+        {
+            return Ok(asked.sent);
         }
         self.shared
             .keeper

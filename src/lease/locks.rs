@@ -4,10 +4,11 @@ use std::{
     fmt, process,
     sync::{Arc, Weak},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+use redis::{RedisError, RedisResult};
 
 use super::{
     acquire,
@@ -20,13 +21,14 @@ use super::{
     wake::{Heard, Listener},
 };
 use crate::{
-    Owner, Pool, Result,
+    Owner, Pool, PooledConnection, Result,
     error::Operation,
     name::LockName,
     recipes::{
         holding::Kind,
         inspect::{force_release, inspect},
     },
+    time::{self, Deadline},
 };
 
 /// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
@@ -157,7 +159,51 @@ impl fmt::Debug for Locks {
     }
 }
 
+/// What came of asking by a connection of the pool.
+pub(super) struct Asked<T> {
+    pub(super) answer: RedisResult<T>,
+    /// A moment before it was sent.
+    pub(super) sent: Instant,
+    /// It was sent before, and nobody knows what came of that.
+    pub(super) again: bool,
+}
+
 impl Shared {
+    /// Asks by a connection of the pool, waiting for one so long while all are lent. Where it turns out to have been closed, as
+    /// all are after a restart of the server, it is asked once more by another: only for what may be sent twice.
+    pub(super) fn ask<T>(
+        &self,
+        lent: Duration,
+        whole: Duration,
+        mut ask: impl FnMut(&mut PooledConnection) -> RedisResult<T>,
+    ) -> Result<Asked<T>> {
+        let deadline = Deadline::after(whole);
+        let mut conn = self.pool.get_within(lent, whole)?;
+        let mut again = false;
+        loop {
+            let sent = time::now();
+            let answer = ask(&mut conn);
+            if answer.as_ref().is_err_and(RedisError::is_io_error) {
+                conn.close();
+            }
+            let was_closed = answer
+                .as_ref()
+                .is_err_and(RedisError::is_connection_dropped);
+            if was_closed && !again {
+                drop(conn);
+                if let Ok(another) = self.pool.get_within(lent, deadline.remaining()) {
+                    (conn, again) = (another, true);
+                    continue;
+                }
+            }
+            return Ok(Asked {
+                answer,
+                sent,
+                again,
+            });
+        }
+    }
+
     /// A thread of ours has let a lock go.
     pub(super) fn released(&self, key: &str) {
         self.queues.released(key);

@@ -8,5 +8,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod faults;
 mod holding;
 mod inspecting;
+mod loss;
+mod waiting;

@@ -1,0 +1,317 @@
+//! Connections that break, servers that stop, answers that get lost.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lease, Lock, Locks, Options, Pool};
+use redis::{Client, Commands};
+
+use crate::common::{Proxy, Server, hold::comes_true};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+fn waiting(lock: &Lock) -> usize {
+    lock.inspect().unwrap().waiting_here()
+}
+
+/// Somebody waits while something happens, and gets the lock when it is released.
+fn wait_through(locks: &Locks, lease: Lease, happens: impl FnOnce()) -> Duration {
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            (Instant::now(), lease)
+        });
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+        thread::sleep(50 * MS);
+        happens();
+        let released = Instant::now();
+        lease.release().unwrap();
+        let (got, _lease) = waiter.join().unwrap();
+        got - released
+    })
+}
+
+/// Closes the connections of which the server's list says this.
+fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
+    let mut conn = server.connection().unwrap();
+    let mut list = redis::cmd("CLIENT");
+    let list: String = list.arg("LIST").query(&mut conn).unwrap();
+    let own: i64 = redis::cmd("CLIENT").arg("ID").query(&mut conn).unwrap();
+    let ids = list.lines().filter(|line| is_one(line)).filter_map(|line| {
+        let id = line.split_whitespace().next()?.strip_prefix("id=")?;
+        (id != own.to_string()).then(|| id.to_owned())
+    });
+    let mut killed = 0;
+    for id in ids.collect::<Vec<_>>() {
+        let () = redis::cmd("CLIENT")
+            .arg(&["KILL", "ID", &id])
+            .query::<i64>(&mut conn)
+            .map(|_| ())
+            .unwrap();
+        killed += 1;
+    }
+    killed
+}
+
+#[test]
+fn who_waits_survives_the_loss_of_each_connection() {
+    let server = Server::start().unwrap();
+    let holding = Locks::connect(&server.url()).unwrap();
+    for (connection, is_one) in [
+        (
+            "the listener's",
+            (|line| line.contains("cmd=subscribe") || line.contains("cmd=ping sub"))
+                as fn(&str) -> bool,
+        ),
+        ("tracked ones", |line| {
+            line.contains("redir=") && !line.contains("redir=-1")
+        }),
+        ("all", |_| true),
+    ] {
+        let locks = Locks::connect(&server.url()).unwrap();
+        let lease = holding.lock("a").acquire(LONG).unwrap();
+        let took = wait_through(&locks, lease, || {
+            assert!(kill(&server, is_one) > 0, "{connection}");
+            // The holder's own may be among them: its next use finds out.
+            thread::sleep(20 * MS);
+            let _ = holding.lock("b").try_acquire();
+        });
+        assert!(took < 2_500 * MS, "{connection}: {took:?}");
+    }
+}
+
+#[test]
+fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url())
+        .unwrap()
+        .with(Options::new().lease(600 * MS));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    thread::sleep(50 * MS);
+    assert!(
+        kill(&server, |line| line.contains("redir=")
+            && !line.contains("redir=-1"))
+            > 0
+    );
+    thread::sleep(300 * MS);
+    assert!(lease.is_held());
+    let () = server.connection().unwrap().del("lock:a").unwrap();
+    let deleted = Instant::now();
+    assert!(lease.lost().wait_for(LONG));
+    assert!(deleted.elapsed() < 400 * MS);
+}
+
+#[test]
+fn who_waits_survives_a_server_that_is_silent_for_a_while() {
+    let server = Server::start().unwrap();
+    let locks = quick(&server.url());
+    let holding = Locks::connect(&server.url()).unwrap();
+    let lease = holding.lock("a").acquire(LONG).unwrap();
+    let took = wait_through(&locks, lease, || {
+        server.freeze().unwrap();
+        thread::sleep(700 * MS);
+        server.thaw().unwrap();
+    });
+    assert!(took < 2_500 * MS, "{took:?}");
+}
+
+/// With an I/O time-out that a test can wait for.
+fn quick(url: &str) -> Locks {
+    let pool = Pool::builder()
+        .io_timeout(300 * MS)
+        .connect_timeout(300 * MS)
+        .get_timeout(300 * MS)
+        .build(&Client::open(url).unwrap())
+        .unwrap();
+    Locks::new(&pool).unwrap()
+}
+
+#[test]
+fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
+    let server = Server::start().unwrap();
+    let locks = quick(&server.url());
+    let held = Locks::connect(&server.url()).unwrap();
+    let lease = held.lock("a").acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiters: Vec<_> = (0..5)
+            .map(|_| {
+                scope.spawn(|| {
+                    let asked = Instant::now();
+                    let failed = locks.lock("a").acquire(600 * MS);
+                    (failed.map(|_| ()), asked.elapsed())
+                })
+            })
+            .collect();
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 5));
+        server.freeze().unwrap();
+        for waiter in waiters {
+            let (failed, took) = waiter.join().unwrap();
+            assert!(failed.is_err());
+            assert!(
+                took >= 600 * MS && took < 600 * MS + 600 * MS + 250 * MS,
+                "{took:?}"
+            );
+        }
+        server.thaw().unwrap();
+    });
+    drop(lease);
+}
+
+#[test]
+fn who_waits_survives_a_restart() {
+    let mut server = Server::start().unwrap();
+    let locks = quick(&server.url());
+    let mut conn = server.connection().unwrap();
+    let () = conn.set("lock:a", "somebody").unwrap();
+    drop(conn);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+        server.kill().unwrap();
+        thread::sleep(300 * MS);
+        server.restart().unwrap(); // it has lost the lock
+        let back = Instant::now();
+        let lease = waiter.join().unwrap();
+        assert!(back.elapsed() < 2_500 * MS, "{:?}", back.elapsed());
+        lease.verify().unwrap();
+    });
+}
+
+#[test]
+fn forgotten_scripts_and_a_flush_in_the_middle() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    let took = wait_through(&locks, lease, || {
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .exec(&mut server.connection().unwrap())
+            .unwrap();
+    });
+    assert!(took < 500 * MS, "{took:?}");
+}
+
+#[test]
+fn an_acquire_whose_answer_is_lost_is_ours_or_given_back() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    for kind in [Locks::lock, Locks::reentrant, Locks::read, Locks::write] {
+        for fault in ["cut before", "cut after", "swallow"] {
+            for wait in [Duration::ZERO, LONG] {
+                let locks = quick(&proxy.url());
+                drop(kind(&locks, "warm").acquire(LONG).unwrap());
+                let point = proxy.at("EVALSHA");
+                match fault {
+                    "cut before" => point.cut_before(),
+                    "cut after" => point.cut_after(),
+                    _ => point.swallow(),
+                }
+                let lock = kind(&locks, "a");
+                let case = format!("{lock:?} {fault} {wait:?}");
+                match lock.acquire(wait) {
+                    Ok(lease) => {
+                        assert!(!wait.is_zero() || fault != "swallow", "{case}");
+                        lease.verify().unwrap();
+                        lease.release().unwrap();
+                    }
+                    Err(Error::Unknown { token, .. }) => {
+                        assert!(wait.is_zero() && token.is_some(), "{case}");
+                    }
+                    Err(error) => panic!("{case}: {error}"),
+                }
+                assert!(proxy.happened(), "{case}");
+                let free = || !conn.exists::<_, bool>("lock:a").unwrap();
+                assert!(comes_true(free), "{case}: not given back");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_release_whose_answer_is_lost_is_done_in_the_end() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    for drops in [false, true] {
+        for fault in ["cut before", "cut after", "swallow"] {
+            let locks = quick(&proxy.url());
+            let options = Options::new().drop_timeout(200 * MS);
+            let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+            let point = proxy.at("EVALSHA");
+            match fault {
+                "cut before" => point.cut_before(),
+                "cut after" => point.cut_after(),
+                _ => point.swallow(),
+            }
+            let asked = Instant::now();
+            if drops {
+                drop(lease);
+            } else {
+                // One that was cut before it was executed is sent once more, by another connection.
+                let released = lease.release();
+                let is_done = released.is_ok() && fault == "cut before";
+                let is_unknown = matches!(released, Err(Error::Unknown { .. }));
+                assert!(is_done || is_unknown, "{fault} {released:?}");
+            }
+            assert!(asked.elapsed() < 800 * MS, "{fault}: {:?}", asked.elapsed());
+            let free = || !conn.exists::<_, bool>("lock:a").unwrap();
+            assert!(
+                comes_true(free),
+                "{fault} {drops}: not given back {:?}",
+                asked.elapsed()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_drop_takes_no_longer_than_it_may() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url())
+        .unwrap()
+        .with(Options::new().drop_timeout(200 * MS));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    server.freeze().unwrap();
+    let dropped = Instant::now();
+    drop(lease);
+    let took = dropped.elapsed();
+    server.thaw().unwrap();
+    assert!(took < 500 * MS, "{took:?}");
+    let mut conn = server.connection().unwrap();
+    assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+}
+
+#[test]
+fn nobody_there_is_told_at_once() {
+    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
+    let asked = Instant::now();
+    assert!(matches!(
+        locks.lock("a").acquire(LONG),
+        Err(Error::Pool { .. })
+    ));
+    assert!(asked.elapsed() < 500 * MS);
+}
+
+#[test]
+fn threads_and_connections_end_with_the_last_of_all() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let clients = |conn: &mut redis::Connection| {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
+        list.lines().count()
+    };
+    let locks = Locks::connect(&server.url()).unwrap();
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    assert!(locks.lock("a").acquire(50 * MS).is_err());
+    assert!(comes_true(|| clients(&mut conn) >= 4));
+    drop(locks);
+    assert!(lease.is_held());
+    let ended = Instant::now();
+    drop(lease);
+    assert!(ended.elapsed() < 500 * MS, "{:?}", ended.elapsed());
+    assert!(comes_true(|| clients(&mut conn) == 1));
+}

@@ -1,0 +1,303 @@
+//! A lease never says *held* too long, and never touches what is somebody else's.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Error, Lease, Lock, Locks, LostReason, Options, RenewalState, acquire_lock_with_timeout,
+    recipes::mutex::{self, End},
+    release_lock,
+};
+use redis::Commands;
+
+use crate::common::{Proxy, Server, hold::comes_true};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+type Harm = fn(&mut redis::Connection);
+
+struct Bench {
+    locks: Locks,
+    conn: redis::Connection,
+    server: Server,
+}
+
+fn bench() -> Bench {
+    let server = Server::start().unwrap();
+    Bench {
+        locks: Locks::connect(&server.url()).unwrap(),
+        conn: server.connection().unwrap(),
+        server,
+    }
+}
+
+fn kinds(locks: &Locks) -> [Lock; 4] {
+    [
+        locks.lock("mutex"),
+        locks.reentrant("reentrant"),
+        locks.read("read"),
+        locks.write("write"),
+    ]
+}
+
+fn is_lost<T>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Lost { .. }))
+}
+
+#[test]
+fn a_guard_ends_before_the_server_does() {
+    let mut bench = bench();
+    let options = Options::new().lease(200 * MS).renewal(false);
+    for lock in kinds(&bench.locks) {
+        let key = format!("lock:{}", lock.name());
+        let lease = lock.with(options.clone()).acquire(LONG).unwrap();
+        let mut looked = 0;
+        loop {
+            // Asked after the server: what is held here was there a moment ago.
+            let there: bool = bench.conn.exists(&key).unwrap();
+            let held = lease.is_held();
+            if !there {
+                assert!(!held, "{key} is gone and held");
+                break;
+            }
+            looked += 1;
+        }
+        assert!(looked > 3);
+        assert!(is_lost(&lease.verify()) && is_lost(&lease.check()));
+    }
+}
+
+#[test]
+fn whatever_happens_to_the_key_is_told() {
+    let mut bench = bench();
+    let harms: [(&str, Harm); 4] = [
+        ("overwritten", |conn| {
+            conn.set::<_, _, ()>("lock:a", "somebody").unwrap();
+        }),
+        ("renamed", |conn| conn.rename("lock:a", "b").unwrap()),
+        ("flushed", |conn| redis::cmd("FLUSHALL").exec(conn).unwrap()),
+        ("another kind", |conn| {
+            let () = conn.del("lock:a").unwrap();
+            conn.rpush::<_, _, ()>("lock:a", 1).unwrap();
+        }),
+    ];
+    for (name, harm) in harms {
+        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+        thread::sleep(50 * MS); // armed
+        harm(&mut bench.conn);
+        let harmed = Instant::now();
+        assert!(lease.lost().wait_for(LONG), "{name}");
+        assert!(
+            harmed.elapsed() < 300 * MS,
+            "{name}: {:?}",
+            harmed.elapsed()
+        );
+        assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway), "{name}");
+        drop(lease);
+        redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
+    }
+}
+
+#[test]
+fn a_late_holder_does_not_touch_the_next() {
+    let mut bench = bench();
+    for drops in [false, true] {
+        let late = bench.locks.lock("a").acquire(LONG).unwrap();
+        let () = bench.conn.del("lock:a").unwrap();
+        let next = acquire_lock_with_timeout(&mut bench.conn, "a", MS, LONG)
+            .unwrap()
+            .unwrap();
+        if drops {
+            drop(late);
+        } else {
+            assert!(is_lost(&late.renew(LONG * 2)));
+            assert!(is_lost(&late.release()));
+        }
+        let left: i64 = bench.conn.pttl("lock:a").unwrap();
+        assert!(left > 10_000 && left <= 20_000);
+        assert!(release_lock(&mut bench.conn, "a", &next).unwrap());
+    }
+}
+
+#[test]
+fn max_hold_ends_it_however_often_it_is_renewed() {
+    let bench = bench();
+    let options = Options::new().lease(200 * MS).max_hold(500 * MS);
+    let started = Instant::now();
+    let lease = bench.locks.lock("a").with(options).acquire(LONG).unwrap();
+    lease.renew(LONG).unwrap();
+    assert!(lease.remaining() <= 500 * MS);
+    assert!(lease.lost().wait_for(LONG));
+    assert!(started.elapsed() >= 500 * MS && started.elapsed() < 750 * MS);
+    assert_eq!(lease.lost().reason(), Some(LostReason::MaxHold));
+    assert_eq!(lease.state(), RenewalState::Lost(LostReason::MaxHold));
+}
+
+#[test]
+fn a_renewal_by_hand_lengthens_and_never_shortens() {
+    let mut bench = bench();
+    for lock in kinds(&bench.locks) {
+        let key = format!("lock:{}", lock.name());
+        let options = Options::new().lease(300 * MS).renewal(false);
+        let lease = lock.with(options).acquire(LONG).unwrap();
+        lease.renew(LONG).unwrap();
+        lease.renew(10 * MS).unwrap();
+        assert!(lease.remaining() + Duration::from_secs(2) > LONG);
+        let left: u64 = bench.conn.pttl(&key).unwrap();
+        assert!(left > 18_000);
+        thread::sleep(400 * MS);
+        assert!(lease.is_held(), "{key}");
+        assert!(matches!(
+            lease.renew(Duration::ZERO),
+            Err(Error::Invalid { .. })
+        ));
+        lease.release().unwrap();
+    }
+}
+
+#[test]
+fn a_commit_writes_only_while_the_lock_is_held() {
+    let mut bench = bench();
+    for lock in kinds(&bench.locks) {
+        let lease = lock.acquire(LONG).unwrap();
+        let written: (i64,) = lease
+            .commit(&mut bench.conn, |pipe| {
+                pipe.cmd("INCR").arg("written");
+            })
+            .unwrap();
+        assert!(written.0 > 0);
+        let other = bench.server.connection().unwrap();
+        take_away(other, lock.name());
+        let refused: Result<(i64,), _> = lease.commit(&mut bench.conn, |pipe| {
+            pipe.cmd("INCR").arg("written");
+        });
+        assert!(is_lost(&refused), "{lock:?}");
+    }
+    assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 4);
+}
+
+fn take_away(mut conn: redis::Connection, name: &str) {
+    let () = conn.del(format!("lock:{name}")).unwrap();
+}
+
+#[test]
+fn a_commit_outlives_a_renewal_that_comes_between() {
+    let mut bench = bench();
+    let lock = bench.locks.write("a");
+    let lease = lock.acquire(LONG).unwrap();
+    let proxy = Proxy::in_front_of(&bench.server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    let mut other = bench.server.connection().unwrap();
+    proxy.at("MULTI").run(move || {
+        let () = other.pexpire("lock:a", 15_000).unwrap();
+    });
+    let mut built = 0;
+    let written: (i64,) = lease
+        .commit(&mut conn, |pipe| {
+            pipe.cmd("INCR").arg("written");
+            built += 1;
+        })
+        .unwrap();
+    assert!(proxy.happened());
+    assert_eq!((written, built), ((1,), 2));
+    assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 1);
+}
+
+#[test]
+fn run_releases_on_return_and_on_panic_and_tells_a_loss() {
+    let mut bench = bench();
+    let lock = bench.locks.lock("a");
+    assert!(lock.run(LONG, Lease::is_held).unwrap());
+    assert!(lock.try_acquire().unwrap().is_some());
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        lock.run(LONG, |_| panic!("on purpose")).unwrap()
+    }));
+    assert!(panicked.is_err());
+    assert!(lock.try_acquire().unwrap().is_some());
+    let ran = lock.run(LONG, |_| bench.conn.del::<_, ()>("lock:a").unwrap());
+    assert!(is_lost(&ran));
+}
+
+#[test]
+fn a_lease_goes_to_another_thread_and_ends_there() {
+    let bench = bench();
+    let (send, receive) = mpsc::channel::<Lease>();
+    let ending = thread::spawn(move || receive.recv().unwrap().release());
+    send.send(bench.locks.lock("a").acquire(LONG).unwrap())
+        .unwrap();
+    ending.join().unwrap().unwrap();
+    assert!(bench.locks.lock("a").try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn a_lock_that_is_left_is_its_tokens_holders() {
+    let mut bench = bench();
+    let lock = bench.locks.lock("a").with(Options::new().lease(600 * MS));
+    let (token, left) = lock.acquire(LONG).unwrap().leave();
+    assert!(left > 300 * MS);
+    assert!(lock.try_acquire().unwrap().is_none());
+    assert!(mutex::renew(&mut bench.conn, "a", &token, LONG).unwrap());
+    assert!(release_lock(&mut bench.conn, "a", &token).unwrap());
+    // And nobody renews one that nobody took over.
+    let (_, left) = lock.acquire(LONG).unwrap().leave();
+    thread::sleep(left);
+    assert!(comes_true(|| lock.try_acquire().unwrap().is_some()));
+}
+
+#[test]
+fn an_owner_enters_again_and_leaves_as_often() {
+    let bench = bench();
+    let lock = bench.locks.reentrant("a");
+    let outer = lock.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert!(lock.try_acquire().unwrap().is_none());
+            lock.acquire(LONG).unwrap().release().unwrap();
+        });
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        let inner = lock.acquire(LONG).unwrap();
+        assert_eq!(inner.fencing_token(), outer.fencing_token());
+        inner.release().unwrap();
+        assert!(outer.is_held() && !other.is_finished());
+        outer.release().unwrap();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn another_clients_mutex_keeps_us_out() {
+    let mut bench = bench();
+    let token = leasehold::Token::random();
+    mutex::try_acquire(&mut bench.conn, "a", &token, End::After(LONG)).unwrap();
+    assert!(bench.locks.lock("a").try_acquire().unwrap().is_none());
+    assert!(matches!(
+        bench.locks.reentrant("a").try_acquire(),
+        Err(Error::WrongKind { .. })
+    ));
+    assert!(matches!(
+        bench.locks.read("a").acquire(LONG),
+        Err(Error::WrongKind { .. })
+    ));
+}
+
+#[test]
+fn nothing_prints_a_token() {
+    let bench = bench();
+    for lock in kinds(&bench.locks) {
+        let lease = lock.acquire(LONG).unwrap();
+        let token = lease.token().to_string();
+        let seen = lock.inspect().unwrap();
+        let printed = format!(
+            "{:?} {lease:?} {lock:?} {seen:?} {:?} {:?}",
+            bench.locks,
+            lease.lost(),
+            lease.check()
+        );
+        assert!(!printed.contains(&token), "{printed}");
+    }
+}

@@ -1,0 +1,408 @@
+//! Those who wait: in turn, to the deadline and no further, woken by whatever frees the lock.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lock, Locks, Options, Pool, acquire_lock_with_timeout, release_lock};
+use redis::{Client, Commands};
+
+use crate::common::{Proxy, Server, hold::comes_true};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+type Freeing = fn(&Server, &Locks);
+
+fn waiting(lock: &Lock) -> usize {
+    lock.inspect().unwrap().waiting_here()
+}
+
+#[test]
+fn threads_are_served_in_the_order_in_which_they_came() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let lock = locks.lock("a");
+    let first = lock.acquire(LONG).unwrap();
+    let order = Mutex::new(Vec::new());
+    let inside = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..50 {
+            let (lock, order, inside) = (&lock, &order, &inside);
+            scope.spawn(move || {
+                let lease = lock.acquire(LONG).unwrap();
+                assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                order.lock().unwrap().push(number);
+                inside.store(false, Ordering::SeqCst);
+                lease.release().unwrap();
+            });
+            assert!(comes_true(|| waiting(lock) == number + 1));
+        }
+        first.release().unwrap();
+    });
+    assert!(order.into_inner().unwrap().is_sorted());
+}
+
+#[test]
+fn a_wait_ends_at_its_time_in_any_place() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let held = Locks::connect(&server.url()).unwrap();
+    for (lock, holder) in [
+        (locks.lock("m"), held.lock("m")),
+        (locks.reentrant("e"), held.reentrant("e")),
+        (locks.read("w"), held.write("w")),
+        (locks.write("r"), held.read("r")),
+    ] {
+        let _lease = thread::scope(|scope| {
+            scope
+                .spawn(|| holder.acquire(LONG).unwrap())
+                .join()
+                .unwrap()
+        });
+        thread::scope(|scope| {
+            for wait in [0, 1, 60, 150, 300] {
+                let (lock, wait) = (lock.clone(), wait * MS);
+                scope.spawn(move || {
+                    let asked = Instant::now();
+                    let contended = lock.acquire(wait);
+                    let took = asked.elapsed();
+                    assert!(
+                        matches!(contended, Err(Error::Contended { .. })),
+                        "{lock:?}"
+                    );
+                    assert!(took >= wait && took < wait + 250 * MS, "{wait:?} {took:?}");
+                });
+            }
+        });
+        assert_eq!(waiting(&lock), 0);
+        if lock.name() == "r" {
+            let fields: Vec<String> = server.connection().unwrap().hkeys("lock:r").unwrap();
+            assert_eq!(
+                fields.len(),
+                2,
+                "kind and the reader, no intent: {fields:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn whatever_frees_a_lock_wakes_who_waits() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let other = Locks::connect(&server.url()).unwrap();
+    let ways: [(&str, Freeing); 5] = [
+        ("another program's deletion", |server, _| {
+            let () = server.connection().unwrap().del("lock:a").unwrap();
+        }),
+        ("a flush", |server, _| {
+            redis::cmd("FLUSHALL")
+                .exec(&mut server.connection().unwrap())
+                .unwrap();
+        }),
+        ("another name", |server, _| {
+            let () = server.connection().unwrap().rename("lock:a", "b").unwrap();
+        }),
+        ("an operator here", |_, locks| {
+            assert!(locks.lock("a").force_release().unwrap());
+        }),
+        ("an earlier end", |server, _| {
+            let () = server.connection().unwrap().pexpire("lock:a", 20).unwrap();
+        }),
+    ];
+    for (way, free) in ways {
+        for locks in [&locks, &other] {
+            let held = other
+                .lock("a")
+                .with(Options::new().renewal(false))
+                .acquire(LONG)
+                .unwrap();
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    let lease = locks.lock("a").acquire(LONG).unwrap();
+                    (Instant::now(), lease)
+                });
+                assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+                thread::sleep(30 * MS);
+                let freed = Instant::now();
+                free(&server, locks);
+                let (got, lease) = waiter.join().unwrap();
+                assert!(got - freed < 300 * MS, "{way}: {:?}", got - freed);
+                lease.release().unwrap();
+            });
+            drop(held);
+        }
+    }
+}
+
+#[test]
+fn the_books_own_functions_and_we_wake_each_other() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+        .unwrap()
+        .unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            (Instant::now(), lease)
+        });
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+        thread::sleep(30 * MS);
+        let freed = Instant::now();
+        assert!(release_lock(&mut conn, "a", &token).unwrap());
+        let (got, _lease) = waiter.join().unwrap();
+        assert!(got - freed < 250 * MS);
+    });
+}
+
+#[test]
+fn an_end_that_passes_wakes_who_waits() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let mut conn = server.connection().unwrap();
+    for lock in [
+        locks.lock("a"),
+        locks.reentrant("e"),
+        locks.read("r"),
+        locks.write("w"),
+    ] {
+        let key = format!("lock:{}", lock.name());
+        match lock.name() {
+            "a" => {
+                let () = conn.pset_ex(&key, "somebody", 400).unwrap();
+            }
+            "e" => {
+                let () = conn.hset(&key, "somebody", 1).unwrap();
+                let () = conn.pexpire(&key, 400).unwrap();
+            }
+            _ => {
+                // A writer that died.
+                let dead = Locks::connect(&server.url()).unwrap();
+                let options = Options::new().lease(400 * MS);
+                let _ = dead
+                    .write(lock.name())
+                    .with(options)
+                    .acquire(LONG)
+                    .unwrap()
+                    .leave();
+            }
+        }
+        let asked = Instant::now();
+        let lease = lock.acquire(LONG).unwrap();
+        let took = asked.elapsed();
+        assert!(took > 200 * MS && took < 650 * MS, "{lock:?} {took:?}");
+        lease.release().unwrap();
+    }
+}
+
+#[test]
+fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let mut conn = server.connection().unwrap();
+    let _reader = locks.read("a").acquire(LONG).unwrap();
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
+    let soon = seconds * 1_000 + 1_500;
+    let () = conn.hset("lock:a", "i:dead", soon).unwrap();
+    let asked = Instant::now();
+    drop(locks.read("a").acquire(LONG).unwrap());
+    assert!(
+        asked.elapsed() < Duration::from_secs(2),
+        "not the key's end"
+    );
+}
+
+#[test]
+fn a_writer_gets_in_among_readers_that_keep_coming() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let others = Locks::connect(&server.url()).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for locks in [&locks, &others, &locks, &others] {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::SeqCst) {
+                    let lease = locks.read("a").acquire(LONG).unwrap();
+                    thread::sleep(5 * MS);
+                    drop(lease);
+                }
+            });
+        }
+        for _ in 0..3 {
+            let asked = Instant::now();
+            let lease = locks.write("a").acquire(LONG).unwrap();
+            assert!(asked.elapsed() < Duration::from_secs(2));
+            drop(lease);
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn readers_come_in_together() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let writer = locks.write("a").acquire(LONG).unwrap();
+    let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let lease = locks.read("a").acquire(LONG).unwrap();
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                assert!(comes_true(|| most.load(Ordering::SeqCst) == 8));
+                drop(lease);
+            });
+        }
+        assert!(comes_true(|| waiting(&locks.read("a")) == 8));
+        writer.release().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_has_no_connection_of_the_pool() {
+    let server = Server::start().unwrap();
+    let client = Client::open(server.url()).unwrap();
+    let pool = Pool::builder().max_size(1).build(&client).unwrap();
+    let locks = Locks::new(&pool)
+        .unwrap()
+        .with(Options::new().lease(300 * MS));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| assert!(locks.lock("a").acquire(1_500 * MS).is_err()));
+        }
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 100));
+        let asked = Instant::now();
+        while asked.elapsed() < 1_000 * MS {
+            drop(pool.get().unwrap());
+            assert!(lease.is_held());
+            thread::sleep(5 * MS);
+        }
+    });
+    let list: String = redis::cmd("CLIENT")
+        .arg("LIST")
+        .query(&mut server.connection().unwrap())
+        .unwrap();
+    assert_eq!(
+        list.lines().count(),
+        4 + 1,
+        "the pool, three, and who asks: {list}"
+    );
+    lease.release().unwrap();
+}
+
+#[test]
+fn a_pool_that_is_lent_out_is_an_error_in_time() {
+    let server = Server::start().unwrap();
+    let client = Client::open(server.url()).unwrap();
+    let pool = Pool::builder().max_size(1).build(&client).unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    let _lent = pool.get().unwrap();
+    for wait in [Duration::ZERO, 300 * MS] {
+        let asked = Instant::now();
+        assert!(matches!(
+            locks.lock("a").acquire(wait),
+            Err(Error::Pool { .. })
+        ));
+        assert!(asked.elapsed() < wait + 450 * MS);
+    }
+}
+
+#[test]
+fn where_tracking_is_refused_it_asks_again() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    redis::cmd("ACL")
+        .arg(&[
+            "SETUSER",
+            "plain",
+            "on",
+            ">secret",
+            "~*",
+            "&*",
+            "+@all",
+            "-client|tracking",
+        ])
+        .exec(&mut conn)
+        .unwrap();
+    let url = format!("redis://plain:secret@127.0.0.1:{}/", server.port());
+    let locks = Locks::connect(&url).unwrap();
+    let () = conn.set("lock:a", "somebody").unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            (Instant::now(), lease)
+        });
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+        thread::sleep(100 * MS);
+        let freed = Instant::now();
+        let () = conn.del("lock:a").unwrap();
+        let (got, _lease) = waiter.join().unwrap();
+        assert!(got - freed < 250 * MS);
+    });
+}
+
+#[test]
+fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let locks = Locks::connect(&proxy.url()).unwrap();
+    for lock in [
+        locks.lock("m"),
+        locks.reentrant("e"),
+        locks.read("r"),
+        locks.write("w"),
+    ] {
+        drop(lock.acquire(LONG).unwrap()); // the script is known, the connection is there
+        thread::sleep(150 * MS);
+        let (lease, traffic) = proxy.traffic_of(|| lock.acquire(LONG).unwrap());
+        assert_eq!(traffic.commands, ["EVALSHA"], "{lock:?}");
+        let ((), traffic) = proxy.traffic_of(|| lease.release().unwrap());
+        assert_eq!(traffic.commands, ["EVALSHA"], "{lock:?}");
+    }
+}
+
+#[test]
+fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let locks = Locks::connect(&proxy.url()).unwrap();
+    let outside = Locks::connect(&server.url()).unwrap();
+    let options = Options::new().lease(300 * MS);
+    let lease = outside.lock("a").with(options).acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| locks.lock("a").acquire(LONG).unwrap().release().unwrap());
+        }
+        assert!(comes_true(|| waiting(&locks.lock("a")) == 50));
+        thread::sleep(100 * MS);
+        let ((), traffic) = proxy.traffic_of(|| thread::sleep(600 * MS));
+        let asked = traffic
+            .commands
+            .iter()
+            .filter(|name| *name == "EVALSHA")
+            .count();
+        // Six renewals, and one more in case one falls on the edge.
+        assert!((1..=8).contains(&asked), "{traffic:?}");
+        let ((), traffic) = proxy.traffic_of(|| {
+            lease.release().unwrap();
+            assert!(comes_true(|| waiting(&locks.lock("a")) == 0));
+        });
+        let asked = traffic
+            .commands
+            .iter()
+            .filter(|name| *name == "EVALSHA")
+            .count();
+        // Of 50 turns each has an attempt and a release, and a message that comes late costs an attempt.
+        assert!(asked <= 50 * 3 + 20, "{asked}");
+    });
+}
