@@ -56,6 +56,7 @@ pub struct Lease {
     released: bool,
     fence: Option<FencingToken>,
     since: Instant,
+    length: Duration,
     drop_timeout: Duration,
     events: Option<Arc<dyn Events>>,
     /// A child has a copy after a fork: the lock is not its own.
@@ -94,6 +95,7 @@ impl Lease {
             kept,
             fence,
             since,
+            length: options.lease,
             drop_timeout: options.drop_timeout,
             events,
             process: shared.process,
@@ -217,29 +219,30 @@ impl Lease {
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
-        self.end();
+        self.end(Deadline::after(Duration::MAX));
         self.shared.released(self.hold.lock_name().key());
         (self.hold.token().clone(), left)
     }
 
     /// Stops the renewing: once, and not in a child's copy.
-    fn end(&mut self) -> Option<RenewalState> {
+    fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
         let is_over = mem::replace(&mut self.released, true) || self.process != process::id();
-        (!is_over).then(|| self.shared.keeper.stop(self.id, &self.kept))
+        (!is_over).then(|| self.shared.keeper.stop_by(self.id, &self.kept, deadline))
     }
 
     /// Once. Afterwards there is nothing to release.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
-        let end = self.kept.end();
-        let Some(state) = self.end() else {
+        let deadline = Deadline::after(patience);
+        let Some(state) = self.end(deadline) else {
             return Ok(());
         };
         let operation = Operation::new("Lease::release", self.hold.lock_name().text());
-        let given_back = self.give_back(operation, patience);
-        if let (Err(error), Some(end)) = (&given_back, end)
+        let given_back = self.give_back(operation, deadline);
+        if let (Err(error), Some(end)) = (&given_back, self.kept.end())
             && !matches!(error, Error::WrongKind { .. })
         {
-            abandon(&self.shared, &self.hold, end);
+            // A renewal that nobody has heard of may have moved the end.
+            abandon(&self.shared, &self.hold, end + self.length);
         }
         self.shared.released(self.hold.lock_name().key());
         let released = Released::new(operation.lock, self.since.elapsed());
@@ -250,8 +253,8 @@ impl Lease {
         }
     }
 
-    fn give_back(&self, operation: Operation<'_>, patience: Duration) -> Result<bool> {
-        let deadline = Deadline::after(patience);
+    fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {
+        let patience = deadline.remaining();
         let asked = self.shared.ask(patience, patience, |conn| {
             let limit = deadline.remaining();
             if limit < self.shared.io_timeout {

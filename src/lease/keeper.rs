@@ -184,8 +184,14 @@ impl Keeper {
 
     /// After this nothing is sent for the lease any more.
     pub(super) fn stop(&self, id: Id, kept: &Kept) -> RenewalState {
+        self.stop_by(id, kept, Deadline::after(Duration::MAX))
+    }
+
+    /// As [`stop`](Self::stop), waiting no longer than this for what is being sent.
+    pub(super) fn stop_by(&self, id: Id, kept: &Kept, deadline: Deadline) -> RenewalState {
         // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
-        let deadline = Deadline::after(self.beside.io_timeout() * 2);
+        let longest = Deadline::after(self.beside.io_timeout() * 2);
+        let deadline = longest.or_sooner(deadline.moment());
         let mut state = self.state.lock();
         state.schedule.stop(id);
         state.forget_key(id, kept.key());

@@ -115,3 +115,6 @@ impl<W> Queue<W> {
         self.waiting.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::{
 use leasehold::{Error, Lock, Locks, LostReason, Options};
 use redis::Commands;
 
-use crate::common::Server;
+use crate::common::{Server, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -94,7 +94,7 @@ fn who_comes_second_waits_and_is_woken_by_the_release() {
 fn a_lease_outlives_its_length() {
     let server = Server::start().unwrap();
     let locks = Locks::connect(&server.url()).unwrap();
-    for lock in kinds(&locks) {
+    at_once(kinds(&locks), |lock| {
         let lease = lock
             .with(Options::new().lease(300 * MS))
             .acquire(LONG)
@@ -105,7 +105,7 @@ fn a_lease_outlives_its_length() {
             thread::sleep(5 * MS);
         }
         lease.release().unwrap();
-    }
+    });
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn without_renewal_it_ends_with_its_lease() {
     let locks = Locks::connect(&server.url())
         .unwrap()
         .with(Options::new().lease(200 * MS).renewal(false));
-    for lock in kinds(&locks) {
+    at_once(kinds(&locks), |lock| {
         let started = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
         assert!(lease.lost().wait_for(LONG));
@@ -122,7 +122,7 @@ fn without_renewal_it_ends_with_its_lease() {
         assert_eq!(lease.lost().reason(), Some(LostReason::Ended));
         assert!(matches!(lease.check(), Err(Error::Lost { .. })));
         assert!(matches!(lease.release(), Err(Error::Lost { .. })));
-    }
+    });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use leasehold::{
 };
 use redis::Commands;
 
-use crate::common::{Proxy, Server, hold::comes_true};
+use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -51,15 +51,16 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 
 #[test]
 fn a_guard_ends_before_the_server_does() {
-    let mut bench = bench();
+    let bench = bench();
     let options = Options::new().lease(200 * MS).renewal(false);
-    for lock in kinds(&bench.locks) {
+    at_once(kinds(&bench.locks), |lock| {
+        let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
         let lease = lock.with(options.clone()).acquire(LONG).unwrap();
         let mut looked = 0;
         loop {
             // Asked after the server: what is held here was there a moment ago.
-            let there: bool = bench.conn.exists(&key).unwrap();
+            let there: bool = conn.exists(&key).unwrap();
             let held = lease.is_held();
             if !there {
                 assert!(!held, "{key} is gone and held");
@@ -69,7 +70,7 @@ fn a_guard_ends_before_the_server_does() {
         }
         assert!(looked > 3);
         assert!(is_lost(&lease.verify()) && is_lost(&lease.check()));
-    }
+    });
 }
 
 #[test]
@@ -140,15 +141,16 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
 
 #[test]
 fn a_renewal_by_hand_lengthens_and_never_shortens() {
-    let mut bench = bench();
-    for lock in kinds(&bench.locks) {
+    let bench = bench();
+    at_once(kinds(&bench.locks), |lock| {
+        let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
         let options = Options::new().lease(300 * MS).renewal(false);
         let lease = lock.with(options).acquire(LONG).unwrap();
         lease.renew(LONG).unwrap();
         lease.renew(10 * MS).unwrap();
         assert!(lease.remaining() + Duration::from_secs(2) > LONG);
-        let left: u64 = bench.conn.pttl(&key).unwrap();
+        let left: u64 = conn.pttl(&key).unwrap();
         assert!(left > 18_000);
         thread::sleep(400 * MS);
         assert!(lease.is_held(), "{key}");
@@ -157,7 +159,7 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
             Err(Error::Invalid { .. })
         ));
         lease.release().unwrap();
-    }
+    });
 }
 
 #[test]

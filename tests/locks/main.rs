@@ -11,5 +11,7 @@ mod common;
 mod faults;
 mod holding;
 mod inspecting;
+mod long;
 mod loss;
+mod processes;
 mod waiting;

@@ -1,0 +1,205 @@
+//! Crowds and long runs: `cargo test --release --test locks -- --ignored --skip holds_until`. Each has a small twin that always runs.
+
+use std::{
+    collections::HashSet,
+    fs,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Locks, Options, Pool};
+use redis::Client;
+
+use crate::common::{Server, hold::comes_true};
+
+const MS: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Each thread comes once: all are served in the order in which they came, nobody waits twice as long as the mean.
+fn a_crowd_is_served_in_turn(threads: usize) {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let lock = locks.lock("a");
+    let waits = Mutex::new(Vec::new());
+    let tickets = AtomicU64::new(0);
+    for round in 0..3 {
+        waits.lock().unwrap().clear();
+        let first = lock.acquire(PATIENCE).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let lease = lock.acquire(PATIENCE).unwrap();
+                    let got = Instant::now();
+                    waits
+                        .lock()
+                        .unwrap()
+                        .push((tickets.fetch_add(1, Ordering::SeqCst), got));
+                    lease.release().unwrap();
+                });
+            }
+            assert!(comes_true(
+                || lock.inspect().unwrap().waiting_here() == threads
+            ));
+            first.release().unwrap();
+        });
+        assert_eq!(waits.lock().unwrap().len(), threads, "round {round}");
+    }
+    // Standing in line again and again, nobody gets more than a turn ahead.
+    let waited: Vec<_> = thread::scope(|scope| {
+        let turns = |_| {
+            let mut worst = Duration::ZERO;
+            let mut total = Duration::ZERO;
+            for _ in 0..5 {
+                let asked = Instant::now();
+                let lease = lock.acquire(PATIENCE).unwrap();
+                let waited = asked.elapsed();
+                (worst, total) = (worst.max(waited), total + waited);
+                lease.release().unwrap();
+            }
+            (worst, total / 5)
+        };
+        let all: Vec<_> = (0..threads)
+            .map(|number| scope.spawn(move || turns(number)))
+            .collect();
+        all.into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let worst = waited.iter().map(|(worst, _)| *worst).max().unwrap();
+    let mean =
+        waited.iter().map(|(_, mean)| *mean).sum::<Duration>() / u32::try_from(threads).unwrap();
+    assert!(
+        worst < mean * 2 + 250 * MS,
+        "worst {worst:?}, mean {mean:?}"
+    );
+}
+
+#[test]
+fn a_hundred_are_served_in_turn() {
+    a_crowd_is_served_in_turn(100);
+}
+
+#[test]
+#[ignore = "a thousand threads"]
+fn a_thousand_are_served_in_turn() {
+    a_crowd_is_served_in_turn(1_000);
+}
+
+/// Pairs of acquire and release by eight threads on many locks: afterwards everything is as before.
+fn nothing_is_left_behind(pairs: usize, names: usize) {
+    let server = Server::start().unwrap();
+    let pool = Pool::builder()
+        .max_size(8)
+        .build(&Client::open(server.url()).unwrap())
+        .unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    let work = |pairs: usize| {
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let locks = &locks;
+                scope.spawn(move || {
+                    for pair in 0..pairs / 8 {
+                        let name = format!("lock-{}", (pair * 8 + thread) % names);
+                        locks
+                            .lock(&name)
+                            .acquire(PATIENCE)
+                            .unwrap()
+                            .release()
+                            .unwrap();
+                    }
+                });
+            }
+        });
+    };
+    let mut conn = server.connection().unwrap();
+    work(pairs / 10);
+    let before = (threads(), clients(&mut conn), resident());
+    work(pairs);
+    let after = (threads(), clients(&mut conn), resident());
+    assert_eq!(
+        (before.0, before.1),
+        (after.0, after.1),
+        "threads, connections"
+    );
+    assert!(
+        after.2 < before.2 + 8_000,
+        "kB of memory: {} then {}",
+        before.2,
+        after.2
+    );
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut conn).unwrap();
+    let companions: HashSet<_> = keys.iter().filter(|key| key.ends_with(":lease")).collect();
+    assert_eq!(companions.len(), keys.len(), "no lock is left");
+    assert!(companions.len() <= names);
+    let endless = keys.iter().filter(|key| {
+        let left: i64 = redis::cmd("PTTL").arg(key).query(&mut conn).unwrap();
+        left < 0
+    });
+    assert_eq!(endless.count(), 0, "and what is left ends by itself");
+}
+
+fn threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let name =
+        |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks
+        .filter_map(Result::ok)
+        .filter(|task| name(task).starts_with("leasehold") || name(task).starts_with("r2d2"))
+        .count()
+}
+
+fn clients(conn: &mut redis::Connection) -> usize {
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
+    list.lines().count()
+}
+
+/// Memory in use, in kB.
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+#[ignore = "minutes; counts the threads of the whole program, so that it wants to be alone"]
+fn a_million_pairs_leave_nothing_behind() {
+    nothing_is_left_behind(1_000_000, 1_000);
+}
+
+#[test]
+#[ignore = "counts the threads of the whole program, so that it wants to be alone"]
+fn ten_thousand_pairs_leave_nothing_behind() {
+    nothing_is_left_behind(10_000, 100);
+}
+
+#[test]
+#[ignore = "ten seconds"]
+fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
+    let server = Server::start().unwrap();
+    let pool = Pool::builder()
+        .max_size(1)
+        .build(&Client::open(server.url()).unwrap())
+        .unwrap();
+    let locks = Locks::new(&pool)
+        .unwrap()
+        .with(Options::new().lease(300 * MS));
+    let lease = locks.lock("a").acquire(PATIENCE).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..1_000 {
+            scope.spawn(|| assert!(locks.lock("a").acquire(Duration::from_secs(11)).is_err()));
+        }
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(10) {
+            assert!(lease.is_held());
+            thread::sleep(5 * MS);
+        }
+    });
+    lease.release().unwrap();
+}

@@ -1,0 +1,173 @@
+//! Holders that are processes: killed, stopped, forked.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Locks, Options};
+use redis::Commands;
+
+use crate::common::{Server, hold::comes_true};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_millis(600);
+const SERVER: &str = "LEASEHOLD_TEST_SERVER";
+
+/// Another process that holds the lock `a`, killed when dropped.
+struct Holder {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn start(server: &Server) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "processes::holds_until_it_is_killed"])
+            .args(["--ignored", "--nocapture"])
+            .env(SERVER, server.url())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        let mut holder = Self { child, says };
+        holder.hear("holding");
+        holder
+    }
+
+    /// Waits until it says something that begins so, and returns the rest.
+    fn hear(&mut self, what: &str) -> String {
+        let mut line = String::new();
+        while self.says.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, rest)) = line.split_once(what) {
+                return rest.trim().to_owned();
+            }
+            line.clear();
+        }
+        panic!("it never said {what}");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Holds `a`, and after any pause says what it believes, whether it may commit, and with which number.
+#[test]
+#[ignore = "the other process of the tests beside it"]
+#[allow(clippy::infinite_loop, reason = "until it is killed")]
+fn holds_until_it_is_killed() {
+    let Ok(url) = env::var(SERVER) else {
+        return;
+    };
+    let locks = Locks::connect(&url)
+        .unwrap()
+        .with(Options::new().lease(LEASE));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    let mut conn = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let mut say = std::io::stdout();
+    writeln!(say, "\nholding").unwrap();
+    let mut last = Instant::now();
+    loop {
+        let asked = Instant::now();
+        if asked.duration_since(last) > LEASE {
+            let held = lease.is_held();
+            let commits = lease
+                .commit::<(i64,)>(&mut conn, |pipe| {
+                    pipe.cmd("INCR").arg("written");
+                })
+                .is_ok();
+            let fence = lease.fencing_token().unwrap();
+            writeln!(say, "\nafter {held} {commits} {fence}").unwrap();
+        }
+        last = asked;
+        thread::sleep(2 * MS);
+    }
+}
+
+#[test]
+fn after_a_killed_holder_the_next_is_in_within_the_lease() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let holder = Holder::start(&server);
+    thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            (Instant::now(), lease)
+        });
+        assert!(comes_true(|| locks
+            .lock("a")
+            .inspect()
+            .unwrap()
+            .waiting_here()
+            == 1));
+        holder.signal("-KILL");
+        let killed = Instant::now();
+        let (got, _lease) = next.join().unwrap();
+        assert!(got - killed < LEASE + 250 * MS, "{:?}", got - killed);
+    });
+}
+
+#[test]
+fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let mut holder = Holder::start(&server);
+    holder.signal("-STOP");
+    let next = locks.lock("a").acquire(LONG).unwrap();
+    thread::sleep(LEASE);
+    holder.signal("-CONT");
+    let said = holder.hear("after");
+    let words: Vec<_> = said.split(' ').collect();
+    assert_eq!(words[..2], ["false", "false"], "held, or wrote");
+    let late: u64 = words[2].parse().unwrap();
+    assert!(
+        late < next.fencing_token().unwrap().get(),
+        "a resource refuses it"
+    );
+    assert!(next.is_held());
+    assert!(
+        !server
+            .connection()
+            .unwrap()
+            .exists::<_, bool>("written")
+            .unwrap()
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn the_child_of_a_fork_releases_nothing_of_its_parents() {
+    use fork::{Fork, fork, waitpid_nohang};
+
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    match fork().unwrap() {
+        Fork::Child => {
+            drop(lease);
+            std::process::exit(0);
+        }
+        Fork::Parent(child) => {
+            assert!(
+                comes_true(|| waitpid_nohang(child).unwrap().is_some()),
+                "it hangs"
+            );
+            lease.verify().unwrap();
+            lease.release().unwrap();
+        }
+    }
+}
