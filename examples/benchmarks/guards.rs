@@ -139,8 +139,8 @@ fn percentiles(mut times: Vec<Duration>) -> (Duration, Duration) {
 /// Threads of one process on one lock, and then of two.
 pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
     println!(
-        "{:<20} {:>10} {:>12} {:>9} {:>16}",
-        "", "acquires/s", "worst wait", "fairness", "commands/acquire"
+        "{:<20} {:>10} {:>12} {:>9} {:>16} {:>14}",
+        "", "acquires/s", "worst wait", "fairness", "commands/acquire", "largest share"
     );
     for threads in [8, 64, 1_000] {
         crowd(server, &[threads], length)?;
@@ -149,82 +149,66 @@ pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
 }
 
 fn crowd(server: &Server, processes: &[usize], length: Duration) -> anyhow::Result<()> {
+    let turns_of = turns_of_all(&server.url(), processes, length)?;
+    // Counting takes time of its own, so it is done apart.
     let proxy = Proxy::in_front_of(server)?;
+    let (counted, traffic) = proxy.traffic_of(|| turns_of_all(&proxy.url(), processes, length / 4));
+    let counted: u32 = counted?.iter().flatten().map(|(turns, _)| turns).sum();
+
+    let sum = |process: &Vec<(u32, Duration)>| process.iter().map(|(turns, _)| turns).sum();
+    let shares: Vec<u32> = turns_of.iter().map(sum).collect();
+    let total: u32 = shares.iter().sum();
+    let all = || turns_of.iter().flatten();
+    let (least, most) = (
+        all().map(|(turns, _)| *turns).min(),
+        all().map(|(turns, _)| *turns).max(),
+    );
+    println!(
+        "{:<20} {:>10.0} {:>9.1} ms {:>9.2} {:>16.2} {:>14.2}",
+        format!("{processes:?} threads"),
+        f64::from(total) / length.as_secs_f64(),
+        all()
+            .map(|(_, worst)| worst.as_secs_f64() * 1_000.0)
+            .fold(0.0, f64::max),
+        f64::from(least.unwrap_or(0)) / f64::from(most.unwrap_or(1).max(1)),
+        f64::from(u32::try_from(traffic.commands.len())?) / f64::from(counted),
+        shares
+            .iter()
+            .map(|share| f64::from(*share) / f64::from(total))
+            .fold(0.0, f64::max),
+    );
+    Ok(())
+}
+
+/// For each process its threads' turns and worst waits.
+fn turns_of_all(
+    url: &str,
+    processes: &[usize],
+    length: Duration,
+) -> anyhow::Result<Vec<Vec<(u32, Duration)>>> {
     let all = processes
         .iter()
-        .map(|_| {
-            let pool = Pool::builder().build(&Client::open(proxy.url())?)?;
-            Ok(Locks::new(&pool)?)
-        })
+        .map(|_| Ok(Locks::new(&Pool::builder().build(&Client::open(url)?)?)?))
         .collect::<anyhow::Result<Vec<_>>>()?;
     for locks in &all {
         drop(locks.lock("warm").acquire(PATIENCE)?);
     }
     let started = Instant::now();
-    let (ran, traffic) = proxy.traffic_of(|| {
-        thread::scope(|scope| {
-            let threads: Vec<Vec<_>> = all
-                .iter()
-                .zip(processes)
-                .map(|(locks, threads)| {
-                    (0..*threads)
-                        .map(|_| scope.spawn(move || turns(locks, started, length)))
-                        .collect()
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|process| {
-                    process
-                        .into_iter()
-                        .map(|thread| {
-                            thread
-                                .join()
-                                .map_err(|_| anyhow::anyhow!("a thread panicked"))?
-                        })
-                        .collect::<anyhow::Result<Vec<_>>>()
-                })
-                .collect::<anyhow::Result<Vec<_>>>()
-        })
-    });
-    let turns_of = ran?;
-    let took = started.elapsed();
-    let shares: Vec<u32> = turns_of
-        .iter()
-        .map(|process| process.iter().map(|(turns, _)| turns).sum())
-        .collect();
-    let total: u32 = shares.iter().sum();
-    let worst = turns_of
-        .iter()
-        .flatten()
-        .map(|(_, worst)| *worst)
-        .max()
-        .unwrap_or_default();
-    let least = turns_of
-        .iter()
-        .flatten()
-        .map(|(turns, _)| *turns)
-        .min()
-        .unwrap_or_default();
-    let most = turns_of
-        .iter()
-        .flatten()
-        .map(|(turns, _)| *turns)
-        .max()
-        .unwrap_or_default();
-    println!(
-        "{:<20} {:>10.0} {:>12?} {:>9.2} {:>16.2}  shares {:?}",
-        format!("{processes:?} threads"),
-        f64::from(total) / took.as_secs_f64(),
-        worst,
-        f64::from(least) / f64::from(most.max(1)),
-        f64::from(u32::try_from(traffic.commands.len())?) / f64::from(total),
-        shares
-            .iter()
-            .map(|share| f64::from(*share) / f64::from(total))
-            .collect::<Vec<_>>(),
-    );
-    Ok(())
+    thread::scope(|scope| {
+        let threads = all.iter().zip(processes).map(|(locks, threads)| {
+            let start = |_| scope.spawn(move || turns(locks, started, length));
+            (0..*threads).map(start).collect::<Vec<_>>()
+        });
+        let threads: Vec<Vec<_>> = threads.collect();
+        let ended = threads.into_iter().map(|process| {
+            let ended = process.into_iter().map(|thread| {
+                let ended = thread.join();
+                ended.map_err(|_| anyhow::anyhow!("a thread panicked"))?
+            });
+            ended.collect::<anyhow::Result<Vec<_>>>()
+        });
+        ended.collect()
+    })
 }
 
 /// How many turns one thread got, and its worst wait.

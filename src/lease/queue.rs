@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
 /// threads know of a release before anybody else, and would have every turn.
-const IN_A_ROW: u32 = 8;
+const IN_A_ROW: u32 = 4;
 
 /// Names one waiter; never used twice in a queue.
 pub(super) type Ticket = u64;
