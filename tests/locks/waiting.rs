@@ -331,7 +331,8 @@ fn where_tracking_is_refused_it_asks_again() {
             "~*",
             "&*",
             "+@all",
-            "-client|tracking",
+            "-client",
+            "+client|id",
         ])
         .exec(&mut conn)
         .unwrap();
