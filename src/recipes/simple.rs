@@ -35,12 +35,12 @@ const RELEASE_ATTEMPTS: u32 = 100;
 /// One round trip on a free lock, two at the first sight of one that is held, then one an attempt.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces other than one
-///   non-empty `{tag}`. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came, so the lock may be held, for ever, by [`Error::token`]. Release it with that
-///   token on another connection.
-/// - [`Error::WrongKind`]: the key is no string, so it is no lock of this kind.
-/// - [`Error::Redis`]: the server refused; the lock was not taken.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in `:lease`, or has
+///   braces other than one non-empty `{tag}`. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so the lock may be held, for ever, by
+///   [`Error::token`](crate::Error::token). Release it with that token on another connection.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no string, so it is no lock of this kind.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
 ///
 /// # Source
 /// `acquire_lock`, section 6.2.3 of the book; `acquireLock` of the Jedis article.
@@ -93,10 +93,11 @@ pub fn acquire_lock(
 /// One round trip on a free lock, two at the first sight of one that is held, then one an attempt.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`acquire_lock`], or a `lock_timeout` that is not between 1 ms and 24 h.
-///   Nothing was sent.
-/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the lease ends.
-/// - [`Error::WrongKind`], [`Error::Redis`]: as for [`acquire_lock`].
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_lock`], or a `lock_timeout` that is not
+///   between 1 ms and 24 h. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so the lock may be held by
+///   [`Error::token`](crate::Error::token) until the lease ends.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): as for [`acquire_lock`].
 ///
 /// # Source
 /// `acquire_lock_with_timeout`, section 6.2.5 of the book; `acquireLockWithTimeout` of the Jedis article.
@@ -147,11 +148,11 @@ pub fn acquire_lock_with_timeout(
 /// touches the lock in between (a waiter that gives it an end) it starts again, at most 100 times.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`acquire_lock`]. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came to the `EXEC`. Calling it again is safe; `Ok(false)` may then mean that the
-///   first call had released it.
-/// - [`Error::Contended`]: touched by others a hundred times over. It is still ours.
-/// - [`Error::WrongKind`], [`Error::Redis`]: the lock was not released.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_lock`]. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came to the `EXEC`. Calling it again is safe; `Ok(false)` may
+///   then mean that the first call had released it.
+/// - [`Error::Contended`](crate::Error::Contended): touched by others a hundred times over. It is still ours.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): the lock was not released.
 ///
 /// # Source
 /// `release_lock`, section 6.2.3 of the book; `releaseLock` of the Jedis article.
@@ -201,14 +202,15 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
 /// [`ignore`](redis::Pipeline::ignore). An empty pipeline asks whether the lock is still ours.
 ///
 /// # Errors
-/// - [`Error::Lost`]: the lock is not ours any more. Nothing was written.
-/// - [`Error::Invalid`]: the name, or a command that would end the transaction or change the connection (`MULTI`,
-///   `EXEC`, `WATCH`, `SUBSCRIBE`, `CLIENT`, …). Nothing was sent.
-/// - [`Error::Partial`]: a command was refused inside `EXEC` and the others were executed. Redis does not roll back.
-/// - [`Error::Unknown`]: no answer came to the `EXEC`. Either all was written or nothing.
-/// - [`Error::Reply`]: it was written, but the answers do not fit `T`.
-/// - [`Error::Contended`]: eight times somebody touched the lock. Nothing was written.
-/// - [`Error::WrongKind`], [`Error::Redis`]: nothing was written.
+/// - [`Error::Lost`](crate::Error::Lost): the lock is not ours any more. Nothing was written.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, or a command that would end the transaction or change the
+///   connection (`MULTI`, `EXEC`, `WATCH`, `SUBSCRIBE`, `CLIENT`, …). Nothing was sent.
+/// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC` and the others were executed. Redis
+///   does not roll back.
+/// - [`Error::Unknown`](crate::Error::Unknown): no answer came to the `EXEC`. Either all was written or nothing.
+/// - [`Error::Reply`](crate::Error::Reply): it was written, but the answers do not fit `T`.
+/// - [`Error::Contended`](crate::Error::Contended): eight times somebody touched the lock. Nothing was written.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was written.
 ///
 /// # Source
 /// The book's callers never look whether they still hold the lock when they write (section 6.2.3 onwards); this is the
