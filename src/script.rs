@@ -10,7 +10,7 @@ use call::Script;
 
 use crate::{
     name::LockName,
-    token::{Owner, Token},
+    token::{FencingToken, Owner, Token},
 };
 
 /// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.
@@ -30,6 +30,7 @@ scripts! {
     ACQUIRE_MUTEX = "acquire_mutex.lua";
     RENEW_MUTEX = "renew_mutex.lua";
     RELEASE_MUTEX = "release_mutex.lua";
+    RELEASE_TURNS = "release_turns.lua";
     ACQUIRE_REENTRANT = "acquire_reentrant.lua";
     RENEW_REENTRANT = "renew_reentrant.lua";
     RELEASE_REENTRANT = "release_reentrant.lua";
@@ -70,13 +71,15 @@ pub(crate) fn acquire_simple(lock: &LockName, token: &Token, lease_millis: Optio
         .arg(lease_millis.unwrap_or(0))
 }
 
-/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count.
+/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count. So
+/// many more fencing tokens after it are ours.
 pub(crate) fn acquire_mutex(
     lock: &LockName,
     token: &Token,
     (lease_millis, end_millis): (u64, u64),
     who: &Owner,
     refusal: Refusal,
+    reserved: u64,
 ) -> Call {
     ACQUIRE_MUTEX
         .on([lock.key(), &lock.companion()])
@@ -85,6 +88,7 @@ pub(crate) fn acquire_mutex(
         .arg(end_millis)
         .arg(who.as_str())
         .arg(refusal.flag())
+        .arg(reserved)
 }
 
 /// Answers whether the lock is ours, and now lasts at least so long.
@@ -98,6 +102,14 @@ pub(crate) fn renew_mutex(lock: &LockName, token: &Token, lease_millis: u64) -> 
 /// Answers whether the lock was ours until now.
 pub(crate) fn release_mutex(lock: &LockName, token: &Token) -> Call {
     RELEASE_MUTEX.on([lock.key()]).arg(token.as_str())
+}
+
+/// Answers whether the lock was ours until now, and hands back the fencing tokens after the last that was used.
+pub(crate) fn release_turns(lock: &LockName, token: &Token, last_used: FencingToken) -> Call {
+    RELEASE_TURNS
+        .on([lock.key(), &lock.companion()])
+        .arg(token.as_str())
+        .arg(last_used.get())
 }
 
 /// Answers the fencing token and how often the owner holds the lock now, or nil if another owner has it.

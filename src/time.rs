@@ -61,6 +61,7 @@ pub(crate) struct Backoff {
     first: Duration,
     last: Duration,
     longest: Duration,
+    /// 0 until it is needed: it costs a system call.
     random: u64,
 }
 
@@ -74,12 +75,11 @@ impl Backoff {
 
     /// With other pauses: `first` at first, doubled up to `last`.
     pub(crate) fn between(first: Duration, last: Duration) -> Self {
-        let (high, low) = Uuid::new_v4().as_u64_pair();
         Self {
             first,
             last,
             longest: first,
-            random: high ^ low | 1,
+            random: 0,
         }
     }
 
@@ -101,6 +101,10 @@ impl Backoff {
     pub(crate) fn next_pause(&mut self, remaining: Duration) -> Duration {
         let longest = self.longest;
         self.longest = longest.saturating_mul(2).min(self.last);
+        if self.random == 0 {
+            let (high, low) = Uuid::new_v4().as_u64_pair();
+            self.random = high ^ low | 1;
+        }
         // Marsaglia's xorshift: spread, not secrecy.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -90,6 +90,16 @@ impl FencingToken {
     pub fn get(self) -> u64 {
         self.0
     }
+
+    /// The next of a range that was reserved.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The one so many before.
+    pub(crate) fn before(self, count: u64) -> Option<Self> {
+        self.0.checked_sub(count).map(Self)
+    }
 }
 
 impl fmt::Display for FencingToken {

@@ -8,6 +8,7 @@ mod by_hand;
     reason = "the tests' server and proxy, and what stands beside them"
 )]
 mod common;
+mod crowds;
 mod guards;
 mod measure;
 mod mutex;
@@ -39,7 +40,7 @@ struct Options {
     #[arg(long, default_value_t = 6)]
     thirds: u32,
     /// Only those whose names begin so: locks, purchases, mutex, guards, crowd,
-    /// watchdog.
+    /// turns, watchdog.
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -95,7 +96,10 @@ fn main() -> anyhow::Result<()> {
         guards::hand_over(&server, options.rounds)?;
     }
     if options.want("crowd") {
-        guards::crowds(&server, effort.turn * 10)?;
+        crowds::crowds(&server, effort.turn * 10)?;
+    }
+    if options.want("turns") {
+        crowds::hand_overs(&server, options.rounds, effort.turn * 4)?;
     }
     if options.want("watchdog") {
         watchdog::watchdog(&server, options.leases, options.thirds)?;

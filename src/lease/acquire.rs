@@ -7,12 +7,14 @@ use std::{
 
 use super::{
     event::{Acquired, Contended, tell},
-    guard::Lease,
+    guard::{Grant, Lease, SharedHold},
+    kept::Kept,
     line::Asked,
     locks::Shared,
     options::Options,
     queue::Leaving,
     terms::Terms,
+    turns::Turns,
     waiting::Place,
 };
 use crate::{
@@ -82,11 +84,12 @@ pub(super) fn acquire(
     timeout: Duration,
 ) -> Result<Option<Lease>> {
     let lease_millis = options.checked()?;
+    let hold = Holding::new(kind, lock, Token::random(), owner);
     let mut wait = Wait {
         operation,
         shared,
         options,
-        hold: Arc::new(Holding::new(kind, lock, Token::random(), owner)),
+        hold: Arc::new(hold.reserving(options.reserved(lease_millis))),
         lease_millis,
         started: time::now(),
         deadline: Deadline::after(timeout),
@@ -94,48 +97,57 @@ pub(super) fn acquire(
         uncertain: None,
         failure: None,
     };
-    let granted = wait.granted(timeout)?;
+    let lease = wait.lease(timeout)?;
     let waited = wait.started.elapsed();
-    let Some(granted) = granted else {
+    let Some(lease) = lease else {
         let contended = Contended::new(operation.lock, waited, wait.attempts);
         tell(options.events.as_ref(), |events| {
             events.contended(&contended);
         });
         return Ok(None);
     };
-    let lease = wait.guard(&granted);
-    let acquired = Acquired::new(operation.lock, waited, wait.attempts, granted.fence);
+    lease.tell_of_loss();
+    let fence = lease.fencing_token();
+    let acquired = Acquired::new(operation.lock, waited, wait.attempts, fence);
     tell(options.events.as_ref(), |events| events.acquired(&acquired));
     Ok(Some(lease))
 }
 
 impl Wait<'_> {
-    fn granted(&mut self, timeout: Duration) -> Result<Option<Granted>> {
+    fn lease(&mut self, timeout: Duration) -> Result<Option<Lease>> {
         let nobody_waits = self.shared.queues.waiting(self.key()) == 0;
         // Whoever is in already must not wait behind others who wait for it to leave.
         if nobody_waits || timeout.is_zero() || self.hold.kind() == Kind::Reentrant {
             match self.first_attempt(!timeout.is_zero())? {
-                Outcome::Granted(granted) => return Ok(Some(granted)),
+                Outcome::Granted(granted) => return Ok(Some(self.guard(&granted))),
                 Outcome::Refused { .. } | Outcome::Late if timeout.is_zero() => return Ok(None),
                 _ if timeout.is_zero() => return Err(self.give_up()),
                 _ => {}
             }
         }
         let shared = Arc::clone(self.shared);
-        let place = shared.queues.join(self.key());
+        let place = shared.queues.join(self.key(), self.takes());
         let granted = self.in_the_queue(&place);
-        match &granted {
-            Ok(Some(granted)) => {
-                let end = if granted.tracked {
-                    granted.sent + Duration::from_millis(self.lease_millis)
-                } else {
-                    time::now() + self.options.backoff.1
-                };
-                place.leave(self.leaving(), end);
-            }
-            Ok(None) | Err(_) => self.quit(),
+        if let Ok(Some(granted)) = &granted {
+            let end = if granted.tracked {
+                granted.sent + Duration::from_millis(self.lease_millis)
+            } else {
+                time::now() + self.options.backoff.1
+            };
+            place.leave(self.leaving(), end);
+            return Ok(Some(self.guard(granted)));
         }
-        granted
+        if let Some(lease) = place.quit() {
+            return Ok(Some(lease));
+        }
+        self.quit();
+        granted.map(|_| None)
+    }
+
+    /// How a lock that is handed over would be held, if it is to be.
+    fn takes(&self) -> Option<Options> {
+        let takes = self.hold.kind() == Kind::Mutex && self.options.hand_over.0 > 0;
+        takes.then(|| self.options.clone())
     }
 
     /// By a connection of the pool, which is given back at once.
@@ -269,7 +281,7 @@ impl Wait<'_> {
 
     /// Has it given back by the watchdog's thread, if it is ours.
     fn abandon(&self, until: Instant) {
-        super::guard::abandon(self.shared, &self.hold, until);
+        super::guard::abandon(self.shared, &self.hold, None, until);
     }
 
     /// Lets go of a writer's intent.
@@ -309,14 +321,26 @@ impl Wait<'_> {
             renews: self.options.renewal,
             look_at: Some(now + ARMED_WITHIN),
         };
-        Lease::new(
-            self.shared,
-            &self.hold,
-            terms,
-            self.options,
-            granted.fence,
-            granted.sent,
-        )
+        let hold = SharedHold::new(&self.hold, granted.fence);
+        let events = self.options.events.clone();
+        let kept: Arc<Kept> = Arc::new(Kept::told(hold, terms.end, cap, events));
+        let id = self.shared.keeper.keep(Arc::clone(&kept), terms);
+        self.shared.listener.want();
+        let grant = Grant {
+            fence: granted.fence,
+            since: granted.sent,
+            turns: self.turns(granted.sent),
+        };
+        Lease::new(self.shared, &self.hold, self.options, grant, (id, kept))
+    }
+
+    /// How often the lock may be handed on, if the fencing tokens for that have been reserved.
+    fn turns(&self, granted_at: Instant) -> Option<Turns> {
+        let (turns, longest) = self.options.hand_over;
+        let until = granted_at.checked_add(longest)?;
+        let reserved = self.options.reserved(self.lease_millis);
+        let turns = turns.min(u32::try_from(reserved).unwrap_or(u32::MAX));
+        (self.hold.kind() == Kind::Mutex && turns > 0).then(|| Turns::new(turns, until))
     }
 
     fn end(&self, sent: Instant) -> Instant {

@@ -2,7 +2,10 @@
 
 use std::{
     fmt, mem, process,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,7 +19,7 @@ use super::{
     renewal::{LostReason, RenewalState},
     schedule::Id,
     signal::LostSignal,
-    terms::Terms,
+    turns::Turns,
 };
 use crate::{
     Error, FencingToken, Result, Token,
@@ -49,68 +52,72 @@ use crate::{
 /// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.
 #[must_use = "dropping it releases the lock at once"]
 pub struct Lease {
-    shared: Arc<Shared>,
-    hold: Arc<Holding>,
-    kept: Arc<Kept>,
-    id: Id,
-    released: bool,
-    fence: Option<FencingToken>,
-    since: Instant,
+    pub(super) shared: Arc<Shared>,
+    pub(super) hold: Arc<Holding>,
+    pub(super) kept: Arc<Kept>,
+    pub(super) id: Id,
+    pub(super) grant: Grant,
     length: Duration,
     drop_timeout: Duration,
     events: Option<Arc<dyn Events>>,
-    /// A child has a copy after a fork: the lock is not its own.
-    process: u32,
+    released: bool,
+    /// Somebody has been given the token, and with it may release the lock.
+    disclosed: AtomicBool,
+}
+
+/// Since when and how a lock is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) fence: Option<FencingToken>,
+    /// A moment before the server was asked, or that at which the lock was handed over.
+    pub(super) since: Instant,
+    /// Whether it may be handed over.
+    pub(super) turns: Option<Turns>,
 }
 
 impl Lease {
+    /// The lease that somebody keeps as this.
     pub(super) fn new(
         shared: &Arc<Shared>,
         hold: &Arc<Holding>,
-        terms: Terms,
         options: &Options,
-        fence: Option<FencingToken>,
-        since: Instant,
+        grant: Grant,
+        (id, kept): (Id, Arc<Kept>),
     ) -> Self {
-        let events = options.events.clone();
-        let kept: Arc<Kept> = Arc::new(Kept::told(
-            SharedHold(Arc::clone(hold)),
-            terms.end,
-            terms.cap,
-            events.clone(),
-        ));
-        let id = shared.keeper.keep(Arc::clone(&kept), terms);
-        shared.listener.want();
-        if let Some(events) = events.clone() {
-            let (keeper, hold) = (&shared.keeper, Arc::clone(hold));
-            let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));
-            // Without a thread for it, the loss is told by everything else.
-            let _ = keeper.notify(id, &kept, Box::new(lost));
-        }
         Self {
             shared: Arc::clone(shared),
             hold: Arc::clone(hold),
-            id,
-            released: false,
             kept,
-            fence,
-            since,
+            id,
+            grant,
             length: options.lease,
             drop_timeout: options.drop_timeout,
-            events,
-            process: shared.process,
+            events: options.events.clone(),
+            released: false,
+            disclosed: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on who wants to know is told of a loss.
+    pub(super) fn tell_of_loss(&self) {
+        if let Some(events) = self.events.clone() {
+            let hold = Arc::clone(&self.hold);
+            let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));
+            // Without a thread for it, the loss is told by everything else.
+            let _ = self.lost().notify(lost);
         }
     }
 
     /// The number to hand to the resource: greater than that of every holder before. A reader has none.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.fence
+        self.grant.fence
     }
 
     /// The proof of this hold, for another process, or for the plain functions.
     #[must_use]
     pub fn token(&self) -> &Token {
+        self.disclosed.store(true, Ordering::SeqCst);
         self.hold.token()
     }
 
@@ -224,14 +231,37 @@ impl Lease {
         (self.hold.token().clone(), left)
     }
 
+    /// The same, but never handed over.
+    pub(super) fn without_turns(mut self) -> Self {
+        self.grant.turns = None;
+        self
+    }
+
+    /// How it may be handed over, if it may be.
+    pub(super) fn turns(&self) -> Option<Turns> {
+        let is_over = self.released || self.is_a_copy() || self.disclosed.load(Ordering::SeqCst);
+        self.grant.turns.filter(|_| !is_over)
+    }
+
+    /// A child has a copy after a fork: the lock is not its own.
+    fn is_a_copy(&self) -> bool {
+        self.shared.process != process::id()
+    }
+
     /// Stops the renewing: once, and not in a child's copy.
     fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        let is_over = mem::replace(&mut self.released, true) || self.process != process::id();
+        let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
         (!is_over).then(|| self.shared.keeper.stop_by(self.id, &self.kept, deadline))
     }
 
     /// Once. Afterwards there is nothing to release.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
+        if self.hand_over() {
+            self.released = true;
+            self.kept.stop();
+            self.tell_of_release();
+            return Ok(());
+        }
         let deadline = Deadline::after(patience);
         let Some(state) = self.end(deadline) else {
             return Ok(());
@@ -242,19 +272,29 @@ impl Lease {
             && !matches!(error, Error::WrongKind { .. })
         {
             // A renewal that nobody has heard of may have moved the end.
-            abandon(&self.shared, &self.hold, end + self.length);
+            abandon(
+                &self.shared,
+                &self.hold,
+                self.grant.fence,
+                end + self.length,
+            );
         }
         self.shared.released(self.hold.lock_name().key());
-        let released = Released::new(operation.lock, self.since.elapsed());
-        tell(self.events.as_ref(), |events| events.released(&released));
+        self.tell_of_release();
         match (given_back?, state) {
             (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
             _ => Err(operation.lost()),
         }
     }
 
+    fn tell_of_release(&self) {
+        let released = Released::new(self.name(), self.grant.since.elapsed());
+        tell(self.events.as_ref(), |events| events.released(&released));
+    }
+
     fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {
         let patience = deadline.remaining();
+        let giving_back = self.hold.giving_back_after(self.grant.fence);
         let asked = self.shared.ask(patience, patience, |conn| {
             let limit = deadline.remaining();
             if limit < self.shared.io_timeout {
@@ -262,7 +302,7 @@ impl Lease {
                 conn.set_read_timeout(Some(limit))?;
                 conn.set_write_timeout(Some(limit))?;
             }
-            self.hold.giving_back().counts(conn.connection())
+            giving_back.counts(conn.connection())
         })?;
         match asked.answer {
             // The first may have done it, so that a no says nothing.
@@ -301,8 +341,13 @@ impl Lease {
 }
 
 /// Has the watchdog's thread give back what may be ours, until then.
-pub(super) fn abandon(shared: &Shared, hold: &Arc<Holding>, until: Instant) {
-    let kept = Kept::new(SharedHold(Arc::clone(hold)), Some(until), None);
+pub(super) fn abandon(
+    shared: &Shared,
+    hold: &Arc<Holding>,
+    last_used: Option<FencingToken>,
+    until: Instant,
+) {
+    let kept = Kept::new(SharedHold::new(hold, last_used), Some(until), None);
     shared.keeper.abandon(Arc::new(kept), until);
 }
 
@@ -318,27 +363,40 @@ impl fmt::Debug for Lease {
             .field("hold", &self.hold)
             .field("state", &self.state())
             .field("remaining", &self.remaining())
-            .field("fencing_token", &self.fence)
+            .field("fencing_token", &self.grant.fence)
             .finish_non_exhaustive()
     }
 }
 
-/// A hold that the guard and the watchdog share.
+/// A hold that guards and the watchdog share.
 #[derive(Clone, Debug)]
-struct SharedHold(Arc<Holding>);
+pub(super) struct SharedHold {
+    hold: Arc<Holding>,
+    /// The last fencing token of it.
+    last_used: Option<FencingToken>,
+}
+
+impl SharedHold {
+    pub(super) fn new(hold: &Arc<Holding>, last_used: Option<FencingToken>) -> Self {
+        Self {
+            hold: Arc::clone(hold),
+            last_used,
+        }
+    }
+}
 
 impl Recipe for SharedHold {}
 
 impl sealed::Hold for SharedHold {
     fn lock(&self) -> &LockName {
-        self.0.lock_name()
+        self.hold.lock_name()
     }
 
     fn renewal(&self, lease_millis: u64) -> Call {
-        self.0.renewal(lease_millis)
+        self.hold.renewal(lease_millis)
     }
 
     fn giving_back(&self) -> Call {
-        self.0.giving_back()
+        self.hold.giving_back_after(self.last_used)
     }
 }

@@ -130,6 +130,18 @@ impl Keeper {
         }
     }
 
+    /// Somebody else of this process has the lock from now on. `None`: it is not kept any more.
+    pub(super) fn succeed(&self, id: Id, kept: Arc<Kept>, terms: Terms) -> Option<Id> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let key = kept.key().to_owned();
+        let next = state.schedule.succeed(id, kept, terms, time::now())?;
+        state.forget_key(id, &key);
+        state.of_key.entry(key).or_default().push(next);
+        self.wake_if_sooner(state);
+        Some(next)
+    }
+
     /// Somebody has changed this key.
     pub(super) fn changed(&self, key: &str) {
         let mut guard = self.state.lock();

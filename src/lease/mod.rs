@@ -3,6 +3,7 @@
 mod acquire;
 pub mod event;
 mod guard;
+mod hand_over;
 mod inspection;
 mod keep;
 mod keeper;
@@ -16,6 +17,7 @@ mod renewal;
 mod schedule;
 mod signal;
 mod terms;
+mod turns;
 mod waiting;
 mod wake;
 mod watchdog;

@@ -2,23 +2,26 @@
 //!
 //! Only the first of them, the head, asks the server. Events in; out comes who is to ask next, and when.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 /// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
 /// threads know of a release before anybody else, and would have every turn.
 const IN_A_ROW: u32 = 4;
 
-/// Names one waiter; never used twice in a queue.
+/// Names one waiter; never used twice.
 pub(super) type Ticket = u64;
 
 /// Waiters and who of them is the head. `W` is whatever the caller rings one with.
 #[derive(Debug)]
 pub(super) struct Queue<W> {
     waiting: VecDeque<(Ticket, W)>,
-    next: Ticket,
     turns_in_a_row: u32,
     /// One that stood here has the lock.
     held_here: bool,
+    /// Other processes have had the lock since they were last let go first.
+    others: bool,
+    /// The next release that the server tells of is for others first.
+    defers: bool,
 }
 
 /// Why a waiter leaves.
@@ -39,6 +42,8 @@ pub(super) enum Next {
     Now,
     /// Asks when the server tells of a release, or soon in case it does not.
     Soon,
+    /// Asks when others have had the time to.
+    AfterOthers,
     /// Asks when there is a release.
     AtRelease,
 }
@@ -47,20 +52,19 @@ impl<W> Default for Queue<W> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            next: 0,
             turns_in_a_row: 0,
             held_here: false,
+            others: false,
+            defers: false,
         }
     }
 }
 
 impl<W> Queue<W> {
-    /// One more, at the end. The first asks at once.
-    pub(super) fn join(&mut self, who: W) -> (Ticket, bool) {
-        let ticket = self.next;
-        self.next += 1;
+    /// One more, at the end. True: the first, who asks at once.
+    pub(super) fn join(&mut self, ticket: Ticket, who: W) -> bool {
         self.waiting.push_back((ticket, who));
-        (ticket, self.waiting.len() == 1)
+        self.waiting.len() == 1
     }
 
     /// One fewer. Says who is the head now, if that has changed, and what it does.
@@ -84,10 +88,20 @@ impl<W> Queue<W> {
         Some((self.head()?, next))
     }
 
+    /// The head has the lock from one of this process, without having asked the server. Says who is the head now.
+    pub(super) fn hand_over(&mut self) -> Option<&W> {
+        self.waiting.pop_front();
+        self.turns_in_a_row += 1;
+        self.held_here = true;
+        self.head()
+    }
+
     /// The head was refused: if it is not one of us who has the lock, others have their turns.
     pub(super) fn refused(&mut self) {
+        self.defers = false;
         if !self.held_here {
             self.turns_in_a_row = 0;
+            self.others = true;
         }
     }
 
@@ -98,7 +112,18 @@ impl<W> Queue<W> {
             Next::Now
         } else {
             self.turns_in_a_row = 0;
+            self.defers = mem::take(&mut self.others);
             Next::Soon
+        };
+        Some((self.head()?, next))
+    }
+
+    /// The server says that something has happened to the lock.
+    pub(super) fn changed(&mut self) -> Option<(&W, Next)> {
+        let next = if mem::take(&mut self.defers) {
+            Next::AfterOthers
+        } else {
+            Next::Now
         };
         Some((self.head()?, next))
     }

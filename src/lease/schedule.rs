@@ -133,6 +133,15 @@ impl<T: Clone> Schedule<T> {
         self.leases.get(&id)?.terms.end
     }
 
+    /// Somebody else has the lock of this lease now, and from now on it is kept for them. `None`: it is not kept any more.
+    pub(super) fn succeed(&mut self, id: Id, what: T, terms: Terms, now: Instant) -> Option<Id> {
+        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
+        // What comes back for the one before says nothing to the next.
+        let look_at = if entry.out { Some(now) } else { entry.look_at };
+        self.stop(id);
+        Some(self.keep(what, Terms { look_at, ..terms }, now))
+    }
+
     fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry<T>)) {
         let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) else {
             return;

@@ -51,7 +51,7 @@ pub(super) struct Entry<T> {
     /// When there is something to ask: the earlier of the next two.
     pub(super) due: Instant,
     renew_at: Instant,
-    look_at: Option<Instant>,
+    pub(super) look_at: Option<Instant>,
     looked_at: Option<Instant>,
     /// What was asked last.
     asked: Ask,

@@ -8,25 +8,45 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::queue::{Leaving, Next, Queue, Ticket};
+use super::{
+    guard::Lease,
+    options::Options,
+    queue::{Leaving, Next, Queue, Ticket},
+};
 use crate::time::{self, Deadline};
 
 /// A push takes less than this, in most networks.
 const SOON: Duration = Duration::from_millis(5);
+/// Another process that hears of a release asks within this time, in most networks.
+const OTHERS: Duration = Duration::from_millis(1);
 
-/// Says when a waiter is to ask the server.
+/// Says when a waiter is to ask the server, or that it need not.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
-    rings_at: Mutex<Option<Instant>>,
+    news: Mutex<News>,
     changed: Condvar,
+    /// How it would hold a lock that is handed to it, if it takes one.
+    takes: Option<Options>,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    rings_at: Option<Instant>,
+    handed: Option<Lease>,
 }
 
 impl Bell {
     /// At this moment, or earlier if it was to ring earlier.
     fn ring_at(&self, moment: Instant) {
-        let mut rings_at = self.rings_at.lock();
-        *rings_at = Some(rings_at.map_or(moment, |earlier| earlier.min(moment)));
-        drop(rings_at);
+        let mut news = self.news.lock();
+        let sooner = news.rings_at.map_or(moment, |earlier| earlier.min(moment));
+        news.rings_at = Some(sooner);
+        drop(news);
+        self.changed.notify_one();
+    }
+
+    fn hand(&self, lease: Lease) {
+        self.news.lock().handed = Some(lease);
         self.changed.notify_one();
     }
 
@@ -34,43 +54,60 @@ impl Bell {
         match next {
             Next::Now => self.ring_at(time::now()),
             Next::Soon => self.ring_at(time::now() + SOON),
+            Next::AfterOthers => self.ring_at(time::now() + OTHERS),
             Next::AtRelease => {}
         }
     }
 
-    /// Waits until it rings; false: the deadline came first.
+    /// Waits until it rings, or the lock is handed over; false: the deadline came first, or the lock.
     fn wait(&self, deadline: Deadline) -> bool {
-        let mut rings_at = self.rings_at.lock();
+        let mut news = self.news.lock();
         loop {
-            if rings_at.is_some_and(|moment| moment <= time::now()) {
-                *rings_at = None;
+            if news.handed.is_some() {
+                return false;
+            }
+            if news.rings_at.is_some_and(|moment| moment <= time::now()) {
+                news.rings_at = None;
                 return true;
             }
             if deadline.has_passed() {
                 return false;
             }
-            match deadline.or_sooner(*rings_at).moment() {
+            match deadline.or_sooner(news.rings_at).moment() {
                 Some(moment) => {
-                    self.changed.wait_until(&mut rings_at, moment);
+                    self.changed.wait_until(&mut news, moment);
                 }
-                None => self.changed.wait(&mut rings_at),
+                None => self.changed.wait(&mut news),
             }
         }
     }
 }
 
-/// The queues, by the keys of their locks. A queue is there while somebody stands in it.
+/// The queues, by the keys of their locks.
 #[derive(Debug, Default)]
-pub(super) struct Queues(Mutex<HashMap<String, Queue<Arc<Bell>>>>);
+pub(super) struct Queues(Mutex<ByKey>);
+
+#[derive(Debug, Default)]
+struct ByKey {
+    /// A queue is there while somebody stands in it.
+    queues: HashMap<String, Queue<Arc<Bell>>>,
+    /// A queue that is there again gives out other tickets: whoever a lock was handed to has yet to leave the one before.
+    next_ticket: Ticket,
+}
 
 impl Queues {
-    /// Takes the last place.
-    pub(super) fn join(&self, key: &str) -> Place<'_> {
-        let bell = Arc::new(Bell::default());
-        let mut queues = self.0.lock();
-        let queue = queues.entry(key.to_owned()).or_default();
-        let (ticket, is_head) = queue.join(Arc::clone(&bell));
-        drop(queues);
+    /// Takes the last place. With options, it takes a lock that is handed to it.
+    pub(super) fn join(&self, key: &str, takes: Option<Options>) -> Place<'_> {
+        let bell = Arc::new(Bell {
+            takes,
+            ..Bell::default()
+        });
+        let mut by_key = self.0.lock();
+        let ticket = by_key.next_ticket;
+        by_key.next_ticket += 1;
+        let queue = by_key.queues.entry(key.to_owned()).or_default();
+        let is_head = queue.join(ticket, Arc::clone(&bell));
+        drop(by_key);
         if is_head {
             bell.ring(Next::Now);
         }
@@ -86,30 +123,55 @@ impl Queues {
 
     /// How many wait for the lock.
     pub(super) fn waiting(&self, key: &str) -> usize {
-        self.0.lock().get(key).map_or(0, Queue::len)
+        self.0.lock().queues.get(key).map_or(0, Queue::len)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        self.0.lock().queues.is_empty()
     }
 
     /// A thread of this process has released the lock.
     pub(super) fn released(&self, key: &str) {
-        if let Some((bell, next)) = self.0.lock().get_mut(key).and_then(Queue::released) {
+        if let Some((bell, next)) = self.0.lock().queues.get_mut(key).and_then(Queue::released) {
             bell.ring(next);
         }
     }
 
+    /// Hands a lock to the first of those who wait for it, if that one takes it and there is a lease for it. The next is
+    /// woken at its end, like everybody who waits.
+    pub(super) fn hand_over(
+        &self,
+        key: &str,
+        next_lease: impl FnOnce(&Options) -> Option<(Lease, Instant)>,
+    ) -> bool {
+        let mut by_key = self.0.lock();
+        let Some(queue) = by_key.queues.get_mut(key) else {
+            return false;
+        };
+        let Some(bell) = queue.head().cloned() else {
+            return false;
+        };
+        let Some((lease, end)) = bell.takes.as_ref().and_then(next_lease) else {
+            return false;
+        };
+        if let Some(next) = queue.hand_over() {
+            next.ring_at(end);
+        }
+        bell.hand(lease);
+        true
+    }
+
     /// The server says that something has happened to the lock.
     pub(super) fn changed(&self, key: &str) {
-        if let Some(bell) = self.0.lock().get(key).and_then(Queue::head) {
-            bell.ring(Next::Now);
+        let mut by_key = self.0.lock();
+        if let Some((bell, next)) = by_key.queues.get_mut(key).and_then(Queue::changed) {
+            bell.ring(next);
         }
     }
 
     /// Something may have happened to any lock.
     pub(super) fn anything(&self) {
-        for bell in self.0.lock().values().filter_map(Queue::head) {
+        for bell in self.0.lock().queues.values().filter_map(Queue::head) {
             bell.ring(Next::Now);
         }
     }
@@ -127,14 +189,15 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Waits until it is time to ask the server. False: the deadline came first.
+    /// Waits until it is time to ask the server. False: the deadline came first, or the lock has been
+    /// [handed over](Self::quit).
     pub(super) fn wait(&self, deadline: Deadline) -> bool {
         self.bell.wait(deadline)
     }
 
     /// The server says no: look again at this moment, unless something happens before.
     pub(super) fn refused(&self, look_again: Option<Instant>) {
-        if let Some(queue) = self.queues.0.lock().get_mut(&self.key) {
+        if let Some(queue) = self.queues.0.lock().queues.get_mut(&self.key) {
             queue.refused();
         }
         self.look_again_at(look_again);
@@ -152,12 +215,17 @@ impl Place<'_> {
         self.leaving = why;
         self.look_again = Some(end);
     }
-}
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut queues = self.queues.0.lock();
-        let Some(queue) = queues.get_mut(&self.key) else {
+    /// Leaves without a yes of the server's; but with the lock, if it has been handed over.
+    pub(super) fn quit(self) -> Option<Lease> {
+        self.go();
+        self.bell.news.lock().handed.take()
+    }
+
+    /// From then on nothing is handed over.
+    fn go(&self) {
+        let mut by_key = self.queues.0.lock();
+        let Some(queue) = by_key.queues.get_mut(&self.key) else {
             return;
         };
         if let Some((bell, next)) = queue.leave(self.ticket, self.leaving) {
@@ -167,7 +235,16 @@ impl Drop for Place<'_> {
             }
         }
         if queue.is_empty() {
-            queues.remove(&self.key);
+            by_key.queues.remove(&self.key);
         }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.go();
+        // The server has said yes meanwhile, so that it is not ours to hand on; or a panic has come between.
+        let handed = self.bell.news.lock().handed.take();
+        drop(handed.map(Lease::without_turns));
     }
 }

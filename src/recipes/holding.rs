@@ -28,6 +28,8 @@ pub(crate) struct Holding {
     lock: LockName,
     token: Token,
     owner: Owner,
+    /// How many fencing tokens to reserve for those the lock is handed to.
+    reserved: u64,
 }
 
 /// What an attempt has come to.
@@ -46,7 +48,13 @@ impl Holding {
             lock,
             token,
             owner,
+            reserved: 0,
         }
+    }
+
+    /// With so many more fencing tokens, for those it is handed to.
+    pub(crate) fn reserving(self, reserved: u64) -> Self {
+        Self { reserved, ..self }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -75,7 +83,10 @@ impl Holding {
     fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
         match self.kind {
-            Kind::Mutex => script::acquire_mutex(lock, token, (lease_millis, 0), owner, refusal),
+            Kind::Mutex => {
+                let lease = (lease_millis, 0);
+                script::acquire_mutex(lock, token, lease, owner, refusal, self.reserved)
+            }
             Kind::Reentrant => script::acquire_reentrant(lock, owner, token, lease_millis, refusal),
             Kind::Read => script::acquire_read(lock, token, lease_millis, refusal),
             Kind::Write => script::acquire_write(lock, token, lease_millis, waits, owner, refusal),
@@ -102,6 +113,14 @@ impl Holding {
             },
             (Kind::Read, Value::Int(1)) => Ok(Attempt::Granted(None)),
             _ => Err(makes_no_sense()),
+        }
+    }
+
+    /// Lets go; of the fencing tokens, if some were reserved, this one was used last.
+    pub(crate) fn giving_back_after(&self, last_used: Option<FencingToken>) -> Call {
+        match last_used.filter(|_| self.reserved > 0) {
+            Some(last_used) => script::release_turns(&self.lock, &self.token, last_used),
+            None => sealed::Hold::giving_back(self),
         }
     }
 

@@ -69,7 +69,10 @@ pub(crate) fn force_release(conn: &mut dyn ConnectionLike, lock: &LockName) -> R
 
 /// What the companion says of the hold that it tells of.
 struct Companion<'a> {
+    /// The last that is reserved.
     fence: Option<FencingToken>,
+    /// How many of them are for those the lock is handed to.
+    reserved: u64,
     token: Option<&'a str>,
     owner: Option<&'a str>,
     since: Option<SystemTime>,
@@ -98,6 +101,7 @@ fn understood(answer: &Value) -> RedisResult<(Found, Vec<Known>)> {
         token: companion.get(1).and_then(text),
         owner: companion.get(2).and_then(text),
         since: companion.get(3).and_then(number).and_then(moment),
+        reserved: companion.get(4).and_then(number).unwrap_or(0),
     };
     let fields: Vec<_> = stored
         .chunks_exact(2)
@@ -162,7 +166,9 @@ impl Companion<'_> {
             remaining: left,
             ..Known::nobody(Part::Alone)
         };
-        self.known(token.is_some() && self.token == token, known)
+        let known = self.known(token.is_some() && self.token == token, known);
+        let fence = known.fence.and_then(|last| last.before(self.reserved));
+        Known { fence, ..known }
     }
 
     fn of_an_owner(&self, owner: &str, count: Option<u64>, left: Option<Duration>) -> Known {

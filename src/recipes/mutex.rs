@@ -346,7 +346,7 @@ fn attempt(
     end: CheckedEnd,
 ) -> RedisResult<Option<Grant>> {
     let who = Owner::current_thread();
-    let granted = script::acquire_mutex(lock, token, end, &who, Refusal::Bare).grants(conn)?;
+    let granted = script::acquire_mutex(lock, token, end, &who, Refusal::Bare, 0).grants(conn)?;
     Ok(granted.map(Grant::new))
 }
 

@@ -9,6 +9,7 @@
 mod common;
 
 mod faults;
+mod hand_over;
 mod holding;
 mod inspecting;
 mod long;

@@ -12,6 +12,7 @@ enum Event {
     Leave(prop::sample::Index, Leaving),
     Refused,
     Released,
+    HandedOver,
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -25,6 +26,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (any::<prop::sample::Index>(), leaving).prop_map(|(who, why)| Event::Leave(who, why)),
         1 => Just(Event::Refused),
         2 => Just(Event::Released),
+        2 => Just(Event::HandedOver),
     ];
     prop::collection::vec(event, 0..80)
 }
@@ -40,7 +42,8 @@ proptest! {
             match event {
                 Event::Join => {
                     names += 1;
-                    let (ticket, is_head) = queue.join(names);
+                    let ticket = u64::from(names);
+                    let is_head = queue.join(ticket, names);
                     prop_assert_eq!(is_head, known.is_empty());
                     known.push_back((ticket, names));
                 }
@@ -57,6 +60,14 @@ proptest! {
                 }
                 Event::Leave(..) => {}
                 Event::Refused => queue.refused(),
+                Event::HandedOver => {
+                    let handed = known.pop_front();
+                    let told = queue.hand_over().copied();
+                    prop_assert_eq!(told, known.front().map(|(_, name)| *name));
+                    if let Some((ticket, _)) = handed {
+                        prop_assert!(queue.leave(ticket, Leaving::InVain).is_none(), "twice");
+                    }
+                }
                 Event::Released => {
                     let told = queue.released().map(|(name, _)| *name);
                     prop_assert_eq!(told, head_before.map(|(_, name)| name));
@@ -72,7 +83,7 @@ proptest! {
 fn turns_before_a_fair_one(queue: &mut Queue<u32>) -> u32 {
     for turns in 1..100 {
         let (ticket, _) = (queue.waiting.front().copied()).unwrap();
-        queue.join(0);
+        queue.join(ticket + 1, 0);
         queue.leave(ticket, Leaving::Alone);
         // A message that comes late has the new head ask while one of us has the lock.
         queue.refused();
@@ -86,7 +97,7 @@ fn turns_before_a_fair_one(queue: &mut Queue<u32>) -> u32 {
 #[test]
 fn after_four_turns_in_a_row_others_have_a_fair_chance() {
     let mut queue = Queue::default();
-    queue.join(0);
+    queue.join(0, 0);
     assert_eq!(turns_before_a_fair_one(&mut queue), IN_A_ROW);
     assert_eq!(turns_before_a_fair_one(&mut queue), IN_A_ROW);
 }
@@ -94,10 +105,10 @@ fn after_four_turns_in_a_row_others_have_a_fair_chance() {
 #[test]
 fn a_turn_of_others_starts_the_count_again() {
     let mut queue = Queue::default();
-    queue.join(0);
+    queue.join(0, 0);
     for _ in 0..2 {
         let (ticket, _) = (queue.waiting.front().copied()).unwrap();
-        queue.join(0);
+        queue.join(ticket + 1, 0);
         queue.leave(ticket, Leaving::Alone);
         queue.released();
     }
@@ -105,69 +116,119 @@ fn a_turn_of_others_starts_the_count_again() {
     assert_eq!(turns_before_a_fair_one(&mut queue), IN_A_ROW);
 }
 
-/// A lock on a server that tells of each release, and threads that wait for it as they do in production.
+/// A lock on a server that tells of each release, and threads that wait for it, and hand it on, as they do in production.
 mod model {
+    use std::time::Duration;
+
     use shuttle::{
         sync::{Arc, Condvar, Mutex},
         thread,
     };
 
     use super::*;
+    use crate::lease::turns::Turns;
 
     #[derive(Default)]
-    struct Bell(Mutex<bool>, Condvar);
+    struct News {
+        rung: bool,
+        handed: Option<Turn>,
+    }
+
+    #[derive(Default)]
+    struct Bell(Mutex<News>, Condvar);
 
     impl Bell {
         fn ring(&self) {
-            *self.0.lock().unwrap() = true;
+            self.0.lock().unwrap().rung = true;
             self.1.notify_one();
         }
 
-        fn wait(&self) {
-            let mut rung = self.0.lock().unwrap();
-            while !*rung {
-                rung = self.1.wait(rung).unwrap();
-            }
-            *rung = false;
+        fn hand(&self, turn: Turn) {
+            self.0.lock().unwrap().handed = Some(turn);
+            self.1.notify_one();
         }
+
+        /// A turn, or a reason to ask the server.
+        fn wait(&self) -> Option<Turn> {
+            let mut news = self.0.lock().unwrap();
+            while !news.rung && news.handed.is_none() {
+                news = self.1.wait(news).unwrap();
+            }
+            news.rung = false;
+            news.handed.take()
+        }
+    }
+
+    /// A hold as its guard knows it.
+    struct Turn {
+        number: u64,
+        left: Turns,
     }
 
     #[derive(Default)]
-    struct World {
-        queue: Mutex<Queue<Arc<Bell>>>,
-        /// On the server: whether it is held, and whether the next release is told.
-        lock: Mutex<(bool, bool)>,
-        turns: Mutex<Vec<Ticket>>,
+    struct Server {
+        held: bool,
+        /// Whether the next release is told.
+        armed: bool,
+        /// Of whoever has it: how many were before.
+        turn: u64,
+        /// Since the server was asked.
+        in_a_row: u32,
     }
 
+    struct World {
+        queue: Mutex<(Queue<Arc<Bell>>, Ticket)>,
+        server: Mutex<Server>,
+        served: Mutex<Vec<Ticket>>,
+        turns: u32,
+    }
+
+    const LEASE: Duration = Duration::from_secs(10);
+
     impl World {
+        fn new(turns: u32) -> Arc<Self> {
+            Arc::new(Self {
+                queue: Mutex::default(),
+                server: Mutex::default(),
+                served: Mutex::default(),
+                turns,
+            })
+        }
+
         /// An attempt that is refused arms the message, in one step.
-        fn attempt(&self) -> bool {
-            let mut lock = self.lock.lock().unwrap();
-            if lock.0 {
-                lock.1 = true;
-                return false;
+        fn attempt(&self) -> Option<Turn> {
+            let mut server = self.server.lock().unwrap();
+            server.armed = true;
+            if server.held {
+                return None;
             }
-            *lock = (true, true);
-            true
+            server.held = true;
+            server.turn += 1;
+            server.in_a_row = 0;
+            Some(Turn {
+                number: server.turn,
+                left: Turns::new(self.turns, crate::time::now() + LEASE),
+            })
         }
 
         /// The server's message and the direct ring come in any order, by other threads.
-        fn release(self: &Arc<Self>) {
+        fn release(self: &Arc<Self>, turn: &Turn) {
             let told = {
-                let mut lock = self.lock.lock().unwrap();
-                lock.0 = false;
-                std::mem::take(&mut lock.1)
+                let mut server = self.server.lock().unwrap();
+                assert_eq!(server.turn, turn.number, "released by an earlier turn");
+                server.held = false;
+                mem::take(&mut server.armed)
             };
             let message = told.then(|| {
                 let world = Arc::clone(self);
                 thread::spawn(move || {
-                    if let Some(head) = world.queue.lock().unwrap().head() {
+                    if let Some(head) = world.queue.lock().unwrap().0.head() {
                         head.ring();
                     }
                 })
             });
-            if let Some((bell, Next::Now)) = self.queue.lock().unwrap().released() {
+            // Whoever waits for the message is rung here: it may have come before.
+            if let Some((bell, Next::Now | Next::Soon)) = self.queue.lock().unwrap().0.released() {
                 bell.ring();
             }
             if let Some(message) = message {
@@ -175,63 +236,111 @@ mod model {
             }
         }
 
-        fn turn(self: &Arc<Self>, gives_up: bool) {
-            let bell = Arc::new(Bell::default());
-            let (ticket, is_head) = self.queue.lock().unwrap().join(Arc::clone(&bell));
-            if is_head {
-                bell.ring();
-            }
-            let why = if gives_up {
-                Leaving::InVain
-            } else {
-                loop {
-                    bell.wait();
-                    if self.attempt() {
-                        break Leaving::Alone;
-                    }
-                    self.queue.lock().unwrap().refused();
-                }
+        fn hand_over(&self, turn: &Turn) -> bool {
+            let now = crate::time::now();
+            let mut queue = self.queue.lock().unwrap();
+            let next = queue
+                .0
+                .head()
+                .cloned()
+                .zip(turn.left.next(now, now + LEASE, LEASE));
+            let Some((bell, left)) = next else {
+                return false;
             };
-            if why == Leaving::Alone {
-                self.turns.lock().unwrap().push(ticket);
+            queue.0.hand_over();
+            let mut server = self.server.lock().unwrap();
+            assert_eq!(server.turn, turn.number, "handed over by an earlier turn");
+            server.turn += 1;
+            server.in_a_row += 1;
+            assert!(server.in_a_row <= self.turns, "more turns than are allowed");
+            let number = server.turn;
+            bell.hand(Turn { number, left });
+            true
+        }
+
+        /// A turn, if the lock has been handed over or the server says yes.
+        fn wait(&self, bell: &Bell) -> (Turn, Leaving) {
+            loop {
+                if let Some(turn) = bell.wait() {
+                    return (turn, Leaving::InVain);
+                }
+                if let Some(turn) = self.attempt() {
+                    return (turn, Leaving::Alone);
+                }
+                self.queue.lock().unwrap().0.refused();
             }
-            if let Some((next, Next::Now)) = self.queue.lock().unwrap().leave(ticket, why) {
+        }
+
+        fn leave(&self, ticket: Ticket, why: Leaving) {
+            if let Some((next, Next::Now)) = self.queue.lock().unwrap().0.leave(ticket, why) {
                 next.ring();
             }
-            if why == Leaving::Alone {
-                self.release();
+        }
+
+        fn run(self: &Arc<Self>, gives_up: bool) {
+            let bell = Arc::new(Bell::default());
+            let ticket = {
+                let mut queue = self.queue.lock().unwrap();
+                let ticket = queue.1;
+                queue.1 += 1;
+                if queue.0.join(ticket, Arc::clone(&bell)) {
+                    bell.ring();
+                }
+                ticket
+            };
+            let turn = if gives_up {
+                self.leave(ticket, Leaving::InVain);
+                // Who was chosen before it left has the lock.
+                bell.0.lock().unwrap().handed.take()
+            } else {
+                let (turn, why) = self.wait(&bell);
+                self.leave(ticket, why);
+                Some(turn)
+            };
+            let Some(turn) = turn else {
+                return;
+            };
+            assert_eq!(self.server.lock().unwrap().turn, turn.number, "two have it");
+            self.served.lock().unwrap().push(ticket);
+            if !self.hand_over(&turn) {
+                self.release(&turn);
             }
         }
     }
 
-    /// A lost wake-up would be a deadlock, which the checker reports.
-    fn everybody_is_served(givers_up: usize) {
-        let world = Arc::new(World::default());
+    /// A lost wake-up, or a lost turn, would be a deadlock, which the checker reports.
+    fn everybody_is_served(givers_up: usize, turns: u32) {
+        let world = World::new(turns);
         let threads: Vec<_> = (0..4)
             .map(|number| {
                 let world = Arc::clone(&world);
-                thread::spawn(move || world.turn(number < givers_up))
+                thread::spawn(move || world.run(number < givers_up))
             })
             .collect();
         for thread in threads {
             thread.join().unwrap();
         }
-        let turns = world.turns.lock().unwrap();
-        assert_eq!(turns.len(), 4 - givers_up);
-        assert!(turns.is_sorted(), "out of turn: {turns:?}");
-        assert!(world.queue.lock().unwrap().is_empty());
+        let served = world.served.lock().unwrap();
+        assert!(served.len() >= 4 - givers_up);
+        assert!(served.is_sorted(), "out of turn: {served:?}");
+        assert!(world.queue.lock().unwrap().0.is_empty());
+        assert!(!world.server.lock().unwrap().held, "nobody has released it");
     }
 
     #[test]
-    fn no_wake_up_is_lost() {
-        shuttle::check_random(|| everybody_is_served(0), 300);
-        shuttle::check_pct(|| everybody_is_served(1), 300, 3);
+    fn no_wake_up_and_no_turn_is_lost() {
+        for turns in [0, 2, 8] {
+            shuttle::check_random(move || everybody_is_served(0, turns), 200);
+            shuttle::check_pct(move || everybody_is_served(1, turns), 200, 3);
+        }
     }
 
     #[test]
     #[ignore = "half a minute: `cargo test --release --lib -- --ignored`"]
-    fn no_wake_up_is_lost_in_many_orders() {
-        shuttle::check_random(|| everybody_is_served(0), 100_000);
-        shuttle::check_pct(|| everybody_is_served(2), 100_000, 4);
+    fn no_wake_up_and_no_turn_is_lost_in_many_orders() {
+        for turns in [0, 1, 8] {
+            shuttle::check_random(move || everybody_is_served(0, turns), 40_000);
+            shuttle::check_pct(move || everybody_is_served(2, turns), 40_000, 4);
+        }
     }
 }

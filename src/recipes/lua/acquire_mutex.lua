@@ -5,12 +5,14 @@
 -- ARGV[3]  the end in milliseconds since 1970, or 0
 -- ARGV[4]  who we are, for people to read
 -- ARGV[5]  1 if we want to know for how long somebody else has the lock, 0 if not
+-- ARGV[6]  how many more fencing tokens to reserve after ours, for those we hand the lock to: fewer than its microseconds
 -- returns  our fencing token; if somebody else has the lock nil, or { milliseconds until it ends, -1 if it does not }
 --
 -- Safe to send twice: our own token is recognised, keeps its fencing token, and its end is never earlier than it was. A
 -- refused attempt reads the lock and nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is
 -- looked at before the first write, and the lock is written last: a command that is forbidden to us leaves no lock.
--- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
+-- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. What is
+-- stored is the last of those that are reserved, which the clock has passed when the lease ends.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lease = tonumber(ARGV[2])
@@ -28,10 +30,11 @@ if holder and holder ~= ARGV[1] then
   return ARGV[5] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
 
-local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
-local fence = last[1]
+local last = redis.call('HMGET', KEYS[2], 'fence', 'token', 'reserved')
+local fence, reserved = last[1], last[3] or '0'
 if fence then
-  if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
+  local are_numbers = string.find(fence, '^%d+$') and string.find(reserved, '^%d+$')
+  if not (are_numbers and fence + ARGV[6] < 9007199254740991) then
     return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
   end
 elseif redis.call('EXISTS', KEYS[2]) == 1 then
@@ -40,8 +43,12 @@ end
 
 if not (holder and fence and last[2] == ARGV[1]) then
   local clock = time[1] * 1000000 + time[2]
-  fence = string.format('%.0f', math.max(clock, (fence or 0) + 1))
+  reserved = ARGV[6]
+  fence = string.format('%.0f', math.max(clock, (fence or 0) + 1) + reserved)
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
+  if reserved ~= (last[3] or '0') then
+    redis.call('HSET', KEYS[2], 'reserved', reserved)
+  end
 end
 redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
 
@@ -54,4 +61,4 @@ else
   end
 end
 redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
-return fence
+return string.format('%.0f', fence - reserved)

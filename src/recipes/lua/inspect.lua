@@ -1,7 +1,7 @@
 -- KEYS[1]  a lock, of whatever kind
 -- KEYS[2]  its companion
 -- returns  the type of the lock's key, milliseconds until its end (-1: none), its value or its fields and values, the
---          companion's fence, token, owner and since, and the server's clock in milliseconds since 1970
+--          companion's fence, token, owner, since and reserved, and the server's clock in milliseconds since 1970
 --
 -- Reads only, and fails on nothing: what is no lock is told by its type.
 local time = redis.call('TIME')
@@ -14,6 +14,6 @@ elseif kind == 'hash' then
 end
 local companion = {}
 if redis.call('TYPE', KEYS[2]).ok == 'hash' then
-  companion = redis.call('HMGET', KEYS[2], 'fence', 'token', 'owner', 'since')
+  companion = redis.call('HMGET', KEYS[2], 'fence', 'token', 'owner', 'since', 'reserved')
 end
 return { kind, redis.call('PTTL', KEYS[1]), value, companion, now }

@@ -1,0 +1,199 @@
+//! `Locks`: many threads, of one process and of two, on one lock.
+
+use std::{
+    hint, thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Locks, Options, Pool};
+use redis::Client;
+
+use crate::common::{Proxy, Server};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Spun inside, since a sleep of this length takes twice as long.
+const HOLD: Duration = Duration::from_micros(100);
+const TURNS: u32 = 256;
+const LONGEST: Duration = Duration::from_millis(20);
+
+/// Who wants the lock, and how.
+#[derive(Clone)]
+struct Crowd<'a> {
+    /// How many threads each process has.
+    processes: &'a [usize],
+    hold: Duration,
+    options: Options,
+}
+
+/// What came of it: for each process its threads' turns and worst waits.
+struct Served(Vec<Vec<(u32, Duration)>>);
+
+/// Threads of one process on one lock, and then of two.
+pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
+    heading();
+    for processes in [&[8][..], &[64], &[1_000], &[8, 8]] {
+        let crowd = Crowd {
+            processes,
+            hold: HOLD,
+            options: Options::new(),
+        };
+        show(&crowd, server, length)?;
+    }
+    Ok(())
+}
+
+/// The same with the lock handed over, beside the same without.
+pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> anyhow::Result<()> {
+    let handing = Options::new().hand_over(TURNS, LONGEST);
+    for hold in [Duration::ZERO, HOLD] {
+        let crowd = Crowd {
+            processes: &[64],
+            hold,
+            options: Options::new(),
+        };
+        let handed = Crowd {
+            options: handing.clone(),
+            ..crowd.clone()
+        };
+        let mut ratios = Vec::new();
+        for _ in 0..rounds {
+            let without = crowd.run(&server.url(), length)?.total();
+            let with = handed.run(&server.url(), length)?.total();
+            ratios.push(f64::from(with) / f64::from(without.max(1)));
+        }
+        ratios.sort_by(f64::total_cmp);
+        println!(
+            "64 threads, {hold:?} inside: with hand-over {:.2} times without",
+            ratios[ratios.len() / 2]
+        );
+    }
+    heading();
+    for (processes, hold) in [
+        (&[64][..], Duration::ZERO),
+        (&[64], HOLD),
+        (&[8, 8], Duration::ZERO),
+        (&[8, 8], HOLD),
+    ] {
+        let crowd = Crowd {
+            processes,
+            hold,
+            options: handing.clone(),
+        };
+        show(&crowd, server, length)?;
+    }
+    Ok(())
+}
+
+fn heading() {
+    println!(
+        "{:<28} {:>10} {:>12} {:>9} {:>16} {:>14}",
+        "", "acquires/s", "worst wait", "fairness", "commands/acquire", "smallest share"
+    );
+}
+
+fn show(crowd: &Crowd<'_>, server: &Server, length: Duration) -> anyhow::Result<()> {
+    let came = crowd.run(&server.url(), length)?;
+    // Counting takes time of its own, so it is done apart.
+    let proxy = Proxy::in_front_of(server)?;
+    let (counted, traffic) = proxy.traffic_of(|| crowd.run(&proxy.url(), length / 4));
+    let commands = f64::from(u32::try_from(traffic.commands.len())?);
+    println!(
+        "{:<28} {:>10.0} {:>9.1} ms {:>9.2} {:>16.2} {:>14.2}",
+        format!("{:?} threads, {:?}", crowd.processes, crowd.hold),
+        f64::from(came.total()) / length.as_secs_f64(),
+        came.worst_wait().as_secs_f64() * 1_000.0,
+        came.fairness(),
+        commands / f64::from(counted?.total().max(1)),
+        came.smallest_share(),
+    );
+    Ok(())
+}
+
+impl Served {
+    fn all(&self) -> impl Iterator<Item = &(u32, Duration)> {
+        self.0.iter().flatten()
+    }
+
+    fn total(&self) -> u32 {
+        self.all().map(|(turns, _)| turns).sum()
+    }
+
+    fn worst_wait(&self) -> Duration {
+        self.all()
+            .map(|(_, worst)| *worst)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The turns of who was served least, over those of who was served most.
+    fn fairness(&self) -> f64 {
+        let turns = || self.all().map(|(turns, _)| *turns);
+        f64::from(turns().min().unwrap_or(0)) / f64::from(turns().max().unwrap_or(1).max(1))
+    }
+
+    /// Of the processes.
+    fn smallest_share(&self) -> f64 {
+        let turns =
+            |process: &Vec<(u32, Duration)>| process.iter().map(|(turns, _)| *turns).sum::<u32>();
+        let smallest = self.0.iter().map(turns).min().unwrap_or(0);
+        f64::from(smallest) / f64::from(self.total().max(1))
+    }
+}
+
+impl Crowd<'_> {
+    fn run(&self, url: &str, length: Duration) -> anyhow::Result<Served> {
+        let locks_of_all = self
+            .processes
+            .iter()
+            .map(|_| {
+                Ok(Locks::new(&Pool::builder().build(&Client::open(url)?)?)?
+                    .with(self.options.clone()))
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        for locks in &locks_of_all {
+            drop(locks.lock("warm").acquire(PATIENCE)?);
+        }
+        let started = Instant::now();
+        thread::scope(|scope| {
+            let threads = locks_of_all
+                .iter()
+                .zip(self.processes)
+                .map(|(locks, threads)| {
+                    let start = |_| scope.spawn(move || self.turns(locks, started, length));
+                    (0..*threads).map(start).collect::<Vec<_>>()
+                });
+            let threads: Vec<Vec<_>> = threads.collect();
+            let ended = threads.into_iter().map(|process| {
+                let ended = process.into_iter().map(|thread| {
+                    let ended = thread.join();
+                    ended.map_err(|_| anyhow::anyhow!("a thread panicked"))?
+                });
+                ended.collect::<anyhow::Result<Vec<_>>>()
+            });
+            Ok(Served(ended.collect::<anyhow::Result<_>>()?))
+        })
+    }
+
+    /// How many turns one thread got, and its worst wait.
+    fn turns(
+        &self,
+        locks: &Locks,
+        started: Instant,
+        length: Duration,
+    ) -> anyhow::Result<(u32, Duration)> {
+        let lock = locks.lock("benchmark-crowd");
+        let (mut turns, mut worst) = (0, Duration::ZERO);
+        while started.elapsed() < length {
+            let asked = Instant::now();
+            let lease = lock.acquire(PATIENCE)?;
+            worst = worst.max(asked.elapsed());
+            let inside = Instant::now();
+            while inside.elapsed() < self.hold {
+                hint::spin_loop();
+            }
+            lease.release()?;
+            turns += 1;
+        }
+        Ok((turns, worst))
+    }
+}

@@ -1,0 +1,63 @@
+//! How far a lock may be handed on without asking the server, as a plain value: no lock, no clock, no I/O.
+
+use std::time::{Duration, Instant};
+
+/// What is left for those the lock is handed to, since the server granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turns {
+    left: u32,
+    until: Instant,
+}
+
+impl Turns {
+    /// As many, and not after that moment.
+    pub(super) fn new(turns: u32, until: Instant) -> Self {
+        Self { left: turns, until }
+    }
+
+    /// What is left after one more turn; `None` if there is none. The lock ends at `end`, and the next holder expects a lease
+    /// of that length: half of it has to be left.
+    pub(super) fn next(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
+        let is_long_enough = end.saturating_duration_since(now) >= lease / 2;
+        let left = self.left.checked_sub(1)?;
+        (now < self.until && is_long_enough).then_some(Self { left, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn there_are_as_many_turns_as_are_allowed() {
+        let now = crate::time::now();
+        let mut turns = Some(Turns::new(3, now + LEASE));
+        let mut taken = 0;
+        while let Some(next) = turns.and_then(|turns| turns.next(now, now + LEASE, LEASE)) {
+            turns = Some(next);
+            taken += 1;
+        }
+        assert_eq!(taken, 3);
+    }
+
+    #[test]
+    fn there_is_none_after_the_time_or_with_little_left_of_the_lease() {
+        let now = crate::time::now();
+        let turns = Turns::new(3, now + Duration::from_millis(5));
+        let end = now + LEASE;
+        assert!(
+            turns
+                .next(now + Duration::from_millis(4), end, LEASE)
+                .is_some()
+        );
+        assert!(
+            turns
+                .next(now + Duration::from_millis(5), end, LEASE)
+                .is_none()
+        );
+        assert!(turns.next(now, now + LEASE / 2, LEASE).is_some());
+        assert!(turns.next(now, now + LEASE / 3, LEASE).is_none());
+    }
+}
