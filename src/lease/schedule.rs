@@ -26,7 +26,8 @@ pub(super) struct Schedule<T> {
     due: BTreeSet<(Instant, Id)>,
     /// Those whose end somebody wants to be called at.
     alarms: BTreeSet<(Instant, Id)>,
-    /// To be given back, since nobody knows whether we have them; until then the server ends them by itself.
+    /// To be given back, since nobody knows whether we have them; the first to be asked about first. Until then the server
+    /// ends them by itself.
     orphans: VecDeque<Orphan<T>>,
     paused_until: Option<Instant>,
     next_id: Id,
@@ -97,13 +98,12 @@ impl<T: Clone> Schedule<T> {
         Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 
-    /// To be given back as soon as the server answers.
-    pub(super) fn abandon(&mut self, what: T, until: Instant, now: Instant) {
-        self.orphans.push_back(Orphan {
-            what,
-            until,
-            since: now,
-        });
+    /// To be given back as soon as the server answers, but not before `since`.
+    pub(super) fn abandon(&mut self, what: T, until: Instant, since: Instant) {
+        let place = self
+            .orphans
+            .partition_point(|earlier| earlier.since <= since);
+        self.orphans.insert(place, Orphan { what, until, since });
     }
 
     /// Something may have happened to a lease.
@@ -164,7 +164,8 @@ impl<T: Clone> Schedule<T> {
         if self.due_at().is_none_or(|due| due > now) {
             return batch;
         }
-        let some = self.orphans.len().min(BATCH);
+        let some = self.orphans.partition_point(|orphan| orphan.since <= now);
+        let some = some.min(BATCH);
         batch.orphans = self.orphans.drain(..some).collect();
         batch.orphans.retain(|orphan| orphan.until > now);
         let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
@@ -224,6 +225,7 @@ impl<T: Clone> Schedule<T> {
         now: Instant,
     ) -> (Vec<(T, LostReason)>, Vec<T>) {
         self.pause(until);
+        self.orphans.retain(|orphan| orphan.until > now);
         let waiting: Vec<Id> = self
             .due
             .iter()
