@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use world::{Event, MS, Mood, World, terms};
 
+mod orphans;
+mod threads;
 mod world;
 
 #[test]
@@ -42,23 +44,97 @@ fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
     }
 }
 
+#[test]
+fn one_that_was_refused_keeps_no_other_from_being_given_back() {
+    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let until = start + MS * 10_000;
+    schedule.abandon("refused", until, start + MS * 500);
+    schedule.abandon("new", until, start);
+    assert_eq!(schedule.due_at(), Some(start));
+    let names = |batch: Batch<_>| batch.orphans.iter().map(|o| o.what).collect::<Vec<_>>();
+    assert_eq!(names(schedule.take(start)), ["new"]);
+    assert_eq!(schedule.due_at(), Some(start + MS * 500));
+    assert_eq!(names(schedule.take(start + MS * 500)), ["refused"]);
+    assert_eq!(schedule.due_at(), None);
+}
+
+#[test]
+fn a_look_without_an_answer_is_asked_again() {
+    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let terms = Terms {
+        end: Some(start + MS * 3_000),
+        renews: false,
+        look_at: Some(start),
+        ..terms(3_000)
+    };
+    let id = schedule.keep((), terms, start);
+    let pauses = [(Answer::Unanswered, 0), (Answer::Forgotten, 0)];
+    for (answer, pause) in pauses.into_iter().chain([(Answer::Refused, 10)]) {
+        let now = schedule.due_at().unwrap();
+        assert_eq!(schedule.take(now).turns[0].ask, Ask::Look);
+        schedule.answered(id, answer, now);
+        assert_eq!(schedule.due_at(), Some(now + MS * pause), "{answer:?}");
+    }
+}
+
+#[test]
+fn holds_are_given_back_a_batch_at_a_time() {
+    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    for orphan in 0..BATCH + 20 {
+        schedule.abandon(orphan, start + MS, start);
+    }
+    assert_eq!(schedule.take(start).orphans.len(), BATCH);
+    assert_eq!(schedule.take(start).orphans.len(), 20);
+}
+
+#[test]
+fn what_has_ended_by_itself_is_not_kept_for_a_server_that_never_comes_back() {
+    let (mut schedule, start) = (Schedule::<()>::default(), Instant::now());
+    schedule.abandon((), start + MS * 100, start);
+    schedule.unreachable(start + MS * 110, start + MS * 99);
+    assert!(schedule.due_at().is_some());
+    schedule.unreachable(start + MS * 120, start + MS * 110);
+    assert_eq!(schedule.due_at(), None);
+}
+
 fn keep(lease: std::ops::Range<u32>) -> impl Strategy<Value = Event> {
     let (max_hold, known_end) = (prop::option::of(1_u32..2_000), prop::option::of(0_u32..100));
-    (lease, max_hold, known_end, any::<bool>()).prop_map(|(lease, max_hold, known_end, alarm)| {
-        Event::Keep {
+    let (renews, look) = (prop::bool::weighted(0.7), prop::option::of(0_u32..60));
+    let terms = (lease, max_hold, known_end, renews, look, any::<bool>());
+    terms.prop_map(
+        |(lease, max_hold, known_end, renews, look, alarm)| Event::Keep {
             lease,
             max_hold,
             known_end,
+            renews,
+            look,
             alarm,
-        }
-    })
+        },
+    )
+}
+
+/// As a watchdog keeps it: renewed at once, or from a known end on.
+fn kept(lease: u32, known_end: Option<u32>) -> Event {
+    Event::Keep {
+        lease,
+        max_hold: None,
+        known_end,
+        renews: true,
+        look: None,
+        alarm: false,
+    }
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
+    let which = any::<prop::sample::Index>;
     let event = prop_oneof![
         3 => keep(5..600),
-        1 => any::<prop::sample::Index>().prop_map(Event::Stop),
-        4 => (0_u32..300).prop_map(Event::Pass),
+        1 => which().prop_map(Event::Stop),
+        2 => which().prop_map(Event::Look),
+        1 => Just(Event::LookAtAll),
+        1 => (which(), 1_u32..900).prop_map(|(which, ms)| Event::Extend(which, ms)),
+        1 => (0_u32..900).prop_map(Event::Abandon),
+        5 => (0_u32..300).prop_map(Event::Pass),
     ];
     prop::collection::vec(event, 1..60)
 }
@@ -72,6 +148,9 @@ fn moods() -> impl Strategy<Value = Vec<Mood>> {
         1 => Just(Mood::Unanswered),
         2 => Just(Mood::Unreachable),
         1 => Just(Mood::StoppedMeanwhile),
+        1 => Just(Mood::ChangedMeanwhile),
+        1 => (1_u32..900).prop_map(Mood::ExtendedMeanwhile),
+        1 => (1_u32..100).prop_map(Mood::Late),
     ];
     prop::collection::vec(mood, 1..40)
 }
@@ -79,7 +158,8 @@ fn moods() -> impl Strategy<Value = Vec<Mood>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// Nothing is renewed that is stopped, lost or over; every end is told once; no end moves back.
+    /// Nothing is asked about that is stopped, lost or over, and nothing is renewed that is only to be looked at; every end
+    /// is told once; no end moves back or is later than the server's; nothing is given back twice.
     #[test]
     fn whatever_the_server_does(events in events(), moods in moods()) {
         let mut world = World::moody(moods);
@@ -88,6 +168,10 @@ proptest! {
         }
         world.pass(MS * 700);
         prop_assert_eq!(world.schedule.len(), world.leases.iter().filter(|lease| !lease.gone).count());
+        prop_assert_eq!(world.schedule.orphans.len(), world.orphans.left());
+        world.moods = Box::new(|| Mood::Ours);
+        world.pass(MS * 1_000);
+        prop_assert_eq!(world.orphans.left(), 0);
     }
 
     #[test]
@@ -96,6 +180,10 @@ proptest! {
         for event in &events {
             world.happen(event);
             world.pass(Duration::ZERO);
+            prop_assert_eq!(world.orphans.left(), 0);
+            for lease in world.leases.iter().filter(|lease| !lease.gone) {
+                prop_assert!(lease.looked_at_by().is_none_or(|by| world.now < by + MS));
+            }
             for lease in world.leases.iter().filter(|lease| !lease.gone && lease.terms.cap.is_none()) {
                 let Some(renewed) = lease.renewed else { continue };
                 prop_assert!(world.now < renewed + lease.terms.third() + MS);
@@ -109,7 +197,7 @@ proptest! {
     fn it_is_tried_until_the_end(lease in 30_u32..900, count in 1..150, outage in 1_u32..1_200, silent in any::<bool>()) {
         let mut world = World::new(|| Mood::Ours);
         for _ in 0..count {
-            world.happen(&Event::Keep { lease, max_hold: None, known_end: None, alarm: false });
+            world.happen(&kept(lease, None));
         }
         world.pass(MS * 5);
         world.moods = Box::new(move || if silent { Mood::Unanswered } else { Mood::Unreachable });
@@ -139,7 +227,7 @@ proptest! {
         for start in starts {
             world.pass(MS * (start - time));
             time = start;
-            world.happen(&Event::Keep { lease: 300, max_hold: None, known_end: Some(99), alarm: false });
+            world.happen(&kept(300, Some(99)));
         }
         world.pass(MS * 300);
         let begun = world.now;

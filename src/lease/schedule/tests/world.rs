@@ -4,8 +4,10 @@ use std::mem;
 
 use proptest::prelude::*;
 
-use super::super::*;
+use super::{super::*, orphans::Orphans};
 
+/// Between two looks at the same lease.
+const REST: Duration = Duration::from_millis(10);
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 pub(super) fn terms(lease_ms: u32) -> Terms {
@@ -29,12 +31,52 @@ pub(super) struct Known {
     pub(super) renewed: Option<Instant>,
     /// A failure has come since.
     pub(super) failed: bool,
+    /// When it was asked about.
+    asked: Option<Instant>,
+    /// Since when it is to be looked at.
+    look: Option<Instant>,
+    /// When the server ends it, once that is known.
+    server_end: Option<Instant>,
 }
 
 impl Known {
     /// When our clock ends it.
     fn end(&self) -> Option<Instant> {
         self.terms.end.or(self.terms.cap)
+    }
+
+    /// Somebody has renewed it until then.
+    fn extend(&mut self, end: Instant) {
+        let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
+        self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
+    }
+
+    fn is_looked_at(&mut self, now: Instant) {
+        self.look = Some(self.look.map_or(now, |look| look.min(now)));
+    }
+
+    fn lost_at(&self, now: Instant) -> Option<LostReason> {
+        let end = self.end().filter(|end| *end <= now)?;
+        Some(if Some(end) == self.terms.cap {
+            LostReason::MaxHold
+        } else {
+            LostReason::Ended
+        })
+    }
+
+    /// What the server does with a question, as the scripts do.
+    fn is_asked(&mut self, ask: Ask, now: Instant) {
+        let end = now + ask.lease();
+        self.server_end = self.server_end.map(|earlier| earlier.max(end));
+        if let Ask::Renew(_) = ask {
+            self.server_end.get_or_insert(end);
+        }
+    }
+
+    /// Until when it has to be looked at, if it has.
+    pub(super) fn looked_at_by(&self) -> Option<Instant> {
+        let rested = self.asked.map(|asked| asked + REST);
+        Some(rested.map_or(self.look?, |rested| rested.max(self.look.unwrap_or(rested))))
     }
 }
 
@@ -49,6 +91,22 @@ pub(super) enum Mood {
     Unreachable,
     /// Renews it, but its holder stops it before the answer comes.
     StoppedMeanwhile,
+    /// It is ours, but something happens to it before the answer comes.
+    ChangedMeanwhile,
+    /// Renews it, but its holder has it renewed until so long from now before the answer comes.
+    ExtendedMeanwhile(u32),
+    /// It is ours, and the answer takes so long.
+    Late(u32),
+}
+
+impl Mood {
+    /// What is said to somebody who gives something back.
+    pub(super) fn is_answer(self) -> bool {
+        !matches!(
+            self,
+            Self::Forgotten | Self::Refused | Self::Unanswered | Self::Unreachable
+        )
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -57,9 +115,15 @@ pub(super) enum Event {
         lease: u32,
         max_hold: Option<u32>,
         known_end: Option<u32>,
+        renews: bool,
+        look: Option<u32>,
         alarm: bool,
     },
     Stop(prop::sample::Index),
+    Look(prop::sample::Index),
+    LookAtAll,
+    Extend(prop::sample::Index, u32),
+    Abandon(u32),
     Pass(u32),
 }
 
@@ -67,6 +131,7 @@ pub(super) struct World {
     pub(super) schedule: Schedule<usize>,
     pub(super) now: Instant,
     pub(super) leases: Vec<Known>,
+    pub(super) orphans: Orphans,
     pub(super) moods: Box<dyn FnMut() -> Mood>,
     teach: bool,
     /// When it was tried to renew something.
@@ -79,6 +144,7 @@ impl World {
             schedule: Schedule::default(),
             now: Instant::now(),
             leases: Vec::new(),
+            orphans: Orphans::default(),
             moods: Box::new(moods),
             teach: false,
             attempts: Vec::new(),
@@ -91,44 +157,76 @@ impl World {
     }
 
     pub(super) fn happen(&mut self, event: &Event) {
+        let count = self.leases.len();
         match *event {
-            Event::Keep {
-                lease,
-                max_hold,
-                known_end,
-                alarm,
-            } => {
-                let cap = max_hold.map(|ms| self.now + MS * ms);
-                let end = known_end.map(|percent| self.now + MS * lease * percent / 100 + MS);
-                let end = end.map(|end| cap.map_or(end, |cap| cap.min(end)));
-                let terms = Terms {
-                    cap,
-                    end,
-                    ..terms(lease)
-                };
-                let id = self.schedule.keep(self.leases.len(), terms, self.now);
-                if alarm {
-                    self.schedule.set_alarm(id);
-                }
-                let (gone, renewed, failed) = (false, None, false);
-                self.leases.push(Known {
-                    id,
-                    terms,
-                    alarm,
-                    gone,
-                    renewed,
-                    failed,
-                });
-            }
-            Event::Stop(ref which) if !self.leases.is_empty() => {
-                let lease = which.get(&self.leases).id;
-                assert!(!self.schedule.stop(lease), "nothing is out between batches");
-                let index = which.index(self.leases.len());
-                self.leases[index].gone = true;
-            }
-            Event::Stop(_) => {}
+            Event::Keep { .. } => self.keep(event),
             Event::Pass(ms) => self.pass(MS * ms),
+            Event::Abandon(ms) => {
+                let (orphan, until) = (self.orphans.add(self.now + MS * ms, self.now), MS * ms);
+                self.schedule.abandon(orphan, self.now + until, self.now);
+            }
+            Event::LookAtAll => {
+                self.schedule.look_at_all(self.now);
+                for lease in &mut self.leases {
+                    lease.is_looked_at(self.now);
+                }
+            }
+            _ if count == 0 => {}
+            Event::Stop(ref which) => {
+                let lease = &mut self.leases[which.index(count)];
+                assert!(!self.schedule.stop(lease.id), "nothing is out");
+                lease.gone = true;
+            }
+            Event::Look(ref which) => {
+                let lease = &mut self.leases[which.index(count)];
+                self.schedule.look(lease.id, self.now);
+                lease.is_looked_at(self.now);
+            }
+            Event::Extend(ref which, ms) => {
+                let lease = &mut self.leases[which.index(count)];
+                extend(&mut self.schedule, lease, self.now, MS * ms);
+            }
         }
+    }
+
+    fn keep(&mut self, event: &Event) {
+        let Event::Keep {
+            lease,
+            max_hold,
+            known_end,
+            renews,
+            look,
+            alarm,
+        } = *event
+        else {
+            return;
+        };
+        let cap = max_hold.map(|ms| self.now + MS * ms);
+        let end = known_end.map(|percent| self.now + MS * lease * percent / 100 + MS);
+        let end = end.map(|end| cap.map_or(end, |cap| cap.min(end)));
+        let look_at = look.map(|ms| self.now + MS * ms);
+        let terms = Terms {
+            cap,
+            end,
+            renews: renews || end.is_none(),
+            look_at,
+            ..terms(lease)
+        };
+        let id = self.schedule.keep(self.leases.len(), terms, self.now);
+        if alarm {
+            self.schedule.set_alarm(id);
+        }
+        self.leases.push(Known {
+            id,
+            terms,
+            alarm,
+            gone: false,
+            renewed: None,
+            failed: false,
+            asked: None,
+            look: look_at,
+            server_end: end,
+        });
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -162,6 +260,7 @@ impl World {
     fn turn(&mut self) {
         let mood = (self.moods)();
         if matches!(mood, Mood::Unreachable) {
+            self.orphans.end_at(self.now);
             let (over, doubtful) = self.schedule.unreachable(self.now + MS * 10, self.now);
             for (index, reason) in over {
                 self.over(index, reason);
@@ -172,19 +271,25 @@ impl World {
                 self.leases[index].failed = true;
                 assert!(!self.leases[index].gone);
             }
+            assert_eq!(self.schedule.orphans.len(), self.orphans.left());
             return;
         }
         let due = self.schedule.due_at().is_some_and(|due| due <= self.now);
         let batch = self.schedule.take(self.now);
         assert!(batch.turns.len() <= BATCH);
-        assert_eq!(due, batch.turns.len() + batch.over.len() > 0);
+        let orphans = if due { self.orphans.due(self.now) } else { 0 };
+        assert_eq!(due, batch.turns.len() + batch.over.len() + orphans > 0);
+        if due {
+            let moods = &mut self.moods;
+            (self.orphans).answer(batch.orphans, &mut self.schedule, self.now, moods);
+        }
         for (index, reason) in batch.over {
             self.over(index, reason);
         }
         if !batch.turns.is_empty() {
             self.attempts.push(self.now);
         }
-        let teaching = mem::take(&mut self.teach);
+        let (teaching, sent) = (mem::take(&mut self.teach), self.now);
         for turn in batch.turns {
             let mood = match (self.moods)() {
                 // The batch after one that met a forgotten script brings it along.
@@ -192,67 +297,50 @@ impl World {
                 mood => mood,
             };
             self.teach |= matches!(mood, Mood::Forgotten);
-            self.answer(&turn, mood);
+            self.answer(&turn, sent, mood);
             if matches!(mood, Mood::Unanswered | Mood::Unreachable) {
                 self.schedule.pause(self.now + MS * 10);
             }
         }
     }
 
-    fn answer(&mut self, turn: &Turn<usize>, mood: Mood) {
-        let (now, lease) = (self.now, &mut self.leases[turn.what]);
-        assert!(!lease.gone, "a renewal of what is stopped or lost");
-        assert!(
-            lease.end().is_none_or(|end| end > now),
-            "a renewal after the end"
-        );
-        assert!(turn.lease >= MS && turn.lease <= lease.terms.lease);
-        assert!(
-            lease
-                .terms
-                .cap
-                .is_none_or(|cap| now + turn.lease <= cap.max(now + MS))
-        );
-        let early = lease
-            .renewed
-            .is_some_and(|at| now < at + lease.terms.third() / 2);
-        assert!(!early || lease.failed, "a renewal that was not wanted yet");
+    fn answer(&mut self, turn: &Turn<usize>, sent: Instant, mood: Mood) {
+        let lease = &mut self.leases[turn.what];
         assert!(self.schedule.is_out(turn.id));
+        lease.assert_wanted(turn, sent);
+        (lease.asked, lease.look) = (Some(sent), None);
 
         let answer = match mood {
             Mood::NotOurs => Answer::NotOurs,
             Mood::Forgotten => Answer::Forgotten,
             Mood::Refused => Answer::Refused,
             Mood::Unanswered | Mood::Unreachable => Answer::Unanswered,
-            Mood::Ours | Mood::StoppedMeanwhile => Answer::Ours(now),
+            _ => Answer::Ours(sent),
         };
-        if matches!(mood, Mood::StoppedMeanwhile) {
-            assert!(self.schedule.stop(turn.id) && self.schedule.is_out(turn.id));
-            lease.gone = true;
+        if let Answer::Ours(_) = answer {
+            lease.is_asked(turn.ask, sent);
         }
-        let verdict = self.schedule.answered(turn.id, answer, now);
-        assert!(!self.schedule.is_out(turn.id));
-        let expected = match answer {
-            Answer::Ours(sent) => {
-                let mut end = lease.terms.end.map_or(sent + lease.terms.lease, |end| {
-                    end.max(sent + lease.terms.lease)
-                });
-                end = lease.terms.cap.map_or(end, |cap| cap.min(end));
-                lease.terms.end = Some(end);
-                (lease.renewed, lease.failed) = (Some(sent), false);
-                Some(Verdict::Held(end))
-            }
-            Answer::NotOurs => {
+        match mood {
+            Mood::StoppedMeanwhile => {
+                assert!(self.schedule.stop(turn.id) && self.schedule.is_out(turn.id));
                 lease.gone = true;
-                Some(Verdict::Lost(LostReason::TakenAway))
+                self.schedule.look(turn.id, sent);
+                assert_eq!(self.schedule.extend(turn.id, sent + MS * 900), None);
             }
-            Answer::Forgotten => None,
-            Answer::Refused | Answer::Unanswered => {
-                lease.failed = true;
-                Some(Verdict::Doubtful)
+            Mood::ChangedMeanwhile => {
+                self.schedule.look(turn.id, sent);
+                lease.look = Some(sent);
             }
-        };
-        assert_eq!(verdict, expected);
+            Mood::ExtendedMeanwhile(ms) => extend(&mut self.schedule, lease, sent, MS * ms),
+            Mood::Late(ms) => self.now += MS * ms,
+            _ => {}
+        }
+        let verdict = self.schedule.answered(turn.id, answer, self.now);
+        assert!(!self.schedule.is_out(turn.id));
+        assert_eq!(verdict, lease.expected(turn.ask, answer, self.now));
+        if let Some(Verdict::Held(end)) = verdict {
+            assert!(Some(end) <= lease.server_end, "held past the server's end");
+        }
     }
 
     fn over(&mut self, index: usize, reason: LostReason) {
@@ -262,12 +350,83 @@ impl World {
             lease.end().is_some_and(|end| end <= self.now),
             "told too soon"
         );
-        let expected = if lease.end() == lease.terms.cap {
-            LostReason::MaxHold
-        } else {
-            LostReason::Ended
-        };
-        assert_eq!(reason, expected);
+        assert_eq!(Some(reason), lease.lost_at(self.now));
         lease.gone = true;
     }
+}
+
+impl Known {
+    /// That this question is asked, and now.
+    fn assert_wanted(&self, turn: &Turn<usize>, now: Instant) {
+        assert!(!self.gone, "a question about what is stopped or lost");
+        assert!(
+            self.end().is_none_or(|end| end > now),
+            "a question after the end"
+        );
+        match turn.ask {
+            Ask::Renew(lease) => {
+                assert!(self.terms.renews, "a renewal of what only runs out");
+                assert!(lease == turn.lease && lease >= MS && lease <= self.terms.lease);
+                let cap = self.terms.cap.map(|cap| cap.max(now + MS));
+                assert!(cap.is_none_or(|cap| now + lease <= cap));
+                let third = self.terms.third();
+                let early = self.renewed.is_some_and(|at| now < at + third / 2);
+                assert!(!early || self.failed, "a renewal that was not wanted yet");
+            }
+            Ask::Look => {
+                assert!(turn.ask.lease() <= MS, "a look that renews");
+                let wanted = self.look.is_some_and(|since| since <= now);
+                assert!(wanted || self.failed, "a look that nobody wanted");
+                let rested = self.asked.is_none_or(|asked| now >= asked + REST);
+                assert!(rested || self.failed, "looks without a rest");
+            }
+        }
+    }
+
+    /// What the answer to a question has to mean, and what is known from now on.
+    fn expected(&mut self, ask: Ask, answer: Answer, now: Instant) -> Option<Verdict> {
+        let end = self.lost_at(now).map(Verdict::Lost);
+        let verdict = match answer {
+            _ if end.is_some() => end,
+            Answer::Ours(sent) => {
+                self.failed = false;
+                if self.terms.end.is_none() || ask != Ask::Look {
+                    self.extend(sent + self.terms.lease);
+                    self.renewed = Some(sent);
+                }
+                let held = self.terms.end.map(Verdict::Held);
+                self.lost_at(now).map(Verdict::Lost).or(held)
+            }
+            Answer::NotOurs => Some(Verdict::Lost(LostReason::TakenAway)),
+            Answer::Forgotten => {
+                self.failed = true;
+                None
+            }
+            Answer::Refused | Answer::Unanswered => {
+                self.failed = true;
+                Some(Verdict::Doubtful)
+            }
+        };
+        self.gone |= matches!(verdict, Some(Verdict::Lost(_)));
+        if ask == Ask::Look && self.failed {
+            self.is_looked_at(now);
+        }
+        verdict
+    }
+}
+
+/// Its holder has had it renewed.
+fn extend(schedule: &mut Schedule<usize>, lease: &mut Known, now: Instant, by: Duration) {
+    let by = lease
+        .terms
+        .cap
+        .map_or(by, |cap| by.min(cap.saturating_duration_since(now).max(MS)));
+    let extended = schedule.extend(lease.id, now + by);
+    if lease.gone {
+        assert_eq!(extended, None, "it is stopped or lost");
+        return;
+    }
+    lease.extend(now + by);
+    lease.server_end = lease.server_end.max(Some(now + by));
+    assert_eq!(extended, lease.terms.end);
 }
