@@ -188,10 +188,10 @@ impl From<redis::RedisError> for Failed {
     }
 }
 
+/// Not by `PubSub::subscribe`, to which a refusal is an answer like any other.
 fn subscribed(connection: &mut Connection) -> RedisResult<PubSub<'_>> {
-    let mut messages = connection.as_pubsub();
-    messages.subscribe(CHANNEL)?;
-    Ok(messages)
+    redis::cmd("SUBSCRIBE").arg(CHANNEL).exec(connection)?;
+    Ok(connection.as_pubsub())
 }
 
 /// One push names some keys; that of a `FLUSHALL` names none, which means all.
