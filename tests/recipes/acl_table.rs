@@ -18,23 +18,22 @@ const LEASE: Duration = Duration::from_secs(10);
 const LONGER: Duration = Duration::from_secs(20);
 
 /// The rules of the row that is for this.
-fn rules(what: &str) -> Vec<String> {
+pub(crate) fn rules(what: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
     let text = fs::read_to_string(page).unwrap();
     let row = text
         .lines()
         .find(|line| line.starts_with(&format!("| {what}")));
-    let words = row
-        .unwrap_or_default()
-        .rsplit('|')
-        .nth(1)
-        .unwrap_or_default();
+    // In a table a `|` that ends no cell is escaped.
+    let row = row.unwrap_or_default().replace("\\|", "\n");
+    let words = row.rsplit('|').nth(1).unwrap_or_default();
+    let words = words.replace('\n', "|");
     words
         .split([' ', '`'])
         .flat_map(|word| match word {
             "KEYS" => vec!["~lock:app:*"],
             "BOTH" => vec!["~lock:app:*", "~{lock:app:*}:lease"],
-            word if word.starts_with(['~', '+']) => vec![word],
+            word if word.starts_with(['~', '&', '+']) => vec![word],
             _ => Vec::new(),
         })
         .map(str::to_owned)

@@ -9,6 +9,7 @@
 mod common;
 
 mod acl_table;
+mod acl_waiting;
 mod editions_hostile;
 mod fencing_token;
 mod mutex;
