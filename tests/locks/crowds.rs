@@ -1,0 +1,130 @@
+//! Two processes with eight threads each on one lock.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::Locks;
+
+use crate::common::Server;
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+const INSIDE: Duration = Duration::from_micros(100);
+const THREADS: usize = 8;
+/// Of the other process: its server, and for how many milliseconds it works.
+const SERVER: &str = "LEASEHOLD_TEST_CROWD_SERVER";
+const MILLIS: &str = "LEASEHOLD_TEST_CROWD_MILLIS";
+
+/// What the threads of one process got.
+#[derive(Debug)]
+struct Got {
+    acquires: u32,
+    worst: Duration,
+}
+
+/// The other process: says that it is ready, works when it is told to, and says what it got.
+#[test]
+#[ignore = "the other process of the tests beside it"]
+#[allow(clippy::print_stdout, reason = "the test that has started it listens")]
+fn works_when_it_is_told_to() {
+    let Ok(url) = env::var(SERVER) else {
+        return;
+    };
+    let millis: u64 = env::var(MILLIS).unwrap().parse().unwrap();
+    let locks = Locks::connect(&url).unwrap();
+    locks.lock("warm").run(LONG, |_| ()).unwrap();
+    println!("\nready");
+    let mut told = String::new();
+    std::io::stdin().read_line(&mut told).unwrap();
+    let end = Instant::now() + Duration::from_millis(millis);
+    let all: Vec<_> = thread::scope(|scope| {
+        let work = || work_until(&locks, end);
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let acquires: u32 = all.iter().map(|got| got.acquires).sum();
+    let worst = all.iter().map(|got| got.worst).max().unwrap();
+    println!("\ngot {acquires} {}", worst.as_micros());
+}
+
+fn work_until(locks: &Locks, end: Instant) -> Got {
+    let lock = locks.lock("a");
+    let (mut acquires, mut worst) = (0, Duration::ZERO);
+    while Instant::now() < end {
+        let asked = Instant::now();
+        let lease = lock.acquire(LONG).unwrap();
+        worst = worst.max(asked.elapsed());
+        let inside = Instant::now();
+        while inside.elapsed() < INSIDE {
+            std::hint::spin_loop();
+        }
+        lease.release().unwrap();
+        acquires += 1;
+    }
+    Got { acquires, worst }
+}
+
+fn start(server: &Server, millis: Duration) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "crowds::works_when_it_is_told_to"])
+        .args(["--ignored", "--nocapture"])
+        .env(SERVER, server.url())
+        .env(MILLIS, millis.as_millis().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn two_crowds(time: Duration) -> [Got; 2] {
+    let server = Server::start().unwrap();
+    let mut crowds = [start(&server, time), start(&server, time)].map(|mut child| {
+        let says = BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, says.map(Result::unwrap))
+    });
+    for (_, says) in &mut crowds {
+        assert!(says.any(|line| line == "ready"));
+    }
+    for (child, _) in &mut crowds {
+        writeln!(child.stdin.take().unwrap(), "go").unwrap();
+    }
+    crowds.map(|(mut child, mut says)| {
+        let got = says.find_map(|line| line.strip_prefix("got ").map(str::to_owned));
+        let got = got.unwrap();
+        let (acquires, micros) = got.split_once(' ').unwrap();
+        assert!(child.wait().unwrap().success());
+        Got {
+            acquires: acquires.parse().unwrap(),
+            worst: Duration::from_micros(micros.parse().unwrap()),
+        }
+    })
+}
+
+/// Neither gets less than this share of the acquires, nobody waits for longer.
+#[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
+fn share_between_two(time: Duration, least: f64, longest: Duration) {
+    let crowds = two_crowds(time);
+    let all: u32 = crowds.iter().map(|crowd| crowd.acquires).sum();
+    eprintln!("{all} acquires in {time:?}: {crowds:?}");
+    for crowd in &crowds {
+        let share = f64::from(crowd.acquires) / f64::from(all);
+        assert!(share >= least, "a share of {share:.3}");
+        assert!(crowd.worst < longest, "a wait of {:?}", crowd.worst);
+    }
+}
+
+#[test]
+fn neither_of_two_processes_is_starved() {
+    share_between_two(600 * MS, 0.2, 500 * MS);
+}
+
+#[test]
+#[ignore = "ten seconds, and wants the machine for itself"]
+fn two_processes_share_a_lock_fairly() {
+    share_between_two(10_000 * MS, 0.35, 50 * MS);
+}
