@@ -2,7 +2,7 @@
 
 mod call;
 
-pub(crate) use call::{Call, fencing_token, is_unknown_script};
+pub(crate) use call::{Call, count, fencing_token, is_unknown_script, yes_or_no};
 
 use std::sync::LazyLock;
 
@@ -45,6 +45,7 @@ scripts! {
     ACQUIRE_WRITE_ONE_HASH = "one_hash.lua" then "acquire_write_one_hash.lua";
     RELEASE_READ_ONE_HASH = "one_hash.lua" then "release_read_one_hash.lua";
     INSPECT = "inspect.lua";
+    FORCE_RELEASE = "force_release.lua";
     RELEASE_WRITE_ONE_HASH = "one_hash.lua" then "release_write_one_hash.lua";
 }
 
@@ -147,6 +148,11 @@ pub(crate) fn release_reentrant(lock: &LockName, owner: &Owner, token: &Token) -
 /// Answers what stands at the lock and beside it.
 pub(crate) fn inspect(lock: &LockName) -> Call {
     INSPECT.on([lock.key(), &lock.companion()])
+}
+
+/// Answers whether there was anything to delete.
+pub(crate) fn force_release(lock: &LockName) -> Call {
+    FORCE_RELEASE.on([lock.key()])
 }
 
 /// A field of a read-write lock.

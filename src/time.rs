@@ -1,5 +1,7 @@
 //! The only place that reads a clock: deadlines, pauses, and the way from a `Duration` to Redis' milliseconds.
 
+#[cfg(feature = "testing")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
     thread,
     time::{Duration, Instant, SystemTime},
@@ -13,35 +15,107 @@ use crate::{Error, Result};
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) fn now() -> Instant {
-    Instant::now()
+    Clock::REAL.now()
 }
 
-/// A moment on the monotonic clock, computed once and used through every retry; or never.
+/// The machine's monotonic clock; in a stand-in for tests, one that a test has moved ahead of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Option<Instant>);
+pub(crate) struct Clock {
+    #[cfg(feature = "testing")]
+    nanos_ahead: Option<&'static AtomicU64>,
+}
+
+impl Clock {
+    pub(crate) const REAL: Self = Self {
+        #[cfg(feature = "testing")]
+        nanos_ahead: None,
+    };
+
+    /// A clock that can be moved. It costs eight bytes that are never given back, for the sake of all others, which can be
+    /// copied.
+    #[cfg(feature = "testing")]
+    pub(crate) fn movable() -> Self {
+        Self {
+            nanos_ahead: Some(Box::leak(Box::default())),
+        }
+    }
+
+    /// Whoever sleeps until a moment has to be woken afterwards.
+    #[cfg(feature = "testing")]
+    pub(crate) fn advance(self, by: Duration) {
+        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(ahead) = self.nanos_ahead {
+            ahead.fetch_add(nanos, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn now(self) -> Instant {
+        Instant::now() + self.ahead()
+    }
+
+    /// What has passed since that moment of this clock.
+    pub(crate) fn since(self, moment: Instant) -> Duration {
+        self.now().saturating_duration_since(moment)
+    }
+
+    /// A wait too long for the clock to hold is a wait without an end.
+    pub(crate) fn after(self, wait: Duration) -> Deadline {
+        Deadline {
+            end: self.now().checked_add(wait),
+            clock: self,
+        }
+    }
+
+    /// When that moment of this clock is on the machine's, by which threads sleep.
+    pub(crate) fn real(self, moment: Instant) -> Instant {
+        moment.checked_sub(self.ahead()).unwrap_or(moment)
+    }
+
+    #[cfg(feature = "testing")]
+    fn ahead(self) -> Duration {
+        self.nanos_ahead.map_or(Duration::ZERO, |ahead| {
+            Duration::from_nanos(ahead.load(Ordering::SeqCst))
+        })
+    }
+
+    #[cfg(not(feature = "testing"))]
+    #[allow(clippy::unused_self, reason = "a movable clock has one")]
+    const fn ahead(self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A moment on a clock, computed once and used through every retry; or never.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    end: Option<Instant>,
+    clock: Clock,
+}
 
 impl Deadline {
-    /// A wait too long for the clock to hold is a wait without an end.
+    /// By the machine's clock.
     pub(crate) fn after(wait: Duration) -> Self {
-        Self(now().checked_add(wait))
+        Clock::REAL.after(wait)
     }
 
     pub(crate) fn remaining(self) -> Duration {
-        self.0
-            .map_or(Duration::MAX, |end| end.saturating_duration_since(now()))
+        self.end.map_or(Duration::MAX, |end| {
+            end.saturating_duration_since(self.clock.now())
+        })
     }
 
-    /// When it is; `None` for never.
+    /// When it is, on the machine's clock; `None` for never.
     pub(crate) fn moment(self) -> Option<Instant> {
-        self.0
+        self.end.map(|end| self.clock.real(end))
     }
 
     /// The earlier of the two.
     pub(crate) fn or_sooner(self, moment: Option<Instant>) -> Self {
-        Self(match (self.0, moment) {
+        let end = match (self.end, moment) {
             (Some(end), Some(moment)) => Some(end.min(moment)),
             (end, moment) => end.or(moment),
-        })
+        };
+        Self { end, ..self }
     }
 
     /// What is left, but no more than a limit and no less than the millisecond that a socket's time-out needs.

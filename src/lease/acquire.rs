@@ -5,14 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis::{RedisResult, Value};
+
 use super::{
     event::{Acquired, Contended, tell},
     guard::{Grant, Lease, SharedHold},
     kept::Kept,
-    line::Asked,
     locks::Shared,
     options::Options,
     queue::Leaving,
+    server::{InLine, Patience},
     terms::Terms,
     turns::Turns,
     waiting::Place,
@@ -23,7 +25,7 @@ use crate::{
     name::LockName,
     recipes::holding::{Attempt, Holding, Kind},
     script::Refusal,
-    time::{self, Backoff, Deadline},
+    time::{Backoff, Deadline},
 };
 
 /// How long a writer's intent stands, less the time to write it anew.
@@ -91,14 +93,14 @@ pub(super) fn acquire(
         options,
         hold: Arc::new(hold.reserving(options.reserved(lease_millis))),
         lease_millis,
-        started: time::now(),
-        deadline: Deadline::after(timeout),
+        started: shared.clock.now(),
+        deadline: shared.clock.after(timeout),
         attempts: 0,
         uncertain: None,
         failure: None,
     };
     let lease = wait.lease(timeout)?;
-    let waited = wait.started.elapsed();
+    let waited = shared.clock.since(wait.started);
     let Some(lease) = lease else {
         let contended = Contended::new(operation.lock, waited, wait.attempts);
         tell(options.events.as_ref(), |events| {
@@ -132,7 +134,7 @@ impl Wait<'_> {
             let end = if granted.tracked {
                 granted.sent + Duration::from_millis(self.lease_millis)
             } else {
-                time::now() + self.options.backoff.1
+                self.now() + self.options.backoff.1
             };
             place.leave(self.leaving(), end);
             return Ok(Some(self.guard(granted)));
@@ -156,21 +158,20 @@ impl Wait<'_> {
         self.attempts += 1;
         // The intent of a writer that waits is written by the head of the queue alone.
         let waits = waits && self.shared.queues.waiting(self.key()) == 0;
-        let (hold, millis) = (&self.hold, self.lease_millis);
-        let asked = self.shared.ask(wait, Duration::MAX, |conn| {
-            hold.attempt(conn.connection(), millis, waits, Refusal::Bare)
-        })?;
-        match asked.answer {
-            Ok(attempt) => Ok(self.answered(&attempt, asked.sent, false)),
-            Err(error) => self.failed(asked.sent, error),
-        }
+        let call = (self.hold).acquiring(self.lease_millis, waits, Refusal::Bare);
+        let patience = Patience {
+            lent: wait,
+            ..Patience::USUAL
+        };
+        let asked = self.shared.server.ask(&call, patience)?;
+        self.came(asked.answer, asked.sent, false)
     }
 
     /// As the head of the queue, by the waiters' connection, whenever there is reason to.
     fn in_the_queue(&mut self, place: &Place<'_>) -> Result<Option<Granted>> {
         let (first, last) = self.options.backoff;
         let mut pauses = Backoff::between(first, last);
-        self.shared.listener.want();
+        self.shared.server.want();
         while place.wait(self.deadline) {
             match self.head_attempt()? {
                 Outcome::Granted(granted) => return Ok(Some(granted)),
@@ -182,11 +183,11 @@ impl Wait<'_> {
                     place.refused(self.look_again(longest));
                 }
                 Outcome::Refused { tracked: false, .. } => {
-                    place.refused(Some(time::now() + pauses.next_pause(Duration::MAX)));
+                    place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
                 }
                 Outcome::Failed => {
                     let pause = pauses.next_pause(Duration::MAX);
-                    place.look_again_at(Some(time::now() + pause));
+                    place.look_again_at(Some(self.now() + pause));
                 }
                 Outcome::Late => break,
             }
@@ -199,22 +200,22 @@ impl Wait<'_> {
 
     fn head_attempt(&mut self) -> Result<Outcome> {
         self.attempts += 1;
-        let asked_at = time::now();
-        let (asked, is_new) =
-            self.shared
-                .line
-                .attempt(&self.hold, self.lease_millis, true, self.deadline);
-        if is_new {
-            self.shared.queues.anything();
-        }
-        match asked {
-            Asked::Answered {
-                attempt,
+        let asked_at = self.now();
+        let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
+        match self.shared.server.ask_in_line(&call, self.deadline) {
+            InLine::Answered {
+                answer,
                 sent,
                 tracked,
-            } => Ok(self.answered(&attempt, sent, tracked)),
-            Asked::Never => {
-                if self.failure.is_none() && self.shared.line.has_failed() {
+                is_new,
+            } => {
+                if is_new {
+                    self.shared.queues.anything();
+                }
+                self.came(Ok(answer), sent, tracked)
+            }
+            InLine::Never => {
+                if self.failure.is_none() && self.shared.server.line_has_failed() {
                     self.failure = Some(Error::Pool {
                         reason: String::from("the server did not answer others who wait"),
                         source: None,
@@ -222,21 +223,34 @@ impl Wait<'_> {
                 }
                 Ok(Outcome::Late)
             }
-            Asked::Unsent(error @ Error::TooOld { .. }) => Err(error),
-            Asked::Unsent(error) => {
+            InLine::Unsent(error @ Error::TooOld { .. }) => Err(error),
+            InLine::Unsent(error) => {
                 self.failure = Some(error);
                 Ok(Outcome::Failed)
             }
-            Asked::Failed(error) => self.failed(asked_at, error),
+            InLine::Failed(error) => self.failed(asked_at, error),
+        }
+    }
+
+    /// What came of an attempt.
+    fn came(
+        &mut self,
+        answer: RedisResult<Value>,
+        sent: Instant,
+        tracked: bool,
+    ) -> Result<Outcome> {
+        match answer.and_then(|answer| self.hold.understood(answer)) {
+            Ok(attempt) => Ok(self.answered(&attempt, sent, tracked)),
+            Err(error) => self.failed(sent, error),
         }
     }
 
     fn answered(&mut self, attempt: &Attempt, sent: Instant, tracked: bool) -> Outcome {
         self.failure = None;
         match *attempt {
-            Attempt::Granted(_) if self.end(sent) <= time::now() => {
+            Attempt::Granted(_) if self.end(sent) <= self.now() => {
                 // The answer took longer than the lease. The next attempt takes it anew, or finds out who has it.
-                self.uncertain = Some(self.end(time::now()));
+                self.uncertain = Some(self.end(self.now()));
                 Outcome::Failed
             }
             Attempt::Granted(fence) => Outcome::Granted(Granted {
@@ -256,7 +270,7 @@ impl Wait<'_> {
         let passes = may_pass(&error);
         let error = self.operation.unanswered(Some(self.hold.token()), error);
         if matches!(error, Error::Unknown { .. }) {
-            let answered_by = time::now().max(sent);
+            let answered_by = self.now().max(sent);
             self.uncertain = Some(self.end(answered_by));
         } else if !passes {
             return Err(error);
@@ -287,7 +301,7 @@ impl Wait<'_> {
     /// Lets go of a writer's intent.
     fn quit(&self) {
         if let Some(call) = self.hold.quitting() {
-            self.shared.line.send(&call, QUITTING);
+            self.shared.server.send_in_line(&call, QUITTING);
         }
     }
 
@@ -298,7 +312,7 @@ impl Wait<'_> {
             Kind::Write => Some(longest.map_or(INTENT, |longest| longest.min(INTENT))),
             _ => longest,
         };
-        longest.and_then(|longest| time::now().checked_add(longest))
+        longest.and_then(|longest| self.now().checked_add(longest))
     }
 
     fn leaving(&self) -> Leaving {
@@ -309,7 +323,7 @@ impl Wait<'_> {
     }
 
     fn guard(&self, granted: &Granted) -> Lease {
-        let (lease, now) = (self.options.lease, time::now());
+        let (lease, now) = (self.options.lease, self.now());
         let cap = self
             .options
             .max_hold
@@ -322,10 +336,10 @@ impl Wait<'_> {
             look_at: Some(now + ARMED_WITHIN),
         };
         let hold = SharedHold::new(&self.hold, granted.fence);
-        let events = self.options.events.clone();
-        let kept: Arc<Kept> = Arc::new(Kept::told(hold, terms.end, cap, events));
+        let kept = Kept::new(hold, terms.end, cap, self.shared.clock);
+        let kept: Arc<Kept> = Arc::new(kept.told(self.options.events.clone()));
         let id = self.shared.keeper.keep(Arc::clone(&kept), terms);
-        self.shared.listener.want();
+        self.shared.server.want();
         let grant = Grant {
             fence: granted.fence,
             since: granted.sent,
@@ -341,6 +355,10 @@ impl Wait<'_> {
         let reserved = self.options.reserved(self.lease_millis);
         let turns = turns.min(u32::try_from(reserved).unwrap_or(u32::MAX));
         (self.hold.kind() == Kind::Mutex && turns > 0).then(|| Turns::new(turns, until))
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.clock.now()
     }
 
     fn end(&self, sent: Instant) -> Instant {

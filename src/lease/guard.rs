@@ -18,6 +18,7 @@ use super::{
     options::Options,
     renewal::{LostReason, RenewalState},
     schedule::Id,
+    server::Patience,
     signal::LostSignal,
     turns::Turns,
 };
@@ -30,7 +31,7 @@ use crate::{
         holding::Holding,
         sealed::{self, Hold as _},
     },
-    script::Call,
+    script::{Call, count, yes_or_no},
     time::{Deadline, lease_millis},
 };
 
@@ -288,23 +289,20 @@ impl Lease {
     }
 
     fn tell_of_release(&self) {
-        let released = Released::new(self.name(), self.grant.since.elapsed());
+        let released = Released::new(self.name(), self.shared.clock.since(self.grant.since));
         tell(self.events.as_ref(), |events| events.released(&released));
     }
 
     fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {
-        let patience = deadline.remaining();
+        let remaining = deadline.remaining();
+        let patience = Patience {
+            lent: remaining,
+            whole: remaining,
+            answer: Some(deadline),
+        };
         let giving_back = self.hold.giving_back_after(self.grant.fence);
-        let asked = self.shared.ask(patience, patience, |conn| {
-            let limit = deadline.remaining();
-            if limit < self.shared.io_timeout {
-                let limit = limit.max(Duration::from_millis(1));
-                conn.set_read_timeout(Some(limit))?;
-                conn.set_write_timeout(Some(limit))?;
-            }
-            giving_back.counts(conn.connection())
-        })?;
-        match asked.answer {
+        let asked = self.shared.server.ask(&giving_back, patience)?;
+        match asked.answer.and_then(|answer| count(&answer)) {
             // The first may have done it, so that a no says nothing.
             Ok(0) if asked.again => {
                 let silence = std::io::Error::from(std::io::ErrorKind::BrokenPipe).into();
@@ -320,13 +318,9 @@ impl Lease {
         let operation = self.operation(name);
         let millis = lease_millis("lease", lease)?;
         let renewal = self.hold.renewal(millis);
-        let asked = self.shared.ask(Duration::MAX, Duration::MAX, |conn| {
-            renewal.asks(conn.connection())
-        })?;
-        if asked
-            .answer
-            .map_err(|error| operation.unanswered(None, error))?
-        {
+        let asked = self.shared.server.ask(&renewal, Patience::USUAL)?;
+        let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
+        if answer.map_err(|error| operation.unanswered(None, error))? {
             return Ok(asked.sent);
         }
         self.shared
@@ -347,7 +341,12 @@ pub(super) fn abandon(
     last_used: Option<FencingToken>,
     until: Instant,
 ) {
-    let kept = Kept::new(SharedHold::new(hold, last_used), Some(until), None);
+    let kept = Kept::new(
+        SharedHold::new(hold, last_used),
+        Some(until),
+        None,
+        shared.clock,
+    );
     shared.keeper.abandon(Arc::new(kept), until);
 }
 

@@ -9,7 +9,7 @@ use super::{
     terms::Terms,
     turns::Turns,
 };
-use crate::{FencingToken, time};
+use crate::FencingToken;
 
 impl Lease {
     /// Hands the lock to the first of those who wait for it. False: it has to be released.
@@ -26,7 +26,7 @@ impl Lease {
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
     /// one.
     fn successor(&self, turns: Turns, options: &Options) -> Option<(Self, Instant)> {
-        let now = time::now();
+        let now = self.shared.clock.now();
         let end = self.kept.end()?;
         let cap = options
             .max_hold
@@ -41,7 +41,8 @@ impl Lease {
             look_at: None,
         };
         let hold = SharedHold::new(&self.hold, fence);
-        let kept: Arc<Kept> = Arc::new(Kept::told(hold, terms.end, cap, options.events.clone()));
+        let kept = Kept::new(hold, terms.end, cap, self.shared.clock);
+        let kept: Arc<Kept> = Arc::new(kept.told(options.events.clone()));
         let id = (self.shared.keeper).succeed(self.id, Arc::clone(&kept), terms)?;
         let grant = Grant {
             fence,

@@ -14,17 +14,15 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     kept::{Callback, Kept, Registered},
-    link::{Failure, Link, Replies},
     renewal::{LostReason, RenewalState},
     schedule::{Id, Schedule, Turn},
+    server::{Failure, Link, Replies},
     terms::{Answer, Ask, Terms, Verdict},
-    wake::Listener,
 };
 use crate::{
     Error, Result,
-    connection::Beside,
     script::Call,
-    time::{self, Backoff, Deadline, whole_millis},
+    time::{Backoff, Clock, Deadline, whole_millis},
 };
 
 /// Renews everything, however many there are.
@@ -37,6 +35,13 @@ const LAST_PAUSE: Duration = Duration::from_millis(250);
 /// Before a server that refuses is asked again to take something back.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long the server may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) connect: Duration,
+    pub(super) answer: Duration,
+}
+
 /// What the threads and all handles share.
 pub(super) struct Keeper {
     state: Mutex<State>,
@@ -48,9 +53,10 @@ pub(super) struct Keeper {
     call: Condvar,
     /// For whoever drops the watchdog: a thread has ended.
     ended: Condvar,
-    beside: Beside,
-    /// Tells of what happens to the keys of our leases.
-    listener: Option<Arc<Listener>>,
+    limits: Limits,
+    /// Somebody is told of what happens to the keys of our leases.
+    told: bool,
+    clock: Clock,
     /// A child has our memory after a fork, but not our threads.
     process: u32,
 }
@@ -72,19 +78,26 @@ struct State {
 
 impl Keeper {
     /// Starts the renewing thread. It connects when there is something to renew.
-    pub(super) fn start(beside: Beside, listener: Option<Arc<Listener>>) -> Result<Arc<Self>> {
+    pub(super) fn start(
+        link: Box<dyn Link>,
+        limits: Limits,
+        told: bool,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
         let keeper = Arc::new(Self {
             state: Mutex::default(),
             wake: Condvar::new(),
             landed: Condvar::new(),
             call: Condvar::new(),
             ended: Condvar::new(),
-            beside,
-            listener,
+            limits,
+            told,
+            clock,
             process: process::id(),
         });
         let mut state = keeper.state.lock();
-        state.renewing = Some(keeper.spawn(&mut state, RENEWING, Self::renew_all)?);
+        let renew = |keeper: &Self| keeper.renew_all(link);
+        state.renewing = Some(keeper.spawn(&mut state, RENEWING, renew)?);
         drop(state);
         Ok(keeper)
     }
@@ -93,7 +106,7 @@ impl Keeper {
         self: &Arc<Self>,
         state: &mut State,
         name: &str,
-        run: fn(&Self),
+        run: impl FnOnce(&Self) + Send + 'static,
     ) -> Result<JoinHandle<()>> {
         let keeper = Arc::clone(self);
         let thread = thread::Builder::new()
@@ -110,8 +123,8 @@ impl Keeper {
 
     pub(super) fn keep(&self, kept: Arc<Kept>, terms: Terms) -> Id {
         let mut state = self.state.lock();
-        let key = self.listener.is_some().then(|| kept.key().to_owned());
-        let id = state.schedule.keep(kept, terms, time::now());
+        let key = self.told.then(|| kept.key().to_owned());
+        let id = state.schedule.keep(kept, terms, self.clock.now());
         if let Some(key) = key {
             state.of_key.entry(key).or_default().push(id);
         }
@@ -135,7 +148,7 @@ impl Keeper {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let key = kept.key().to_owned();
-        let next = state.schedule.succeed(id, kept, terms, time::now())?;
+        let next = state.schedule.succeed(id, kept, terms, self.clock.now())?;
         state.forget_key(id, &key);
         state.of_key.entry(key).or_default().push(next);
         self.wake_if_sooner(state);
@@ -147,7 +160,7 @@ impl Keeper {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(ids) = state.of_key.get(key) {
-            let now = time::now();
+            let now = self.clock.now();
             for id in ids {
                 state.schedule.look(*id, now);
             }
@@ -158,14 +171,14 @@ impl Keeper {
     /// Anything may have happened without our being told.
     pub(super) fn look_at_all(&self) {
         let mut state = self.state.lock();
-        state.schedule.look_at_all(time::now());
+        state.schedule.look_at_all(self.clock.now());
         self.wake_if_sooner(&state);
     }
 
     /// May be ours without anybody knowing: to be given back as soon as the server answers.
     pub(super) fn abandon(&self, hold: Arc<Kept>, until: Instant) {
         let mut state = self.state.lock();
-        state.schedule.abandon(hold, until, time::now());
+        state.schedule.abandon(hold, until, self.clock.now());
         self.wake_if_sooner(&state);
     }
 
@@ -191,7 +204,7 @@ impl Keeper {
 
     /// How long the first answer is waited for: connecting anew and one exchange.
     pub(super) fn patience(&self) -> Duration {
-        self.beside.connect_timeout() + self.beside.io_timeout()
+        self.limits.connect + self.limits.answer
     }
 
     /// After this nothing is sent for the lease any more.
@@ -202,7 +215,7 @@ impl Keeper {
     /// As [`stop`](Self::stop), waiting no longer than this for what is being sent.
     pub(super) fn stop_by(&self, id: Id, kept: &Kept, deadline: Deadline) -> RenewalState {
         // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
-        let longest = Deadline::after(self.beside.io_timeout() * 2);
+        let longest = Deadline::after(self.limits.answer * 2);
         let deadline = longest.or_sooner(deadline.moment());
         let mut state = self.state.lock();
         state.schedule.stop(id);
@@ -261,7 +274,7 @@ impl Keeper {
         if self.is_a_copy() {
             return;
         }
-        let deadline = Deadline::after(self.beside.io_timeout());
+        let deadline = Deadline::after(self.limits.answer);
         let mut state = self.state.lock();
         state.closing = true;
         let mut calls = Vec::new();
@@ -295,16 +308,15 @@ impl Keeper {
     }
 
     /// The renewing thread.
-    fn renew_all(&self) {
-        let mut link = Link::new(self.beside.clone(), self.listener.clone());
+    fn renew_all(&self, mut link: Box<dyn Link>) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         let mut state = self.state.lock();
         while !state.closing {
             match state.schedule.due_at() {
                 None => self.wake.wait(&mut state),
-                Some(due) if due > time::now() => {
+                Some(due) if due > self.clock.now() => {
                     state.asleep_until = Some(due);
-                    self.wake.wait_until(&mut state, due);
+                    self.wake.wait_until(&mut state, self.clock.real(due));
                     state.asleep_until = None;
                 }
                 // To connect takes time in which a lease may be stopped: nothing may be on its way then.
@@ -314,9 +326,9 @@ impl Keeper {
                         self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
                     }
                 }
-                Some(_) if self.renew_batch(&mut state, &mut link) => pauses.start_again(),
+                Some(_) if self.renew_batch(&mut state, &mut *link) => pauses.start_again(),
                 Some(_) => {
-                    let until = time::now() + pauses.next_pause(Duration::MAX);
+                    let until = self.clock.now() + pauses.next_pause(Duration::MAX);
                     state.schedule.pause(until);
                 }
             }
@@ -324,8 +336,8 @@ impl Keeper {
     }
 
     /// False: the connection broke.
-    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut Link) -> bool {
-        let batch = state.schedule.take(time::now());
+    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut dyn Link) -> bool {
+        let batch = state.schedule.take(self.clock.now());
         self.lose_all(state, batch.over);
         let leases = batch.turns.iter().map(|turn| turn.lease);
         let Some(shortest) = leases
@@ -346,7 +358,7 @@ impl Keeper {
             link.send(&calls, batch.turns.len(), shortest)
         });
         let given_back = replies.split_off(batch.turns.len());
-        let now = time::now();
+        let now = self.clock.now();
         let mut news = Vec::new();
         for (turn, (answer, failure)) in batch.turns.into_iter().zip(replies) {
             let is_news = match answer {
@@ -395,7 +407,7 @@ impl Keeper {
         failure: &Arc<Failure>,
         pause: Duration,
     ) {
-        let now = time::now();
+        let now = self.clock.now();
         let (over, doubtful) = state.schedule.unreachable(now + pause, now);
         self.lose_all(state, over);
         for kept in &doubtful {
@@ -433,14 +445,14 @@ impl Keeper {
             if state.closing {
                 return;
             }
-            let over = state.schedule.ring(time::now());
+            let over = state.schedule.ring(self.clock.now());
             if !over.is_empty() {
                 self.lose_all(&mut state, over);
                 continue;
             }
             match state.schedule.next_alarm() {
                 Some(end) => {
-                    self.call.wait_until(&mut state, end);
+                    self.call.wait_until(&mut state, self.clock.real(end));
                 }
                 None => self.call.wait(&mut state),
             }

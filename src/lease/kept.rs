@@ -10,14 +10,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     event::{Events, RenewalFailed, Renewed, tell},
-    link::Failure,
     renewal::{LostReason, RenewalState},
+    server::Failure,
 };
 use crate::{
     Error,
     error::Operation,
     recipes::Recipe,
-    time::{self, Deadline},
+    time::{Clock, Deadline},
 };
 
 /// What is called when a lease is lost.
@@ -29,6 +29,7 @@ pub(super) struct Kept<H: ?Sized = dyn Recipe> {
     changed: Condvar,
     cap: Option<Instant>,
     events: Option<Arc<dyn Events>>,
+    clock: Clock,
     hold: H,
 }
 
@@ -60,17 +61,7 @@ pub(super) enum Registered {
 }
 
 impl<H> Kept<H> {
-    pub(super) fn new(hold: H, end: Option<Instant>, cap: Option<Instant>) -> Self {
-        Self::told(hold, end, cap, None)
-    }
-
-    /// Whose renewals somebody is told of.
-    pub(super) fn told(
-        hold: H,
-        end: Option<Instant>,
-        cap: Option<Instant>,
-        events: Option<Arc<dyn Events>>,
-    ) -> Self {
+    pub(super) fn new(hold: H, end: Option<Instant>, cap: Option<Instant>, clock: Clock) -> Self {
         Self {
             standing: Mutex::new(Standing {
                 phase: Phase::Live,
@@ -81,9 +72,15 @@ impl<H> Kept<H> {
             }),
             changed: Condvar::new(),
             cap,
-            events,
+            events: None,
+            clock,
             hold,
         }
+    }
+
+    /// The same, and somebody is told of its renewals.
+    pub(super) fn told(self, events: Option<Arc<dyn Events>>) -> Self {
+        Self { events, ..self }
     }
 }
 
@@ -108,6 +105,11 @@ impl Kept {
         self.hold.lock().text()
     }
 
+    /// By which it ends.
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// The key of the lock.
     pub(super) fn key(&self) -> &str {
         self.hold.lock().key()
@@ -116,7 +118,8 @@ impl Kept {
     /// Its standing, which the clock may just have ended.
     fn look(&self) -> MutexGuard<'_, Standing> {
         let mut standing = self.standing.lock();
-        if standing.phase == Phase::Live && standing.end.is_some_and(|end| end <= time::now()) {
+        if standing.phase == Phase::Live && standing.end.is_some_and(|end| end <= self.clock.now())
+        {
             standing.phase = Phase::Lost(if standing.unwatched {
                 LostReason::Unwatched
             } else {
@@ -134,7 +137,7 @@ impl Kept {
     pub(super) fn remaining(&self) -> Duration {
         let standing = self.look();
         match (standing.phase, standing.end) {
-            (Phase::Live, Some(end)) => end.saturating_duration_since(time::now()),
+            (Phase::Live, Some(end)) => end.saturating_duration_since(self.clock.now()),
             _ => Duration::ZERO,
         }
     }
@@ -148,7 +151,7 @@ impl Kept {
     pub(super) fn capped(&self, lease: Duration) -> Duration {
         let left = self
             .cap
-            .map(|cap| cap.saturating_duration_since(time::now()));
+            .map(|cap| cap.saturating_duration_since(self.clock.now()));
         left.map_or(lease, |left| lease.min(left.max(Duration::from_millis(1))))
     }
 
@@ -310,12 +313,12 @@ mod tests {
 
     fn kept(end: Instant) -> Arc<Kept> {
         let hold = Hold::new("a", &Token::random()).unwrap();
-        Arc::new(Kept::new(hold, Some(end), None))
+        Arc::new(Kept::new(hold, Some(end), None, Clock::REAL))
     }
 
     #[test]
     fn what_somebody_saw_lost_is_never_held_again() {
-        let now = time::now();
+        let now = Clock::REAL.now();
         let lease = kept(now);
         assert_eq!(lease.lost(), Some(LostReason::Ended));
         assert!(!lease.renewed(now + Duration::from_secs(60)));
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_stays() {
-        let lease = kept(time::now() + Duration::from_secs(60));
+        let lease = kept(Clock::REAL.now() + Duration::from_secs(60));
         lease.lose(LostReason::TakenAway);
         lease.lose(LostReason::Ended);
         assert_eq!(lease.lost(), Some(LostReason::TakenAway));
@@ -336,7 +339,7 @@ mod tests {
     fn a_token_is_not_printed() {
         let token: Token = "secret".parse().unwrap();
         let hold = Hold::new("a", &token).unwrap();
-        let lease: Arc<Kept> = Arc::new(Kept::new(hold, None, None));
+        let lease: Arc<Kept> = Arc::new(Kept::new(hold, None, None, Clock::REAL));
         assert!(!format!("{lease:?}").contains("secret"));
     }
 }

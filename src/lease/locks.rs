@@ -4,31 +4,28 @@ use std::{
     fmt, process,
     sync::{Arc, Weak},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use redis::{RedisError, RedisResult};
+use redis::{RedisResult, Value};
 
 use super::{
     acquire,
     guard::Lease,
     inspection::Inspection,
-    keeper::Keeper,
-    line::Line,
+    keeper::{Keeper, Limits},
     options::Options,
+    server::{Heard, Patience, RedisServer, Server},
     waiting::Queues,
-    wake::{Heard, Listener},
 };
 use crate::{
-    Owner, Pool, PooledConnection, Result,
+    Owner, Pool, Result,
     error::Operation,
     name::LockName,
-    recipes::{
-        holding::Kind,
-        inspect::{force_release, inspect},
-    },
-    time::{self, Deadline},
+    recipes::{holding::Kind, inspect::understood},
+    script::{self, Call, yes_or_no},
+    time::Clock,
 };
 
 /// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
@@ -60,13 +57,10 @@ pub struct Locks {
 
 /// What all clones, locks and leases share.
 pub(super) struct Shared {
-    pub(super) pool: Pool,
+    pub(super) server: Arc<dyn Server>,
+    pub(super) clock: Clock,
     pub(super) keeper: Arc<Keeper>,
     pub(super) queues: Queues,
-    pub(super) line: Line,
-    pub(super) listener: Arc<Listener>,
-    /// How long the server may take to answer.
-    pub(super) io_timeout: Duration,
     /// A child has a copy of all this after a fork.
     pub(super) process: u32,
     listening: Mutex<Option<JoinHandle<()>>>,
@@ -91,21 +85,27 @@ impl Locks {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
     pub fn new(pool: &Pool) -> Result<Self> {
-        let listener = Listener::new(pool.beside());
-        let keeper = Keeper::start(pool.beside(), Some(Arc::clone(&listener)))?;
+        Self::on(Arc::new(RedisServer::new(pool)))
+    }
+
+    /// Locks on this server, real or not.
+    pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
+        let clock = server.clock();
+        let limits = Limits {
+            connect: server.connect_timeout(),
+            answer: server.io_timeout(),
+        };
         let shared = Arc::new(Shared {
-            pool: pool.clone(),
-            keeper,
-            queues: Queues::default(),
-            line: Line::new(pool.beside(), Arc::clone(&listener)),
-            listener,
-            io_timeout: pool.beside().io_timeout(),
+            clock,
+            keeper: Keeper::start(server.link(), limits, true, clock)?,
+            queues: Queues::new(clock),
             process: process::id(),
             listening: Mutex::new(None),
+            server,
         });
         let heard: Weak<Shared> = Arc::downgrade(&shared);
-        let listening = shared.listener.start(heard)?;
-        *shared.listening.lock() = Some(listening);
+        let listening = shared.server.tell(heard)?;
+        *shared.listening.lock() = listening;
         Ok(Self {
             shared,
             options: Options::new(),
@@ -159,51 +159,7 @@ impl fmt::Debug for Locks {
     }
 }
 
-/// What came of asking by a connection of the pool.
-pub(super) struct Asked<T> {
-    pub(super) answer: RedisResult<T>,
-    /// A moment before it was sent.
-    pub(super) sent: Instant,
-    /// It was sent before, and nobody knows what came of that.
-    pub(super) again: bool,
-}
-
 impl Shared {
-    /// Asks by a connection of the pool, waiting for one so long while all are lent. Where it turns out to have been closed, as
-    /// all are after a restart of the server, it is asked once more by another: only for what may be sent twice.
-    pub(super) fn ask<T>(
-        &self,
-        lent: Duration,
-        whole: Duration,
-        mut ask: impl FnMut(&mut PooledConnection) -> RedisResult<T>,
-    ) -> Result<Asked<T>> {
-        let deadline = Deadline::after(whole);
-        let mut conn = self.pool.get_within(lent, whole)?;
-        let mut again = false;
-        loop {
-            let sent = time::now();
-            let answer = ask(&mut conn);
-            if answer.as_ref().is_err_and(RedisError::is_io_error) {
-                conn.close();
-            }
-            let was_closed = answer
-                .as_ref()
-                .is_err_and(RedisError::is_connection_dropped);
-            if was_closed && !again {
-                drop(conn);
-                if let Ok(another) = self.pool.get_within(lent, deadline.remaining()) {
-                    (conn, again) = (another, true);
-                    continue;
-                }
-            }
-            return Ok(Asked {
-                answer,
-                sent,
-                again,
-            });
-        }
-    }
-
     /// A thread of ours has let a lock go.
     pub(super) fn released(&self, key: &str) {
         self.queues.released(key);
@@ -226,7 +182,7 @@ impl Heard for Shared {
     }
 
     fn heartbeat(&self) {
-        if !self.queues.is_empty() && !self.line.is_alive() {
+        if !self.queues.is_empty() && !self.server.line_is_alive() {
             self.queues.anything();
         }
     }
@@ -237,7 +193,7 @@ impl Drop for Shared {
         if self.keeper.is_a_copy() {
             return;
         }
-        self.listener.close();
+        self.server.close();
         self.keeper.close();
         let listening = self.listening.lock().take();
         // The listener's own thread may be the last to know us.
@@ -345,8 +301,11 @@ impl Lock {
     /// [`Error::Redis`](crate::Error::Redis), as [`acquire`](Self::acquire).
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
-        let mut conn = self.locks.shared.pool.get()?;
-        let found = inspect(conn.connection(), &lock)?;
+        let operation = Operation::new("Lock::inspect", &self.name);
+        let asked = self.ask(&script::inspect(&lock))?;
+        let found = asked
+            .and_then(|answer| understood(&answer))
+            .map_err(|error| operation.failed(error))?;
         let waiting_here = self.locks.shared.queues.waiting(lock.key());
         Ok(Inspection::new(found, waiting_here))
     }
@@ -359,11 +318,17 @@ impl Lock {
     /// As [`inspect`](Self::inspect), and [`Error::Unknown`](crate::Error::Unknown): no answer came.
     pub fn force_release(&self) -> Result<bool> {
         let lock = self.lock_name()?;
-        let mut conn = self.locks.shared.pool.get()?;
-        let had = force_release(conn.connection(), &lock);
-        drop(conn);
+        let operation = Operation::new("Lock::force_release", &self.name);
+        let asked = self.ask(&script::force_release(&lock))?;
         self.locks.shared.released(lock.key());
-        had
+        asked
+            .and_then(|answer| yes_or_no(&answer))
+            .map_err(|error| operation.unanswered(None, error))
+    }
+
+    fn ask(&self, call: &Call) -> Result<RedisResult<Value>> {
+        let asked = self.locks.shared.server.ask(call, Patience::USUAL)?;
+        Ok(asked.answer)
     }
 
     fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Option<Lease>> {

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{keeper::Keeper, kept::Kept, renewal::LostReason, schedule::Id};
-use crate::{Result, time::Deadline};
+use crate::Result;
 
 /// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.
 ///
@@ -51,7 +51,8 @@ impl LostSignal {
     /// False as well, at once, when the renewal is stopped: then it will never be raised.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        self.kept.wait_until_lost(Deadline::after(timeout))
+        let deadline = self.kept.clock().after(timeout);
+        self.kept.wait_until_lost(deadline)
     }
 
     /// Has something called when the lease is lost; at once if it is lost already; never if the renewal is stopped

@@ -65,7 +65,7 @@ pub(super) struct Entry<T> {
 
 /// What became of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// Renewed; the moment is one before it was sent.
     Ours(Instant),
     NotOurs,

@@ -13,7 +13,7 @@ use super::{
     options::Options,
     queue::{Leaving, Next, Queue, Ticket},
 };
-use crate::time::{self, Deadline};
+use crate::time::{Clock, Deadline};
 
 /// A push takes less than this, in most networks.
 const SOON: Duration = Duration::from_millis(5);
@@ -21,10 +21,11 @@ const SOON: Duration = Duration::from_millis(5);
 const OTHERS: Duration = Duration::from_millis(1);
 
 /// Says when a waiter is to ask the server, or that it need not.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Bell {
     news: Mutex<News>,
     changed: Condvar,
+    clock: Clock,
     /// How it would hold a lock that is handed to it, if it takes one.
     takes: Option<Options>,
 }
@@ -52,9 +53,9 @@ impl Bell {
 
     fn ring(&self, next: Next) {
         match next {
-            Next::Now => self.ring_at(time::now()),
-            Next::Soon => self.ring_at(time::now() + SOON),
-            Next::AfterOthers => self.ring_at(time::now() + OTHERS),
+            Next::Now => self.ring_at(self.clock.now()),
+            Next::Soon => self.ring_at(self.clock.now() + SOON),
+            Next::AfterOthers => self.ring_at(self.clock.now() + OTHERS),
             Next::AtRelease => {}
         }
     }
@@ -66,7 +67,10 @@ impl Bell {
             if news.handed.is_some() {
                 return false;
             }
-            if news.rings_at.is_some_and(|moment| moment <= time::now()) {
+            if news
+                .rings_at
+                .is_some_and(|moment| moment <= self.clock.now())
+            {
                 news.rings_at = None;
                 return true;
             }
@@ -84,8 +88,11 @@ impl Bell {
 }
 
 /// The queues, by the keys of their locks.
-#[derive(Debug, Default)]
-pub(super) struct Queues(Mutex<ByKey>);
+#[derive(Debug)]
+pub(super) struct Queues {
+    by_key: Mutex<ByKey>,
+    clock: Clock,
+}
 
 #[derive(Debug, Default)]
 struct ByKey {
@@ -96,13 +103,22 @@ struct ByKey {
 }
 
 impl Queues {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            by_key: Mutex::default(),
+            clock,
+        }
+    }
+
     /// Takes the last place. With options, it takes a lock that is handed to it.
     pub(super) fn join(&self, key: &str, takes: Option<Options>) -> Place<'_> {
         let bell = Arc::new(Bell {
+            news: Mutex::default(),
+            changed: Condvar::new(),
+            clock: self.clock,
             takes,
-            ..Bell::default()
         });
-        let mut by_key = self.0.lock();
+        let mut by_key = self.by_key.lock();
         let ticket = by_key.next_ticket;
         by_key.next_ticket += 1;
         let queue = by_key.queues.entry(key.to_owned()).or_default();
@@ -123,16 +139,22 @@ impl Queues {
 
     /// How many wait for the lock.
     pub(super) fn waiting(&self, key: &str) -> usize {
-        self.0.lock().queues.get(key).map_or(0, Queue::len)
+        self.by_key.lock().queues.get(key).map_or(0, Queue::len)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().queues.is_empty()
+        self.by_key.lock().queues.is_empty()
     }
 
     /// A thread of this process has released the lock.
     pub(super) fn released(&self, key: &str) {
-        if let Some((bell, next)) = self.0.lock().queues.get_mut(key).and_then(Queue::released) {
+        if let Some((bell, next)) = self
+            .by_key
+            .lock()
+            .queues
+            .get_mut(key)
+            .and_then(Queue::released)
+        {
             bell.ring(next);
         }
     }
@@ -144,7 +166,7 @@ impl Queues {
         key: &str,
         next_lease: impl FnOnce(&Options) -> Option<(Lease, Instant)>,
     ) -> bool {
-        let mut by_key = self.0.lock();
+        let mut by_key = self.by_key.lock();
         let Some(queue) = by_key.queues.get_mut(key) else {
             return false;
         };
@@ -163,7 +185,7 @@ impl Queues {
 
     /// The server says that something has happened to the lock.
     pub(super) fn changed(&self, key: &str) {
-        let mut by_key = self.0.lock();
+        let mut by_key = self.by_key.lock();
         if let Some((bell, next)) = by_key.queues.get_mut(key).and_then(Queue::changed) {
             bell.ring(next);
         }
@@ -171,7 +193,7 @@ impl Queues {
 
     /// Something may have happened to any lock.
     pub(super) fn anything(&self) {
-        for bell in self.0.lock().queues.values().filter_map(Queue::head) {
+        for bell in self.by_key.lock().queues.values().filter_map(Queue::head) {
             bell.ring(Next::Now);
         }
     }
@@ -197,7 +219,7 @@ impl Place<'_> {
 
     /// The server says no: look again at this moment, unless something happens before.
     pub(super) fn refused(&self, look_again: Option<Instant>) {
-        if let Some(queue) = self.queues.0.lock().queues.get_mut(&self.key) {
+        if let Some(queue) = self.queues.by_key.lock().queues.get_mut(&self.key) {
             queue.refused();
         }
         self.look_again_at(look_again);
@@ -224,7 +246,7 @@ impl Place<'_> {
 
     /// From then on nothing is handed over.
     fn go(&self) {
-        let mut by_key = self.queues.0.lock();
+        let mut by_key = self.queues.by_key.lock();
         let Some(queue) = by_key.queues.get_mut(&self.key) else {
             return;
         };

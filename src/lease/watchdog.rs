@@ -2,12 +2,18 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use super::{keep::Keep, keeper::Keeper, kept::Kept, renewal::Renewal};
+use super::{
+    keep::Keep,
+    keeper::{Keeper, Limits},
+    kept::Kept,
+    renewal::Renewal,
+    server::RedisLink,
+};
 use crate::{
     Pool, Result,
     error::Operation,
     recipes::Recipe,
-    time::{self, Deadline},
+    time::{self, Clock, Deadline},
 };
 
 /// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever kind.
@@ -88,7 +94,13 @@ impl Watchdog {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     pub fn start(pool: &Pool) -> Result<Self> {
-        let keeper = Keeper::start(pool.beside(), None)?;
+        let beside = pool.beside();
+        let limits = Limits {
+            connect: beside.connect_timeout(),
+            answer: beside.io_timeout(),
+        };
+        let link = RedisLink::untold(beside);
+        let keeper = Keeper::start(Box::new(link), limits, false, Clock::REAL)?;
         Ok(Self { keeper })
     }
 
@@ -124,7 +136,7 @@ impl Watchdog {
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost());
         }
-        let kept: Arc<Kept> = Arc::new(Kept::new(hold.clone(), terms.end, terms.cap));
+        let kept: Arc<Kept> = Arc::new(Kept::new(hold.clone(), terms.end, terms.cap, Clock::REAL));
         let id = self.keeper.keep(Arc::clone(&kept), terms);
         // From here on it is stopped when this function returns early.
         let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&kept), id);

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{Connection, ConnectionLike, FromRedisValue, Pipeline, RedisResult, Value};
+use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::{Recipe, commit::commit, sealed};
 use crate::{
@@ -69,18 +69,8 @@ impl Holding {
         &self.token
     }
 
-    /// One attempt, one round trip. Safe to send twice. A writer that waits keeps new readers out.
-    pub(crate) fn attempt(
-        &self,
-        conn: &mut dyn ConnectionLike,
-        lease_millis: u64,
-        waits: bool,
-        refusal: Refusal,
-    ) -> RedisResult<Attempt> {
-        self.understood(self.acquiring(lease_millis, waits, refusal).send(conn)?)
-    }
-
-    fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
+    /// One attempt. Safe to send twice. A writer that waits keeps new readers out.
+    pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
         match self.kind {
             Kind::Mutex => {
@@ -93,7 +83,8 @@ impl Holding {
         }
     }
 
-    fn understood(&self, answer: Value) -> RedisResult<Attempt> {
+    /// What an attempt has come to.
+    pub(crate) fn understood(&self, answer: Value) -> RedisResult<Attempt> {
         match (self.kind, answer) {
             (Kind::Read, Value::Int(0))
             | (Kind::Mutex | Kind::Reentrant | Kind::Write, Value::Nil) => Ok(Attempt::Busy(None)),

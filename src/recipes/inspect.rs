@@ -2,14 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use redis::{ConnectionLike, RedisResult, Value};
+use redis::{RedisResult, Value};
 
-use crate::{
-    FencingToken, Owner, Result, Token,
-    error::{Operation, makes_no_sense},
-    name::LockName,
-    script::{self, fencing_token},
-};
+use crate::{FencingToken, Owner, Token, error::makes_no_sense, script::fencing_token};
 
 /// What stands at a lock's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,27 +41,6 @@ pub(crate) enum Part {
     Waiting,
 }
 
-/// Looks at a lock and its companion in one step.
-pub(crate) fn inspect(
-    conn: &mut dyn ConnectionLike,
-    lock: &LockName,
-) -> Result<(Found, Vec<Known>)> {
-    let operation = Operation::new("Lock::inspect", lock.text());
-    let answer: RedisResult<Value> = script::inspect(lock).send(conn);
-    answer
-        .and_then(|answer| understood(&answer))
-        .map_err(|error| operation.failed(error))
-}
-
-/// Deletes a lock, whoever has it. The companion stays: the next fencing token has to be greater than the last.
-pub(crate) fn force_release(conn: &mut dyn ConnectionLike, lock: &LockName) -> Result<bool> {
-    let operation = Operation::new("Lock::force_release", lock.text());
-    redis::cmd("DEL")
-        .arg(lock.key())
-        .query(conn)
-        .map_err(|error| operation.unanswered(None, error))
-}
-
 /// What the companion says of the hold that it tells of.
 struct Companion<'a> {
     /// The last that is reserved.
@@ -78,7 +52,8 @@ struct Companion<'a> {
     since: Option<SystemTime>,
 }
 
-fn understood(answer: &Value) -> RedisResult<(Found, Vec<Known>)> {
+/// What a look at a lock and its companion has found.
+pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Known>)> {
     let Value::Array(parts) = answer else {
         return Err(makes_no_sense());
     };

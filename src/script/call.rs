@@ -56,11 +56,7 @@ impl Call {
 
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
     pub(crate) fn asks(&self, conn: &mut dyn ConnectionLike) -> RedisResult<bool> {
-        match self.send(conn)? {
-            Value::Int(1) => Ok(true),
-            Value::Int(0) => Ok(false),
-            _ => Err(makes_no_sense()),
-        }
+        yes_or_no(&self.send(conn)?)
     }
 
     /// Sends it and takes a fencing token, or nil where none is granted. Any other answer is none that the script gives.
@@ -76,10 +72,7 @@ impl Call {
 
     /// Sends it and takes a number that is not negative. Any other answer is none that the script gives.
     pub(crate) fn counts(&self, conn: &mut dyn ConnectionLike) -> RedisResult<u64> {
-        match self.send(conn)? {
-            Value::Int(count) => u64::try_from(count).map_err(|_| makes_no_sense()),
-            _ => Err(makes_no_sense()),
-        }
+        count(&self.send(conn)?)
     }
 
     /// The command that names the script by its hash.
@@ -116,6 +109,23 @@ impl fmt::Debug for Call {
 /// The server does not know the script: send it whole.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// 1 or 0.
+pub(crate) fn yes_or_no(answer: &Value) -> RedisResult<bool> {
+    match answer {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        _ => Err(makes_no_sense()),
+    }
+}
+
+/// A number that is not negative.
+pub(crate) fn count(answer: &Value) -> RedisResult<u64> {
+    match answer {
+        Value::Int(count) => u64::try_from(*count).map_err(|_| makes_no_sense()),
+        _ => Err(makes_no_sense()),
+    }
 }
 
 /// A fencing token as scripts answer it: digits.

@@ -15,6 +15,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use redis::{Connection, PubSub, RedisResult, Value};
 
+use super::Heard;
 use crate::{
     Error, Result,
     connection::Beside,
@@ -32,18 +33,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 /// No listener.
 const NOBODY: i64 = 0;
-
-/// Who wants to know.
-pub(super) trait Heard: Send + Sync {
-    /// A key was written, deleted or has expired.
-    fn changed(&self, key: &str);
-    /// Any key may have been, without our being told.
-    fn anything(&self);
-    /// Whether anybody relies on being told.
-    fn relies(&self) -> bool;
-    /// From time to time, while somebody does.
-    fn heartbeat(&self);
-}
 
 /// What the thread and those who read keys share.
 pub(super) struct Listener {

@@ -5,18 +5,19 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use redis::{Connection, RedisError, RedisResult};
+use redis::{Connection, RedisResult};
 
-use super::wake::{Listener, Redirect};
+use super::{
+    InLine,
+    wake::{Listener, Redirect},
+};
 use crate::{
-    Error,
     connection::Beside,
-    recipes::holding::{Attempt, Holding},
-    script::{Call, Refusal},
+    script::Call,
     time::{self, Deadline},
 };
 
@@ -40,23 +41,6 @@ impl std::fmt::Debug for Tracked {
     }
 }
 
-/// What has become of an attempt on the line.
-pub(super) enum Asked {
-    Answered {
-        attempt: Attempt,
-        /// A moment before it was sent.
-        sent: Instant,
-        /// The listener is told when something happens to the lock.
-        tracked: bool,
-    },
-    /// Others had the line until the deadline.
-    Never,
-    /// There is no connection; nothing was sent.
-    Unsent(Error),
-    /// The server refused, or no answer came.
-    Failed(RedisError),
-}
-
 impl Line {
     pub(super) fn new(beside: Beside, listener: Arc<Listener>) -> Self {
         Self {
@@ -67,28 +51,15 @@ impl Line {
         }
     }
 
-    /// Attempts once. Waits for the line until the deadline, then for the server one I/O time-out, and one more time-out
-    /// to connect where that is needed. Afterwards says whether it is a new line: what was read on the old one is
-    /// forgotten.
-    pub(super) fn attempt(
-        &self,
-        hold: &Holding,
-        lease_millis: u64,
-        waits: bool,
-        deadline: Deadline,
-    ) -> (Asked, bool) {
+    /// Asks once. Afterwards says whether it is a new line: what was read on the old one is forgotten.
+    pub(super) fn ask(&self, call: &Call, deadline: Deadline) -> InLine {
         let Some(mut open) = self.free_by(deadline) else {
-            return (Asked::Never, false);
+            return InLine::Never;
         };
-        let is_new = open.is_none();
-        let asked = self.ask(&mut open, |connection| {
-            let sent = time::now();
-            let attempt = hold.attempt(connection, lease_millis, waits, Refusal::WithItsEnd)?;
-            Ok((attempt, sent))
-        });
-        let failed = !matches!(asked, Asked::Answered { .. });
+        let asked = self.asked(&mut open, call);
+        let failed = !matches!(asked, InLine::Answered { .. });
         self.failed.store(failed, Ordering::SeqCst);
-        (asked, is_new && !failed)
+        asked
     }
 
     /// Sends what nobody waits for, if the line is free soon.
@@ -130,40 +101,39 @@ impl Line {
         }
     }
 
-    fn ask(
-        &self,
-        open: &mut Option<Tracked>,
-        ask: impl FnOnce(&mut Connection) -> RedisResult<(Attempt, Instant)>,
-    ) -> Asked {
-        let mut tracked = match open.take() {
+    fn asked(&self, open: &mut Option<Tracked>, call: &Call) -> InLine {
+        let is_new = open.is_none();
+        let mut line = match open.take() {
             Some(tracked) => tracked,
             None => match self.beside.open() {
                 Ok(connection) => Tracked {
                     connection,
                     redirect: Redirect::default(),
                 },
-                Err(error) => return Asked::Unsent(error),
+                Err(error) => return InLine::Unsent(error),
             },
         };
-        let Tracked {
-            connection,
-            redirect,
-        } = &mut tracked;
-        let pointed = redirect.point(connection, &self.listener);
-        match pointed.and_then(|points| Ok((points, ask(connection)?))) {
-            Ok((points, (attempt, sent))) => {
-                *open = Some(tracked);
-                Asked::Answered {
-                    attempt,
+        let pointed = line.redirect.point(&mut line.connection, &self.listener);
+        let asked = pointed.and_then(|tracked| {
+            let sent = time::now();
+            let answer = call.send(&mut line.connection)?;
+            Ok((tracked, sent, answer))
+        });
+        match asked {
+            Ok((tracked, sent, answer)) => {
+                *open = Some(line);
+                InLine::Answered {
+                    answer,
                     sent,
-                    tracked: points,
+                    tracked,
+                    is_new,
                 }
             }
             Err(error) => {
                 if !error.is_io_error() {
-                    *open = Some(tracked);
+                    *open = Some(line);
                 }
-                Asked::Failed(error)
+                InLine::Failed(error)
             }
         }
     }

@@ -9,13 +9,13 @@ use std::{
 use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::{
-    terms::Answer,
+    super::terms::Answer,
+    Failure, Link, Replies, Reply,
     wake::{Listener, Redirect},
 };
 use crate::{
-    Error,
-    connection::{Beside, same_failure},
-    error::{Operation, is_wrong_type},
+    connection::Beside,
+    error::is_wrong_type,
     exchange::next_reply,
     script::{Call, is_unknown_script},
     time::{self, Deadline},
@@ -25,7 +25,7 @@ use crate::{
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A connection that is opened anew whenever it has failed.
-pub(super) struct Link {
+pub(crate) struct RedisLink {
     beside: Beside,
     connection: Option<Connection>,
     /// It has answered a batch.
@@ -37,50 +37,12 @@ pub(super) struct Link {
     redirect: Redirect,
 }
 
-/// What a batch has come to.
-pub(super) struct Replies {
-    /// One for each call.
-    pub(super) replies: Vec<Reply>,
-    /// The connection broke, or was silent for too long, and is closed.
-    pub(super) broken: bool,
-}
-
-/// What a renewal has come to, and why, where it failed.
-pub(super) type Reply = (Answer, Option<Arc<Failure>>);
-
-/// Why a renewal got no answer, or not the one it wanted.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// There was no connection to send it on.
-    Unsent(Error),
-    Sent(RedisError),
-}
-
-impl Failure {
-    fn sent(error: RedisError) -> Arc<Self> {
-        Arc::new(Self::Sent(error))
+impl RedisLink {
+    /// Nobody is told of what happens to the leases.
+    pub(crate) fn untold(beside: Beside) -> Self {
+        Self::new(beside, None)
     }
 
-    /// The server has refused, so that another attempt soon makes little sense.
-    pub(super) fn is_refusal(&self) -> bool {
-        match self {
-            Self::Unsent(Error::Pool { source, .. }) => {
-                source.as_ref().is_some_and(|error| !error.is_io_error())
-            }
-            Self::Unsent(_) => true,
-            Self::Sent(error) => !error.is_io_error(),
-        }
-    }
-
-    pub(super) fn error(&self, operation: Operation<'_>) -> Error {
-        match self {
-            Self::Unsent(error) => same_failure(error),
-            Self::Sent(error) => operation.unanswered(None, error.clone()),
-        }
-    }
-}
-
-impl Link {
     pub(super) fn new(beside: Beside, listener: Option<Arc<Listener>>) -> Self {
         Self {
             beside,
@@ -91,12 +53,14 @@ impl Link {
             teach: false,
         }
     }
+}
 
-    pub(super) fn is_open(&self) -> bool {
+impl Link for RedisLink {
+    fn is_open(&self) -> bool {
         self.connection.is_some()
     }
 
-    pub(super) fn open(&mut self) -> Result<(), Arc<Failure>> {
+    fn open(&mut self) -> Result<(), Arc<Failure>> {
         let opened = match caught(|| self.beside.open()) {
             Ok(opened) => opened.map_err(|error| Arc::new(Failure::Unsent(error)))?,
             Err(panicked) => return Err(Failure::sent(panicked)),
@@ -108,14 +72,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends the calls in one round trip. Takes no longer than one I/O time-out, and less where a lease is short. Of the
-    /// calls, the first are questions about leases, the others give holds back.
-    pub(super) fn send(
-        &mut self,
-        calls: &[Call],
-        questions: usize,
-        shortest_lease: Duration,
-    ) -> Replies {
+    fn send(&mut self, calls: &[Call], questions: usize, shortest_lease: Duration) -> Replies {
         let teaching = std::mem::take(&mut self.teach);
         let packed = packed(calls, teaching);
         let mut limit = self.beside.io_timeout();
@@ -158,7 +115,9 @@ impl Link {
             broken: self.connection.is_none(),
         }
     }
+}
 
+impl RedisLink {
     fn understood(&mut self, value: Value, sent: Instant, taught: bool) -> Reply {
         let refusal: RedisError = match value {
             Value::Int(1) => return (Answer::Ours(sent), None),
@@ -170,15 +129,20 @@ impl Link {
             self.teach = true;
             return (Answer::Forgotten, None);
         }
-        if is_another_kind(&refusal) {
-            return (Answer::NotOurs, None);
-        }
         if refusal.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // A replica by now: the address may lead to the new master.
             self.connection = None;
         }
-        (Answer::Refused, Some(Failure::sent(refusal)))
+        refused(refusal)
     }
+}
+
+/// What a refusal means for the lease.
+pub(crate) fn refused(refusal: RedisError) -> Reply {
+    if is_another_kind(&refusal) {
+        return (Answer::NotOurs, None);
+    }
+    (Answer::Refused, Some(Failure::sent(refusal)))
 }
 
 /// The lock's key holds something else by now. What is wrong with the companion alone leaves the lock ours.
