@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold::{Locks, Options, Pool};
-use redis::Client;
+use redis::{Client, Commands};
 
 use crate::common::{Server, hold::comes_true};
 
@@ -203,4 +203,42 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
         }
     });
     lease.release().unwrap();
+}
+
+/// From the harm to the signal, at any age of the lease: of those younger than 20 ms the watchdog has not asked yet.
+#[test]
+#[ignore = "half a minute, and wants the machine for itself"]
+#[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
+fn a_loss_is_told_within_fifty_milliseconds() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let mut conn = server.connection().unwrap();
+    for overwritten in [false, true] {
+        let mut took: Vec<_> = (0..500)
+            .map(|loss| {
+                // Not the same again: the watchdog may still be told of the last one's key.
+                let name = format!("{overwritten}-{loss}");
+                let key = format!("lock:{name}");
+                let lease = locks.lock(&name).acquire(PATIENCE).unwrap();
+                thread::sleep([0, 5, 15, 25, 60][loss % 5] * MS);
+                let harmed = Instant::now();
+                if overwritten {
+                    let () = conn.set(&key, "somebody").unwrap();
+                } else {
+                    let () = conn.del(&key).unwrap();
+                }
+                assert!(lease.lost().wait_for(PATIENCE));
+                harmed.elapsed()
+            })
+            .collect();
+        took.sort();
+        let [half, most, all] = [249, 494, 499].map(|at| took[at]);
+        let harm = if overwritten {
+            "overwritten"
+        } else {
+            "deleted"
+        };
+        eprintln!("{harm}: told after p50 {half:?}, p99 {most:?}, at most {all:?}");
+        assert!(most <= 50 * MS, "{harm}: {most:?}");
+    }
 }
