@@ -164,6 +164,10 @@ impl Wait<'_> {
             ..Patience::USUAL
         };
         let asked = self.shared.server.ask(&call, patience)?;
+        if asked.again && asked.answer.is_err() {
+            // What was sent before has got no answer.
+            self.uncertain = Some(self.end(asked.sent));
+        }
         self.came(asked.answer, asked.sent, false)
     }
 
@@ -273,7 +277,9 @@ impl Wait<'_> {
             let answered_by = self.now().max(sent);
             self.uncertain = Some(self.end(answered_by));
         } else if !passes {
-            return Err(error);
+            // A refusal says nothing about an attempt before it whose answer did not come.
+            let is_certain = self.uncertain.is_none();
+            return Err(if is_certain { error } else { self.give_up() });
         }
         self.failure = Some(error);
         Ok(Outcome::Failed)

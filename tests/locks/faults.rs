@@ -238,6 +238,33 @@ fn an_acquire_whose_answer_is_lost_is_ours_or_given_back() {
 }
 
 #[test]
+fn an_acquire_that_is_refused_after_a_lost_answer_is_given_back() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    for refusal in ["NOPERM no", "READONLY a replica by now"] {
+        for wait in [Duration::ZERO, LONG] {
+            let locks = quick(&proxy.url());
+            drop(locks.lock("warm").acquire(LONG).unwrap());
+            proxy.at("EVALSHA").cut_after();
+            proxy.at("EVALSHA").nth(2).refuse(refusal);
+            let acquired = locks.lock("a").acquire(wait);
+            assert!(proxy.happened());
+            if !wait.is_zero() && refusal.starts_with("READONLY") {
+                acquired.unwrap().release().unwrap();
+            } else {
+                assert!(
+                    matches!(acquired, Err(Error::Unknown { token: Some(_), .. })),
+                    "{refusal} {wait:?} {acquired:?}"
+                );
+            }
+            let free = || !conn.exists::<_, bool>("lock:a").unwrap();
+            assert!(comes_true(free), "{refusal} {wait:?}: not given back");
+        }
+    }
+}
+
+#[test]
 fn a_release_whose_answer_is_lost_is_done_in_the_end() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
