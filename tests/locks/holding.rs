@@ -8,7 +8,7 @@ use std::{
 use leasehold::{Error, Lock, Locks, LostReason, Options};
 use redis::Commands;
 
-use crate::common::{Server, wait::at_once};
+use crate::common::{Server, hold::comes_true, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -148,4 +148,39 @@ fn a_deletion_is_told_at_once() {
             assert!(!lease.is_held());
         }
     }
+}
+
+/// A write of our own ends what the server remembers of a key, and so does one by another connection.
+#[test]
+fn a_deletion_after_a_renewal_is_told_at_once() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let options = Options::new().lease(3_000 * MS);
+    let ways = [false, true];
+    let cases = ways.map(|by_hand| kinds(&locks).map(|lock| (lock, by_hand)));
+    at_once(cases.into_iter().flatten(), |(lock, by_hand)| {
+        let name = format!("{}-{by_hand}", lock.name());
+        let lock = match lock.name() {
+            "mutex" => locks.lock(&name),
+            "reentrant" => locks.reentrant(&name),
+            "read" => locks.read(&name),
+            _ => locks.write(&name),
+        };
+        let lease = lock.with(options.clone()).acquire(LONG).unwrap();
+        if by_hand {
+            thread::sleep(50 * MS); // armed
+            lease.renew(LONG).unwrap();
+        } else {
+            let renewed = || lease.remaining() > 2_900 * MS;
+            assert!(comes_true(|| !renewed()) && comes_true(renewed));
+        }
+        thread::sleep(50 * MS);
+        let () = (server.connection().unwrap())
+            .del(format!("lock:{name}"))
+            .unwrap();
+        let deleted = Instant::now();
+        assert!(lease.lost().wait_for(LONG));
+        let took = deleted.elapsed();
+        assert!(took < 300 * MS, "{name} {took:?}");
+    });
 }

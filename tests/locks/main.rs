@@ -13,6 +13,7 @@ mod faults;
 mod hand_over;
 mod holding;
 mod inspecting;
+mod late;
 mod long;
 mod loss;
 mod processes;
