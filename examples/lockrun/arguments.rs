@@ -1,0 +1,166 @@
+//! What a user asks for.
+
+use std::{ffi::OsString, process::ExitCode, time::Duration};
+
+use clap::{Parser, error::ErrorKind};
+
+use crate::outcome::USAGE;
+
+const SHORTEST_LEASE: Duration = Duration::from_millis(500);
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+const USUAL_GRACE: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  lockrun --name backup -- /usr/local/bin/backup --full
+      runs the backup, or exits 75 at once if another host is at it
+  lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
+      waits up to ten minutes for its turn
+  lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
+      hands the fencing token on, and tells what happens
+  lockrun --name backup --status
+      who has the lock, since when, and for how long still
+  lockrun --name backup --force-release
+      takes the lock away from whoever has it
+
+Exit codes:
+  the command's own; 128+n if the signal n ended it; 126 if it cannot be run, 127 if there is none
+  64  the arguments cannot be used, or the name is that of something else than a lock
+  69  the server cannot be reached, or refuses
+  70  the lock was lost, or could not be renewed: the command was ended, or ran beyond the lock
+  71  the system refuses what lockrun needs itself: a process, a thread
+  75  busy: somebody else had the lock for the whole wait
+  --status and --force-release exit 0 whether the lock was held or not; --json tells.
+
+Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP is only passed on.";
+
+/// Runs a command while a lock on a Redis server is held, so that no other host runs it at the same time.
+///
+/// The lock is renewed for as long as the command runs. If it cannot be, the command's process group gets TERM, and KILL
+/// after the grace, both before the lease ends on the server. The command finds LEASEHOLD_FENCING_TOKEN in its environment.
+/// What it leaves running in its process group is ended before the lock is let go.
+#[allow(
+    clippy::doc_markdown,
+    clippy::struct_excessive_bools,
+    reason = "a help text, and flags of a command line"
+)]
+#[derive(Debug, Parser)]
+#[command(name = "lockrun", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// The lock
+    #[arg(long)]
+    pub(crate) name: String,
+
+    /// The server; in the environment nobody sees a password that is in it
+    #[arg(
+        long,
+        env = "LEASEHOLD_URL",
+        hide_env_values = true,
+        default_value = "redis://127.0.0.1/"
+    )]
+    pub(crate) url: String,
+
+    /// How long to wait for the lock: 30s, 1m30s, 500ms; 0s tries once
+    #[arg(long, default_value = "0s", value_parser = duration, conflicts_with = "operator")]
+    pub(crate) wait: Duration,
+
+    /// For how long the lock outlives a lockrun that is gone, 500ms to 24h
+    #[arg(long, default_value = "60s", value_parser = duration, conflicts_with = "operator")]
+    pub(crate) lease: Duration,
+
+    /// Between TERM and KILL, at most a third of the lease [default: 5s, or a third of a shorter lease]
+    #[arg(long, value_parser = duration, conflicts_with = "operator")]
+    grace: Option<Duration>,
+
+    /// Say who has the lock, and run nothing
+    #[arg(long, group = "operator")]
+    status: bool,
+
+    /// Take the lock away from whoever has it, and run nothing; its holder may go on until it knows
+    #[arg(long, group = "operator")]
+    force_release: bool,
+
+    /// One line of JSON: of --status and --force-release on stdout, of a command's outcome on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Tell what happens, on stderr
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+
+    /// The command and its arguments
+    #[arg(
+        last = true,
+        required_unless_present = "operator",
+        conflicts_with = "operator"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    Run,
+    Status,
+    ForceRelease,
+}
+
+impl Arguments {
+    /// What stands on the command line. Otherwise says what is wrong with it, or the help that was asked for.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
+        let read = Self::try_parse().and_then(Self::checked);
+        read.map_err(|error| {
+            // There is nobody to tell that it cannot be told.
+            let _ = error.print();
+            match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => USAGE.into(),
+            }
+        })
+    }
+
+    fn checked(self) -> Result<Self, clap::Error> {
+        let wrong = |text: &str| {
+            Err(clap::Error::raw(
+                ErrorKind::ValueValidation,
+                format!("{text}\n"),
+            ))
+        };
+        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&self.lease) {
+            return wrong("--lease has to be between 500ms and 24h");
+        }
+        if self.grace() > self.lease / 3 {
+            return wrong("--grace has to be at most a third of --lease");
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn action(&self) -> Action {
+        match (self.status, self.force_release) {
+            (true, _) => Action::Status,
+            (_, true) => Action::ForceRelease,
+            _ => Action::Run,
+        }
+    }
+
+    /// How long the command has between TERM and KILL.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace.unwrap_or(USUAL_GRACE.min(self.lease / 3))
+    }
+
+    /// How long before the end of the lease nothing of the command may run any more.
+    pub(crate) fn margin(&self) -> Duration {
+        (self.lease / 10).min(Duration::from_secs(1))
+    }
+
+    /// Says it if `--verbose` asks for it.
+    pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
+        if self.verbose {
+            eprintln!("lockrun: {}", text());
+        }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, humantime::DurationError> {
+    humantime::parse_duration(text)
+}

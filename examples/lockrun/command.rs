@@ -1,0 +1,222 @@
+//! The command: started under a guard, watched, and ended in time.
+
+use std::{
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, ExitStatus},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::Lease;
+use nix::sys::signal::Signal;
+
+use crate::{arguments::Arguments, guard::Guard, outcome::Outcome, run::Event};
+
+const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
+/// Between two looks whether something of the group still runs.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Starts the command in the guard's group.
+pub(crate) fn start(
+    arguments: &Arguments,
+    lease: &Lease,
+    guard: &mut Guard,
+    events: Sender<Event>,
+) -> Result<(), Outcome> {
+    let Some((program, args)) = arguments.command.split_first() else {
+        return Err(Outcome::NotRun(io::ErrorKind::NotFound.into()));
+    };
+    let mut command = Command::new(program);
+    command.args(args).process_group(guard.group());
+    if let Some(fence) = lease.fencing_token() {
+        command.env(FENCING_TOKEN, fence.to_string());
+    }
+    guard
+        .end_in(|| lease.remaining(), arguments.margin() / 2)
+        .map_err(Outcome::System)?;
+    let (started, has_started) = channel();
+    // The thread that waits for it starts it too: if there is no thread, there is no command.
+    thread::Builder::new()
+        .name("command".into())
+        .spawn(move || {
+            let child = command.spawn();
+            let wait = child.map(|mut child| move || child.wait());
+            let (wait, told) = match wait {
+                Ok(wait) => (Some(wait), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            let _ = started.send(told);
+            if let Some(mut wait) = wait {
+                let _ = events.send(Event::Ended(wait()));
+            }
+        })
+        .map_err(Outcome::System)?;
+    match has_started.recv() {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Outcome::NotRun(error)),
+        Err(error) => Err(Outcome::System(io::Error::other(error))),
+    }
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: io::Result<ExitStatus>,
+    /// It was ended because of the lock.
+    pub(crate) lost: bool,
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    arguments: &'a Arguments,
+    lease: &'a Lease,
+    guard: Guard,
+    events: Receiver<Event>,
+    /// Of the lease, as last known: stays where it was when the lock is lost.
+    lease_end: Instant,
+    status: Option<io::Result<ExitStatus>>,
+    ending: Ending,
+    lost: bool,
+}
+
+/// How far its end has come.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    NotYet,
+    /// It has been told, and is killed then, or earlier if the lease ends.
+    By(Instant),
+    Killed,
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(
+        arguments: &'a Arguments,
+        lease: &'a Lease,
+        guard: Guard,
+        events: Receiver<Event>,
+    ) -> Self {
+        Self {
+            arguments,
+            lease,
+            guard,
+            events,
+            lease_end: Instant::now(),
+            status: None,
+            ending: Ending::NotYet,
+            lost: false,
+        }
+    }
+
+    /// Until nothing of it runs any more.
+    pub(crate) fn watch(mut self) -> (Ended, Guard) {
+        loop {
+            // The clock comes first: we may have been stopped for any time.
+            self.look_at_the_lease();
+            self.kill_in_time();
+            match self.events.recv_timeout(self.pause()) {
+                Ok(Event::Signal(number)) => self.pass_on(number),
+                Ok(Event::Ended(status)) => self.has_ended(status),
+                Ok(Event::Lease) => self.tell_the_guardian(),
+                Ok(Event::NotRenewed(why)) => {
+                    self.arguments.tell(|| format!("cannot renew: {why}"));
+                }
+                Err(_) => {}
+            }
+            if self.status.is_some() && self.guard.is_empty() {
+                break;
+            }
+        }
+        let nothing = || Err(io::ErrorKind::NotFound.into());
+        let status = self.status.unwrap_or_else(nothing);
+        let lost = self.lost;
+        (Ended { status, lost }, self.guard)
+    }
+
+    fn look_at_the_lease(&mut self) {
+        let now = Instant::now();
+        let left = self.lease.remaining();
+        if !left.is_zero() {
+            self.lease_end = now + left;
+        }
+        let needed = self.arguments.grace() + self.arguments.margin();
+        if left <= needed && matches!(self.ending, Ending::NotYet) {
+            self.lost = true;
+            let what = if left.is_zero() {
+                "is lost"
+            } else {
+                "cannot be renewed"
+            };
+            self.arguments
+                .tell(|| format!("the lock {what}: ending the command"));
+            self.end(Signal::SIGTERM);
+        }
+    }
+
+    fn kill_in_time(&mut self) {
+        if let Ending::By(moment) = self.ending
+            && Instant::now() >= self.latest(moment)
+        {
+            self.arguments.tell(|| "killing what still runs".into());
+            self.guard.send(Signal::SIGKILL);
+            self.ending = Ending::Killed;
+        }
+    }
+
+    /// When it has to be killed that may run until then if the lease does.
+    fn latest(&self, moment: Instant) -> Instant {
+        let of_lease = self.lease_end.checked_sub(self.arguments.margin());
+        of_lease.map_or(moment, |of_lease| moment.min(of_lease))
+    }
+
+    /// For how long there is nothing to do if nothing happens.
+    fn pause(&self) -> Duration {
+        let next = match self.ending {
+            _ if self.status.is_some() => return LOOK_AGAIN,
+            Ending::Killed => return LOOK_AGAIN,
+            Ending::By(moment) => self.latest(moment),
+            Ending::NotYet => {
+                let needed = self.arguments.grace() + self.arguments.margin();
+                self.lease_end.checked_sub(needed).unwrap_or(self.lease_end)
+            }
+        };
+        next.saturating_duration_since(Instant::now())
+    }
+
+    fn pass_on(&mut self, number: i32) {
+        let Ok(signal) = Signal::try_from(number) else {
+            return;
+        };
+        self.arguments.tell(|| format!("passing {signal} on"));
+        match (signal, self.ending) {
+            (Signal::SIGTERM | Signal::SIGINT, Ending::NotYet) => self.end(signal),
+            _ => self.guard.send(signal),
+        }
+    }
+
+    fn has_ended(&mut self, status: io::Result<ExitStatus>) {
+        self.status = Some(status);
+        if matches!(self.ending, Ending::NotYet) {
+            // What it has left behind.
+            self.end(Signal::SIGTERM);
+        }
+    }
+
+    fn end(&mut self, signal: Signal) {
+        self.guard.stand_aside();
+        self.guard.send(signal);
+        // Somebody may have stopped it.
+        self.guard.send(Signal::SIGCONT);
+        self.ending = Ending::By(Instant::now() + self.arguments.grace());
+    }
+
+    fn tell_the_guardian(&mut self) {
+        let (lease, margin) = (self.lease, self.arguments.margin() / 2);
+        // It is not ours to say what the end is once the lock is lost.
+        if lease.is_held() && self.guard.end_in(|| lease.remaining(), margin).is_err() {
+            self.arguments.tell(|| "the guardian is gone".into());
+        }
+    }
+}

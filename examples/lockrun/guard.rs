@@ -1,0 +1,149 @@
+//! The process group of the command, and the guardian that leads it.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::process::CommandExt,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
+
+/// The only argument of the guardian.
+pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
+/// What the guardian says when it can be relied on.
+pub(crate) const READY: u8 = b'R';
+/// What the guardian says before it kills the group.
+pub(crate) const ENDING: u8 = b'E';
+
+/// What lockrun says to the guardian, a line each. Falling silent means that lockrun is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Word {
+    /// The group has to be killed then, unless another moment is named.
+    Deadline(u64),
+    /// Leave the group.
+    Aside,
+    /// You are not needed any more.
+    Farewell,
+}
+
+impl Word {
+    pub(crate) fn read(line: &str) -> Option<Self> {
+        match line {
+            "aside" => Some(Self::Aside),
+            "farewell" => Some(Self::Farewell),
+            moment => moment.parse().ok().map(Self::Deadline),
+        }
+    }
+
+    fn line(self) -> String {
+        match self {
+            Self::Deadline(moment) => format!("{moment}\n"),
+            Self::Aside => "aside\n".into(),
+            Self::Farewell => "farewell\n".into(),
+        }
+    }
+}
+
+/// Nanoseconds on a clock that all processes of this machine share, that of `Instant` on Linux.
+pub(crate) fn clock() -> io::Result<u64> {
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    u64::try_from(now.as_nanos()).map_err(io::Error::other)
+}
+
+/// The process group of the command. While this is there the group's number is nobody else's.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    guardian: Child,
+    group: Pid,
+    to: ChildStdin,
+    from: ChildStdout,
+}
+
+impl Guard {
+    /// Starts the guardian, and waits until it can be relied on.
+    pub(crate) fn start() -> io::Result<Self> {
+        let mut guardian = Command::new(this_program()?)
+            .arg0("lockrun: guardian")
+            .arg(GUARDIAN)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let group = i32::try_from(guardian.id()).map_err(io::Error::other)?;
+        let pipes = (guardian.stdin.take(), guardian.stdout.take());
+        let (Some(to), Some(mut from)) = pipes else {
+            return Err(io::Error::other("the guardian has no pipes"));
+        };
+        let mut said = [0];
+        from.read_exact(&mut said)?;
+        Ok(Self {
+            guardian,
+            group: Pid::from_raw(group),
+            to,
+            from,
+        })
+    }
+
+    /// The number of the group, for whoever is to join it.
+    pub(crate) fn group(&self) -> i32 {
+        self.group.as_raw()
+    }
+
+    /// Has the group killed when no more than the margin of this is left, even if we are stopped or killed meanwhile.
+    ///
+    /// The clock is read before what is left: whatever comes between makes it sooner, never later.
+    pub(crate) fn end_in(
+        &mut self,
+        left: impl FnOnce() -> Duration,
+        margin: Duration,
+    ) -> io::Result<()> {
+        let now = clock()?;
+        let left = left().saturating_sub(margin);
+        let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+        self.say(Word::Deadline(now.saturating_add(left)))
+    }
+
+    /// To all of the group.
+    pub(crate) fn send(&self, signal: Signal) {
+        // That nobody is left is what it is sent for.
+        let _ = killpg(self.group, signal);
+    }
+
+    /// From now on only what belongs to the command counts as the group.
+    pub(crate) fn stand_aside(&mut self) {
+        // Without a guardian, the group is waited for in vain, and then killed.
+        let _ = self.say(Word::Aside);
+    }
+
+    /// Whether nothing of the group runs any more, the guardian included.
+    pub(crate) fn is_empty(&self) -> bool {
+        killpg(self.group, None).is_err()
+    }
+
+    /// Sends the guardian home. True if it has killed the group before.
+    pub(crate) fn dismiss(mut self) -> bool {
+        let _ = self.say(Word::Farewell);
+        let mut said = Vec::new();
+        let _ = self.from.read_to_end(&mut said);
+        let _ = self.guardian.wait();
+        said.contains(&ENDING)
+    }
+
+    fn say(&mut self, word: Word) -> io::Result<()> {
+        self.to.write_all(word.line().as_bytes())
+    }
+}
+
+/// Where Linux finds this very program, even if another has taken its place meanwhile.
+fn this_program() -> io::Result<std::path::PathBuf> {
+    if cfg!(target_os = "linux") {
+        return Ok("/proc/self/exe".into());
+    }
+    std::env::current_exe()
+}

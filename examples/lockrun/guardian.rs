@@ -1,0 +1,98 @@
+//! The second process, which ends the command when the first cannot: it was killed, or is stopped while the lease ends.
+//!
+//! It leads the command's process group, which therefore exists before the command does, and whose number nobody else can
+//! be given while the guardian has not been reaped.
+
+use std::{
+    io::{self, BufRead, Write},
+    process::{self, ExitCode},
+    sync::{
+        Arc,
+        atomic::AtomicBool,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::{Pid, getpgid, getppid, setpgid},
+};
+use signal_hook::{
+    consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2},
+    flag,
+};
+
+use crate::guard::{self, ENDING, READY, Word};
+
+/// For ever, nearly.
+const NO_DEADLINE: u64 = u64::MAX;
+
+pub(crate) fn main() -> ExitCode {
+    match watch() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn watch() -> io::Result<()> {
+    ignore_what_is_meant_for_the_command()?;
+    let words = listen()?;
+    say(READY)?;
+    let mut deadline = NO_DEADLINE;
+    loop {
+        let left = Duration::from_nanos(deadline.saturating_sub(guard::clock()?));
+        match words.recv_timeout(left) {
+            Ok(Word::Deadline(moment)) => deadline = moment,
+            Ok(Word::Aside) => step_aside()?,
+            Ok(Word::Farewell) => return Ok(()),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // Nobody may be there to hear it.
+    let _ = say(ENDING);
+    Ok(killpg(group()?, Signal::SIGKILL)?)
+}
+
+/// What goes to the whole group must not end us. A handler that does nothing, since a handler is not passed on to others.
+fn ignore_what_is_meant_for_the_command() -> io::Result<()> {
+    let unused = Arc::new(AtomicBool::new(false));
+    for signal in [
+        SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
+    ] {
+        flag::register(signal, Arc::clone(&unused))?;
+    }
+    Ok(())
+}
+
+/// What lockrun says, until it is gone.
+fn listen() -> io::Result<Receiver<Word>> {
+    let (sender, words) = channel();
+    thread::Builder::new().spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            let word = Word::read(&line);
+            if word.is_none_or(|word| sender.send(word).is_err()) {
+                return;
+            }
+        }
+    })?;
+    Ok(words)
+}
+
+fn say(what: u8) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(&[what])?;
+    out.flush()
+}
+
+/// Into lockrun's own group, so that ours has no member but the command and what it has started.
+fn step_aside() -> io::Result<()> {
+    Ok(setpgid(Pid::from_raw(0), getpgid(Some(getppid()))?)?)
+}
+
+/// The group that we lead, or led.
+fn group() -> io::Result<Pid> {
+    let number = i32::try_from(process::id()).map_err(io::Error::other)?;
+    Ok(Pid::from_raw(number))
+}

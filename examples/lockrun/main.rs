@@ -1,0 +1,58 @@
+//! Runs a command under a lock: `lockrun --name backup --wait 30s --lease 60s -- command args…`.
+//!
+//! `cargo run --example lockrun -- --help` tells the rest, `docs/lockrun.md` what it protects from.
+#![allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a program that talks"
+)]
+
+#[cfg(unix)]
+mod arguments;
+#[cfg(unix)]
+mod command;
+#[cfg(unix)]
+mod guard;
+#[cfg(unix)]
+mod guardian;
+#[cfg(unix)]
+mod operator;
+#[cfg(unix)]
+mod outcome;
+#[cfg(unix)]
+mod run;
+#[cfg(unix)]
+mod signals;
+#[cfg(unix)]
+mod wait;
+
+#[cfg(unix)]
+fn main() -> std::process::ExitCode {
+    use std::env;
+
+    use arguments::{Action, Arguments};
+
+    if env::args_os().skip(1).eq([guard::GUARDIAN]) {
+        return guardian::main();
+    }
+    let arguments = match Arguments::read() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let (code, told) = match arguments.action() {
+        Action::Status => operator::status(&arguments),
+        Action::ForceRelease => operator::force_release(&arguments),
+        Action::Run => {
+            let report = run::run(&arguments);
+            (report.code(), report.told(&arguments))
+        }
+    };
+    told.print();
+    code.into()
+}
+
+#[cfg(not(unix))]
+fn main() -> std::process::ExitCode {
+    eprintln!("lockrun: it ends commands by their process groups, which only Unix has");
+    std::process::ExitCode::from(64)
+}

@@ -1,0 +1,115 @@
+//! What an operator asks: who has it, and to take it away.
+
+use std::{
+    fmt::Write,
+    time::{Duration, SystemTime},
+};
+
+use humantime::{format_duration, format_rfc3339_seconds};
+use leasehold::{FencingToken, Holder, Inspection, Locks, Owner, Result};
+use serde_json::{Value, json};
+
+use crate::{
+    arguments::Arguments,
+    outcome::{Told, millis},
+};
+
+pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
+    let name = &arguments.name;
+    let inspected = Locks::connect(&arguments.url).and_then(|locks| locks.lock(name).inspect());
+    answer(arguments, inspected, |inspection| {
+        if arguments.json {
+            in_json(name, inspection).to_string()
+        } else {
+            in_words(name, inspection)
+        }
+    })
+}
+
+pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
+    let name = &arguments.name;
+    let released =
+        Locks::connect(&arguments.url).and_then(|locks| locks.lock(name).force_release());
+    answer(arguments, released, |was_held| {
+        if arguments.json {
+            json!({ "name": name, "released": was_held }).to_string()
+        } else if *was_held {
+            format!("{name}: taken away")
+        } else {
+            format!("{name}: nobody had it")
+        }
+    })
+}
+
+fn answer<T>(
+    arguments: &Arguments,
+    result: Result<T>,
+    text: impl FnOnce(&T) -> String,
+) -> (u8, Told) {
+    match result {
+        Ok(found) => (0, Told::Out(text(&found))),
+        Err(error) => Told::failure(arguments, &error),
+    }
+}
+
+fn in_words(name: &str, inspection: &Inspection) -> String {
+    if inspection.is_foreign() {
+        return format!("{name}: not a lock, but something else of this name");
+    }
+    if !inspection.is_held() {
+        return format!("{name}: free");
+    }
+    let mut text = format!("{name}: held");
+    for holder in inspection.holders() {
+        for (what, value) in lines(holder) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n  {what:<14} {value}");
+        }
+    }
+    text
+}
+
+fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
+    let by = holder.owner().map_or("somebody unknown", Owner::as_str);
+    let mut lines = vec![("by", by.to_owned())];
+    if let Some(since) = holder.since() {
+        let ago = SystemTime::now().duration_since(since).unwrap_or_default();
+        let (moment, ago) = (format_rfc3339_seconds(since), format_duration(short(ago)));
+        lines.push(("since", format!("{moment}, {ago} ago")));
+    }
+    let left = holder.remaining().map_or("no end".to_owned(), |left| {
+        format!("{}, unless renewed", format_duration(short(left)))
+    });
+    lines.push(("for still", left));
+    if let Some(fence) = holder.fencing_token() {
+        lines.push(("fencing token", fence.to_string()));
+    }
+    lines
+}
+
+/// Nobody reads nanoseconds.
+fn short(time: Duration) -> Duration {
+    if time < Duration::from_secs(10) {
+        Duration::from_millis(millis(time))
+    } else {
+        Duration::from_secs(time.as_secs())
+    }
+}
+
+fn in_json(name: &str, inspection: &Inspection) -> Value {
+    let holder = |holder: &Holder| {
+        json!({
+            "owner": holder.owner().map(Owner::as_str),
+            "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
+            "remaining_ms": holder.remaining().map(millis),
+            "fencing_token": holder.fencing_token().map(FencingToken::get),
+            "reader": holder.is_reader(),
+        })
+    };
+    json!({
+        "name": name,
+        "held": inspection.is_held(),
+        "foreign": inspection.is_foreign(),
+        "holders": inspection.holders().iter().map(holder).collect::<Vec<_>>(),
+    })
+}

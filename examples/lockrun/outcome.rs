@@ -1,0 +1,193 @@
+//! What came of it, as an exit code, as text and as JSON.
+
+use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
+
+use leasehold::{Error, FencingToken};
+use serde_json::{Value, json};
+
+use crate::arguments::Arguments;
+
+pub(crate) const USAGE: u8 = 64;
+const UNREACHABLE: u8 = 69;
+const LOST: u8 = 70;
+const SYSTEM: u8 = 71;
+const BUSY: u8 = 75;
+const CANNOT_BE_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// A signal's number is added, as shells do.
+const SIGNALLED: i32 = 128;
+
+/// How lockrun ends.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// As the command did.
+    Ended(ExitStatus),
+    /// The command was ended so, or ended so after the lock was lost.
+    Lost(ExitStatus),
+    /// The command cannot be run.
+    NotRun(io::Error),
+    /// A signal came before the lock.
+    Told(i32),
+    /// There was no lock.
+    Failed(Error),
+    /// The system refused.
+    System(io::Error),
+}
+
+/// An outcome, and what there is to say beside.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) outcome: Outcome,
+    pub(crate) waited: Duration,
+    pub(crate) held: Option<Duration>,
+    pub(crate) fencing_token: Option<FencingToken>,
+}
+
+/// What is to be printed, where.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Nothing,
+    Out(String),
+    Err(String),
+}
+
+impl Told {
+    pub(crate) fn print(&self) {
+        match self {
+            Self::Nothing => {}
+            Self::Out(text) => println!("{text}"),
+            Self::Err(text) => eprintln!("{text}"),
+        }
+    }
+
+    /// Of an operation without a command.
+    pub(crate) fn failure(arguments: &Arguments, error: &Error) -> (u8, Self) {
+        let code = code_of(error);
+        let told = if arguments.json {
+            let (name, outcome) = (&arguments.name, word_of(code));
+            let message = error.to_string();
+            Self::Out(
+                json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
+                    .to_string(),
+            )
+        } else {
+            Self::Err(format!("lockrun: {error}"))
+        };
+        (code, told)
+    }
+}
+
+/// A script acts on it.
+fn code_of(error: &Error) -> u8 {
+    match error {
+        Error::Contended { .. } => BUSY,
+        Error::Lost { .. } => LOST,
+        Error::Invalid { .. } | Error::WrongKind { .. } => USAGE,
+        Error::Thread { .. } => SYSTEM,
+        _ => UNREACHABLE,
+    }
+}
+
+fn word_of(code: u8) -> &'static str {
+    match code {
+        BUSY => "busy",
+        LOST => "lost",
+        USAGE => "usage",
+        SYSTEM => "system",
+        _ => "unreachable",
+    }
+}
+
+fn of_signal(signal: i32) -> u8 {
+    u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)
+}
+
+fn of_status(status: ExitStatus) -> u8 {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or_else(|| of_signal(status.signal().unwrap_or(0)))
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            outcome: Outcome::System(io::ErrorKind::Other.into()),
+            waited: Duration::ZERO,
+            held: None,
+            fencing_token: None,
+        }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        match &self.outcome {
+            Outcome::Ended(status) => of_status(*status),
+            Outcome::Lost(_) => LOST,
+            Outcome::NotRun(error) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+            Outcome::NotRun(_) => CANNOT_BE_RUN,
+            Outcome::Told(signal) => of_signal(*signal),
+            Outcome::Failed(error) => code_of(error),
+            Outcome::System(_) => SYSTEM,
+        }
+    }
+
+    pub(crate) fn told(&self, arguments: &Arguments) -> Told {
+        if arguments.json {
+            return Told::Err(self.json(arguments).to_string());
+        }
+        // That somebody else is at it is what the lock is for.
+        let is_usual = matches!(self.outcome, Outcome::Failed(Error::Contended { .. }));
+        match self.message(arguments) {
+            Some(message) if arguments.verbose || !is_usual => {
+                Told::Err(format!("lockrun: {message}"))
+            }
+            _ => Told::Nothing,
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match &self.outcome {
+            Outcome::Ended(_) => "ended",
+            Outcome::NotRun(_) => "not_run",
+            Outcome::Told(_) => "interrupted",
+            _ => word_of(self.code()),
+        }
+    }
+
+    fn message(&self, arguments: &Arguments) -> Option<String> {
+        let name = &arguments.name;
+        match &self.outcome {
+            Outcome::Ended(_) | Outcome::Told(_) => None,
+            Outcome::Lost(status) => Some(format!(
+                "`{name}` was lost: the command has ended, {status}"
+            )),
+            Outcome::NotRun(error) => {
+                let command = arguments.command.first().cloned().unwrap_or_default();
+                Some(format!("{}: {error}", command.display()))
+            }
+            Outcome::Failed(Error::Contended { .. }) => Some(format!("somebody else has `{name}`")),
+            Outcome::Failed(error) => Some(error.to_string()),
+            Outcome::System(error) => Some(error.to_string()),
+        }
+    }
+
+    fn json(&self, arguments: &Arguments) -> Value {
+        let (status, held) = match self.outcome {
+            Outcome::Ended(status) | Outcome::Lost(status) => (Some(status), self.held),
+            _ => (None, self.held),
+        };
+        json!({
+            "name": arguments.name,
+            "outcome": self.word(),
+            "exit_code": self.code(),
+            "message": self.message(arguments),
+            "command_exit_code": status.and_then(|status| status.code()),
+            "command_signal": status.and_then(|status| status.signal()),
+            "fencing_token": self.fencing_token.map(FencingToken::get),
+            "waited_ms": millis(self.waited),
+            "held_ms": held.map(millis),
+        })
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

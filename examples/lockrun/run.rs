@@ -1,0 +1,129 @@
+//! From the lock to its release.
+
+use std::{
+    io,
+    process::ExitStatus,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Instant,
+};
+
+use leasehold::{
+    Error, Events, Lease, Locks, Options,
+    event::{Lost, RenewalFailed, Renewed},
+};
+
+use crate::{
+    arguments::Arguments,
+    command::{self, Job},
+    guard::Guard,
+    outcome::{Outcome, Report},
+    signals,
+    wait::{self, Waited},
+};
+
+/// What lockrun wakes up for.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A signal to us.
+    Signal(i32),
+    /// The command has ended.
+    Ended(io::Result<ExitStatus>),
+    /// The lease was renewed, or is lost.
+    Lease,
+    /// A renewal has failed.
+    NotRenewed(String),
+}
+
+/// Hands on what the lock's own threads know: they must not wait for anything.
+struct Heard(Sender<Event>);
+
+impl Events for Heard {
+    fn renewed(&self, _: &Renewed<'_>) {
+        let _ = self.0.send(Event::Lease);
+    }
+
+    fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
+        let _ = self.0.send(Event::NotRenewed(failed.error().to_string()));
+    }
+
+    fn lost(&self, _: &Lost<'_>) {
+        let _ = self.0.send(Event::Lease);
+    }
+}
+
+/// All of it. What comes back is to be told, and the exit code is in it.
+pub(crate) fn run(arguments: &Arguments) -> Report {
+    let mut report = Report::new();
+    let outcome = locked(arguments, &mut report);
+    report.outcome = outcome.unwrap_or_else(|error| error);
+    report
+}
+
+/// Every way out of it before the command has run is an `Err`.
+fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome> {
+    let (sender, events) = channel();
+    signals::listen(sender.clone()).map_err(Outcome::System)?;
+    let options = Options::new()
+        .lease(arguments.lease)
+        .events(Arc::new(Heard(sender.clone())));
+    let locks = Locks::connect(&arguments.url)
+        .map_err(Outcome::Failed)?
+        .with(options);
+
+    let started = Instant::now();
+    arguments.tell(|| format!("waiting for `{}`", arguments.name));
+    let waited = wait::acquire(&locks.lock(&arguments.name), arguments.wait, &events);
+    report.waited = started.elapsed();
+    let lease = match waited {
+        Waited::Held(lease) => lease,
+        Waited::Failed(error) => return Err(Outcome::Failed(error)),
+        Waited::Told(signal) => return Err(Outcome::Told(signal)),
+    };
+    let acquired = Instant::now();
+    report.fencing_token = lease.fencing_token();
+    let outcome = guarded(arguments, lease, sender, events);
+    report.held = Some(acquired.elapsed());
+    outcome
+}
+
+fn guarded(
+    arguments: &Arguments,
+    lease: Lease,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+) -> Result<Outcome, Outcome> {
+    arguments.tell(|| match lease.fencing_token() {
+        Some(fence) => format!("`{}` is ours, fencing token {fence}", arguments.name),
+        None => format!("`{}` is ours", arguments.name),
+    });
+    let mut guard = Guard::start().map_err(Outcome::System)?;
+    command::start(arguments, &lease, &mut guard, sender)?;
+    let (ended, guard) = Job::new(arguments, &lease, guard, events).watch();
+    let lost = let_go(arguments, lease, ended.lost);
+    // Only now, since it may take a while to hear from it.
+    let was_killed = guard.dismiss();
+    Ok(match ended.status {
+        Err(error) => Outcome::System(error),
+        Ok(status) if lost || was_killed => Outcome::Lost(status),
+        Ok(status) => Outcome::Ended(status),
+    })
+}
+
+/// Releases the lock. True if it was not ours any more.
+fn let_go(arguments: &Arguments, lease: Lease, lost: bool) -> bool {
+    if lost {
+        // Dropping takes less time where the server is silent.
+        return true;
+    }
+    match lease.release() {
+        Ok(()) => false,
+        Err(Error::Lost { .. }) => true,
+        Err(error) => {
+            arguments.tell(|| format!("the lock ends with its lease: {error}"));
+            false
+        }
+    }
+}
