@@ -122,7 +122,9 @@ impl Guard {
     }
 
     /// Whether nothing of the group runs any more, the guardian included.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&mut self) -> bool {
+        // One that was killed is of the group until somebody has asked for it.
+        let _ = self.guardian.try_wait();
         killpg(self.group, None).is_err()
     }
 

@@ -1,0 +1,102 @@
+//! Who has it, taking it away, and what scripts are told.
+
+use serde_json::Value;
+
+use crate::{
+    common::Server,
+    tool::{LONG, Tool, ask, run},
+};
+
+fn json(text: &str) -> Value {
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn the_status_is_that_of_the_holder() {
+    let server = Server::start().unwrap();
+    let free = ask(&server, "--status");
+    assert_eq!((free.code, &*free.out), (0, "a: free\n"));
+    let free = json(&ask(&server, "--status --json").out);
+    assert_eq!(free["held"], false);
+
+    let mut tool = Tool::start(&server, "", "echo $LEASEHOLD_FENCING_TOKEN; exec cat");
+    let fence = tool.line();
+    let held = ask(&server, "--status");
+    assert_eq!(held.code, 0);
+    for text in ["a: held", "since", "ago", "unless renewed", &fence] {
+        assert!(held.out.contains(text), "{text}: {}", held.out);
+    }
+    let held = json(&ask(&server, "--status --json").out);
+    assert_eq!(held["held"], true);
+    let holder = &held["holders"][0];
+    let owner = holder["owner"].as_str().unwrap();
+    assert!(owner.contains(&format!(":{}:", tool.pid())), "{owner}");
+    assert_eq!(holder["fencing_token"].to_string(), fence);
+    let left = holder["remaining_ms"].as_u64().unwrap();
+    assert!((30_000..=60_000).contains(&left), "{left}");
+    assert!(holder["since"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(tool.finish().code, 0);
+}
+
+#[test]
+fn taken_away_the_lock_ends_the_command() {
+    let server = Server::start().unwrap();
+    let script = format!("trap 'echo told; exit 3' TERM; echo in; {LONG}");
+    let mut tool = Tool::start(&server, "--json", &script);
+    tool.hear("in");
+    let taken = ask(&server, "--force-release");
+    assert_eq!((taken.code, &*taken.out), (0, "a: taken away\n"));
+    let ended = tool.ends_with(70);
+    assert_eq!(ended.out, "told\n");
+    let outcome = json(ended.last());
+    assert_eq!(outcome["outcome"], "lost");
+    assert_eq!(outcome["exit_code"], 70);
+    assert_eq!(outcome["command_exit_code"], 3);
+
+    let taken = ask(&server, "--force-release --json");
+    assert_eq!(
+        (taken.code, &json(&taken.out)["released"]),
+        (0, &false.into())
+    );
+}
+
+#[test]
+fn scripts_are_told_every_outcome() {
+    let server = Server::start().unwrap();
+    let ended = run(&server, "--json", "echo out; exit 3");
+    assert_eq!((ended.code, &*ended.out), (3, "out\n"));
+    let outcome = json(&ended.err);
+    assert_eq!(outcome["name"], "a");
+    assert_eq!(outcome["outcome"], "ended");
+    assert_eq!(outcome["command_exit_code"], 3);
+    assert!(outcome["fencing_token"].as_u64() > Some(0));
+    assert!(outcome["held_ms"].is_u64() && outcome["waited_ms"].is_u64());
+
+    let killed = json(&run(&server, "--json", "kill -KILL $$").err);
+    assert_eq!(
+        (&killed["command_signal"], &killed["exit_code"]),
+        (&9.into(), &137.into())
+    );
+
+    let mut holder = Tool::holding(&server, "");
+    holder.hear("in");
+    let busy = json(&run(&server, "--json", "true").err);
+    assert_eq!(
+        (&busy["outcome"], &busy["exit_code"]),
+        (&"busy".into(), &75.into())
+    );
+    assert_eq!(holder.finish().code, 0);
+}
+
+#[test]
+fn what_is_no_lock_is_left_alone() {
+    use redis::Commands;
+
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let _: () = conn.rpush(crate::tool::KEY, "something").unwrap();
+    let ended = run(&server, "", "echo in");
+    assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
+    assert!(ask(&server, "--status").out.contains("not a lock"));
+}

@@ -1,0 +1,215 @@
+//! lockrun as a process.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::process::ExitStatusExt,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::channel,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, getpgid, mkfifo},
+};
+use redis::Commands;
+
+use crate::common::{Server, example, hold::PATIENCE};
+
+/// Longer than any test waits: whatever ends sooner has been ended. In small steps, since a shell does not hear a signal
+/// that comes just before it starts to wait.
+pub(crate) const LONG: &str = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.05; done";
+/// The key of the lock `a`.
+pub(crate) const KEY: &str = "lock:a";
+
+/// lockrun at work on the lock `a`, killed when dropped.
+pub(crate) struct Tool {
+    child: Child,
+    input: Option<ChildStdin>,
+    says: BufReader<Box<dyn Read>>,
+}
+
+/// How it has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    /// What it and the command said last.
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    /// The last line of its own errors: a shell may say that its child was terminated.
+    pub(crate) fn last(&self) -> &str {
+        self.err.lines().last().unwrap_or_default()
+    }
+}
+
+impl Tool {
+    /// With these words, and a script for the shell.
+    pub(crate) fn start(server: &Server, args: &str, script: &str) -> Self {
+        let mut command = lockrun(server);
+        command.args(args.split_whitespace());
+        Self::spawn(command.args(["--", "sh", "-c", script]))
+    }
+
+    /// Holds the lock until [`Tool::finish`], if it gets it: then it says `in`.
+    pub(crate) fn holding(server: &Server, args: &str) -> Self {
+        Self::start(server, args, "echo in; exec cat")
+    }
+
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        let says = BufReader::new(Box::new(child.stdout.take().unwrap()) as _);
+        Self { child, input, says }
+    }
+
+    /// What is heard is said by the command alone, not by the tool: silence means that the command has ended.
+    pub(crate) fn apart(server: &Server, args: &str, script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let script = format!("exec >'{}'; {script}", pipe.display());
+        let mut tool = Self::start(server, args, &script);
+        let (opened, is_open) = channel();
+        // Waits for the command to open it too.
+        thread::spawn(move || opened.send(File::open(pipe)));
+        let pipe = is_open.recv_timeout(PATIENCE).unwrap().unwrap();
+        tool.says = BufReader::new(Box::new(pipe));
+        tool
+    }
+
+    /// The next line that the command says.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.says.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn hear(&mut self, expected: &str) -> &mut Self {
+        assert_eq!(self.line(), expected);
+        self
+    }
+
+    /// A line for the command to read.
+    pub(crate) fn tells(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Has what [holds](Tool::holding) say something.
+    #[track_caller]
+    pub(crate) fn echoes(&mut self, word: &str) {
+        self.tells(word);
+        self.hear(word);
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> &Self {
+        send(self.child.id(), signal);
+        self
+    }
+
+    /// Reads until nobody is left that could say anything. Returns what was said.
+    #[track_caller]
+    pub(crate) fn silence(&mut self) -> String {
+        let asked = Instant::now();
+        let mut said = String::new();
+        self.says.read_to_string(&mut said).unwrap();
+        assert!(asked.elapsed() < PATIENCE, "it ran on");
+        said
+    }
+
+    /// Lets what [holds](Tool::holding) end by itself.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Ended {
+        self.input = None;
+        self.ends()
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    pub(crate) fn ends(mut self) -> Ended {
+        let out = self.silence();
+        let status = self.child.wait().unwrap();
+        let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
+        let mut err = String::new();
+        let mut errors = self.child.stderr.take().unwrap();
+        errors.read_to_string(&mut err).unwrap();
+        Ended { code, out, err }
+    }
+
+    #[track_caller]
+    pub(crate) fn ends_with(self, code: i32) -> Ended {
+        let ended = self.ends();
+        assert_eq!(ended.code, code, "{ended:?}");
+        ended
+    }
+}
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// lockrun for the lock `a`.
+pub(crate) fn lockrun(server: &Server) -> Command {
+    let mut command = example("lockrun");
+    command.args(["--name", "a", "--url", &server.url()]);
+    command.env_remove("LEASEHOLD_URL");
+    command
+}
+
+/// Runs it to its end.
+#[track_caller]
+pub(crate) fn run(server: &Server, args: &str, script: &str) -> Ended {
+    Tool::start(server, args, script).ends()
+}
+
+/// What an operator is answered, and the exit code.
+#[track_caller]
+pub(crate) fn ask(server: &Server, args: &str) -> Ended {
+    Tool::spawn(lockrun(server).args(args.split_whitespace())).ends()
+}
+
+pub(crate) fn send(process: u32, signal: Signal) {
+    kill(pid(process), signal).unwrap();
+}
+
+/// The process that leads the group of the command that has said its process id.
+pub(crate) fn guardian(command: &str) -> u32 {
+    let group = getpgid(Some(pid(command.parse().unwrap()))).unwrap();
+    u32::try_from(group.as_raw()).unwrap()
+}
+
+fn pid(process: u32) -> Pid {
+    Pid::from_raw(i32::try_from(process).unwrap())
+}
+
+pub(crate) fn is_locked(server: &Server) -> bool {
+    server.connection().unwrap().exists(KEY).unwrap()
+}
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

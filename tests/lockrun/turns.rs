@@ -1,0 +1,143 @@
+//! One after the other, and what each leaves to say.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    common::{
+        Server, example,
+        server::free_port,
+        wait::{at_once, calls, until},
+    },
+    tool::{Tool, ask, is_locked, lockrun, run},
+};
+
+#[test]
+fn of_two_at_once_one_is_told_that_it_is_busy_and_says_nothing() {
+    let server = Server::start().unwrap();
+    let mut first = Tool::holding(&server, "");
+    first.hear("in");
+    let second = run(&server, "", "echo in");
+    assert_eq!((second.code, &*second.out, &*second.err), (75, "", ""));
+    let second = run(&server, "--wait 100ms --verbose", "echo in");
+    assert_eq!((second.code, &*second.out), (75, ""));
+    assert!(second.err.contains("somebody else has `a`"), "{second:?}");
+    first.echoes("still here");
+    let first = first.finish();
+    assert_eq!((first.code, &*first.err), (0, ""));
+    assert!(!is_locked(&server));
+}
+
+#[test]
+fn who_waits_runs_when_the_first_has_ended() {
+    let server = Server::start().unwrap();
+    let mut first = Tool::holding(&server, "");
+    first.hear("in");
+    let mut second = Tool::start(&server, "--wait 10s", "echo in; exit 4");
+    wait_for_slices(&server);
+    assert!(second.is_running());
+    assert_eq!(first.finish().code, 0);
+    second.hear("in");
+    second.ends_with(4);
+}
+
+#[test]
+fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
+    let server = Server::start().unwrap();
+    let mut first = Tool::holding(&server, "");
+    first.hear("in");
+    let second = Tool::start(&server, "--wait 10s", "echo in");
+    wait_for_slices(&server);
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.ends_with(143).out, "");
+    first.finish();
+    assert!(!is_locked(&server));
+}
+
+/// Until somebody who waits has asked again and again.
+fn wait_for_slices(server: &Server) {
+    let mut conn = server.connection().unwrap();
+    let before = calls(&mut conn, "evalsha").unwrap();
+    until(|| Ok(calls(&mut conn, "evalsha")? >= before + 2)).unwrap();
+}
+
+#[test]
+fn the_commands_own_end_is_passed_on() {
+    let server = Server::start().unwrap();
+    let cases = [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 75", 75),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -HUP $$", 129),
+    ];
+    for (script, code) in cases {
+        let ended = run(&server, "", script);
+        assert_eq!((ended.code, &*ended.err), (code, ""), "{script}");
+        assert!(!is_locked(&server));
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_told_as_a_shell_does() {
+    let server = Server::start().unwrap();
+    for (command, code) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
+        let ended = Tool::spawn(lockrun(&server).args(["--", command])).ends();
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(ended.err.contains(command), "{ended:?}");
+        assert!(!is_locked(&server));
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_anything_is_run() {
+    let server = Server::start().unwrap();
+    at_once(
+        [
+            "--lease 100ms",
+            "--lease 30",
+            "--lease 3s --grace 2s",
+            "--bogus",
+            "--status",
+            "--wait soon",
+        ],
+        |args| {
+            let ended = run(&server, args, "echo in");
+            assert_eq!((ended.code, &*ended.out), (64, ""), "{args}");
+            assert!(!ended.err.is_empty());
+        },
+    );
+    assert_eq!(ask(&server, "").code, 64, "no command");
+    let help = ask(&server, "--help");
+    assert!(help.code == 0 && help.out.contains("Examples:"));
+}
+
+#[test]
+fn without_a_server_nothing_is_run() {
+    let url = format!("redis://127.0.0.1:{}/", free_port().unwrap());
+    let start = |args: &[&str]| {
+        Tool::spawn(
+            example("lockrun")
+                .args(["--name", "a"])
+                .args(args)
+                .env("LEASEHOLD_URL", &url),
+        )
+        .ends_with(69)
+    };
+    let ended = start(&["--", "echo", "in"]);
+    assert_eq!(ended.out, "");
+    assert!(ended.err.starts_with("lockrun: "), "{ended:?}");
+    start(&["--status"]);
+    start(&["--force-release"]);
+}
+
+#[test]
+fn the_fencing_token_is_in_the_commands_environment_and_grows() {
+    let server = Server::start().unwrap();
+    let fence = || {
+        let ended = run(&server, "", "echo $LEASEHOLD_FENCING_TOKEN");
+        ended.out.trim().parse::<u64>().unwrap()
+    };
+    let first = fence();
+    assert!(fence() > first);
+}
