@@ -17,7 +17,7 @@ use crate::{
 macro_rules! scripts {
     ($($name:ident = $first:literal $(then $second:literal)?;)+) => {
         $(static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::new(concat!(
+            Script::new(stringify!($name), concat!(
                 include_str!(concat!("recipes/lua/", $first)),
                 $(include_str!(concat!("recipes/lua/", $second)),)?
             ))

@@ -206,6 +206,10 @@ impl Lease {
         build: impl FnMut(&mut Pipeline),
     ) -> Result<T> {
         self.check()?;
+        if !self.shared.server.stores_data() {
+            let reason = "the stand-in for tests stores nothing but locks";
+            return Err(Error::invalid("connection", reason));
+        }
         self.hold.commit("Lease::commit", conn, build)
     }
 

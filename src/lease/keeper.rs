@@ -197,6 +197,26 @@ impl Keeper {
         end.is_some_and(|end| kept.renewed(end))
     }
 
+    /// Both threads look at it again.
+    #[cfg(feature = "testing")]
+    pub(super) fn clock_moved(&self) {
+        let state = self.state.lock();
+        state.schedule.all().for_each(|kept| kept.clock_moved());
+        self.wake.notify_all();
+        self.call.notify_all();
+    }
+
+    /// Waits until nothing is due, and nothing on its way.
+    #[cfg(feature = "testing")]
+    pub(super) fn settle(&self, longest: Duration) {
+        let deadline = Deadline::after(longest);
+        let mut state = self.state.lock();
+        while state.schedule.is_busy(self.clock.now()) && !deadline.has_passed() {
+            self.wake.notify_all();
+            self.landed.wait_for(&mut state, Duration::from_millis(1));
+        }
+    }
+
     /// How many leases are being kept.
     pub(super) fn leases(&self) -> usize {
         self.state.lock().schedule.len()

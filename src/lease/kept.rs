@@ -115,6 +115,13 @@ impl Kept {
         self.hold.lock().key()
     }
 
+    /// Whoever waits looks at it again.
+    #[cfg(feature = "testing")]
+    pub(super) fn clock_moved(&self) {
+        drop(self.standing.lock());
+        self.changed.notify_all();
+    }
+
     /// Its standing, which the clock may just have ended.
     fn look(&self) -> MutexGuard<'_, Standing> {
         let mut standing = self.standing.lock();

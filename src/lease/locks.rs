@@ -186,6 +186,17 @@ impl Heard for Shared {
             self.queues.anything();
         }
     }
+
+    #[cfg(feature = "testing")]
+    fn clock_moved(&self) {
+        self.queues.clock_moved();
+        self.keeper.clock_moved();
+    }
+
+    #[cfg(feature = "testing")]
+    fn settle(&self, longest: Duration) {
+        self.keeper.settle(longest);
+    }
 }
 
 impl Drop for Shared {
@@ -234,7 +245,8 @@ impl Lock {
     /// Threads of this process that want the same lock are served first in, first out, and only the first of them asks the
     /// server, when it says that something has happened to the lock. A thread that waits has no connection of the pool.
     /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever. While it waits it survives a
-    /// server that restarts or is silent; then the last failure is the answer, and not `Contended`.
+    /// server that restarts or is silent; then the last failure is the answer, and not `Contended`. A server that cannot be
+    /// reached by the first attempt is an error at once.
     ///
     /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the pool later while the server
     /// is silent.

@@ -132,6 +132,11 @@ impl<W> Queue<W> {
         self.waiting.front().map(|(_, who)| who)
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn all(&self) -> impl Iterator<Item = &W> {
+        self.waiting.iter().map(|(_, who)| who)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

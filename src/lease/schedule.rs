@@ -301,6 +301,12 @@ impl<T: Clone> Schedule<T> {
         over
     }
 
+    /// Whether something is due, or on its way.
+    #[cfg(feature = "testing")]
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.due_at().is_some_and(|due| due <= now) || self.leases.values().any(|entry| entry.out)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.leases.len()
     }

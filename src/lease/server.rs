@@ -14,9 +14,11 @@ use std::{
 use ::redis::{RedisError, RedisResult, Value};
 
 pub(super) use link::RedisLink;
+#[cfg(feature = "testing")]
+pub(crate) use link::refused;
 pub(super) use redis::RedisServer;
 
-use super::terms::Answer;
+pub(crate) use super::terms::Answer;
 use crate::{
     Error, Result,
     connection::same_failure,
@@ -35,6 +37,9 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// How long connecting may take.
     fn connect_timeout(&self) -> Duration;
+
+    /// Whether it stores anything beside locks.
+    fn stores_data(&self) -> bool;
 
     /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
     /// what may be sent twice.
@@ -126,6 +131,12 @@ pub(crate) trait Heard: Send + Sync {
     fn relies(&self) -> bool;
     /// From time to time, while somebody does.
     fn heartbeat(&self);
+    /// By a test: whoever sleeps until a moment has to look at the clock again.
+    #[cfg(feature = "testing")]
+    fn clock_moved(&self);
+    /// Waits until all that is due has been done, at most so long.
+    #[cfg(feature = "testing")]
+    fn settle(&self, longest: Duration);
 }
 
 /// The watchdog's connection, opened anew whenever it has failed.

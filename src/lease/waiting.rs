@@ -46,6 +46,12 @@ impl Bell {
         self.changed.notify_one();
     }
 
+    #[cfg(feature = "testing")]
+    fn look_at_the_clock(&self) {
+        drop(self.news.lock());
+        self.changed.notify_one();
+    }
+
     fn hand(&self, lease: Lease) {
         self.news.lock().handed = Some(lease);
         self.changed.notify_one();
@@ -188,6 +194,14 @@ impl Queues {
         let mut by_key = self.by_key.lock();
         if let Some((bell, next)) = by_key.queues.get_mut(key).and_then(Queue::changed) {
             bell.ring(next);
+        }
+    }
+
+    /// All who wait look at it again.
+    #[cfg(feature = "testing")]
+    pub(super) fn clock_moved(&self) {
+        for queue in self.by_key.lock().queues.values() {
+            queue.all().for_each(|bell| bell.look_at_the_clock());
         }
     }
 

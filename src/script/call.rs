@@ -10,13 +10,15 @@ use redis::{
 use crate::{error::makes_no_sense, exchange::close_if_reset, token::FencingToken};
 
 pub(super) struct Script {
+    name: &'static str,
     source: &'static str,
     sha1: String,
 }
 
 impl Script {
-    pub(super) fn new(source: &'static str) -> Self {
+    pub(super) fn new(name: &'static str, source: &'static str) -> Self {
         Self {
+            name,
             source,
             sha1: redis::Script::new(source).get_hash().to_owned(),
         }
@@ -90,6 +92,14 @@ impl Call {
         &self.script.sha1
     }
 
+    /// The name of the script, and its keys and arguments.
+    #[cfg(feature = "testing")]
+    pub(crate) fn parts(&self) -> (&'static str, Vec<&str>) {
+        let words = self.words.iter();
+        let words = words.map(|word| std::str::from_utf8(word).unwrap_or_default());
+        (self.script.name, words.collect())
+    }
+
     fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys).arg(&self.words);
@@ -101,7 +111,7 @@ impl Call {
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call")
-            .field("script", &self.script.sha1)
+            .field("script", &self.script.name)
             .finish_non_exhaustive()
     }
 }

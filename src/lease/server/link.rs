@@ -9,8 +9,7 @@ use std::{
 use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::{
-    super::terms::Answer,
-    Failure, Link, Replies, Reply,
+    Answer, Failure, Link, Replies, Reply,
     wake::{Listener, Redirect},
 };
 use crate::{

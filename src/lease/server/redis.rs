@@ -50,6 +50,10 @@ impl Server for RedisServer {
         self.beside.connect_timeout()
     }
 
+    fn stores_data(&self) -> bool {
+        true
+    }
+
     fn ask(&self, call: &Call, patience: Patience) -> Result<Asked> {
         let deadline = Deadline::after(patience.whole);
         let mut conn = self.pool.get_within(patience.lent, patience.whole)?;

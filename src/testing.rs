@@ -1,0 +1,112 @@
+//! A stand-in for a server, for tests of your own code: the very [`Locks`], and no Redis. Feature `testing`.
+//!
+//! What your code does when a lock is busy, ends, or is taken away cannot be tried on a real server without long waits. Here a
+//! test moves the clock, and takes locks away when it likes.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use leasehold::testing::StandIn;
+//!
+//! let stand_in = StandIn::new();
+//! let locks = stand_in.locks()?;
+//! let lease = locks.lock("report").acquire(Duration::from_secs(5))?;
+//!
+//! stand_in.steal("report");
+//! assert!(lease.check().is_err());
+//! assert!(lease.release().is_err());
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! Whatever a real server answers, the stand-in answers too: one suite of behaviours runs against both. Not its delays; and it
+//! stores nothing but locks, so that [`Lease::commit`](crate::Lease::commit) is an error. The plain functions and the
+//! [`Watchdog`](crate::Watchdog) need a real server.
+
+mod server;
+mod store;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use server::Server;
+
+use crate::{Locks, Result, Token};
+
+/// A server that is none: locks in the memory of this process, with a clock that a test moves. A clone is the same.
+#[derive(Clone)]
+pub struct StandIn {
+    server: Arc<Server>,
+}
+
+impl StandIn {
+    /// With no lock held.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            server: Arc::new(Server::new()),
+        }
+    }
+
+    /// Locks on this stand-in, as those of a process of their own. Clones of one are of the same process.
+    ///
+    /// # Errors
+    /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    pub fn locks(&self) -> Result<Locks> {
+        Locks::on(Arc::clone(&self.server) as Arc<_>)
+    }
+
+    /// Lets so much time pass: for leases, waits, and whatever else looks at the clock. It runs with the machine's otherwise.
+    ///
+    /// Like a machine that was suspended: a lease that ends in this time is lost, and is not renewed on the way. Let time
+    /// pass in steps of less than a third of a lease to see it renewed. What is due by then has been done on return; who
+    /// waits for a lock returns soon after.
+    pub fn advance(&self, by: Duration) {
+        self.server.advance(by);
+    }
+
+    /// Ends a lock, as if its lease had run out on the server before a renewal got through. False: nobody had it.
+    ///
+    /// The holder knows on return, unless the server is [gone](Self::disconnect). The name is the lock's, or its whole key
+    /// where its prefix is not `lock:`.
+    #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
+    pub fn expire(&self, name: &str) -> bool {
+        self.server.expire(name)
+    }
+
+    /// Gives a lock to somebody else, who holds it for ten seconds, whether it was held or not: until then it is contended.
+    ///
+    /// The holder knows on return, as by [`expire`](Self::expire). It stays of the kind it was; one that is free becomes a
+    /// [mutex](Locks::lock). For other kinds have other [`locks`](Self::locks) take it.
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "whoever has the token has the lock"
+    )]
+    pub fn steal(&self, name: &str) -> Token {
+        self.server.steal(name)
+    }
+
+    /// From now on nothing gets through, as without a network: an acquire or a release is an
+    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out.
+    ///
+    /// Of a server that goes in the middle of a question there is also [`Error::Unknown`](crate::Error::Unknown), which does not
+    /// come from here.
+    pub fn disconnect(&self) {
+        self.server.connect(false);
+    }
+
+    /// The server can be reached again.
+    pub fn reconnect(&self) {
+        self.server.connect(true);
+    }
+}
+
+impl Default for StandIn {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StandIn").finish_non_exhaustive()
+    }
+}

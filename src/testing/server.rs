@@ -1,0 +1,262 @@
+//! The stand-in behind the seam.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant, SystemTime},
+};
+
+use parking_lot::Mutex;
+use redis::{RedisResult, Value};
+
+use super::store::{Ran, Store};
+use crate::{
+    Error, Result, Token,
+    error::makes_no_sense,
+    lease::server::{
+        self, Answer, Asked, Failure, Heard, InLine, Link, Patience, Replies, Reply, refused,
+    },
+    script::Call,
+    time::{Clock, Deadline},
+};
+
+/// How long whoever takes a lock away has it.
+const STOLEN_FOR: Duration = Duration::from_secs(10);
+/// Nothing here takes this long, but a callback of a test's own might.
+const LONGEST: Duration = Duration::from_secs(1);
+
+pub(super) struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Mutex<Store>,
+    clock: Clock,
+    /// When it was made, by both clocks.
+    began: (Instant, SystemTime),
+    is_there: AtomicBool,
+    /// All processes.
+    heard: Mutex<Vec<Weak<dyn Heard>>>,
+}
+
+impl Server {
+    pub(super) fn new() -> Self {
+        let clock = Clock::movable();
+        let shared = Arc::new(Shared {
+            store: Mutex::default(),
+            clock,
+            began: (clock.now(), SystemTime::now()),
+            is_there: AtomicBool::new(true),
+            heard: Mutex::default(),
+        });
+        Self { shared }
+    }
+
+    pub(super) fn advance(&self, by: Duration) {
+        self.shared.clock.advance(by);
+        self.shared.of_each(|heard| heard.clock_moved());
+        self.shared.of_each(|heard| heard.settle(LONGEST));
+    }
+
+    pub(super) fn expire(&self, name: &str) -> bool {
+        let key = self.key(name);
+        let was_there = self.shared.store.lock().expire(&key);
+        self.shared.tell_of(&key);
+        was_there
+    }
+
+    pub(super) fn steal(&self, name: &str) -> Token {
+        let (key, token) = (self.key(name), Token::random());
+        let now = self.shared.now_micros();
+        let end = now / 1_000 + u64::try_from(STOLEN_FOR.as_millis()).unwrap_or(u64::MAX);
+        let mut store = self.shared.store.lock();
+        store.steal(&key, token.as_str(), end, now);
+        drop(store);
+        self.shared.tell_of(&key);
+        token
+    }
+
+    pub(super) fn connect(&self, is_there: bool) {
+        self.shared.is_there.store(is_there, Ordering::SeqCst);
+        // As after any new connection: nobody knows what has happened meanwhile.
+        if is_there {
+            self.shared.of_each(|heard| heard.anything());
+        }
+    }
+
+    fn key(&self, name: &str) -> String {
+        let is_whole = self.shared.store.lock().is_known(name);
+        if is_whole {
+            name.to_owned()
+        } else {
+            format!("lock:{name}")
+        }
+    }
+}
+
+impl Shared {
+    fn now_micros(&self) -> u64 {
+        let (began, since_1970) = self.began;
+        let since_1970 = since_1970
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let now = since_1970 + self.clock.since(began);
+        u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Runs it, unless the server is gone.
+    fn run(&self, call: &Call) -> Option<Ran> {
+        let is_there = self.is_there.load(Ordering::SeqCst);
+        is_there.then(|| self.store.lock().run(call, self.now_micros()))
+    }
+
+    fn of_each(&self, tell: impl Fn(&dyn Heard)) {
+        let mut heard = self.heard.lock();
+        heard.retain(|heard| heard.strong_count() > 0);
+        let all: Vec<_> = heard.iter().filter_map(Weak::upgrade).collect();
+        drop(heard);
+        for heard in all {
+            tell(&*heard);
+        }
+    }
+
+    /// Who is told has done what there is to do about it on return.
+    fn tell_of(&self, key: &str) {
+        if self.is_there.load(Ordering::SeqCst) {
+            self.of_each(|heard| heard.changed(key));
+            self.of_each(|heard| heard.settle(LONGEST));
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::Pool {
+        reason: "the stand-in is disconnected".to_owned(),
+        source: None,
+    }
+}
+
+impl server::Server for Server {
+    fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    fn io_timeout(&self) -> Duration {
+        LONGEST
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        LONGEST
+    }
+
+    fn stores_data(&self) -> bool {
+        false
+    }
+
+    fn ask(&self, call: &Call, _: Patience) -> Result<Asked> {
+        let sent = self.shared.clock.now();
+        let Ran { answer, changed } = self.shared.run(call).ok_or_else(gone)?;
+        if let Some(key) = changed {
+            self.shared.of_each(|heard| heard.changed(&key));
+        }
+        Ok(Asked {
+            answer,
+            sent,
+            again: false,
+        })
+    }
+
+    fn ask_in_line(&self, call: &Call, _: Deadline) -> InLine {
+        let sent = self.shared.clock.now();
+        let Some(ran) = self.shared.run(call) else {
+            return InLine::Unsent(gone());
+        };
+        match ran.answer {
+            Ok(answer) => InLine::Answered {
+                answer,
+                sent,
+                tracked: true,
+                is_new: false,
+            },
+            Err(error) => InLine::Failed(error),
+        }
+    }
+
+    fn send_in_line(&self, call: &Call, _: Duration) {
+        if let Some(Ran {
+            changed: Some(key), ..
+        }) = self.shared.run(call)
+        {
+            self.shared.of_each(|heard| heard.changed(&key));
+        }
+    }
+
+    fn line_has_failed(&self) -> bool {
+        !self.shared.is_there.load(Ordering::SeqCst)
+    }
+
+    fn line_is_alive(&self) -> bool {
+        true
+    }
+
+    fn link(&self) -> Box<dyn Link> {
+        Box::new(StandInLink(Arc::clone(&self.shared)))
+    }
+
+    fn tell(&self, heard: Weak<dyn Heard>) -> Result<Option<JoinHandle<()>>> {
+        self.shared.heard.lock().push(heard);
+        Ok(None)
+    }
+
+    fn want(&self) {}
+
+    fn close(&self) {}
+}
+
+struct StandInLink(Arc<Shared>);
+
+impl Link for StandInLink {
+    fn is_open(&self) -> bool {
+        self.0.is_there.load(Ordering::SeqCst)
+    }
+
+    fn open(&mut self) -> Result<(), Arc<Failure>> {
+        if self.is_open() {
+            return Ok(());
+        }
+        Err(Arc::new(Failure::Unsent(gone())))
+    }
+
+    fn send(&mut self, calls: &[Call], questions: usize, _: Duration) -> Replies {
+        let sent = self.0.clock.now();
+        let mut changed = Vec::new();
+        let mut ran = |(n, call)| match self.0.run(call) {
+            Some(ran) => {
+                changed.extend(ran.changed.filter(|_| n >= questions));
+                reply(ran.answer, sent)
+            }
+            None => (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone())))),
+        };
+        let replies: Vec<Reply> = calls.iter().enumerate().map(&mut ran).collect();
+        // Whoever renews is not told of it; what is given back is news to those who wait.
+        for key in changed {
+            self.0.of_each(|heard| heard.changed(&key));
+        }
+        Replies {
+            broken: !self.is_open(),
+            replies,
+        }
+    }
+}
+
+fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
+    match answer {
+        Ok(Value::Int(1..)) => (Answer::Ours(sent), None),
+        Ok(Value::Int(0)) => (Answer::NotOurs, None),
+        Ok(_) => refused(makes_no_sense()),
+        Err(error) => refused(error),
+    }
+}

@@ -1,0 +1,470 @@
+//! What stands on the server, and what each script makes of it: the same as its Lua does.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use redis::{RedisError, RedisResult, Value};
+
+use crate::{error::makes_no_sense, script::Call};
+
+/// In milliseconds since 1970.
+type Millis = u64;
+
+/// Locks by their keys.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    locks: HashMap<String, Stored>,
+    companions: HashMap<String, Companion>,
+}
+
+/// A lock that somebody has.
+#[derive(Debug)]
+struct Stored {
+    what: Held,
+    end: Millis,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// By this token.
+    Mutex(String),
+    Reentrant(Entered),
+    /// The ends of readers `r:`, writers `w:` and intents `i:`.
+    ReadWrite(BTreeMap<String, Millis>),
+}
+
+/// Who is in a reentrant lock.
+#[derive(Debug, Default)]
+struct Entered {
+    owner: String,
+    /// Not yet given back.
+    acquisitions: BTreeSet<String>,
+    /// The last that was.
+    released: Option<String>,
+}
+
+/// What stands beside a lock: of its holder, or of the last.
+#[derive(Debug, Default)]
+struct Companion {
+    fence: u64,
+    token: String,
+    owner: String,
+    since: Millis,
+    reserved: u64,
+}
+
+/// What a call has come to, and the key of the lock that it has changed.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) answer: RedisResult<Value>,
+    pub(super) changed: Option<String>,
+}
+
+impl Store {
+    /// Runs one script at this moment.
+    pub(super) fn run(&mut self, call: &Call, now_micros: u64) -> Ran {
+        let (script, words) = call.parts();
+        let key = words.first().copied().unwrap_or_default().to_owned();
+        let now = now_micros / 1_000;
+        self.end_what_has_passed(&key, now);
+        let before = self.state_of(&key);
+        let answer = self.answer(script, &words, Now(now_micros));
+        let changed = (self.state_of(&key) != before).then_some(key);
+        Ran { answer, changed }
+    }
+
+    /// A key lives through the millisecond of its end, and a holder of a read-write lock too.
+    fn end_what_has_passed(&mut self, key: &str, now: Millis) {
+        if let Some(stored) = self.locks.get_mut(key) {
+            if let Held::ReadWrite(ends) = &mut stored.what {
+                ends.retain(|_, end| *end >= now);
+            }
+            let nobody = matches!(&stored.what, Held::ReadWrite(ends) if ends.is_empty());
+            if nobody || stored.end < now {
+                self.locks.remove(key);
+            }
+        }
+    }
+
+    fn state_of(&self, key: &str) -> Option<String> {
+        self.locks.get(key).map(|stored| format!("{stored:?}"))
+    }
+
+    fn answer(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        match (script, words) {
+            ("INSPECT", [key, _]) => Ok(self.inspected(key, now)),
+            ("FORCE_RELEASE", [key]) => Ok(yes(self.locks.remove(*key).is_some())),
+            (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
+            (script, words) if script.ends_with("_MUTEX") || script.ends_with("_TURNS") => {
+                self.mutex(script, words, now)
+            }
+            (script, words) => self.read_write(script, words, now),
+        }
+    }
+
+    fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let key = words.first().copied().unwrap_or_default();
+        let holder = match self.locks.get(key).map(|stored| &stored.what) {
+            None => None,
+            Some(Held::Mutex(holder)) => Some(holder.as_str()),
+            Some(_) => return Err(wrong_type()),
+        };
+        match (script, words) {
+            ("ACQUIRE_MUTEX", [_, _, token, lease, _, who, tell, reserved]) => {
+                if holder.is_some_and(|holder| holder != *token) {
+                    return Ok(self.refusal(key, tell, Value::Nil, now));
+                }
+                let is_known = holder.is_some() && self.companion_is_of(key, token);
+                if !is_known {
+                    self.grant(key, token, who, number(reserved)?, now);
+                }
+                let what = || Held::Mutex((*token).to_owned());
+                self.hold(key, now.millis() + number(lease)?, what);
+                Ok(self.fence(key))
+            }
+            ("RENEW_MUTEX", [_, _, token, lease]) if holder == Some(token) => {
+                self.extend(key, now.millis() + number(lease)?);
+                Ok(yes(true))
+            }
+            ("RELEASE_MUTEX", [_, token]) if holder == Some(token) => {
+                self.locks.remove(key);
+                Ok(yes(true))
+            }
+            ("RELEASE_TURNS", [_, _, token, used]) if holder == Some(token) => {
+                self.locks.remove(key);
+                if self.companion_is_of(key, token)
+                    && let Some(companion) = self.companions.get_mut(key)
+                {
+                    (companion.fence, companion.reserved) = (number(used)?, 0);
+                }
+                Ok(yes(true))
+            }
+            _ => Ok(yes(false)),
+        }
+    }
+
+    fn reentrant(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let key = words.first().copied().unwrap_or_default();
+        let entered = match self.locks.get_mut(key).map(|stored| &mut stored.what) {
+            None => None,
+            Some(Held::Reentrant(entered)) => Some(entered),
+            Some(Held::Mutex(_)) => return Err(wrong_type()),
+            Some(Held::ReadWrite(_)) => {
+                return Err(wrong_kind("a hash that is not one owner and a count"));
+            }
+        };
+        match (script, words, entered) {
+            ("ACQUIRE_REENTRANT", [_, _, owner, _, _, tell], Some(entered))
+                if entered.owner != *owner =>
+            {
+                Ok(self.refusal(key, tell, Value::Nil, now))
+            }
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, _], entered) => {
+                let end = now.millis() + number(lease)?;
+                let Some(entered) = entered else {
+                    self.grant(key, token, owner, 0, now);
+                    let what = || {
+                        Held::Reentrant(Entered {
+                            owner: (*owner).to_owned(),
+                            ..Entered::default()
+                        })
+                    };
+                    self.hold(key, end, what);
+                    return self.reentrant(script, words, now);
+                };
+                if entered.released.as_deref() == Some(token) {
+                    let reason = "its acquisition has been given back already".to_owned();
+                    return Err(refused("INVALIDTOKEN", reason));
+                }
+                entered.acquisitions.insert((*token).to_owned());
+                let count = entered.count();
+                self.extend(key, end);
+                Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
+            }
+            ("RENEW_REENTRANT", [_, _, owner, lease], Some(entered)) if entered.owner == *owner => {
+                self.extend(key, now.millis() + number(lease)?);
+                Ok(yes(true))
+            }
+            ("RELEASE_REENTRANT", [_, _, owner, token], Some(entered))
+                if entered.owner == *owner && entered.acquisitions.contains(*token) =>
+            {
+                let count = entered.count();
+                entered.acquisitions.remove(*token);
+                entered.released = Some((*token).to_owned());
+                if count == 1 {
+                    self.locks.remove(key);
+                }
+                Ok(Value::Int(count))
+            }
+            _ => Ok(yes(false)),
+        }
+    }
+
+    fn read_write(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let key = words.first().copied().unwrap_or_default();
+        let ends = match self.locks.get(key).map(|stored| &stored.what) {
+            None => BTreeMap::new(),
+            Some(Held::ReadWrite(ends)) => ends.clone(),
+            Some(Held::Mutex(_)) => return Err(wrong_type()),
+            Some(Held::Reentrant(_)) => {
+                return Err(wrong_kind("a hash that is no read-write lock"));
+            }
+        };
+        match (script, words) {
+            ("ACQUIRE_READ", [_, token, lease, tell]) => {
+                if ends.contains_key(&format!("w:{token}")) {
+                    let reason = "it holds this lock for writing".to_owned();
+                    return Err(refused("INVALIDTOKEN", reason));
+                }
+                let ours = format!("r:{token}");
+                if !ends.contains_key(&ours)
+                    && let Some(last) = last_end(&ends, &["w:", "i:"])
+                {
+                    return Ok(refusal(last, tell, yes(false), now));
+                }
+                self.store(key, ends, &ours, now.millis() + number(lease)?);
+                Ok(yes(true))
+            }
+            ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
+                self.write(key, ends, [token, lease, waits, who, tell], now)
+            }
+            ("RENEW_READ_WRITE", [_, .., field, lease]) if ends.contains_key(*field) => {
+                self.store(key, ends, field, now.millis() + number(lease)?);
+                Ok(yes(true))
+            }
+            ("RELEASE_READ_WRITE", [_, field]) if ends.contains_key(*field) => {
+                let mut ends = ends;
+                ends.remove(*field);
+                self.store_all(key, ends);
+                Ok(yes(true))
+            }
+            _ => Ok(yes(false)),
+        }
+    }
+
+    fn write(
+        &mut self,
+        key: &str,
+        mut ends: BTreeMap<String, Millis>,
+        [token, lease, waits, who, tell]: [&str; 5],
+        now: Now,
+    ) -> RedisResult<Value> {
+        let (ours, intent) = (format!("w:{token}"), format!("i:{token}"));
+        if ends.contains_key(&format!("r:{token}")) {
+            let reason = "it holds this lock for reading".to_owned();
+            return Err(refused("INVALIDTOKEN", reason));
+        }
+        if !ends.contains_key(&ours)
+            && let Some(last) = last_end(&ends, &["r:", "w:"])
+        {
+            let stands_until = ends.get(&intent).copied().unwrap_or(0);
+            if waits == "1" && stands_until < now.millis() + 300 {
+                self.store(key, ends, &intent, now.millis() + 1_000);
+            }
+            return Ok(refusal(last, tell, Value::Nil, now));
+        }
+        let is_known = ends.contains_key(&ours) && self.companion_is_of(key, token);
+        if !is_known {
+            self.grant(key, token, who, 0, now);
+        }
+        ends.remove(&intent);
+        self.store(key, ends, &ours, now.millis() + number(lease)?);
+        Ok(self.fence(key))
+    }
+
+    /// A holder in a read-write lock ends then, or later if it did.
+    fn store(&mut self, key: &str, mut ends: BTreeMap<String, Millis>, field: &str, end: Millis) {
+        let stored = ends.entry(field.to_owned()).or_default();
+        *stored = end.max(*stored);
+        self.store_all(key, ends);
+    }
+
+    fn store_all(&mut self, key: &str, ends: BTreeMap<String, Millis>) {
+        let Some(last) = ends.values().max().copied() else {
+            self.locks.remove(key);
+            return;
+        };
+        let stored = Stored {
+            what: Held::ReadWrite(ends),
+            end: last + 1,
+        };
+        self.locks.insert(key.to_owned(), stored);
+    }
+
+    /// The lock is held until then, or longer if it was.
+    fn hold(&mut self, key: &str, end: Millis, what: impl FnOnce() -> Held) {
+        if self.locks.contains_key(key) {
+            return self.extend(key, end);
+        }
+        let what = what();
+        self.locks.insert(key.to_owned(), Stored { what, end });
+    }
+
+    fn extend(&mut self, key: &str, end: Millis) {
+        if let Some(stored) = self.locks.get_mut(key) {
+            stored.end = stored.end.max(end);
+        }
+    }
+
+    /// A new fencing token, and so many more after it.
+    fn grant(&mut self, key: &str, token: &str, who: &str, reserved: u64, now: Now) {
+        let companion = self.companions.entry(key.to_owned()).or_default();
+        *companion = Companion {
+            fence: now.0.max(companion.fence + 1) + reserved,
+            token: token.to_owned(),
+            owner: who.to_owned(),
+            since: now.millis(),
+            reserved,
+        };
+    }
+
+    fn companion_is_of(&self, key: &str, token: &str) -> bool {
+        let companion = self.companions.get(key);
+        companion.is_some_and(|companion| companion.token == token)
+    }
+
+    fn fence(&self, key: &str) -> Value {
+        let companion = self.companions.get(key);
+        digits(companion.map_or(0, |companion| {
+            companion.fence.saturating_sub(companion.reserved)
+        }))
+    }
+
+    fn refusal(&self, key: &str, tell: &str, bare: Value, now: Now) -> Value {
+        let end = self.locks.get(key).map_or(0, |stored| stored.end);
+        refusal(end, tell, bare, now)
+    }
+
+    fn inspected(&self, key: &str, now: Now) -> Value {
+        let text = |text: &str| Value::BulkString(text.into());
+        let pair = |field: &str, value: String| [text(field), text(&value)];
+        let stored = self.locks.get(key);
+        let (kind, fields) = match stored.map(|stored| &stored.what) {
+            None => ("none", Vec::new()),
+            Some(Held::Mutex(token)) => ("string", vec![text(token)]),
+            Some(Held::Reentrant(entered)) => (
+                "hash",
+                pair(&entered.owner, entered.count().to_string()).to_vec(),
+            ),
+            Some(Held::ReadWrite(ends)) => {
+                let fields = ends.iter().map(|(field, end)| pair(field, end.to_string()));
+                let kind = pair("kind", "rw".to_owned());
+                ("hash", [kind].into_iter().chain(fields).flatten().collect())
+            }
+        };
+        let left = stored.map_or(-2, |stored| int(stored.end.saturating_sub(now.millis())));
+        let companion = self.companions.get(key).map(|companion| {
+            let Companion {
+                fence,
+                since,
+                reserved,
+                ..
+            } = companion;
+            let numbers = [fence, since, reserved].map(|number| text(&number.to_string()));
+            let [fence, since, reserved] = numbers;
+            vec![
+                fence,
+                text(&companion.token),
+                text(&companion.owner),
+                since,
+                reserved,
+            ]
+        });
+        Value::Array(vec![
+            Value::SimpleString(kind.to_owned()),
+            Value::Int(left),
+            Value::Array(fields),
+            Value::Array(companion.unwrap_or_default()),
+            text(&now.millis().to_string()),
+        ])
+    }
+
+    /// Whether this is the key of a lock that somebody has had.
+    pub(super) fn is_known(&self, key: &str) -> bool {
+        self.locks.contains_key(key) || self.companions.contains_key(key)
+    }
+
+    /// Ends whatever stands there, as if its time had come. False: nothing.
+    pub(super) fn expire(&mut self, key: &str) -> bool {
+        self.locks.remove(key).is_some()
+    }
+
+    /// Somebody else has the lock, of the kind that it was of, until then.
+    pub(super) fn steal(&mut self, key: &str, token: &str, end: Millis, now_micros: u64) {
+        let (now, thief) = (Now(now_micros), "somebody else");
+        let what = match self.locks.remove(key).map(|stored| stored.what) {
+            None | Some(Held::Mutex(_)) => Held::Mutex(token.to_owned()),
+            Some(Held::Reentrant(_)) => Held::Reentrant(Entered {
+                owner: thief.to_owned(),
+                acquisitions: BTreeSet::from([token.to_owned()]),
+                released: None,
+            }),
+            Some(Held::ReadWrite(_)) => {
+                Held::ReadWrite(BTreeMap::from([(format!("w:{token}"), end)]))
+            }
+        };
+        self.grant(key, token, thief, 0, now);
+        self.hold(key, end + 1, || what);
+    }
+}
+
+impl Entered {
+    fn count(&self) -> i64 {
+        self.acquisitions.len().try_into().unwrap_or(i64::MAX)
+    }
+}
+
+/// When a call is made, in microseconds since 1970.
+#[derive(Clone, Copy)]
+struct Now(u64);
+
+impl Now {
+    fn millis(self) -> Millis {
+        self.0 / 1_000
+    }
+}
+
+fn last_end(ends: &BTreeMap<String, Millis>, sides: &[&str]) -> Option<Millis> {
+    let in_the_way =
+        |(field, _): &(&String, &Millis)| sides.iter().any(|side| field.starts_with(side));
+    ends.iter().filter(in_the_way).map(|(_, end)| *end).max()
+}
+
+/// A no, with the end of what is in the way if that is asked for.
+fn refusal(end: Millis, tell: &str, bare: Value, now: Now) -> Value {
+    if tell != "1" {
+        return bare;
+    }
+    Value::Array(vec![Value::Int(int(end.saturating_sub(now.millis())))])
+}
+
+fn yes(is_so: bool) -> Value {
+    Value::Int(is_so.into())
+}
+
+fn digits(number: u64) -> Value {
+    Value::BulkString(number.to_string().into_bytes())
+}
+
+fn int(number: u64) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+fn number(text: &str) -> RedisResult<u64> {
+    text.parse().map_err(|_| makes_no_sense())
+}
+
+fn wrong_type() -> RedisError {
+    refused(
+        "WRONGTYPE",
+        "Operation against a key holding the wrong kind of value".to_owned(),
+    )
+}
+
+fn wrong_kind(found: &str) -> RedisError {
+    refused("WRONGKIND", found.to_owned())
+}
+
+/// As the server's error of this code.
+fn refused(code: &str, text: String) -> RedisError {
+    redis::make_extension_error(code.to_owned(), Some(text))
+}

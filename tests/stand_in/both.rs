@@ -1,0 +1,291 @@
+//! What code that uses locks can see of them, on a real server and on the stand-in.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Events, FencingToken, Lock, LostReason, Options, Owner, event};
+
+use crate::{
+    common::hold::comes_true,
+    world::{World, on_both, told},
+};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+fn waits(lock: &Lock, count: usize) -> bool {
+    comes_true(|| lock.inspect().unwrap().waiting_here() == count)
+}
+
+#[test]
+fn who_comes_too_late_is_told_so_in_time() {
+    on_both(|world| {
+        let (ours, theirs) = (world.locks(), world.locks());
+        let _held = theirs.lock("a").acquire(LONG).unwrap();
+        let asked = Instant::now();
+        let came = [0, 50].map(|wait| told(&ours.lock("a").acquire(wait * MS)));
+        assert!(asked.elapsed() >= 50 * MS && asked.elapsed() < 300 * MS);
+        (came, ours.lock("a").try_acquire().unwrap().is_none())
+    });
+}
+
+#[test]
+fn whatever_frees_it_wakes_who_waits() {
+    type Free = fn(&dyn World, &Lock);
+    let ways: [Free; 2] = [
+        |_, lock| assert!(lock.force_release().unwrap()),
+        |world, _| assert!(world.expire("a")),
+    ];
+    on_both(|world| {
+        ways.map(|free| {
+            let (ours, theirs) = (world.locks(), world.locks());
+            let lock = ours.lock("a");
+            let held = theirs.lock("a").acquire(LONG).unwrap();
+            let (asked, came) = thread::scope(|scope| {
+                let waiting = scope.spawn(|| told(&lock.acquire(LONG)));
+                assert!(waits(&lock, 1));
+                let asked = Instant::now();
+                free(world, &lock);
+                (asked, waiting.join().unwrap())
+            });
+            assert!(asked.elapsed() < 2_000 * MS, "{:?}", asked.elapsed());
+            (came, told(&held.release()))
+        })
+    });
+}
+
+#[test]
+fn turns_are_in_order_and_may_be_handed_over() {
+    on_both(|world| {
+        [0, 10].map(|turns| {
+            let options = Options::new().hand_over(turns, LONG);
+            let lock = world.locks().lock("a").with(options);
+            let order = Mutex::new(Vec::new());
+            let first = lock.acquire(LONG).unwrap();
+            thread::scope(|scope| {
+                for number in 0..5 {
+                    let (lock, order) = (&lock, &order);
+                    scope.spawn(move || {
+                        let lease = lock.acquire(LONG).unwrap();
+                        let fence = lease.fencing_token().map(FencingToken::get);
+                        order.lock().unwrap().push((number, fence.unwrap()));
+                        lease.release().unwrap();
+                    });
+                    assert!(waits(lock, number + 1));
+                }
+                first.release().unwrap();
+            });
+            let order = order.into_inner().unwrap();
+            let handed = order.windows(2).filter(|pair| pair[0].1 + 1 == pair[1].1);
+            (order.is_sorted(), handed.count())
+        })
+    });
+}
+
+#[test]
+fn a_lease_ends_unless_it_is_renewed() {
+    on_both(|world| {
+        let (ours, theirs) = (world.locks(), world.locks());
+        [true, false].map(|renewed| {
+            let options = Options::new().lease(300 * MS).renewal(renewed);
+            let lease = ours.lock("a").with(options).acquire(LONG).unwrap();
+            for _ in 0..6 {
+                world.pass(60 * MS);
+            }
+            let next = theirs.lock("a").try_acquire().unwrap().is_some();
+            let reason = lease.lost().reason();
+            (lease.is_held(), reason, told(&lease.release()), next)
+        })
+    });
+}
+
+#[test]
+fn no_renewal_outlasts_the_longest_hold() {
+    on_both(|world| {
+        let locks = world.locks();
+        let options = Options::new().lease(200 * MS).max_hold(250 * MS);
+        let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+        (0..5).for_each(|_| world.pass(60 * MS));
+        let reason = lease.lost().reason();
+        assert_eq!(reason, Some(LostReason::MaxHold));
+        (told(&lease.check()), told(&lease.release()))
+    });
+}
+
+#[derive(Default)]
+struct Told([AtomicU32; 4]);
+
+impl Told {
+    fn count(&self, what: usize) {
+        self.0[what].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Events for Told {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        self.count(0);
+    }
+
+    fn contended(&self, _: &event::Contended<'_>) {
+        self.count(1);
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        self.count(2);
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.count(3);
+    }
+}
+
+#[test]
+fn a_loss_is_told_in_every_way_for_every_kind() {
+    on_both(|world| {
+        let told_of = Arc::new(Told::default());
+        let events = Arc::clone(&told_of) as Arc<dyn Events>;
+        let locks = world.locks().with(Options::new().events(events));
+        let kinds = [
+            locks.lock("m"),
+            locks.reentrant("e"),
+            locks.write("w"),
+            locks.read("r"),
+        ];
+        let outcomes = kinds.map(|lock| {
+            let lease = lock.acquire(LONG).unwrap();
+            let (called, calls) = mpsc::channel();
+            let call = move |reason| called.send(reason).unwrap();
+            lease.lost().notify(call).unwrap();
+            thread::sleep(50 * MS); // armed
+            let taker = if lock.name() == "r" {
+                locks.write("r")
+            } else {
+                lock.clone()
+            };
+            world.steal(&taker);
+            assert!(lease.lost().wait_for(LONG));
+            let reason = calls.recv_timeout(LONG).unwrap();
+            let verified = told(&lease.verify());
+            (
+                reason,
+                lease.is_held(),
+                verified,
+                told(&lease.release()),
+                told(&lock.acquire(MS)),
+            )
+        });
+        assert!(comes_true(|| told_of.0[3].load(Ordering::SeqCst) == 4));
+        let counts = told_of
+            .0
+            .each_ref()
+            .map(|count| count.load(Ordering::SeqCst));
+        (outcomes, counts)
+    });
+}
+
+#[test]
+fn readers_share_and_a_writer_that_waits_comes_first() {
+    on_both(|world| {
+        let (ours, theirs) = (world.locks(), world.locks());
+        let readers = [ours.read("a"), theirs.read("a")].map(|lock| lock.acquire(LONG).unwrap());
+        let write = theirs.write("a");
+        let late = thread::scope(|scope| {
+            let writer = scope.spawn(|| told(&write.acquire(LONG)));
+            let intent = || ours.lock("a").inspect().unwrap().waiting_writers() == 1;
+            assert!(comes_true(intent));
+            let late = ours.read("a").try_acquire().unwrap().is_none();
+            for lease in readers {
+                lease.release().unwrap();
+            }
+            (late, writer.join().unwrap())
+        });
+        (late, ours.read("a").try_acquire().unwrap().is_some())
+    });
+}
+
+#[test]
+fn an_owner_may_enter_again_and_leaves_as_often() {
+    on_both(|world| {
+        let owner = |name| Options::new().owner(Owner::new(name).unwrap());
+        let locks = world.locks();
+        let mine = locks.reentrant("a").with(owner("me"));
+        let yours = locks.reentrant("a").with(owner("you"));
+        let (first, second) = (mine.acquire(LONG).unwrap(), mine.acquire(LONG).unwrap());
+        let same = first.fencing_token() == second.fencing_token();
+        let busy = [
+            told(&yours.acquire(MS)),
+            told(&first.release()),
+            told(&yours.acquire(MS)),
+        ];
+        second.release().unwrap();
+        (same, busy, told(&yours.acquire(MS)))
+    });
+}
+
+#[test]
+fn without_a_server_it_is_said_so_and_made_good_later() {
+    on_both(|world| {
+        // One that has a connection cannot know whether its first attempt was executed.
+        let (locks, others) = (world.locks(), world.locks());
+        let lock = locks.lock("a").with(Options::new().lease(LONG));
+        let held = Mutex::new(Some(lock.acquire(LONG).unwrap()));
+        let kept = locks.lock("b").acquire(LONG).unwrap();
+        let outcomes = Mutex::new(Vec::new());
+        world.without(&mut || {
+            let acquired = told(&others.lock("c").acquire(MS));
+            let released = held.lock().unwrap().take().map(leasehold::Lease::release);
+            let released = released.is_some_and(|released| released.is_err());
+            *outcomes.lock().unwrap() = vec![
+                acquired.to_owned(),
+                format!("{released} {}", kept.is_held()),
+            ];
+        });
+        // A server that was killed has nothing to give back.
+        assert!(comes_true(|| matches!(lock.try_acquire(), Ok(Some(_)))));
+        outcomes.into_inner().unwrap()
+    });
+}
+
+#[test]
+fn what_cannot_be_a_lock_is_refused() {
+    on_both(|world| {
+        let locks = world.locks();
+        let long = "x".repeat(513);
+        let names = ["", "{", "a:lease", &long].map(|name| told(&locks.lock(name).try_acquire()));
+        let options = [
+            Options::new().lease(Duration::ZERO),
+            Options::new().max_hold(Duration::ZERO),
+            Options::new().hand_over(1_000_001, LONG),
+        ];
+        let options = options.map(|options| told(&locks.lock("a").with(options).try_acquire()));
+        (names, options, told(&locks.lock("a").inspect()))
+    });
+}
+
+#[test]
+fn two_kinds_on_one_name_are_an_error() {
+    on_both(|world| {
+        let locks = world.locks();
+        let all = || {
+            [
+                locks.lock("a"),
+                locks.reentrant("a"),
+                locks.read("a"),
+                locks.write("a"),
+            ]
+        };
+        all().map(|held| {
+            let lease = held.acquire(LONG).unwrap();
+            let others = all().map(|lock| told(&lock.acquire(MS)));
+            lease.release().unwrap();
+            others
+        })
+    });
+}
