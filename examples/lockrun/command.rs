@@ -34,7 +34,7 @@ pub(crate) fn start(
         command.env(FENCING_TOKEN, fence.to_string());
     }
     guard
-        .end_in(|| lease.remaining(), arguments.margin() / 2)
+        .end_in(|| lease.remaining(), arguments.margin())
         .map_err(Outcome::System)?;
     let (started, has_started) = channel();
     // The thread that waits for it starts it too: if there is no thread, there is no command.
@@ -213,7 +213,7 @@ impl<'a> Job<'a> {
     }
 
     fn tell_the_guardian(&mut self) {
-        let (lease, margin) = (self.lease, self.arguments.margin() / 2);
+        let (lease, margin) = (self.lease, self.arguments.margin());
         // It is not ours to say what the end is once the lock is lost.
         if lease.is_held() && self.guard.end_in(|| lease.remaining(), margin).is_err() {
             self.arguments.tell(|| "the guardian is gone".into());

@@ -8,7 +8,10 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, killpg},
+    sys::{
+        signal::{Signal, killpg},
+        wait::{WaitPidFlag, waitpid},
+    },
     time::{ClockId, clock_gettime},
     unistd::Pid,
 };
@@ -67,6 +70,7 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts the guardian, and waits until it can be relied on.
     pub(crate) fn start() -> io::Result<Self> {
+        become_the_parent_of_orphans();
         let mut guardian = Command::new(this_program()?)
             .arg0("lockrun: guardian")
             .arg(GUARDIAN)
@@ -123,8 +127,10 @@ impl Guard {
 
     /// Whether nothing of the group runs any more, the guardian included.
     pub(crate) fn is_empty(&mut self) -> bool {
-        // One that was killed is of the group until somebody has asked for it.
+        // The dead are of the group until somebody has asked for them: those that have lost their parent, us.
         let _ = self.guardian.try_wait();
+        let any = Pid::from_raw(-self.group());
+        while waitpid(any, Some(WaitPidFlag::WNOHANG)).is_ok_and(|found| found.pid().is_some()) {}
         killpg(self.group, None).is_err()
     }
 
@@ -140,6 +146,12 @@ impl Guard {
     fn say(&mut self, word: Word) -> io::Result<()> {
         self.to.write_all(word.line().as_bytes())
     }
+}
+
+/// Not the system's first process, which in a container often does not care for the dead. Where this fails it does.
+fn become_the_parent_of_orphans() {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_child_subreaper(true);
 }
 
 /// Where Linux finds this very program, even if another has taken its place meanwhile.

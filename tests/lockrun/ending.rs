@@ -33,15 +33,23 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_hangup_is_only_passed_on() {
+fn who_is_stopped_hears_the_signal_too() {
     let server = Server::start().unwrap();
-    let script = "trap 'echo told' HUP; echo in; while :; do read line && exit $line; done";
-    let mut tool = Tool::start(&server, "", script);
+    let mut tool = Tool::start(&server, "", "echo in; kill -STOP $$");
+    tool.hear("in").signal(Signal::SIGTERM);
+    tool.ends_with(143);
+}
+
+#[test]
+fn a_hangup_is_only_passed_on_and_leaves_the_guardian_at_its_post() {
+    let server = Server::start().unwrap();
+    let script = format!("trap 'echo told' HUP; echo in; {LONG}");
+    let mut tool = Tool::start(&server, "", &script);
     tool.hear("in").signal(Signal::SIGHUP);
     tool.hear("told");
     assert!(tool.is_running() && is_locked(&server));
-    tool.tells("5");
-    tool.ends_with(5);
+    tool.signal(Signal::SIGKILL);
+    tool.silence();
 }
 
 /// What a process ignores is known on Linux only.

@@ -1,10 +1,11 @@
 //! Who has it, taking it away, and what scripts are told.
 
+use redis::Commands;
 use serde_json::Value;
 
 use crate::{
     common::Server,
-    tool::{LONG, Tool, ask, run},
+    tool::{KEY, LONG, Tool, ask, run},
 };
 
 fn json(text: &str) -> Value {
@@ -62,6 +63,17 @@ fn taken_away_the_lock_ends_the_command() {
 }
 
 #[test]
+fn a_lock_that_is_lost_at_the_last_moment_is_told() {
+    let server = Server::start().unwrap();
+    let mut tool = Tool::start(&server, "", "echo in; read go; exit 0");
+    tool.hear("in");
+    let _: () = server.connection().unwrap().del(KEY).unwrap();
+    // Whether the tool hears of it before its release or by it.
+    tool.tells("go");
+    tool.ends_with(70);
+}
+
+#[test]
 fn scripts_are_told_every_outcome() {
     let server = Server::start().unwrap();
     let ended = run(&server, "--json", "echo out; exit 3");
@@ -91,11 +103,9 @@ fn scripts_are_told_every_outcome() {
 
 #[test]
 fn what_is_no_lock_is_left_alone() {
-    use redis::Commands;
-
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let _: () = conn.rpush(crate::tool::KEY, "something").unwrap();
+    let _: () = conn.rpush(KEY, "something").unwrap();
     let ended = run(&server, "", "echo in");
     assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
     assert!(ask(&server, "--status").out.contains("not a lock"));

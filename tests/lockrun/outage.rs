@@ -3,90 +3,110 @@
 use std::{thread, time::Instant};
 
 use nix::sys::signal::Signal;
+use redis::Commands;
 
 use crate::{
     common::{
         Server,
         wait::{at_once, until},
     },
-    tool::{LONG, Tool, guardian, is_locked, ms, send},
+    tool::{KEY, LONG, Tool, guardian, is_locked, ms, run, send},
 };
 
-/// How the server goes.
+/// Long enough for what has to be over before it ends to be over a quarter of a second before.
+const LEASE: &str = "2500ms";
+
+/// Why nobody renews.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
-    Killed,
-    Silent,
+    ServerKilled,
+    ServerSilent,
+    ToolStopped,
+}
+
+/// What the command does when it is told.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Ends,
+    GoesOn,
 }
 
 #[test]
-fn without_the_server_the_command_is_told_and_ends_before_the_lease() {
-    at_once([Gone::Killed, Gone::Silent], |gone| {
-        let script = format!("trap 'echo told; exit 3' TERM; echo in; {LONG}");
-        assert_eq!(said_after(gone, &script), "told\n", "{gone:?}");
-    });
+fn what_cannot_be_renewed_ends_before_the_lease() {
+    let cases = [
+        (Gone::ServerKilled, Told::Ends),
+        (Gone::ServerKilled, Told::GoesOn),
+        (Gone::ServerSilent, Told::Ends),
+        (Gone::ServerSilent, Told::GoesOn),
+        (Gone::ToolStopped, Told::GoesOn),
+    ];
+    at_once(cases, |(gone, told)| ends_in_time(gone, told));
 }
 
-#[test]
-fn without_the_server_who_does_not_listen_is_killed_before_the_lease_ends() {
-    at_once([Gone::Killed, Gone::Silent], |gone| {
-        let script = format!("trap 'echo told' TERM; echo in; {LONG}");
-        assert_eq!(said_after(gone, &script), "told\n", "{gone:?}");
-    });
-}
-
-/// What the command says before it ends, once the server is gone. In time: the last renewal was sent before that.
-fn said_after(gone: Gone, script: &str) -> String {
+/// The last renewal was sent before it went wrong, so that the lease ends no later than its length after that.
+fn ends_in_time(gone: Gone, told: Told) {
     let mut server = Server::start().unwrap();
-    let lease = ms(3_000);
-    let mut tool = Tool::apart(&server, "--lease 3s --grace 500ms", script);
+    let after = match told {
+        Told::Ends => "; exit 3",
+        Told::GoesOn => "",
+    };
+    let script = format!("trap 'echo told{after}' TERM; echo in; {LONG}");
+    let args = format!("--lease {LEASE} --grace 500ms");
+    let mut tool = Tool::apart(&server, &args, &script);
     tool.hear("in");
-    match gone {
-        Gone::Killed => server.kill().unwrap(),
-        Gone::Silent => server.freeze().unwrap(),
-    }
     let since = Instant::now();
+    match gone {
+        Gone::ServerKilled => server.kill().unwrap(),
+        Gone::ServerSilent => server.freeze().unwrap(),
+        Gone::ToolStopped => send(tool.pid(), Signal::SIGSTOP),
+    }
     let said = tool.silence();
-    assert!(since.elapsed() < lease, "{:?}", since.elapsed());
-    // An attempt that was under way ends with the connection.
-    server.kill().unwrap();
+    let silent_after = since.elapsed();
+    assert!(
+        silent_after < ms(2_500),
+        "{gone:?} {told:?}: {silent_after:?}"
+    );
+    // Who is stopped can tell nobody.
+    let expected = match gone {
+        Gone::ToolStopped => "",
+        _ => "told\n",
+    };
+    assert_eq!(said, expected, "{gone:?} {told:?}");
+    match gone {
+        Gone::ToolStopped => send(tool.pid(), Signal::SIGCONT),
+        _ => server.kill().unwrap(),
+    }
     let ended = tool.ends_with(70);
-    assert!(ended.err.contains("`a` was lost"), "{ended:?}");
-    said
+    assert!(ended.last().contains("`a` was lost"), "{ended:?}");
 }
 
 #[test]
 fn an_outage_that_is_shorter_than_the_lease_is_survived() {
     let server = Server::start().unwrap();
-    let mut tool = Tool::holding(&server, "--lease 2s --grace 200ms --verbose");
+    let mut conn = server.connection().unwrap();
+    let mut tool = Tool::holding(&server, "--lease 1500ms --grace 100ms");
     tool.hear("in");
     server.freeze().unwrap();
-    // Past the first renewal and far from the last moment.
-    thread::sleep(ms(900));
+    // Past the first renewal, and far from the last moment.
+    thread::sleep(ms(700));
     server.thaw().unwrap();
-    thread::sleep(ms(1_200));
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_000)).unwrap();
     tool.echoes("still here");
     assert_eq!(tool.finish().code, 0);
 }
 
 #[test]
-fn a_stopped_tools_command_ends_before_the_lease() {
+fn a_command_may_run_for_longer_than_the_lease() {
     let server = Server::start().unwrap();
-    let script = format!("trap '' TERM; echo in; {LONG}");
-    let mut tool = Tool::apart(&server, "--lease 2s", &script);
-    tool.hear("in").signal(Signal::SIGSTOP);
-    // It has ended at the margin; so has nobody else by then got the lock.
-    tool.silence();
-    assert!(is_locked(&server), "the lease has ended first");
-    tool.signal(Signal::SIGCONT);
-    tool.ends_with(70);
+    let ended = run(&server, "--lease 500ms", "sleep 1.2; echo out; exit 3");
+    assert_eq!((ended.code, &*ended.out, &*ended.err), (3, "out\n", ""));
 }
 
 #[test]
 fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let server = Server::start().unwrap();
     let script = format!("trap '' TERM; echo $$; {LONG}");
-    let mut tool = Tool::apart(&server, "--lease 1s", &script);
+    let mut tool = Tool::apart(&server, "--lease 1800ms --grace 600ms", &script);
     let command = tool.line();
     let guardian = guardian(&command);
     // The whole machine, as it were; but the guardian stays so.
@@ -96,6 +116,7 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let went_on = Instant::now();
     tool.signal(Signal::SIGCONT);
     tool.silence();
-    assert!(went_on.elapsed() < ms(500), "{:?}", went_on.elapsed());
+    // Without a grace.
+    assert!(went_on.elapsed() < ms(400), "{:?}", went_on.elapsed());
     tool.ends_with(70);
 }
