@@ -1,10 +1,10 @@
 //! What a user asks for.
 
-use std::{ffi::OsString, process::ExitCode, time::Duration};
+use std::{ffi::OsString, io, process::ExitCode, time::Duration};
 
 use clap::{Parser, error::ErrorKind};
 
-use crate::outcome::USAGE;
+use crate::outcome::{USAGE, say};
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -156,7 +156,7 @@ impl Arguments {
     /// Says it if `--verbose` asks for it.
     pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
         if self.verbose {
-            eprintln!("lockrun: {}", text());
+            say(&mut io::stderr(), &format!("lockrun: {}", text()));
         }
     }
 }

@@ -126,9 +126,9 @@ impl Guard {
     }
 
     /// Whether nothing of the group runs any more, the guardian included.
-    pub(crate) fn is_empty(&mut self) -> bool {
-        // The dead are of the group until somebody has asked for them: those that have lost their parent, us.
-        let _ = self.guardian.try_wait();
+    pub(crate) fn is_empty(&self) -> bool {
+        // The dead are of the group until somebody has asked for them: those that have lost their parent, or a
+        // guardian that was killed, us.
         let any = Pid::from_raw(-self.group());
         while waitpid(any, Some(WaitPidFlag::WNOHANG)).is_ok_and(|found| found.pid().is_some()) {}
         killpg(self.group, None).is_err()

@@ -1,11 +1,6 @@
 //! Runs a command under a lock: `lockrun --name backup --wait 30s --lease 60s -- command args…`.
 //!
 //! `cargo run --example lockrun -- --help` tells the rest, `docs/lockrun.md` what it protects from.
-#![allow(
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a program that talks"
-)]
 
 #[cfg(unix)]
 mod arguments;
@@ -52,6 +47,7 @@ fn main() -> std::process::ExitCode {
 }
 
 #[cfg(not(unix))]
+#[allow(clippy::print_stderr, reason = "a program that talks")]
 fn main() -> std::process::ExitCode {
     eprintln!("lockrun: it ends commands by their process groups, which only Unix has");
     std::process::ExitCode::from(64)

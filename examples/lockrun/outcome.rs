@@ -1,6 +1,11 @@
 //! What came of it, as an exit code, as text and as JSON.
 
-use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
+use std::{
+    io::{self, Write},
+    os::unix::process::ExitStatusExt,
+    process::ExitStatus,
+    time::Duration,
+};
 
 use leasehold::{Error, FencingToken};
 use serde_json::{Value, json};
@@ -22,8 +27,8 @@ const SIGNALLED: i32 = 128;
 pub(crate) enum Outcome {
     /// As the command did.
     Ended(ExitStatus),
-    /// The command was ended so, or ended so after the lock was lost.
-    Lost(ExitStatus),
+    /// The command was ended so, or ended so after the lock was lost; or has not run.
+    Lost(Option<ExitStatus>),
     /// The command cannot be run.
     NotRun(io::Error),
     /// A signal came before the lock.
@@ -55,8 +60,8 @@ impl Told {
     pub(crate) fn print(&self) {
         match self {
             Self::Nothing => {}
-            Self::Out(text) => println!("{text}"),
-            Self::Err(text) => eprintln!("{text}"),
+            Self::Out(text) => say(&mut io::stdout(), text),
+            Self::Err(text) => say(&mut io::stderr(), text),
         }
     }
 
@@ -75,6 +80,11 @@ impl Told {
         };
         (code, told)
     }
+}
+
+/// That nobody reads it is no reason to end the command.
+pub(crate) fn say(out: &mut dyn Write, text: &str) {
+    let _ = writeln!(out, "{text}");
 }
 
 /// A script acts on it.
@@ -156,9 +166,10 @@ impl Report {
         let name = &arguments.name;
         match &self.outcome {
             Outcome::Ended(_) | Outcome::Told(_) => None,
-            Outcome::Lost(status) => Some(format!(
+            Outcome::Lost(Some(status)) => Some(format!(
                 "`{name}` was lost: the command has ended, {status}"
             )),
+            Outcome::Lost(None) => Some(format!("`{name}` was lost before the command ran")),
             Outcome::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
                 Some(format!("{}: {error}", command.display()))
@@ -170,9 +181,10 @@ impl Report {
     }
 
     fn json(&self, arguments: &Arguments) -> Value {
-        let (status, held) = match self.outcome {
-            Outcome::Ended(status) | Outcome::Lost(status) => (Some(status), self.held),
-            _ => (None, self.held),
+        let status = match self.outcome {
+            Outcome::Ended(status) => Some(status),
+            Outcome::Lost(status) => status,
+            _ => None,
         };
         json!({
             "name": arguments.name,
@@ -183,7 +195,7 @@ impl Report {
             "command_signal": status.and_then(|status| status.signal()),
             "fencing_token": self.fencing_token.map(FencingToken::get),
             "waited_ms": millis(self.waited),
-            "held_ms": held.map(millis),
+            "held_ms": self.held.map(millis),
         })
     }
 }

@@ -102,6 +102,10 @@ fn guarded(
         None => format!("`{}` is ours", arguments.name),
     });
     let mut guard = Guard::start().map_err(Outcome::System)?;
+    // We may have been stopped for any time.
+    if !lease.is_held() {
+        return Err(Outcome::Lost(None));
+    }
     command::start(arguments, &lease, &mut guard, sender)?;
     let (ended, guard) = Job::new(arguments, &lease, guard, events).watch();
     let lost = let_go(arguments, lease, ended.lost);
@@ -109,7 +113,7 @@ fn guarded(
     let was_killed = guard.dismiss();
     Ok(match ended.status {
         Err(error) => Outcome::System(error),
-        Ok(status) if lost || was_killed => Outcome::Lost(status),
+        Ok(status) if lost || was_killed => Outcome::Lost(Some(status)),
         Ok(status) => Outcome::Ended(status),
     })
 }

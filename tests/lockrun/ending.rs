@@ -1,10 +1,15 @@
 //! The command ends, and only then the lock.
 
+use std::time::Instant;
+
 use nix::sys::signal::Signal;
 
 use crate::{
-    common::{Server, wait::at_once},
-    tool::{LONG, Tool, guardian, is_locked, run, send},
+    common::{
+        Server,
+        wait::{at_once, until},
+    },
+    tool::{LONG, Tool, guardian, is_locked, ms, run, send},
 };
 
 #[test]
@@ -28,15 +33,24 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
     let script = format!("trap '' TERM; echo in; {LONG}");
     let mut tool = Tool::start(&server, "--grace 100ms", &script);
     tool.hear("in").signal(Signal::SIGTERM);
+    let told = Instant::now();
     tool.ends_with(137);
+    // Nor longer: it waits for no process that is dead.
+    assert!(told.elapsed() < ms(1_000), "{:?}", told.elapsed());
     assert!(!is_locked(&server));
 }
 
+/// Whether a process is stopped is asked as Linux wants it.
+#[cfg(target_os = "linux")]
 #[test]
 fn who_is_stopped_hears_the_signal_too() {
     let server = Server::start().unwrap();
-    let mut tool = Tool::start(&server, "", "echo in; kill -STOP $$");
-    tool.hear("in").signal(Signal::SIGTERM);
+    let mut tool = Tool::start(&server, "", "echo $$; exec sleep 20");
+    let command = tool.line();
+    send(command.parse().unwrap(), Signal::SIGSTOP);
+    let stat = format!("/proc/{command}/stat");
+    until(|| Ok(std::fs::read_to_string(&stat)?.contains(") T "))).unwrap();
+    tool.signal(Signal::SIGTERM);
     tool.ends_with(143);
 }
 

@@ -102,6 +102,23 @@ fn a_command_may_run_for_longer_than_the_lease() {
     assert_eq!((ended.code, &*ended.out, &*ended.err), (3, "out\n", ""));
 }
 
+/// As when a machine or a container is halted.
+#[test]
+fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
+    let server = Server::start().unwrap();
+    let script = format!("trap '' TERM; echo $$; {LONG}");
+    let mut tool = Tool::apart(&server, "--lease 1s", &script);
+    let command = tool.line();
+    let guardian = guardian(&command);
+    tool.signal(Signal::SIGSTOP);
+    send(guardian, Signal::SIGSTOP);
+    until(|| Ok(!is_locked(&server))).unwrap();
+    send(guardian, Signal::SIGCONT);
+    tool.silence();
+    tool.signal(Signal::SIGCONT);
+    tool.ends_with(70);
+}
+
 #[test]
 fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let server = Server::start().unwrap();
@@ -109,9 +126,9 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let mut tool = Tool::apart(&server, "--lease 1800ms --grace 600ms", &script);
     let command = tool.line();
     let guardian = guardian(&command);
-    // The whole machine, as it were; but the guardian stays so.
+    // Else it does that, for it is sooner.
+    send(guardian, Signal::SIGKILL);
     tool.signal(Signal::SIGSTOP);
-    send(guardian, Signal::SIGSTOP);
     until(|| Ok(!is_locked(&server))).unwrap();
     let went_on = Instant::now();
     tool.signal(Signal::SIGCONT);
