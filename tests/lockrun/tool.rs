@@ -2,12 +2,13 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
+    mem,
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::channel,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -19,7 +20,7 @@ use nix::{
 };
 use redis::Commands;
 
-use crate::common::{Server, example, hold::PATIENCE};
+use crate::common::{Server, example, hold::PATIENCE, wait::until};
 
 /// Longer than any test waits: whatever ends sooner has been ended. In small steps, since a shell does not hear a signal
 /// that comes just before it starts to wait.
@@ -31,7 +32,7 @@ pub(crate) const KEY: &str = "lock:a";
 pub(crate) struct Tool {
     child: Child,
     input: Option<ChildStdin>,
-    says: BufReader<Box<dyn Read>>,
+    says: BufReader<Box<dyn Read + Send>>,
 }
 
 /// How it has ended.
@@ -131,11 +132,18 @@ impl Tool {
     /// Reads until nobody is left that could say anything. Returns what was said.
     #[track_caller]
     pub(crate) fn silence(&mut self) -> String {
-        let asked = Instant::now();
-        let mut said = String::new();
-        self.says.read_to_string(&mut said).unwrap();
-        assert!(asked.elapsed() < PATIENCE, "it ran on");
-        said
+        let nothing = BufReader::new(Box::new(io::empty()) as _);
+        let mut says = mem::replace(&mut self.says, nothing);
+        let (heard, all) = channel();
+        thread::spawn(move || {
+            let mut said = String::new();
+            let read = says.read_to_string(&mut said);
+            heard.send(read.map(|_| said))
+        });
+        let Ok(said) = all.recv_timeout(PATIENCE) else {
+            panic!("it runs on");
+        };
+        said.unwrap()
     }
 
     /// Lets what [holds](Tool::holding) end by itself.
@@ -149,6 +157,7 @@ impl Tool {
     #[track_caller]
     pub(crate) fn ends(mut self) -> Ended {
         let out = self.silence();
+        until(|| Ok(!self.is_running())).unwrap();
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
         let mut err = String::new();
