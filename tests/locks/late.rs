@@ -1,11 +1,12 @@
 //! Answers that take their time: the guard's clock has started before the question was sent.
 
 use std::{
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, Options};
+use leasehold::{Error, Lease, Locks, LostReason, Options, RenewalState};
 use redis::{Commands, Connection};
 
 use crate::common::{Proxy, Server, hold::comes_true};
@@ -20,7 +21,7 @@ struct Bench {
     /// Not by way of the proxy.
     others: Locks,
     conn: Connection,
-    _server: Server,
+    server: Server,
 }
 
 fn bench(options: Options) -> Bench {
@@ -33,7 +34,7 @@ fn bench(options: Options) -> Bench {
         locks,
         others: Locks::connect(&server.url()).unwrap(),
         conn: server.connection().unwrap(),
-        _server: server,
+        server,
     }
 }
 
@@ -98,4 +99,35 @@ fn an_answer_that_comes_after_the_lease_gives_none() {
     let lease = lock.acquire(LONG).unwrap();
     assert!(asked.elapsed() >= DELAY && lease.is_held());
     assert!(bench.proxy.happened());
+}
+
+#[test]
+fn the_end_is_told_in_every_way_while_the_server_is_silent() {
+    let bench = bench(Options::new().lease(600 * MS));
+    let acquired = Instant::now();
+    let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+    let lost = lease.lost();
+    // Another one, since who is called has a thread that looks at the clock, and tells everybody.
+    let calling = bench.locks.lock("b").acquire(LONG).unwrap();
+    let (called, calls) = mpsc::channel();
+    let call = move |reason| called.send((reason, Instant::now())).unwrap();
+    calling.lost().notify(call).unwrap();
+    thread::sleep(50 * MS);
+    bench.server.freeze().unwrap();
+    let told = thread::scope(|scope| {
+        let waiter = scope.spawn(|| lost.wait_for(LONG).then(Instant::now).unwrap());
+        while lease.is_held() {
+            thread::sleep(MS);
+        }
+        assert_eq!(lost.reason(), Some(LostReason::Ended));
+        assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+        waiter.join().unwrap()
+    });
+    let (reason, called) = calls.recv_timeout(LONG).unwrap();
+    assert_eq!(reason, LostReason::Ended);
+    for moment in [told, called, Instant::now()] {
+        let took = moment - acquired;
+        assert!(took > 500 * MS && took < 850 * MS, "{took:?}");
+    }
+    bench.server.thaw().unwrap();
 }
