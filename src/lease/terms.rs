@@ -146,7 +146,9 @@ impl<T> Entry<T> {
         let ask = if self.renew_at.saturating_duration_since(now) <= early {
             Ask::Renew(self.terms.lease_at(now))
         } else if self.look_at.is_some_and(|look| look <= now) {
-            Ask::Look
+            // A look would not tell an end that is not known.
+            let renewal = Ask::Renew(self.terms.lease_at(now));
+            self.terms.end.map_or(renewal, |_| Ask::Look)
         } else {
             return None;
         };
