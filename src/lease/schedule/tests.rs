@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use world::{Event, MS, Mood, World, terms};
 
+mod known;
 mod orphans;
 mod threads;
 mod world;
@@ -75,6 +76,17 @@ fn a_look_without_an_answer_is_asked_again() {
         schedule.answered(id, answer, now);
         assert_eq!(schedule.due_at(), Some(now + MS * pause), "{answer:?}");
     }
+}
+
+#[test]
+fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
+    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let id = schedule.keep((), terms(3_000), start);
+    schedule.take(start);
+    schedule.answered(id, Answer::Refused, start);
+    schedule.look(id, start);
+    let now = schedule.due_at().unwrap();
+    assert_eq!(schedule.take(now).turns[0].ask, Ask::Renew(MS * 3_000));
 }
 
 #[test]

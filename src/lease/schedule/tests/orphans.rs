@@ -47,14 +47,17 @@ impl Orphans {
         self.0.iter().filter(due).count()
     }
 
-    /// Those that are due, and no others, are asked about; once more if there is no answer.
+    /// Those that are due, and no others, are asked about; once more if there is no answer. Says whether the server has
+    /// forgotten a script, which it has not where that was sent along.
     pub(super) fn answer(
         &mut self,
         asked: Vec<Orphan<usize>>,
         schedule: &mut Schedule<usize>,
         now: Instant,
+        teaching: bool,
         moods: &mut dyn FnMut() -> Mood,
-    ) {
+    ) -> bool {
+        let mut forgotten = false;
         let due = self.due(now);
         for orphan in &mut self.0 {
             orphan.done |= orphan.until <= now && orphan.since <= now;
@@ -66,7 +69,11 @@ impl Orphans {
             let known = &mut self.0[orphan.what];
             assert!(!known.done, "given back twice, or after the end");
             assert!(known.since <= now && orphan.until == known.until);
-            let mood = moods();
+            let mood = match moods() {
+                Mood::Forgotten if teaching => Mood::Refused,
+                mood => mood,
+            };
+            forgotten |= matches!(mood, Mood::Forgotten);
             known.done = mood.is_answer();
             if !known.done {
                 let pause = if matches!(mood, Mood::Refused) {
@@ -81,5 +88,6 @@ impl Orphans {
                 schedule.pause(now + MS * 10);
             }
         }
+        forgotten
     }
 }

@@ -1,0 +1,147 @@
+//! A lease as the tests know it, and what may be asked about it.
+
+use super::{super::*, world::MS};
+
+/// Between two looks at the same lease.
+const REST: Duration = Duration::from_millis(10);
+
+/// A lease as the tests know it.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) id: Id,
+    pub(super) terms: Terms,
+    pub(super) alarm: bool,
+    pub(super) gone: bool,
+    /// When it was renewed, or kept by a known end.
+    pub(super) renewed: Option<Instant>,
+    /// A failure has come since.
+    pub(super) failed: bool,
+    /// When it was asked about.
+    pub(super) asked: Option<Instant>,
+    /// Since when it is to be looked at.
+    pub(super) look: Option<Instant>,
+    /// When the server ends it, once that is known.
+    pub(super) server_end: Option<Instant>,
+}
+
+impl Known {
+    /// When our clock ends it.
+    pub(super) fn end(&self) -> Option<Instant> {
+        self.terms.end.or(self.terms.cap)
+    }
+
+    /// Somebody has renewed it until then.
+    fn extend(&mut self, end: Instant) {
+        let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
+        self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
+    }
+
+    pub(super) fn is_looked_at(&mut self, now: Instant) {
+        self.look = Some(self.look.map_or(now, |look| look.min(now)));
+    }
+
+    pub(super) fn lost_at(&self, now: Instant) -> Option<LostReason> {
+        let end = self.end().filter(|end| *end <= now)?;
+        Some(if Some(end) == self.terms.cap {
+            LostReason::MaxHold
+        } else {
+            LostReason::Ended
+        })
+    }
+
+    /// What the server does with a question, as the scripts do.
+    pub(super) fn is_asked(&mut self, ask: Ask, now: Instant) {
+        let end = now + ask.lease();
+        self.server_end = self.server_end.map(|earlier| earlier.max(end));
+        if let Ask::Renew(_) = ask {
+            self.server_end.get_or_insert(end);
+        }
+    }
+
+    /// Until when it has to be looked at, if it has.
+    pub(super) fn looked_at_by(&self) -> Option<Instant> {
+        let rested = self.asked.map(|asked| asked + REST);
+        Some(rested.map_or(self.look?, |rested| rested.max(self.look.unwrap_or(rested))))
+    }
+}
+
+impl Known {
+    /// That this question is asked, and now.
+    pub(super) fn assert_wanted(&self, turn: &Turn<usize>, now: Instant) {
+        assert!(!self.gone, "a question about what is stopped or lost");
+        assert!(
+            self.end().is_none_or(|end| end > now),
+            "a question after the end"
+        );
+        match turn.ask {
+            Ask::Renew(lease) => {
+                assert!(self.terms.renews, "a renewal of what only runs out");
+                assert!(lease == turn.lease && lease >= MS && lease <= self.terms.lease);
+                let cap = self.terms.cap.map(|cap| cap.max(now + MS));
+                assert!(cap.is_none_or(|cap| now + lease <= cap));
+                let third = self.terms.third();
+                let early = self.renewed.is_some_and(|at| now < at + third / 2);
+                assert!(!early || self.failed, "a renewal that was not wanted yet");
+            }
+            Ask::Look => {
+                assert!(turn.ask.lease() <= MS, "a look that renews");
+                let wanted = self.look.is_some_and(|since| since <= now);
+                assert!(wanted || self.failed, "a look that nobody wanted");
+                let rested = self.asked.is_none_or(|asked| now >= asked + REST);
+                assert!(rested || self.failed, "looks without a rest");
+            }
+        }
+    }
+
+    /// What the answer to a question has to mean, and what is known from now on.
+    pub(super) fn expected(&mut self, ask: Ask, answer: Answer, now: Instant) -> Option<Verdict> {
+        let end = self.lost_at(now).map(Verdict::Lost);
+        let verdict = match answer {
+            _ if end.is_some() => end,
+            Answer::Ours(sent) => {
+                self.failed = false;
+                if ask != Ask::Look {
+                    self.extend(sent + self.terms.lease);
+                    self.renewed = Some(sent);
+                }
+                let held = self.terms.end.map(Verdict::Held);
+                self.lost_at(now).map(Verdict::Lost).or(held)
+            }
+            Answer::NotOurs => Some(Verdict::Lost(LostReason::TakenAway)),
+            Answer::Forgotten => {
+                self.failed = true;
+                None
+            }
+            Answer::Refused | Answer::Unanswered => {
+                self.failed = true;
+                Some(Verdict::Doubtful)
+            }
+        };
+        self.gone |= matches!(verdict, Some(Verdict::Lost(_)));
+        if ask == Ask::Look && self.failed {
+            self.is_looked_at(now);
+        }
+        verdict
+    }
+}
+
+/// Its holder has had it renewed.
+pub(super) fn extend(
+    schedule: &mut Schedule<usize>,
+    lease: &mut Known,
+    now: Instant,
+    by: Duration,
+) {
+    let by = lease
+        .terms
+        .cap
+        .map_or(by, |cap| by.min(cap.saturating_duration_since(now).max(MS)));
+    let extended = schedule.extend(lease.id, now + by);
+    if lease.gone {
+        assert_eq!(extended, None, "it is stopped or lost");
+        return;
+    }
+    lease.extend(now + by);
+    lease.server_end = lease.server_end.max(Some(now + by));
+    assert_eq!(extended, lease.terms.end);
+}
