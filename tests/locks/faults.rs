@@ -120,13 +120,16 @@ fn who_waits_survives_a_server_that_is_silent_for_a_while() {
 
 /// With an I/O time-out that a test can wait for.
 fn quick(url: &str) -> Locks {
-    let pool = Pool::builder()
+    Locks::new(&quick_pool(url)).unwrap()
+}
+
+fn quick_pool(url: &str) -> Pool {
+    Pool::builder()
         .io_timeout(300 * MS)
         .connect_timeout(300 * MS)
         .get_timeout(300 * MS)
         .build(&Client::open(url).unwrap())
-        .unwrap();
-    Locks::new(&pool).unwrap()
+        .unwrap()
 }
 
 #[test]
@@ -158,6 +161,32 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
         server.thaw().unwrap();
     });
     drop(lease);
+}
+
+/// The heads of many queues share a connection, on which each in turn would wait for an answer.
+#[test]
+fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
+    let server = Server::start().unwrap();
+    let pool = quick_pool(&server.url());
+    let locks = Locks::new(&pool).unwrap();
+    let open: Vec<_> = (0..6).map(|_| pool.get().unwrap()).collect();
+    drop(open);
+    server.freeze().unwrap();
+    at_once(0..6, |number| {
+        let asked = Instant::now();
+        let failed = locks.lock(&number.to_string()).acquire(600 * MS);
+        let took = asked.elapsed();
+        // Not that somebody else has it: nobody knows.
+        assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
+        assert!(
+            took >= 600 * MS && took < 600 * MS + 600 * MS + 250 * MS,
+            "{took:?}"
+        );
+    });
+    server.thaw().unwrap();
+    let mut conn = server.connection().unwrap();
+    let free = || conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty();
+    assert!(comes_true(free), "not given back");
 }
 
 #[test]
