@@ -131,3 +131,25 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     }
     bench.server.thaw().unwrap();
 }
+
+#[test]
+fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
+    let mut bench = bench(Options::new().max_hold(400 * MS));
+    let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+    bench.ends_first(&lease);
+    assert!(lease.lost().wait_for(LONG));
+    assert_eq!(lease.lost().reason(), Some(LostReason::MaxHold));
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_no_lock() {
+    let bench = bench(Options::new());
+    drop(bench.locks.read("warm-read").acquire(LONG).unwrap());
+    bench.proxy.at("EVALSHA").reply(":7\r\n");
+    let acquired = bench.locks.read("a").try_acquire();
+    assert!(
+        matches!(acquired, Err(Error::Unknown { .. })),
+        "{acquired:?}"
+    );
+    assert!(bench.proxy.happened());
+}
