@@ -8,6 +8,9 @@ use std::{collections::VecDeque, mem};
 /// threads know of a release before anybody else, and would have every turn.
 const IN_A_ROW: u32 = 4;
 
+/// Others are let go first as often as this at least, in times that the line is broken; every time while they are seen.
+const LONGEST_ALONE: u32 = 64;
+
 /// Names one waiter; never used twice.
 pub(super) type Ticket = u64;
 
@@ -18,8 +21,10 @@ pub(super) struct Queue<W> {
     turns_in_a_row: u32,
     /// One that stood here has the lock.
     held_here: bool,
-    /// Other processes have had the lock since they were last let go first.
-    others: bool,
+    /// How often the line was broken since others were last let go first.
+    breaks: u32,
+    /// After so many they are.
+    breaks_until_others: u32,
     /// The next release that the server tells of is for others first.
     defers: bool,
 }
@@ -54,7 +59,8 @@ impl<W> Default for Queue<W> {
             waiting: VecDeque::new(),
             turns_in_a_row: 0,
             held_here: false,
-            others: false,
+            breaks: 0,
+            breaks_until_others: 1,
             defers: false,
         }
     }
@@ -101,7 +107,7 @@ impl<W> Queue<W> {
         self.defers = false;
         if !self.held_here {
             self.turns_in_a_row = 0;
-            self.others = true;
+            self.breaks_until_others = 1;
         }
     }
 
@@ -112,7 +118,12 @@ impl<W> Queue<W> {
             Next::Now
         } else {
             self.turns_in_a_row = 0;
-            self.defers = mem::take(&mut self.others);
+            self.breaks += 1;
+            if self.breaks >= self.breaks_until_others {
+                self.defers = true;
+                self.breaks = 0;
+                self.breaks_until_others = LONGEST_ALONE.min(self.breaks_until_others * 2);
+            }
             Next::Soon
         };
         Some((self.head()?, next))

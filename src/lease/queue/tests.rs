@@ -116,6 +116,35 @@ fn a_turn_of_others_starts_the_count_again() {
     assert_eq!(turns_before_a_fair_one(&mut queue), IN_A_ROW);
 }
 
+/// Breaks of the line until others are let go first.
+fn breaks_until_others_go_first(queue: &mut Queue<u32>) -> u32 {
+    for breaks in 1..1_000 {
+        turns_before_a_fair_one(queue);
+        if queue
+            .changed()
+            .is_some_and(|(_, next)| next == Next::AfterOthers)
+        {
+            return breaks;
+        }
+    }
+    1_000
+}
+
+#[test]
+fn others_are_let_go_first_less_and_less_often_while_none_is_seen() {
+    let mut queue = Queue::default();
+    queue.join(0, 0);
+    let times: Vec<u32> = (0..9)
+        .map(|_| breaks_until_others_go_first(&mut queue))
+        .collect();
+    assert_eq!(times, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    queue.refused();
+    let times: Vec<u32> = (0..3)
+        .map(|_| breaks_until_others_go_first(&mut queue))
+        .collect();
+    assert_eq!(times, [1, 2, 4]);
+}
+
 /// A lock on a server that tells of each release, and threads that wait for it, and hand it on, as they do in production.
 mod model {
     use std::time::Duration;
