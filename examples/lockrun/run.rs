@@ -1,7 +1,7 @@
 //! From the lock to its release.
 
 use std::{
-    io, mem,
+    io,
     process::ExitStatus,
     sync::{
         Arc,
@@ -86,8 +86,6 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     report.fencing_token = lease.fencing_token();
     let outcome = guarded(arguments, lease, sender, events);
     report.held = Some(acquired.elapsed());
-    // Nothing is held any more, and its threads would take a tenth of a second to end.
-    mem::forget(locks);
     outcome
 }
 

@@ -3,11 +3,9 @@
 use std::{
     fmt, process,
     sync::{Arc, Weak},
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use redis::{RedisResult, Value};
 
 use super::{
@@ -34,7 +32,7 @@ use crate::{
 /// Beside the pool it has three connections and two threads of its own, however many locks there are: one connection
 /// that listens for releases, one on which those who wait ask for their locks, and the
 /// [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
-/// lease.
+/// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
 ///
 /// A third thread is there while somebody wants to be [called](crate::LostSignal::notify).
 ///
@@ -63,7 +61,6 @@ pub(super) struct Shared {
     pub(super) queues: Queues,
     /// A child has a copy of all this after a fork.
     pub(super) process: u32,
-    listening: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Locks {
@@ -100,12 +97,10 @@ impl Locks {
             keeper: Keeper::start(server.link(), limits, true, clock)?,
             queues: Queues::new(clock),
             process: process::id(),
-            listening: Mutex::new(None),
             server,
         });
         let heard: Weak<Shared> = Arc::downgrade(&shared);
-        let listening = shared.server.tell(heard)?;
-        *shared.listening.lock() = listening;
+        shared.server.tell(heard)?;
         Ok(Self {
             shared,
             options: Options::new(),
@@ -206,13 +201,6 @@ impl Drop for Shared {
         }
         self.server.close();
         self.keeper.close();
-        let listening = self.listening.lock().take();
-        // The listener's own thread may be the last to know us.
-        if let Some(listening) = listening
-            && listening.thread().id() != thread::current().id()
-        {
-            let _ = listening.join();
-        }
     }
 }
 

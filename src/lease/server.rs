@@ -7,7 +7,6 @@ mod wake;
 
 use std::{
     sync::{Arc, Weak},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -62,7 +61,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn link(&self) -> Box<dyn Link>;
 
     /// From now on changes are told, by a thread if that takes one, once they are [wanted](Self::want).
-    fn tell(&self, heard: Weak<dyn Heard>) -> Result<Option<JoinHandle<()>>>;
+    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()>;
 
     /// From now on somebody relies on being told.
     fn want(&self);

@@ -5,7 +5,6 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -206,9 +205,9 @@ impl server::Server for Server {
         Box::new(StandInLink(Arc::clone(&self.shared)))
     }
 
-    fn tell(&self, heard: Weak<dyn Heard>) -> Result<Option<JoinHandle<()>>> {
+    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
         self.shared.heard.lock().push(heard);
-        Ok(None)
+        Ok(())
     }
 
     fn want(&self) {}

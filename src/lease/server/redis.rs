@@ -2,7 +2,6 @@
 
 use std::{
     sync::{Arc, Weak},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -103,8 +102,8 @@ impl Server for RedisServer {
         Box::new(RedisLink::new(self.beside.clone(), listener))
     }
 
-    fn tell(&self, heard: Weak<dyn Heard>) -> Result<Option<JoinHandle<()>>> {
-        self.listener.start(heard).map(Some)
+    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
+        self.listener.start(heard)
     }
 
     fn want(&self) {

@@ -8,7 +8,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -57,12 +57,14 @@ impl Listener {
         })
     }
 
-    /// Starts the thread. It connects when it is [wanted](Self::want).
-    pub(super) fn start(self: &Arc<Self>, heard: Weak<dyn Heard>) -> Result<JoinHandle<()>> {
+    /// Starts the thread. It connects when it is [wanted](Self::want), and ends within [`LISTEN`] when nobody is there to be
+    /// told.
+    pub(super) fn start(self: &Arc<Self>, heard: Weak<dyn Heard>) -> Result<()> {
         let listener = Arc::clone(self);
         thread::Builder::new()
             .name(NAME.to_owned())
             .spawn(move || listener.run(&heard))
+            .map(drop)
             .map_err(|source| Error::Thread { source })
     }
 
