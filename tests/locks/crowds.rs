@@ -36,7 +36,7 @@ fn works_when_it_is_told_to() {
         return;
     };
     let millis: u64 = env::var(MILLIS).unwrap().parse().unwrap();
-    let locks = Locks::connect(&url).unwrap();
+    let locks = crate::connect(&url);
     locks.lock("warm").run(LONG, |_| ()).unwrap();
     println!("\nready");
     let mut told = String::new();

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Lock, Locks, Options, Pool};
+use leasehold::{Error, Lease, Lock, Locks, Pool};
 use redis::{Client, Commands};
 
 use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
@@ -59,7 +59,7 @@ fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
 #[test]
 fn who_waits_survives_the_loss_of_each_connection() {
     let server = Server::start().unwrap();
-    let holding = Locks::connect(&server.url()).unwrap();
+    let holding = crate::connect(&server.url());
     for (connection, is_one) in [
         (
             "the listener's",
@@ -71,7 +71,7 @@ fn who_waits_survives_the_loss_of_each_connection() {
         }),
         ("all", |_| true),
     ] {
-        let locks = Locks::connect(&server.url()).unwrap();
+        let locks = crate::connect(&server.url());
         let lease = holding.lock("a").acquire(LONG).unwrap();
         let took = wait_through(&locks, lease, || {
             assert!(kill(&server, is_one) > 0, "{connection}");
@@ -86,9 +86,7 @@ fn who_waits_survives_the_loss_of_each_connection() {
 #[test]
 fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url())
-        .unwrap()
-        .with(Options::new().lease(600 * MS));
+    let locks = crate::connect(&server.url()).with(crate::options().lease(600 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     thread::sleep(50 * MS);
     assert!(
@@ -108,7 +106,7 @@ fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
 fn who_waits_survives_a_server_that_is_silent_for_a_while() {
     let server = Server::start().unwrap();
     let locks = quick(&server.url());
-    let holding = Locks::connect(&server.url()).unwrap();
+    let holding = crate::connect(&server.url());
     let lease = holding.lock("a").acquire(LONG).unwrap();
     let took = wait_through(&locks, lease, || {
         server.freeze().unwrap();
@@ -120,7 +118,7 @@ fn who_waits_survives_a_server_that_is_silent_for_a_while() {
 
 /// With an I/O time-out that a test can wait for.
 fn quick(url: &str) -> Locks {
-    Locks::new(&quick_pool(url)).unwrap()
+    crate::sharing(&quick_pool(url))
 }
 
 fn quick_pool(url: &str) -> Pool {
@@ -136,7 +134,7 @@ fn quick_pool(url: &str) -> Pool {
 fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
     let server = Server::start().unwrap();
     let locks = quick(&server.url());
-    let held = Locks::connect(&server.url()).unwrap();
+    let held = crate::connect(&server.url());
     let lease = held.lock("a").acquire(LONG).unwrap();
     thread::scope(|scope| {
         let waiters: Vec<_> = (0..5)
@@ -168,7 +166,7 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
 fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     let server = Server::start().unwrap();
     let pool = quick_pool(&server.url());
-    let locks = Locks::new(&pool).unwrap();
+    let locks = crate::sharing(&pool);
     let open: Vec<_> = (0..6).map(|_| pool.get().unwrap()).collect();
     drop(open);
     server.freeze().unwrap();
@@ -212,7 +210,7 @@ fn who_waits_survives_a_restart() {
 #[test]
 fn forgotten_scripts_and_a_flush_in_the_middle() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let lease = locks.lock("a").acquire(LONG).unwrap();
     let took = wait_through(&locks, lease, || {
         redis::cmd("SCRIPT")
@@ -301,7 +299,7 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
     for drops in [false, true] {
         for fault in ["cut before", "cut after", "swallow"] {
             let locks = quick(&proxy.url());
-            let options = Options::new().drop_timeout(200 * MS);
+            let options = crate::options().drop_timeout(200 * MS);
             let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
             let point = proxy.at("EVALSHA");
             match fault {
@@ -333,9 +331,7 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
 #[test]
 fn a_drop_takes_no_longer_than_it_may() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url())
-        .unwrap()
-        .with(Options::new().drop_timeout(200 * MS));
+    let locks = crate::connect(&server.url()).with(crate::options().drop_timeout(200 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     server.freeze().unwrap();
     thread::sleep(60 * MS); // the watchdog is waiting for an answer
@@ -350,7 +346,7 @@ fn a_drop_takes_no_longer_than_it_may() {
 
 #[test]
 fn nobody_there_is_told_at_once() {
-    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
+    let locks = crate::connect("redis://127.0.0.1:1/");
     let asked = Instant::now();
     assert!(matches!(
         locks.lock("a").acquire(LONG),
@@ -367,7 +363,7 @@ fn threads_and_connections_end_with_the_last_of_all() {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
         list.lines().count()
     };
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let lease = locks.lock("a").acquire(LONG).unwrap();
     assert!(locks.lock("a").acquire(50 * MS).is_err());
     assert!(comes_true(|| clients(&mut conn) >= 4));

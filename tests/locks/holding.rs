@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, Locks, LostReason, Options};
+use leasehold::{Error, Lock, Locks, LostReason};
 use redis::Commands;
 
 use crate::common::{Server, hold::comes_true, wait::at_once};
@@ -25,7 +25,7 @@ fn kinds(locks: &Locks) -> [Lock; 4] {
 #[test]
 fn every_kind_is_acquired_held_and_released() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     for lock in kinds(&locks) {
         let lease = lock.acquire(Duration::ZERO).unwrap();
         assert!(lease.is_held(), "{lock:?}");
@@ -46,7 +46,7 @@ fn every_kind_is_acquired_held_and_released() {
 #[test]
 fn a_dropped_lease_frees_the_lock_at_once() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     for lock in kinds(&locks) {
         drop(lock.acquire(Duration::ZERO).unwrap());
         let mut conn = server.connection().unwrap();
@@ -61,10 +61,7 @@ fn a_dropped_lease_frees_the_lock_at_once() {
 #[test]
 fn who_comes_second_waits_and_is_woken_by_the_release() {
     let server = Server::start().unwrap();
-    let (one, other) = (
-        Locks::connect(&server.url()).unwrap(),
-        Locks::connect(&server.url()).unwrap(),
-    );
+    let (one, other) = (crate::connect(&server.url()), crate::connect(&server.url()));
     for waiting in [&one, &other] {
         let lease = one.lock("a").acquire(LONG).unwrap();
         assert!(waiting.lock("a").try_acquire().unwrap().is_none());
@@ -93,10 +90,10 @@ fn who_comes_second_waits_and_is_woken_by_the_release() {
 #[test]
 fn a_lease_outlives_its_length() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     at_once(kinds(&locks), |lock| {
         let lease = lock
-            .with(Options::new().lease(300 * MS))
+            .with(crate::options().lease(300 * MS))
             .acquire(LONG)
             .unwrap();
         let until = Instant::now() + 700 * MS;
@@ -111,9 +108,7 @@ fn a_lease_outlives_its_length() {
 #[test]
 fn without_renewal_it_ends_with_its_lease() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url())
-        .unwrap()
-        .with(Options::new().lease(200 * MS).renewal(false));
+    let locks = crate::connect(&server.url()).with(crate::options().lease(200 * MS).renewal(false));
     at_once(kinds(&locks), |lock| {
         let started = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
@@ -128,7 +123,7 @@ fn without_renewal_it_ends_with_its_lease() {
 #[test]
 fn a_deletion_is_told_at_once() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();
     for lock in kinds(&locks) {
         for armed in [false, true] {
@@ -154,8 +149,8 @@ fn a_deletion_is_told_at_once() {
 #[test]
 fn a_deletion_after_a_renewal_is_told_at_once() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
-    let options = Options::new().lease(3_000 * MS);
+    let locks = crate::connect(&server.url());
+    let options = crate::options().lease(3_000 * MS);
     let ways = [false, true];
     let cases = ways.map(|by_hand| kinds(&locks).map(|lock| (lock, by_hand)));
     at_once(cases.into_iter().flatten(), |(lock, by_hand)| {

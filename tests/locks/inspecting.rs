@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, Locks, Options, Owner, Token, acquire_lock, acquire_lock_with_timeout,
+    Error, Events, Locks, Owner, Token, acquire_lock, acquire_lock_with_timeout,
     event::{Acquired, Contended, Lost, Released, RenewalFailed, Renewed},
 };
 use redis::Commands;
@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn bench() -> (Server, Locks, redis::Connection) {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let conn = server.connection().unwrap();
     (server, locks, conn)
 }
@@ -36,7 +36,7 @@ fn a_free_lock_is_held_by_nobody() {
 fn the_holder_of_each_kind_is_seen() {
     let (_server, locks, _conn) = bench();
     let me = Owner::new("the night job").unwrap();
-    let locks = locks.with(Options::new().owner(me.clone()));
+    let locks = locks.with(crate::options().owner(me.clone()));
     for lock in [locks.lock("m"), locks.reentrant("e"), locks.write("w")] {
         let before = SystemTime::now();
         let lease = lock.acquire(LONG).unwrap();
@@ -160,7 +160,7 @@ fn force_release_frees_the_lock_and_tells_the_holder_and_those_who_wait() {
 fn another_prefix_is_another_key() {
     let (_server, locks, mut conn) = bench();
     for prefix in ["", "jobs:", "lock:"] {
-        let lock = locks.lock("a").with(Options::new().prefix(prefix));
+        let lock = locks.lock("a").with(crate::options().prefix(prefix));
         let lease = lock.acquire(LONG).unwrap();
         let holder: String = conn.get(format!("{prefix}a")).unwrap();
         assert_eq!(holder.parse::<Token>().unwrap(), *lease.token());
@@ -168,7 +168,7 @@ fn another_prefix_is_another_key() {
         lease.release().unwrap();
     }
     for bad in ["{", "a}", &"p".repeat(129)] {
-        let lock = locks.lock("a").with(Options::new().prefix(bad));
+        let lock = locks.lock("a").with(crate::options().prefix(bad));
         assert!(matches!(
             lock.try_acquire(),
             Err(Error::Invalid {
@@ -177,7 +177,7 @@ fn another_prefix_is_another_key() {
             })
         ));
     }
-    let lock = locks.lock("{tag}a").with(Options::new().prefix(""));
+    let lock = locks.lock("{tag}a").with(crate::options().prefix(""));
     assert!(matches!(lock.try_acquire(), Err(Error::Invalid { .. })));
 }
 
@@ -223,7 +223,7 @@ impl Events for Heard {
 fn hooks_hear_of_everything_once() {
     let (server, locks, mut conn) = bench();
     let heard = Arc::new(Heard::default());
-    let options = Options::new().lease(400 * MS).events(heard.clone());
+    let options = crate::options().lease(400 * MS).events(heard.clone());
     let lock = locks.lock("a").with(options);
     let lease = lock.acquire(LONG).unwrap();
     assert!(matches!(
@@ -263,7 +263,7 @@ fn a_hook_that_panics_stays_without_consequences() {
         }
     }
     let (_server, locks, mut conn) = bench();
-    let options = Options::new().lease(300 * MS).events(Arc::new(Panics));
+    let options = crate::options().lease(300 * MS).events(Arc::new(Panics));
     let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
     thread::sleep(500 * MS);
     assert!(lease.is_held());

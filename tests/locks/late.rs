@@ -27,12 +27,12 @@ struct Bench {
 fn bench(options: Options) -> Bench {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let locks = Locks::connect(&proxy.url()).unwrap().with(options);
+    let locks = crate::connect(&proxy.url()).with(options);
     drop(locks.lock("warm").acquire(LONG).unwrap());
     Bench {
         proxy,
         locks,
-        others: Locks::connect(&server.url()).unwrap(),
+        others: crate::connect(&server.url()),
         conn: server.connection().unwrap(),
         server,
     }
@@ -54,7 +54,7 @@ impl Bench {
 
 #[test]
 fn a_late_answer_does_not_make_a_lease_longer() {
-    let mut bench = bench(Options::new().lease(1_000 * MS).renewal(false));
+    let mut bench = bench(crate::options().lease(1_000 * MS).renewal(false));
     bench.proxy.at("EVALSHA").delay(DELAY);
     let lease = bench.locks.lock("free").acquire(LONG).unwrap();
     bench.ends_first(&lease);
@@ -78,7 +78,7 @@ fn a_late_answer_does_not_make_a_lease_longer() {
 
 #[test]
 fn a_late_renewal_does_not_make_a_lease_longer() {
-    let mut bench = bench(Options::new().lease(900 * MS));
+    let mut bench = bench(crate::options().lease(900 * MS));
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
     thread::sleep(100 * MS); // the watchdog has asked once
     bench.proxy.at("EVALSHA").delay(DELAY);
@@ -89,7 +89,7 @@ fn a_late_renewal_does_not_make_a_lease_longer() {
 
 #[test]
 fn an_answer_that_comes_after_the_lease_gives_none() {
-    let bench = bench(Options::new().lease(DELAY / 2).renewal(false));
+    let bench = bench(crate::options().lease(DELAY / 2).renewal(false));
     let lock = bench.locks.lock("a");
     bench.proxy.at("EVALSHA").delay(DELAY);
     let late = lock.try_acquire();
@@ -103,7 +103,7 @@ fn an_answer_that_comes_after_the_lease_gives_none() {
 
 #[test]
 fn the_end_is_told_in_every_way_while_the_server_is_silent() {
-    let bench = bench(Options::new().lease(600 * MS));
+    let bench = bench(crate::options().lease(600 * MS));
     let acquired = Instant::now();
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
     let lost = lease.lost();
@@ -134,7 +134,7 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
 
 #[test]
 fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
-    let mut bench = bench(Options::new().max_hold(400 * MS));
+    let mut bench = bench(crate::options().max_hold(400 * MS));
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
     bench.ends_first(&lease);
     assert!(lease.lost().wait_for(LONG));
@@ -143,7 +143,7 @@ fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
 
 #[test]
 fn an_answer_that_makes_no_sense_is_no_lock() {
-    let bench = bench(Options::new());
+    let bench = bench(crate::options());
     drop(bench.locks.read("warm-read").acquire(LONG).unwrap());
     bench.proxy.at("EVALSHA").reply(":7\r\n");
     let acquired = bench.locks.read("a").try_acquire();

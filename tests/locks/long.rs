@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Locks, Options, Pool};
+use leasehold::Pool;
 use redis::{Client, Commands};
 
 use crate::common::{Server, hold::comes_true};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Each thread comes once: all are served in the order in which they came, nobody waits twice as long as the mean.
 fn a_crowd_is_served_in_turn(threads: usize) {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let lock = locks.lock("a");
     let waits = Mutex::new(Vec::new());
     let tickets = AtomicU64::new(0);
@@ -96,7 +96,7 @@ fn nothing_is_left_behind(pairs: usize, names: usize) {
         .max_size(8)
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
-    let locks = Locks::new(&pool).unwrap();
+    let locks = crate::sharing(&pool);
     let work = |pairs: usize| {
         thread::scope(|scope| {
             for thread in 0..8 {
@@ -192,9 +192,7 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
         .max_size(1)
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
-    let locks = Locks::new(&pool)
-        .unwrap()
-        .with(Options::new().lease(300 * MS));
+    let locks = crate::sharing(&pool).with(crate::options().lease(300 * MS));
     let lease = locks.lock("a").acquire(PATIENCE).unwrap();
     thread::scope(|scope| {
         for _ in 0..1_000 {
@@ -215,7 +213,7 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
 #[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
 fn a_loss_is_told_within_fifty_milliseconds() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();
     for overwritten in [false, true] {
         let mut took: Vec<_> = (0..500)

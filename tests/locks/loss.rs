@@ -8,7 +8,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Lock, Locks, LostReason, Options, RenewalState, acquire_lock_with_timeout,
+    Error, Lease, Lock, Locks, LostReason, RenewalState, acquire_lock_with_timeout,
     recipes::mutex::{self, End},
     release_lock,
 };
@@ -30,7 +30,7 @@ struct Bench {
 fn bench() -> Bench {
     let server = Server::start().unwrap();
     Bench {
-        locks: Locks::connect(&server.url()).unwrap(),
+        locks: crate::connect(&server.url()),
         conn: server.connection().unwrap(),
         server,
     }
@@ -52,7 +52,7 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 #[test]
 fn a_guard_ends_before_the_server_does() {
     let bench = bench();
-    let options = Options::new().lease(200 * MS).renewal(false);
+    let options = crate::options().lease(200 * MS).renewal(false);
     at_once(kinds(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
@@ -128,7 +128,7 @@ fn a_late_holder_does_not_touch_the_next() {
 #[test]
 fn max_hold_ends_it_however_often_it_is_renewed() {
     let bench = bench();
-    let options = Options::new().lease(200 * MS).max_hold(500 * MS);
+    let options = crate::options().lease(200 * MS).max_hold(500 * MS);
     let started = Instant::now();
     let lease = bench.locks.lock("a").with(options).acquire(LONG).unwrap();
     lease.renew(LONG).unwrap();
@@ -145,7 +145,7 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
     at_once(kinds(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
-        let options = Options::new().lease(300 * MS).renewal(false);
+        let options = crate::options().lease(300 * MS).renewal(false);
         let lease = lock.with(options).acquire(LONG).unwrap();
         lease.renew(LONG).unwrap();
         lease.renew(10 * MS).unwrap();
@@ -239,7 +239,7 @@ fn a_lease_goes_to_another_thread_and_ends_there() {
 #[test]
 fn a_lock_that_is_left_is_its_tokens_holders() {
     let mut bench = bench();
-    let lock = bench.locks.lock("a").with(Options::new().lease(600 * MS));
+    let lock = bench.locks.lock("a").with(crate::options().lease(600 * MS));
     let (token, left) = lock.acquire(LONG).unwrap().leave();
     assert!(left > 300 * MS);
     assert!(lock.try_acquire().unwrap().is_none());

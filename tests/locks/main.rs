@@ -18,3 +18,27 @@ mod long;
 mod loss;
 mod processes;
 mod waiting;
+
+use std::{env, time::Duration};
+
+use leasehold::{Locks, Options, Pool};
+
+/// The defaults. With `LEASEHOLD_HAND_OVER=4`, locks are handed over as well, four times for 20 ms: whatever holds without
+/// has to hold then, too.
+fn options() -> Options {
+    match env::var("LEASEHOLD_HAND_OVER") {
+        Ok(turns) => {
+            let longest = Duration::from_millis(20);
+            Options::new().hand_over(turns.parse().unwrap(), longest)
+        }
+        Err(_) => Options::new(),
+    }
+}
+
+fn connect(url: &str) -> Locks {
+    Locks::connect(url).unwrap().with(options())
+}
+
+fn sharing(pool: &Pool) -> Locks {
+    Locks::new(pool).unwrap().with(options())
+}

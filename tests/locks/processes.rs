@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Locks, Options};
 use redis::Commands;
 
 use crate::common::{Server, hold::comes_true};
@@ -73,9 +72,7 @@ fn holds_until_it_is_killed() {
     let Ok(url) = env::var(SERVER) else {
         return;
     };
-    let locks = Locks::connect(&url)
-        .unwrap()
-        .with(Options::new().lease(LEASE));
+    let locks = crate::connect(&url).with(crate::options().lease(LEASE));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     let mut conn = redis::Client::open(url).unwrap().get_connection().unwrap();
     let mut say = std::io::stdout();
@@ -101,7 +98,7 @@ fn holds_until_it_is_killed() {
 #[test]
 fn after_a_killed_holder_the_next_is_in_within_the_lease() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let holder = Holder::start(&server);
     thread::scope(|scope| {
         let next = scope.spawn(|| {
@@ -124,7 +121,7 @@ fn after_a_killed_holder_the_next_is_in_within_the_lease() {
 #[test]
 fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let mut holder = Holder::start(&server);
     holder.signal("-STOP");
     let next = locks.lock("a").acquire(LONG).unwrap();
@@ -154,7 +151,7 @@ fn the_child_of_a_fork_releases_nothing_of_its_parents() {
     use fork::{Fork, fork, waitpid_nohang};
 
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let lease = locks.lock("a").acquire(LONG).unwrap();
     match fork().unwrap() {
         Fork::Child => {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, Locks, Options, Pool, acquire_lock_with_timeout, release_lock};
+use leasehold::{Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_lock};
 use redis::{Client, Commands};
 
 use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
@@ -26,7 +26,7 @@ fn waiting(lock: &Lock) -> usize {
 #[test]
 fn threads_are_served_in_the_order_in_which_they_came() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let lock = locks.lock("a");
     let first = lock.acquire(LONG).unwrap();
     let order = Mutex::new(Vec::new());
@@ -51,8 +51,8 @@ fn threads_are_served_in_the_order_in_which_they_came() {
 #[test]
 fn a_wait_ends_at_its_time_in_any_place() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
-    let held = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
+    let held = crate::connect(&server.url());
     for (lock, holder) in [
         (locks.lock("m"), held.lock("m")),
         (locks.reentrant("e"), held.reentrant("e")),
@@ -95,8 +95,8 @@ fn a_wait_ends_at_its_time_in_any_place() {
 #[test]
 fn whatever_frees_a_lock_wakes_who_waits() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
-    let other = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
+    let other = crate::connect(&server.url());
     let ways: [(&str, Freeing); 5] = [
         ("another program's deletion", |server, _| {
             let () = server.connection().unwrap().del("lock:a").unwrap();
@@ -120,7 +120,7 @@ fn whatever_frees_a_lock_wakes_who_waits() {
         for locks in [&locks, &other] {
             let held = other
                 .lock("a")
-                .with(Options::new().renewal(false))
+                .with(crate::options().renewal(false))
                 .acquire(LONG)
                 .unwrap();
             thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn whatever_frees_a_lock_wakes_who_waits() {
 #[test]
 fn the_books_own_functions_and_we_wake_each_other() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();
     let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
         .unwrap()
@@ -166,7 +166,7 @@ fn the_books_own_functions_and_we_wake_each_other() {
 #[test]
 fn an_end_that_passes_wakes_who_waits() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let all = [
         locks.lock("a"),
         locks.reentrant("e"),
@@ -186,8 +186,8 @@ fn an_end_that_passes_wakes_who_waits() {
             }
             _ => {
                 // A writer that died.
-                let dead = Locks::connect(&server.url()).unwrap();
-                let options = Options::new().lease(400 * MS);
+                let dead = crate::connect(&server.url());
+                let options = crate::options().lease(400 * MS);
                 let _ = dead
                     .write(lock.name())
                     .with(options)
@@ -207,7 +207,7 @@ fn an_end_that_passes_wakes_who_waits() {
 #[test]
 fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();
     let _reader = locks.read("a").acquire(LONG).unwrap();
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
@@ -224,8 +224,8 @@ fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
 #[test]
 fn a_writer_gets_in_among_readers_that_keep_coming() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
-    let others = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
+    let others = crate::connect(&server.url());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for locks in [&locks, &others, &locks, &others] {
@@ -251,7 +251,7 @@ fn a_writer_gets_in_among_readers_that_keep_coming() {
 #[test]
 fn readers_come_in_together() {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::connect(&server.url());
     let writer = locks.write("a").acquire(LONG).unwrap();
     let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
@@ -273,9 +273,7 @@ fn who_waits_has_no_connection_of_the_pool() {
     let server = Server::start().unwrap();
     let client = Client::open(server.url()).unwrap();
     let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = Locks::new(&pool)
-        .unwrap()
-        .with(Options::new().lease(300 * MS));
+    let locks = crate::sharing(&pool).with(crate::options().lease(300 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     thread::scope(|scope| {
         for _ in 0..100 {
@@ -306,7 +304,7 @@ fn a_pool_that_is_lent_out_is_an_error_in_time() {
     let server = Server::start().unwrap();
     let client = Client::open(server.url()).unwrap();
     let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = Locks::new(&pool).unwrap();
+    let locks = crate::sharing(&pool);
     let _lent = pool.get().unwrap();
     for wait in [Duration::ZERO, 300 * MS] {
         let asked = Instant::now();
@@ -337,7 +335,7 @@ fn where_tracking_is_refused_it_asks_again() {
         .exec(&mut conn)
         .unwrap();
     let url = format!("redis://plain:secret@127.0.0.1:{}/", server.port());
-    let locks = Locks::connect(&url).unwrap();
+    let locks = crate::connect(&url);
     let () = conn.set("lock:a", "somebody").unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -357,7 +355,7 @@ fn where_tracking_is_refused_it_asks_again() {
 fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let locks = Locks::connect(&proxy.url()).unwrap();
+    let locks = crate::connect(&proxy.url());
     for lock in [
         locks.lock("m"),
         locks.reentrant("e"),
@@ -377,9 +375,9 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
 fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let locks = Locks::connect(&proxy.url()).unwrap();
-    let outside = Locks::connect(&server.url()).unwrap();
-    let options = Options::new().lease(300 * MS);
+    let locks = crate::connect(&proxy.url());
+    let outside = crate::connect(&server.url());
+    let options = crate::options().lease(300 * MS);
     let lease = outside.lock("a").with(options).acquire(LONG).unwrap();
     thread::scope(|scope| {
         for _ in 0..50 {
