@@ -52,8 +52,13 @@ impl Holding {
         }
     }
 
-    /// With so many more fencing tokens, for those it is handed to.
+    /// With so many more fencing tokens, for those it is handed to: a mutex alone can be.
     pub(crate) fn reserving(self, reserved: u64) -> Self {
+        let reserved = if self.kind == Kind::Mutex {
+            reserved
+        } else {
+            0
+        };
         Self { reserved, ..self }
     }
 

@@ -423,3 +423,17 @@ fn another_process_gets_its_turns() {
     let [here, there] = turns.map(AtomicU32::into_inner);
     assert!(here.min(there) > (here + there) / 5, "{here} {there}");
 }
+
+#[test]
+fn locks_of_other_kinds_go_to_the_server() {
+    let bench = bench(Options::new());
+    let locks = Locks::connect(&bench.server.url())
+        .unwrap()
+        .with(handing(100));
+    let kinds: [fn(&Locks, &str) -> Lock; 3] = [Locks::reentrant, Locks::read, Locks::write];
+    for lock in kinds.map(|kind| kind(&locks, "other")) {
+        let held = lock.acquire(LONG).unwrap();
+        held.release().unwrap();
+        assert!(!lock.inspect().unwrap().is_held(), "{lock:?}");
+    }
+}
