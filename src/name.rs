@@ -73,6 +73,11 @@ impl LockName {
         &self.key
     }
 
+    /// What stands before it.
+    pub(crate) fn prefix(&self) -> &str {
+        self.key.get(..self.name_at).unwrap_or_default()
+    }
+
     /// The name as it was given.
     pub(crate) fn text(&self) -> &str {
         self.key.get(self.name_at..).unwrap_or(&self.key)

@@ -26,6 +26,11 @@ impl Lease {
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
     /// one.
     fn successor(&self, turns: Turns, options: &Options) -> Option<(Self, Instant)> {
+        let lock = self.hold.lock_name();
+        if lock.prefix() != &*options.prefix {
+            // The same key by another name.
+            return None;
+        }
         let now = self.shared.clock.now();
         let end = self.kept.end()?;
         let cap = options

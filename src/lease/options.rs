@@ -104,7 +104,7 @@ impl Options {
     /// For locks that many threads of a process want all the time, and hold for less than the two round trips that it takes
     /// to release and acquire. `hand_over(256, Duration::from_millis(20))` is a good beginning: more turns gain little, and
     /// other processes wait for so many. Only [mutexes](crate::Locks::lock) are handed over, between those that allow it,
-    /// while at least half of the lease that the next one expects is left.
+    /// while at least half of the lease that the next one expects is left, and no more than that lease.
     ///
     /// Each holder has a guard, a fencing token and a loss signal of its own. All have one [token](crate::Lease::token),
     /// so that a lease whose token was asked for is not handed over. Other processes see the first of them in

@@ -16,11 +16,12 @@ impl Turns {
     }
 
     /// What is left after one more turn; `None` if there is none. The lock ends at `end`, and the next holder expects a lease
-    /// of that length: half of it has to be left.
+    /// of that length: half of it has to be left, and no more than it, which is how long it keeps others out when it dies.
     pub(super) fn next(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
-        let is_long_enough = end.saturating_duration_since(now) >= lease / 2;
+        let remaining = end.saturating_duration_since(now);
+        let fits = (lease / 2..=lease).contains(&remaining);
         let left = self.left.checked_sub(1)?;
-        (now < self.until && is_long_enough).then_some(Self { left, ..self })
+        (now < self.until && fits).then_some(Self { left, ..self })
     }
 }
 
@@ -43,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_after_the_time_or_with_little_left_of_the_lease() {
+    fn there_is_none_after_the_time_or_with_another_lease() {
         let now = crate::time::now();
         let turns = Turns::new(3, now + Duration::from_millis(5));
         let end = now + LEASE;
@@ -59,5 +60,6 @@ mod tests {
         );
         assert!(turns.next(now, now + LEASE / 2, LEASE).is_some());
         assert!(turns.next(now, now + LEASE / 3, LEASE).is_none());
+        assert!(turns.next(now, now + LEASE * 2, LEASE).is_none());
     }
 }

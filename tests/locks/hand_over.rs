@@ -339,8 +339,9 @@ fn a_panic_hands_it_over_and_so_does_a_drop() {
 #[test]
 fn those_who_want_it_otherwise_get_it_from_the_server() {
     let bench = bench(handing(100).lease(LONG));
-    let lengths = [LONG * 3, LONG, LONG];
+    let lengths = [LONG * 3, LONG * 3, LONG, LONG];
     let otherwise = [
+        handing(100).lease(LONG * 3),
         handing(100).lease(LONG * 3),
         handing(100).lease(LONG),
         Options::new().lease(LONG),
@@ -348,7 +349,11 @@ fn those_who_want_it_otherwise_get_it_from_the_server() {
     .map(|options| bench.lock.clone().with(options));
     let fences = Mutex::new(Vec::new());
     bench.those(&otherwise, |number, lease| {
-        assert!(lease.remaining() > lengths[number] / 2, "{number}");
+        let left = lease.remaining();
+        assert!(
+            left > lengths[number] / 2 && left <= lengths[number],
+            "{number}"
+        );
         fences.lock().unwrap().push(fence(&lease));
     });
     let fences = fences.into_inner().unwrap();
@@ -356,20 +361,24 @@ fn those_who_want_it_otherwise_get_it_from_the_server() {
         .windows(2)
         .map(|pair| pair[0] + 1 == pair[1])
         .collect();
-    assert_eq!(handed, [true, false]);
+    assert_eq!(handed, [true, false, false]);
 }
 
 #[test]
 fn each_has_its_own_longest_hold() {
-    let bench = bench(handing(100).lease(LONG));
-    let locks = [100, 400, 100]
+    let bench = bench(handing(100).lease(LONG).max_hold(600 * MS));
+    let longest = [600, 900, 100];
+    let locks = longest
         .map(|longest| handing(100).lease(LONG).max_hold(longest * MS))
         .map(|options| bench.lock.clone().with(options));
     bench.those(&locks, |number, lease| {
         let left = lease.remaining();
-        assert!(left <= [100, 400, 100][number] * MS, "{number}: {left:?}");
+        assert!(left <= longest[number] * MS, "{number}: {left:?}");
+        // On the server as well: whoever dies keeps nobody out for longer.
+        let left: u32 = bench.server.connection().unwrap().pttl("lock:a").unwrap();
+        assert!(left <= longest[number] + 1, "{number}: {left}");
         if number == 1 {
-            thread::sleep(150 * MS);
+            thread::sleep(620 * MS);
             assert!(lease.is_held(), "counted from its own beginning");
         }
     });
@@ -422,6 +431,19 @@ fn another_process_gets_its_turns() {
     });
     let [here, there] = turns.map(AtomicU32::into_inner);
     assert!(here.min(there) > (here + there) / 5, "{here} {there}");
+}
+
+#[test]
+fn each_knows_the_lock_by_the_name_it_asked_for() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap().with(handing(100));
+    let first = locks.lock("a").acquire(LONG).unwrap();
+    let same = locks.lock("lock:a").with(handing(100).prefix(""));
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(same.acquire(LONG).unwrap().name(), "lock:a"));
+        assert!(comes_true(|| same.inspect().unwrap().waiting_here() == 1));
+        first.release().unwrap();
+    });
 }
 
 #[test]
