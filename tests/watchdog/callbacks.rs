@@ -10,6 +10,7 @@ use std::{
 use crate::common::{
     Server,
     hold::{PATIENCE, comes_true, take},
+    wait::at_once,
 };
 use leasehold::{Keep, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
 use parking_lot::Mutex;
@@ -45,7 +46,18 @@ impl Bench {
     }
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn who_is_called_and_who_is_not_delayed() {
+    let cases: [fn(); 4] = [
+        a_panic_in_a_callback_stays_there,
+        a_callback_that_takes_long_delays_no_renewal,
+        a_callback_may_use_the_watchdog_and_drop_it,
+        those_it_kept_run_out_when_it_is_dropped,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_panic_in_a_callback_stays_there() {
     let mut bench = bench();
     let (panics, other) = (bench.keep("panics"), bench.keep("other"));
@@ -61,7 +73,6 @@ fn a_panic_in_a_callback_stays_there() {
     assert_eq!(other.state(), RenewalState::Held);
 }
 
-#[test]
 fn a_callback_that_takes_long_delays_no_renewal() {
     let mut bench = bench();
     let (slow, other) = (bench.keep("slow"), bench.keep("other"));
@@ -80,7 +91,6 @@ fn a_callback_that_takes_long_delays_no_renewal() {
     let_go.send(()).unwrap();
 }
 
-#[test]
 fn a_callback_may_use_the_watchdog_and_drop_it() {
     let mut bench = bench();
     let (lost, other) = (bench.keep("lost"), bench.keep("other"));
@@ -145,7 +155,6 @@ fn what_a_callback_owns_is_dropped_with_its_renewal() {
     );
 }
 
-#[test]
 fn those_it_kept_run_out_when_it_is_dropped() {
     let mut bench = bench();
     let (called, calls) = mpsc::channel();

@@ -9,6 +9,7 @@ use std::{
 use crate::common::{
     Proxy, Server,
     hold::{PATIENCE, comes_true, take},
+    wait::at_once,
 };
 use leasehold::{
     Error, Keep, LostReason, LostSignal, Pool, Renewal, RenewalState, Token, Watchdog,
@@ -42,7 +43,18 @@ fn bench() -> Bench {
     }
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn how_long_a_lock_is_kept() {
+    let cases: [fn(); 4] = [
+        a_lock_outlives_its_lease_until_it_is_stopped,
+        a_stopped_or_dropped_renewal_runs_out_and_tells_nothing,
+        max_hold_ends_a_hold_that_would_go_on,
+        a_known_end_saves_the_first_round_trip,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_lock_outlives_its_lease_until_it_is_stopped() {
     let mut bench = bench();
     let lease = 400 * MS;
@@ -129,7 +141,17 @@ fn a_renewal_never_shortens() {
     assert!(bench.conn.pttl::<_, i64>("lock:a").unwrap() > 50_000);
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn how_a_loss_is_told() {
+    let cases: [fn(); 3] = [
+        the_newer_protocol_makes_no_difference,
+        a_lock_taken_over_is_told_in_every_way,
+        a_key_of_another_type_is_not_ours,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn the_newer_protocol_makes_no_difference() {
     let mut bench = bench();
     let url = format!("{}?protocol=resp3", bench.server.url());
@@ -141,7 +163,6 @@ fn the_newer_protocol_makes_no_difference() {
     assert_eq!(renewal.lost().reason(), Some(LostReason::TakenAway));
 }
 
-#[test]
 fn a_lock_taken_over_is_told_in_every_way() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
@@ -170,7 +191,6 @@ fn a_lock_taken_over_is_told_in_every_way() {
     );
 }
 
-#[test]
 fn a_key_of_another_type_is_not_ours() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
@@ -184,7 +204,6 @@ fn a_key_of_another_type_is_not_ours() {
     assert_eq!(renewal.lost().reason(), Some(LostReason::TakenAway));
 }
 
-#[test]
 fn a_stopped_or_dropped_renewal_runs_out_and_tells_nothing() {
     let mut bench = bench();
     let (called, calls) = mpsc::channel::<LostReason>();
@@ -218,7 +237,6 @@ fn a_stopped_or_dropped_renewal_runs_out_and_tells_nothing() {
     );
 }
 
-#[test]
 fn max_hold_ends_a_hold_that_would_go_on() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", 600 * MS).unwrap();
@@ -247,7 +265,6 @@ fn max_hold_ends_a_hold_that_would_go_on() {
     assert!(kept.elapsed() < 900 * MS + 500 * MS);
 }
 
-#[test]
 fn a_known_end_saves_the_first_round_trip() {
     let mut bench = bench();
     let proxy = Proxy::in_front_of(&bench.server).unwrap();

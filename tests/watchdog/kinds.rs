@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, hold::comes_true};
+use crate::common::{Server, hold::comes_true, wait::at_once};
 use leasehold::{
     Error, LostReason, Owner, Pool, Renewal, RenewalState, Token, Watchdog,
     acquire_lock_with_timeout,
@@ -16,7 +16,17 @@ use redis::{Commands, Connection};
 const LEASE: Duration = Duration::from_millis(600);
 const NAMES: [&str; 5] = ["simple", "mutex", "reentrant", "read", "write"];
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn each_kind() {
+    let cases: [fn(); 3] = [
+        every_kind_is_kept_and_its_loss_told,
+        a_companion_of_another_type_refuses_renewals_and_is_no_loss,
+        a_lock_that_became_another_kind_is_lost_at_once,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn every_kind_is_kept_and_its_loss_told() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
@@ -99,7 +109,6 @@ fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal
 }
 
 /// The lock is still ours: no loss until the lease ends by our clock, and none at all if it is mended before.
-#[test]
 fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
@@ -126,7 +135,6 @@ fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
     }
 }
 
-#[test]
 fn a_lock_that_became_another_kind_is_lost_at_once() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();

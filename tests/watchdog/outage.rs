@@ -8,6 +8,7 @@ use std::{
 use crate::common::{
     Server,
     hold::{PATIENCE, comes_true, take},
+    wait::at_once,
 };
 use leasehold::{Error, Keep, LostReason, Pool, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
@@ -24,7 +25,18 @@ fn pool(url: &str, io_timeout: Duration) -> Pool {
         .unwrap()
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn a_server_that_is_gone() {
+    let cases: [fn(); 4] = [
+        a_restarted_server_that_has_kept_the_locks_costs_nothing,
+        a_restarted_server_that_has_lost_the_lock_tells_the_loss,
+        what_cannot_be_asked_is_not_kept,
+        a_stop_while_connecting_neither_waits_nor_is_overtaken,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
     let saving = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start_with(&saving).unwrap();
@@ -49,7 +61,6 @@ fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
     assert!(left > 0);
 }
 
-#[test]
 fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
     let mut server = Server::start().unwrap();
     let watchdog = Watchdog::start(&pool(&server.url(), 1_000 * MS)).unwrap();
@@ -64,7 +75,6 @@ fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
     assert!(watchdog.keep(&hold, LEASE).unwrap().is_held());
 }
 
-#[test]
 fn what_cannot_be_asked_is_not_kept() {
     let mut server = Server::start().unwrap();
     // Silence ends with the time-outs; a server that answers gets all the time that it needs.
@@ -99,7 +109,6 @@ fn what_cannot_be_asked_is_not_kept() {
 }
 
 /// A renewal that waits for a new connection is not on its way, and is never sent once it has been stopped.
-#[test]
 fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
     let server = Server::start().unwrap();
     let watchdog = Watchdog::start(&pool(&server.url(), 2_000 * MS)).unwrap();
