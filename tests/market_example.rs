@@ -12,7 +12,7 @@ mod program;
 
 use std::{collections::BTreeSet, fs, os::unix::process::CommandExt, path::Path, process::Output};
 
-use common::Server;
+use common::{Server, wait::at_once};
 use program::{
     Wrapper, ended, is_alive, market, run, signal, started, wait_for_trade, write_script,
 };
@@ -40,7 +40,17 @@ fn keys(conn: &mut Connection) -> Vec<String> {
     conn.keys("*").unwrap()
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn runs_that_take_their_time() {
+    let cases: [fn(); 3] = [
+        a_default_run_reports_nine_cells_and_stops_its_server,
+        one_load_by_one_way_on_a_given_server_leaves_it_as_it_was,
+        money_and_items_that_appear_during_a_run_are_found,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_default_run_reports_nine_cells_and_stops_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let (json_file, chart) = (folder.path().join("a.json"), folder.path().join("a.svg"));
@@ -114,7 +124,6 @@ fn check_row(row: &Value) {
     }
 }
 
-#[test]
 fn one_load_by_one_way_on_a_given_server_leaves_it_as_it_was() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
@@ -141,24 +150,23 @@ fn one_load_by_one_way_on_a_given_server_leaves_it_as_it_was() {
 
 #[test]
 fn a_server_with_a_market_is_refused_and_not_touched() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    for key in [
+    let keys_of_a_market = [
         "market:",
         "users:seller-5",
         "inventory:buyer-1",
         "lock:market",
-    ] {
+    ];
+    at_once(keys_of_a_market, |key| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
         let () = conn.zadd(key, "ItemA.4", 35).unwrap();
         let line = failure(&run(&format!("--url {} --seconds 0.1", server.url())), 1);
         assert!(line.contains(&format!("`{key}`")), "{line}");
         assert_eq!(keys(&mut conn), [key]);
         assert_eq!(conn.zscore::<_, _, u32>(key, "ItemA.4").unwrap(), 35);
-        let () = conn.del(key).unwrap();
-    }
+    });
 }
 
-#[test]
 fn money_and_items_that_appear_during_a_run_are_found() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
@@ -193,14 +201,14 @@ fn money_and_items_that_appear_during_a_run_are_found() {
 
 #[test]
 fn ctrl_c_stops_the_private_server() {
-    for name in ["INT", "TERM"] {
+    at_once(["INT", "TERM"], |name| {
         let wrapper = Wrapper::new();
         let child = wrapper.run("--seconds 60");
         let server = wrapper.wait_for_trade();
         signal(name, &child.id().to_string());
         assert!(failure(&ended(child), 130).contains("interrupted"));
         assert!(!is_alive(server));
-    }
+    });
 }
 
 /// In a terminal Ctrl-C reaches both.
@@ -237,7 +245,7 @@ fn a_server_that_dies_ends_the_run_with_an_error() {
 fn without_a_server_one_line_says_how_to_get_one() {
     let toy = tempfile::tempdir().unwrap();
     write_script(&toy.path().join("redis-server"), "echo toy 1.0");
-    for path in [Path::new(""), toy.path()] {
+    at_once([Path::new(""), toy.path()], |path| {
         let mut command = market("");
         command
             .env("PATH", path)
@@ -245,12 +253,12 @@ fn without_a_server_one_line_says_how_to_get_one() {
             .env_remove("LEASEHOLD_REDIS_SERVER");
         let line = failure(&ended(started(&mut command)), 1);
         assert!(line.contains("install the package redis-server"), "{line}");
-    }
+    });
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    for (option, value) in [
+    let options = [
         ("--seconds", "0"),
         ("--seconds", "601"),
         ("--seconds", "NaN"),
@@ -260,19 +268,21 @@ fn what_makes_no_sense_is_refused() {
         ("--buyers", "0"),
         ("--buyers", "1000000"),
         ("--strategy", "hope"),
-    ] {
+    ];
+    at_once(options, |(option, value)| {
         let output = run(&format!("{option}={value}"));
         let text = String::from_utf8(output.stderr.clone()).unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(text.contains(option) && text.contains(value), "{text}");
-    }
-    for (args, named) in [
+    });
+    let places = [
         ("--url nonsense", "URL"),
         ("--url redis://127.0.0.1:1/", "could not connect"),
         ("--json /no/such/folder/a.json", "/no/such/folder"),
         ("--chart /", "cannot write /"),
-    ] {
+    ];
+    at_once(places, |(args, named)| {
         let line = failure(&run(args), 1);
         assert!(line.contains(named), "{line}");
-    }
+    });
 }

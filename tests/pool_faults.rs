@@ -73,13 +73,24 @@ fn assert_waits_end(address: SocketAddr) {
     assert_no_answer(&build(by_connect, &url), address);
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn nobody_there() {
+    let cases: [fn(); 5] = [
+        a_wait_for_a_listener_that_never_answers_ends,
+        a_wait_for_a_host_that_does_not_take_the_connection_ends,
+        nobody_connects_for_a_call_that_has_given_up,
+        after_a_fault_nobody_waits_for_an_attempt_that_was_put_off,
+        a_login_in_several_steps_takes_no_longer_than_the_pools_time_out,
+    ];
+    wait::at_once(cases, |case| case());
+}
+
 fn a_wait_for_a_listener_that_never_answers_ends() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     assert_waits_end(listener.local_addr().unwrap());
 }
 
-#[test]
 fn a_wait_for_a_host_that_does_not_take_the_connection_ends() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -91,7 +102,6 @@ fn a_wait_for_a_host_that_does_not_take_the_connection_ends() {
     assert_waits_end(address);
 }
 
-#[test]
 fn nobody_connects_for_a_call_that_has_given_up() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -110,7 +120,6 @@ fn nobody_connects_for_a_call_that_has_given_up() {
     );
 }
 
-#[test]
 fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
     let mut server = Server::start().unwrap();
     let pool = build(Pool::builder().max_size(1).get_timeout(LONG), &server.url());
@@ -127,7 +136,6 @@ fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
-#[test]
 fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -163,7 +171,19 @@ fn a_host_without_address_is_said() {
     );
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn a_server_that_is_silent() {
+    let cases: [fn(); 5] = [
+        a_connection_whose_read_timed_out_is_closed_and_never_lent_again,
+        a_blocking_call_is_not_left_behind_on_the_server,
+        a_write_to_a_server_that_reads_nothing_times_out,
+        a_frozen_server_is_said_in_time_and_used_when_it_is_thawed,
+        many_doubtful_connections_take_no_longer_than_one,
+    ];
+    wait::at_once(cases, |case| case());
+}
+
 fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
@@ -186,7 +206,6 @@ fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     wait::until(|| Ok(!clients::exists(&mut admin, silent))).unwrap();
 }
 
-#[test]
 fn a_blocking_call_is_not_left_behind_on_the_server() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
@@ -206,7 +225,6 @@ fn a_blocking_call_is_not_left_behind_on_the_server() {
     assert_eq!((pushed, left), (1, 1));
 }
 
-#[test]
 fn a_write_to_a_server_that_reads_nothing_times_out() {
     let server = Server::start().unwrap();
     let pool = build(io_timeout(FAIR), &server.url());
@@ -219,7 +237,6 @@ fn a_write_to_a_server_that_reads_nothing_times_out() {
     assert!(asked.elapsed() >= FAIR && asked.elapsed() < LIMIT);
 }
 
-#[test]
 fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
     let server = Server::start().unwrap();
     let builder = Pool::builder().get_timeout(FAIR).io_timeout(FAIR);
@@ -235,7 +252,6 @@ fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
     call(&mut pool.get().unwrap()).unwrap();
 }
 
-#[test]
 fn many_doubtful_connections_take_no_longer_than_one() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();

@@ -11,6 +11,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     Proxy, Server,
     proxy::Point,
+    wait::at_once,
     world::{self, LEASE},
 };
 
@@ -73,27 +74,30 @@ fn wait_through(fault: fn(Point<'_>), command: &str, nth: usize) {
     assert_eq!(freed, is_ours, "{command}");
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn what_goes_wrong_while_waiting() {
+    let cases: [fn(); 5] = [
+        a_fault_at_the_first_attempt_by_script,
+        a_fault_at_a_later_attempt,
+        a_refusal_after_an_attempt_without_answer_denies_nothing,
+        the_read_time_out_is_put_back,
+        a_silent_server_does_not_lengthen_a_wait_by_more_than_a_time_out,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_fault_at_the_first_attempt_by_script() {
-    std::thread::scope(|scope| {
-        for fault in FAULTS {
-            for command in ["EVALSHA", "EVAL"] {
-                scope.spawn(move || wait_through(fault, command, 1));
-            }
-        }
+    let cases = ["EVALSHA", "EVAL"].map(|command| FAULTS.map(|fault| (fault, command)));
+    at_once(cases.into_iter().flatten(), |(fault, command)| {
+        wait_through(fault, command, 1);
     });
 }
 
-#[test]
 fn a_fault_at_a_later_attempt() {
-    std::thread::scope(|scope| {
-        for fault in FAULTS {
-            scope.spawn(move || wait_through(fault, "EVALSHA", 2));
-        }
-    });
+    at_once(FAULTS, |fault| wait_through(fault, "EVALSHA", 2));
 }
 
-#[test]
 fn a_refusal_after_an_attempt_without_answer_denies_nothing() {
     let mut bench = bench();
     bench.proxy.at("SET").delay(SHORT + SHORT / 2);
@@ -107,7 +111,6 @@ fn a_refusal_after_an_attempt_without_answer_denies_nothing() {
     assert!(release_lock(&mut bench.direct, "free", token).unwrap());
 }
 
-#[test]
 fn the_read_time_out_is_put_back() {
     let mut bench = bench();
     bench.proxy.at("WATCH").swallow();
@@ -120,7 +123,6 @@ fn the_read_time_out_is_put_back() {
     }
 }
 
-#[test]
 fn a_silent_server_does_not_lengthen_a_wait_by_more_than_a_time_out() {
     let mut bench = bench();
     bench.proxy.at("SET").swallow();

@@ -31,7 +31,19 @@ enum Told {
     GoesOn,
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn longer_than_a_lease_and_shorter() {
+    let cases: [fn(); 5] = [
+        what_cannot_be_renewed_ends_before_the_lease,
+        an_outage_that_is_shorter_than_the_lease_is_survived,
+        a_command_may_run_for_longer_than_the_lease,
+        a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once,
+        a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn what_cannot_be_renewed_ends_before_the_lease() {
     let cases = [
         (Gone::ServerKilled, Told::Ends),
@@ -80,7 +92,6 @@ fn ends_in_time(gone: Gone, told: Told) {
     assert!(ended.last().contains("`a` was lost"), "{ended:?}");
 }
 
-#[test]
 fn an_outage_that_is_shorter_than_the_lease_is_survived() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
@@ -95,7 +106,6 @@ fn an_outage_that_is_shorter_than_the_lease_is_survived() {
     assert_eq!(tool.finish().code, 0);
 }
 
-#[test]
 fn a_command_may_run_for_longer_than_the_lease() {
     let server = Server::start().unwrap();
     let ended = run(&server, "--lease 500ms", "sleep 1.2; echo out; exit 3");
@@ -103,7 +113,6 @@ fn a_command_may_run_for_longer_than_the_lease() {
 }
 
 /// As when a machine or a container is halted.
-#[test]
 fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
     let server = Server::start().unwrap();
     let script = format!("trap '' TERM; echo $$; {LONG}");
@@ -119,7 +128,6 @@ fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
     tool.ends_with(70);
 }
 
-#[test]
 fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let server = Server::start().unwrap();
     let script = format!("trap '' TERM; echo $$; {LONG}");

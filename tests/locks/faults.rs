@@ -56,7 +56,20 @@ fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
     killed
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn what_breaks_is_mended() {
+    let cases: [fn(); 6] = [
+        who_waits_survives_the_loss_of_each_connection,
+        who_waits_survives_a_server_that_is_silent_for_a_while,
+        who_waits_survives_a_restart,
+        an_acquire_whose_answer_is_lost_is_ours_or_given_back,
+        an_acquire_that_is_refused_after_a_lost_answer_is_given_back,
+        a_release_whose_answer_is_lost_is_done_in_the_end,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn who_waits_survives_the_loss_of_each_connection() {
     let server = Server::start().unwrap();
     let holding = crate::connect(&server.url());
@@ -83,7 +96,18 @@ fn who_waits_survives_the_loss_of_each_connection() {
     }
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn all_ends_in_time() {
+    let cases: [fn(); 4] = [
+        a_loss_is_told_after_the_watchdogs_connection_was_killed,
+        a_wait_ends_one_time_out_later_while_the_server_is_silent,
+        heads_of_queues_wait_no_longer_for_each_other_than_they_may,
+        a_drop_takes_no_longer_than_it_may,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url()).with(crate::options().lease(600 * MS));
@@ -102,7 +126,6 @@ fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
     assert!(deleted.elapsed() < 400 * MS);
 }
 
-#[test]
 fn who_waits_survives_a_server_that_is_silent_for_a_while() {
     let server = Server::start().unwrap();
     let locks = quick(&server.url());
@@ -130,7 +153,6 @@ fn quick_pool(url: &str) -> Pool {
         .unwrap()
 }
 
-#[test]
 fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
     let server = Server::start().unwrap();
     let locks = quick(&server.url());
@@ -162,7 +184,6 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
 }
 
 /// The heads of many queues share a connection, on which each in turn would wait for an answer.
-#[test]
 fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     let server = Server::start().unwrap();
     let pool = quick_pool(&server.url());
@@ -187,7 +208,6 @@ fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     assert!(comes_true(free), "not given back");
 }
 
-#[test]
 fn who_waits_survives_a_restart() {
     let mut server = Server::start().unwrap();
     let locks = quick(&server.url());
@@ -221,7 +241,6 @@ fn forgotten_scripts_and_a_flush_in_the_middle() {
     assert!(took < 500 * MS, "{took:?}");
 }
 
-#[test]
 fn an_acquire_whose_answer_is_lost_is_ours_or_given_back() {
     let server = Server::start().unwrap();
     let kinds: [fn(&Locks, &str) -> Lock; 4] =
@@ -264,7 +283,6 @@ fn an_acquire_whose_answer_is_lost_is_ours_or_given_back() {
     );
 }
 
-#[test]
 fn an_acquire_that_is_refused_after_a_lost_answer_is_given_back() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -291,7 +309,6 @@ fn an_acquire_that_is_refused_after_a_lost_answer_is_given_back() {
     }
 }
 
-#[test]
 fn a_release_whose_answer_is_lost_is_done_in_the_end() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -328,7 +345,6 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
     }
 }
 
-#[test]
 fn a_drop_takes_no_longer_than_it_may() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url()).with(crate::options().drop_timeout(200 * MS));

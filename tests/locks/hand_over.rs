@@ -13,7 +13,11 @@ use std::{
 use leasehold::{Error, Events, FencingToken, Lease, Lock, Locks, Options, event};
 use redis::{Commands, Connection};
 
-use crate::common::{Server, hold::comes_true, wait::calls};
+use crate::common::{
+    Server,
+    hold::comes_true,
+    wait::{at_once, calls},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -120,7 +124,17 @@ fn the_bound_on_turns_holds() {
     assert!(bench.stored("fence") <= *fences.last().unwrap());
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn how_long_turns_last() {
+    let cases: [fn(); 3] = [
+        the_bound_on_time_holds,
+        a_lease_lasts_through_all_turns,
+        a_loss_is_told_to_whose_turn_it_is,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn the_bound_on_time_holds() {
     let bench = bench(Options::new().hand_over(1_000, 30 * MS));
     let fences = Mutex::new(Vec::new());
@@ -198,7 +212,6 @@ fn no_more_is_reserved_than_the_clock_makes_good() {
     assert!(fence(&next) + 19_999 <= bench.stored("fence"));
 }
 
-#[test]
 fn a_lease_lasts_through_all_turns() {
     let bench = bench(handing(100).lease(200 * MS));
     let signals = Mutex::new(Vec::new());
@@ -238,10 +251,9 @@ impl Events for Told {
     }
 }
 
-#[test]
 fn a_loss_is_told_to_whose_turn_it_is() {
     // With one turn, the third of those who wait has it from one who has just been granted it.
-    for turns in [100, 1] {
+    at_once([100, 1], |turns| {
         let told = Arc::new(Told::default());
         let events = Arc::clone(&told) as Arc<dyn Events>;
         let bench = bench(handing(turns).events(events));
@@ -266,7 +278,7 @@ fn a_loss_is_told_to_whose_turn_it_is() {
         assert!(others.iter().all(|signal| !signal.is_lost()));
         assert_eq!(told.acquired.load(Ordering::SeqCst), 5);
         assert_eq!(told.released.load(Ordering::SeqCst), 5);
-    }
+    });
 }
 
 #[test]

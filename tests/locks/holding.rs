@@ -58,7 +58,18 @@ fn a_dropped_lease_frees_the_lock_at_once() {
     }
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn how_long_it_is_held() {
+    let cases: [fn(); 4] = [
+        who_comes_second_waits_and_is_woken_by_the_release,
+        a_lease_outlives_its_length,
+        a_deletion_is_told_at_once,
+        a_deletion_after_a_renewal_is_told_at_once,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn who_comes_second_waits_and_is_woken_by_the_release() {
     let server = Server::start().unwrap();
     let (one, other) = (crate::connect(&server.url()), crate::connect(&server.url()));
@@ -87,7 +98,6 @@ fn who_comes_second_waits_and_is_woken_by_the_release() {
     }
 }
 
-#[test]
 fn a_lease_outlives_its_length() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -120,7 +130,6 @@ fn without_renewal_it_ends_with_its_lease() {
     });
 }
 
-#[test]
 fn a_deletion_is_told_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -146,7 +155,6 @@ fn a_deletion_is_told_at_once() {
 }
 
 /// A write of our own ends what the server remembers of a key, and so does one by another connection.
-#[test]
 fn a_deletion_after_a_renewal_is_told_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());

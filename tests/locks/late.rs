@@ -9,7 +9,7 @@ use std::{
 use leasehold::{Error, Lease, Locks, LostReason, Options, RenewalState};
 use redis::{Commands, Connection};
 
-use crate::common::{Proxy, Server, hold::comes_true};
+use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -52,7 +52,19 @@ impl Bench {
     }
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn what_comes_late() {
+    let cases: [fn(); 5] = [
+        a_late_answer_does_not_make_a_lease_longer,
+        a_late_renewal_does_not_make_a_lease_longer,
+        an_answer_that_comes_after_the_lease_gives_none,
+        the_end_is_told_in_every_way_while_the_server_is_silent,
+        a_hold_shorter_than_the_lease_ends_with_the_servers,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_late_answer_does_not_make_a_lease_longer() {
     let mut bench = bench(crate::options().lease(1_000 * MS).renewal(false));
     bench.proxy.at("EVALSHA").delay(DELAY);
@@ -76,7 +88,6 @@ fn a_late_answer_does_not_make_a_lease_longer() {
     bench.ends_first(&lease);
 }
 
-#[test]
 fn a_late_renewal_does_not_make_a_lease_longer() {
     let mut bench = bench(crate::options().lease(900 * MS));
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
@@ -87,21 +98,20 @@ fn a_late_renewal_does_not_make_a_lease_longer() {
     bench.ends_first(&lease);
 }
 
-#[test]
 fn an_answer_that_comes_after_the_lease_gives_none() {
-    let bench = bench(crate::options().lease(DELAY / 2).renewal(false));
+    let (lease, delay) = (300 * MS, 500 * MS);
+    let bench = bench(crate::options().lease(lease).renewal(false));
     let lock = bench.locks.lock("a");
-    bench.proxy.at("EVALSHA").delay(DELAY);
+    bench.proxy.at("EVALSHA").delay(delay);
     let late = lock.try_acquire();
     assert!(matches!(late, Err(Error::Unknown { .. })), "{late:?}");
-    bench.proxy.at("EVALSHA").delay(DELAY);
+    bench.proxy.at("EVALSHA").delay(delay);
     let asked = Instant::now();
     let lease = lock.acquire(LONG).unwrap();
-    assert!(asked.elapsed() >= DELAY && lease.is_held());
+    assert!(asked.elapsed() >= delay && lease.is_held());
     assert!(bench.proxy.happened());
 }
 
-#[test]
 fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     let bench = bench(crate::options().lease(600 * MS));
     let acquired = Instant::now();
@@ -132,7 +142,6 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     bench.server.thaw().unwrap();
 }
 
-#[test]
 fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
     let mut bench = bench(crate::options().max_hold(400 * MS));
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();

@@ -125,7 +125,17 @@ fn a_late_holder_does_not_touch_the_next() {
     }
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn how_a_hold_ends() {
+    let cases: [fn(); 3] = [
+        max_hold_ends_it_however_often_it_is_renewed,
+        a_renewal_by_hand_lengthens_and_never_shortens,
+        a_lock_that_is_left_is_its_tokens_holders,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn max_hold_ends_it_however_often_it_is_renewed() {
     let bench = bench();
     let options = crate::options().lease(200 * MS).max_hold(500 * MS);
@@ -139,7 +149,6 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::MaxHold));
 }
 
-#[test]
 fn a_renewal_by_hand_lengthens_and_never_shortens() {
     let bench = bench();
     at_once(kinds(&bench.locks), |lock| {
@@ -236,7 +245,6 @@ fn a_lease_goes_to_another_thread_and_ends_there() {
     assert!(bench.locks.lock("a").try_acquire().unwrap().is_some());
 }
 
-#[test]
 fn a_lock_that_is_left_is_its_tokens_holders() {
     let mut bench = bench();
     let lock = bench.locks.lock("a").with(crate::options().lease(600 * MS));

@@ -53,12 +53,13 @@ fn a_wait_ends_at_its_time_in_any_place() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
     let held = crate::connect(&server.url());
-    for (lock, holder) in [
+    let kinds = [
         (locks.lock("m"), held.lock("m")),
         (locks.reentrant("e"), held.reentrant("e")),
         (locks.read("w"), held.write("w")),
         (locks.write("r"), held.read("r")),
-    ] {
+    ];
+    at_once(kinds, |(lock, holder)| {
         let _lease = thread::scope(|scope| {
             scope
                 .spawn(|| holder.acquire(LONG).unwrap())
@@ -89,7 +90,7 @@ fn a_wait_ends_at_its_time_in_any_place() {
                 "kind and the reader, no intent: {fields:?}"
             );
         }
-    }
+    });
 }
 
 #[test]
@@ -204,7 +205,19 @@ fn an_end_that_passes_wakes_who_waits() {
     });
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn what_it_costs_to_wait() {
+    let cases: [fn(); 5] = [
+        a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second,
+        who_waits_has_no_connection_of_the_pool,
+        a_pool_that_is_lent_out_is_an_error_in_time,
+        a_free_lock_costs_a_round_trip_and_so_does_its_release,
+        a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -268,7 +281,6 @@ fn readers_come_in_together() {
     });
 }
 
-#[test]
 fn who_waits_has_no_connection_of_the_pool() {
     let server = Server::start().unwrap();
     let client = Client::open(server.url()).unwrap();
@@ -299,7 +311,6 @@ fn who_waits_has_no_connection_of_the_pool() {
     lease.release().unwrap();
 }
 
-#[test]
 fn a_pool_that_is_lent_out_is_an_error_in_time() {
     let server = Server::start().unwrap();
     let client = Client::open(server.url()).unwrap();
@@ -351,7 +362,6 @@ fn where_tracking_is_refused_it_asks_again() {
     });
 }
 
-#[test]
 fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -371,7 +381,6 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     }
 }
 
-#[test]
 fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();

@@ -108,7 +108,16 @@ fn asks_again(lock: &Lock, other: &Lock) {
     });
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn a_lease_needs_what_the_table_names() {
+    let cases: [fn(); 2] = [
+        what_the_table_names_for_a_lease_is_enough,
+        without_any_part_of_it_a_lease_asks_again_after_a_pause,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn what_the_table_names_for_a_lease_is_enough() {
     let server = Server::start().unwrap();
     let admin = Locks::connect(&server.url()).unwrap();
@@ -131,7 +140,6 @@ fn what_the_table_names_for_a_lease_is_enough() {
     });
 }
 
-#[test]
 fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
     let server = Server::start().unwrap();
     let admin = Locks::connect(&server.url()).unwrap();

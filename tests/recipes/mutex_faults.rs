@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::common::{
     Proxy, Server,
     faults::{SILENCE, assert_unknown, for_each_fault, left},
+    wait::at_once,
 };
 use leasehold::{
     Result, Token,
@@ -45,17 +46,28 @@ fn mutex_is_acquired(
     );
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn every_function_at_every_command() {
+    let cases: [fn(); 6] = [
+        mutex_try_acquire,
+        mutex_acquire,
+        mutex_try_acquire_unfenced,
+        mutex_renew,
+        mutex_release,
+        a_wait_sends_an_attempt_again_whose_answer_is_late,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn mutex_try_acquire() {
     mutex_is_acquired(|conn, name, token| mutex::try_acquire(conn, name, token, END));
 }
 
-#[test]
 fn mutex_acquire() {
     mutex_is_acquired(|conn, name, token| mutex::acquire(conn, name, token, Duration::ZERO, END));
 }
 
-#[test]
 fn mutex_try_acquire_unfenced() {
     let token = Token::random();
     for_each_fault(
@@ -70,7 +82,6 @@ fn mutex_try_acquire_unfenced() {
     );
 }
 
-#[test]
 fn mutex_renew() {
     let token = Token::random();
     for_each_fault(
@@ -91,7 +102,6 @@ fn mutex_renew() {
     );
 }
 
-#[test]
 fn mutex_release() {
     let token = Token::random();
     for_each_fault(
@@ -112,7 +122,6 @@ fn mutex_release() {
     );
 }
 
-#[test]
 fn a_wait_sends_an_attempt_again_whose_answer_is_late() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();

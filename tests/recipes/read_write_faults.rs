@@ -7,6 +7,7 @@ use crate::common::{
     Proxy, Server,
     proxy::Point,
     sides::{LONGER, RECIPES, Side},
+    wait::at_once,
 };
 use leasehold::{Error, Result, Token};
 use redis::{Commands, Connection};
@@ -40,37 +41,41 @@ fn one_hash() {
 }
 
 fn break_each_function_of([reader, writer]: [Side; 2]) {
+    let sides = [(reader, writer), (writer, reader)];
+    let cases = sides.map(|sides| FAULTS.map(|fault| (sides, fault)));
+    at_once(cases.into_iter().flatten(), |((side, other), fault)| {
+        break_each_of_a_side(side, other, fault);
+    });
+}
+
+fn break_each_of_a_side(side: Side, other: Side, (fault, is_executed, arm): (&str, bool, Arm)) {
     let server = Server::start().unwrap();
     let mut direct = server.connection().unwrap();
-    for (side, other) in [(reader, writer), (writer, reader)] {
-        // So that the server knows every script, and there is one command a call.
-        assert!(use_once(&mut direct, other) && use_once(&mut direct, side));
-        for (fault, is_executed, arm) in FAULTS {
-            for (name, needs_a_hold, call) in side.functions() {
-                let what = format!("{name}, {fault}");
-                let token = Token::random();
-                if needs_a_hold {
-                    assert!((side.try_acquire)(&mut direct, "a", &token).unwrap());
-                }
-                break_one(&server, arm, &what, &token, |conn| call(conn, "a", &token));
-                assert_what_is_held_ends(&mut direct, &what);
-
-                let again = call(&mut direct, "a", &token).unwrap();
-                let was_released = is_executed && name.contains("release");
-                assert_eq!(again, !was_released, "{what}: sent again");
-                let _ = (side.release)(&mut direct, "a", &token).unwrap();
-                assert!(use_once(&mut direct, other), "{what}: not free");
-            }
-            let (token, what) = (Token::random(), format!("acquire, {fault}"));
-            break_one(&server, arm, &what, &token, |conn| {
-                (side.acquire)(conn, "a", &token, WAIT)
-            });
-            assert_what_is_held_ends(&mut direct, &what);
-            let held = (side.release)(&mut direct, "a", &token).unwrap();
-            assert_eq!(held, is_executed, "{what}");
-            assert!(use_once(&mut direct, other), "{what}: not free");
+    // So that the server knows every script, and there is one command a call.
+    assert!(use_once(&mut direct, other) && use_once(&mut direct, side));
+    for (name, needs_a_hold, call) in side.functions() {
+        let what = format!("{name}, {fault}");
+        let token = Token::random();
+        if needs_a_hold {
+            assert!((side.try_acquire)(&mut direct, "a", &token).unwrap());
         }
+        break_one(&server, arm, &what, &token, |conn| call(conn, "a", &token));
+        assert_what_is_held_ends(&mut direct, &what);
+
+        let again = call(&mut direct, "a", &token).unwrap();
+        let was_released = is_executed && name.contains("release");
+        assert_eq!(again, !was_released, "{what}: sent again");
+        let _ = (side.release)(&mut direct, "a", &token).unwrap();
+        assert!(use_once(&mut direct, other), "{what}: not free");
     }
+    let (token, what) = (Token::random(), format!("acquire, {fault}"));
+    break_one(&server, arm, &what, &token, |conn| {
+        (side.acquire)(conn, "a", &token, WAIT)
+    });
+    assert_what_is_held_ends(&mut direct, &what);
+    let held = (side.release)(&mut direct, "a", &token).unwrap();
+    assert_eq!(held, is_executed, "{what}");
+    assert!(use_once(&mut direct, other), "{what}: not free");
 }
 
 /// Breaks the connection at the next command; the outcome has to be unknown, in time, and to name the token.

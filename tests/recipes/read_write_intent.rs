@@ -9,7 +9,7 @@ use std::{
 use crate::common::{
     Proxy, Server, State,
     clock::millis,
-    wait::{calls, until},
+    wait::{at_once, calls, until},
 };
 use leasehold::{
     Error, Token,
@@ -129,7 +129,17 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
     });
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn how_long_an_intent_stands() {
+    let cases: [fn(); 3] = [
+        an_intent_is_written_anew_only_when_it_is_about_to_end,
+        it_ends_within_a_second_after_its_writer_died,
+        a_silent_server_costs_one_time_out,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
@@ -201,7 +211,6 @@ fn it_is_removed_when_waiting_ends_with_a_refusal() {
     assert!(intents(&mut conn).is_empty());
 }
 
-#[test]
 fn it_ends_within_a_second_after_its_writer_died() {
     let (server, mut conn) = start();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -220,7 +229,6 @@ fn it_ends_within_a_second_after_its_writer_died() {
 }
 
 /// A silent server costs a waiting writer one time-out, not two: it does not try to take its intent back.
-#[test]
 fn a_silent_server_costs_one_time_out() {
     let (server, mut conn) = start();
     let proxy = Proxy::in_front_of(&server).unwrap();

@@ -9,6 +9,7 @@ use std::{
 use crate::common::{
     Server,
     sides::{RECIPES, Side},
+    wait::at_once,
 };
 use leasehold::{
     FencingToken, Token,
@@ -94,9 +95,10 @@ fn storm(sides: [Side; 2], threads: usize, names: usize, rounds: usize) -> Vec<S
 }
 
 fn storms(sides: [Side; 2], rounds: usize) {
-    for (threads, names) in [(2, 1), (8, 2), (32, 1), (32, 8)] {
+    let crowds = [(2, 1), (8, 2), (32, 1), (32, 8)];
+    at_once(crowds, |(threads, names)| {
         assert_exclusion(storm(sides, threads, names, rounds / threads));
-    }
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::Server;
+use crate::common::{Server, wait::at_once};
 use leasehold::{
     Owner, Token, acquire_lock_with_timeout,
     recipes::{
@@ -171,9 +171,10 @@ fn writers_turn(conn: &mut Connection, place: &Place<'_>) {
 
 /// In crowds of 2 to 32 threads on 1 to 8 locks, about so many turns each.
 fn run_crowds(turns_each: usize, turns: &[Turn]) {
-    for (threads, names) in [(2, 1), (2, 8), (8, 2), (32, 1), (32, 8)] {
+    let crowds = [(2, 1), (2, 8), (8, 2), (32, 1), (32, 8)];
+    at_once(crowds, |(threads, names)| {
         run(threads, names, turns_each / threads, turns);
-    }
+    });
 }
 
 #[test]

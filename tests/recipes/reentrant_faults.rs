@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::common::{
     Proxy, Server,
     faults::{SILENCE, assert_unknown, for_each_fault, left},
+    wait::at_once,
 };
 use leasehold::{
     Error, Owner, Result, Token,
@@ -79,28 +80,48 @@ fn reentrant_is_acquired(
     );
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn every_acquire_at_every_command() {
+    let cases: [fn(); 4] = [
+        reentrant_try_acquire,
+        reentrant_try_acquire_again,
+        reentrant_acquire,
+        a_wait_sends_an_attempt_again_whose_answer_is_late,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn reentrant_try_acquire() {
     reentrant_is_acquired(0, |conn, name, owner, token| {
         reentrant::try_acquire(conn, name, owner, token, LEASE)
     });
 }
 
-#[test]
 fn reentrant_try_acquire_again() {
     reentrant_is_acquired(1, |conn, name, owner, token| {
         reentrant::try_acquire(conn, name, owner, token, LEASE)
     });
 }
 
-#[test]
 fn reentrant_acquire() {
     reentrant_is_acquired(1, |conn, name, owner, token| {
         reentrant::acquire(conn, name, owner, token, Duration::ZERO, LEASE)
     });
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn everything_else_at_every_command() {
+    let cases: [fn(); 4] = [
+        reentrant_renew,
+        reentrant_release_of_one_of_two,
+        reentrant_release_of_what_a_program_without_a_companion_took,
+        reentrant_holds,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn reentrant_renew() {
     let ours = Reentrant::new();
     for_each_fault(
@@ -116,7 +137,6 @@ fn reentrant_renew() {
     );
 }
 
-#[test]
 fn reentrant_release_of_one_of_two() {
     let ours = Reentrant::new();
     for_each_fault(
@@ -141,7 +161,6 @@ fn reentrant_release_of_one_of_two() {
     );
 }
 
-#[test]
 fn reentrant_release_of_what_a_program_without_a_companion_took() {
     let ours = Reentrant::new();
     for_each_fault(
@@ -161,7 +180,6 @@ fn reentrant_release_of_what_a_program_without_a_companion_took() {
     );
 }
 
-#[test]
 fn reentrant_holds() {
     let ours = Reentrant::new();
     for_each_fault(
@@ -175,7 +193,6 @@ fn reentrant_holds() {
     );
 }
 
-#[test]
 fn a_wait_sends_an_attempt_again_whose_answer_is_late() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
