@@ -23,19 +23,34 @@ pub(crate) fn exchange(
 ) -> RedisResult<Vec<Value>> {
     conn.send_packed_command(packed)?;
     let mut replies = Vec::with_capacity(commands);
-    while replies.len() < commands {
+    let mut missing = None;
+    for owed in (0..commands).rev() {
         let asked = time::now();
-        match next_reply(conn) {
-            Ok(reply) => replies.push(reply),
-            Err(error) => {
-                let owed = commands - replies.len() - 1;
-                book_owed_replies(conn, owed, asked.elapsed(), &error);
-                close_if_reset(conn, &error);
-                return Err(error);
+        let error = match next_reply(conn) {
+            Ok(reply) => {
+                replies.push(reply);
+                continue;
             }
+            Err(error) => error,
+        };
+        // The server is there, and redis-rs passes over the reply that was interrupted: those after it have to be taken.
+        let goes_on = is_interrupted(&error);
+        if error.is_timeout() {
+            book_owed_replies(conn, owed, asked.elapsed());
+        }
+        close_if_reset(conn, &error);
+        missing.get_or_insert(error);
+        if !goes_on {
+            break;
         }
     }
-    Ok(replies)
+    missing.map_or(Ok(replies), Err)
+}
+
+/// By a signal, or by a halt of the process or its machine: a read with a time limit is not resumed. Neither silence nor the
+/// end of the connection.
+pub(crate) fn is_interrupted(error: &RedisError) -> bool {
+    error.is_io_error() && !error.is_timeout() && !error.is_connection_dropped()
 }
 
 /// The next reply; pushes that come in between are skipped.
@@ -52,8 +67,8 @@ pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
 /// would be taken for the answer to a later command.
 ///
 /// The socket's read time-out cannot be asked for. It is put back as what the wait that it ended took.
-fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration, error: &RedisError) {
-    if owed == 0 || !error.is_timeout() || conn.set_read_timeout(Some(NEXT_TO_NOTHING)).is_err() {
+fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
+    if owed == 0 || conn.set_read_timeout(Some(NEXT_TO_NOTHING)).is_err() {
         return;
     }
     for _ in 0..owed {

@@ -5,7 +5,7 @@ use redis::{Arg, Cmd, Connection, Pipeline, RedisError, Value};
 use crate::{
     Error, Result,
     error::{Operation, is_wrong_type, makes_no_sense},
-    exchange::exchange,
+    exchange::{exchange, is_interrupted},
 };
 
 /// A connection on which keys are watched. Unless it commits, dropping it sends `UNWATCH`.
@@ -29,16 +29,19 @@ pub(crate) fn watch<'c, 'o>(
 ) -> Result<(Watched<'c, 'o>, Vec<Value>)> {
     let mut packed = redis::cmd("WATCH").arg(keys).get_packed_command();
     packed.extend(reads.get_packed_pipeline());
-    let mut replies = exchange(conn, &packed, reads.len() + 1)
-        .map_err(|error| operation.failed(error))?
-        .into_iter();
-
-    let watching = replies.next();
+    let exchanged = exchange(conn, &packed, reads.len() + 1);
     let watched = Watched {
         conn,
         operation,
-        armed: !watching.as_ref().is_some_and(is_error),
+        armed: match &exchanged {
+            Ok(replies) => !replies.first().is_some_and(is_error),
+            Err(error) => is_interrupted(error),
+        },
     };
+    let mut replies = exchanged
+        .map_err(|error| operation.failed(error))?
+        .into_iter();
+    let watching = replies.next();
     match watching {
         Some(Value::Okay) => {}
         Some(Value::ServerError(refusal)) => return Err(operation.failed(refusal.into())),

@@ -7,7 +7,7 @@ use redis::{
     ServerErrorKind,
 };
 
-use crate::{Error, Result, time::Deadline};
+use crate::{Error, Result, exchange::is_interrupted, time::Deadline};
 
 /// The oldest server this library is tested with.
 const OLDEST_REDIS: (u32, u32) = (6, 2);
@@ -53,21 +53,28 @@ impl Opener {
     pub(super) fn open(&self) -> Result<Connection> {
         let limit = self.connect_timeout;
         let attempt = Deadline::after(limit);
-        let explain = |error| self.failure(limit, error);
-        let mut connection = self
-            .client
-            .get_connection_with_timeout(limit)
-            .map_err(explain)?;
-        set_timeouts(&connection, attempt.remaining_up_to(limit)).map_err(explain)?;
-        match redis::cmd("INFO")
-            .arg("server")
-            .query::<String>(&mut connection)
-        {
-            Ok(info) => refuse_old_server(&info)?,
-            Err(error) if is_forbidden(&error) => {}
-            Err(error) => return Err(explain(error)),
-        }
+        let (connection, info) = self
+            .greeted(limit)
+            .or_else(|error| match attempt.remaining() {
+                // Nothing was asked for yet.
+                left if is_interrupted(&error) && !left.is_zero() => self.greeted(left),
+                _ => Err(error),
+            })
+            .map_err(|error| self.failure(limit, error))?;
+        refuse_old_server(&info)?;
         Ok(connection)
+    }
+
+    /// A connection, and what the server says of itself.
+    fn greeted(&self, limit: Duration) -> RedisResult<(Connection, String)> {
+        let attempt = Deadline::after(limit);
+        let mut connection = self.client.get_connection_with_timeout(limit)?;
+        set_timeouts(&connection, attempt.remaining_up_to(limit))?;
+        match redis::cmd("INFO").arg("server").query(&mut connection) {
+            Ok(info) => Ok((connection, info)),
+            Err(error) if is_forbidden(&error) => Ok((connection, String::new())),
+            Err(error) => Err(error),
+        }
     }
 
     /// Why there is no connection. The system's own words for a time-out are "resource temporarily unavailable".

@@ -5,12 +5,12 @@
     reason = "a test fails by panicking"
 )]
 
-use std::{fmt, thread, time::Duration};
+use std::{fmt, time::Duration};
 
 use leasehold::{Error, Result, Token};
 use redis::{Commands, Connection, cmd};
 
-use super::{Proxy, Server};
+use super::{Proxy, Server, wait::at_once};
 
 /// How long a connection waits for a reply that is swallowed.
 pub const SILENCE: Duration = Duration::from_millis(250);
@@ -50,12 +50,7 @@ pub fn for_each_fault<T: fmt::Debug>(
     if is_script {
         cases.extend([case(false, 1, false), case(false, 2, true)]);
     }
-    thread::scope(|scope| {
-        for case in cases {
-            let (arrange, call, check) = (&arrange, &call, &check);
-            scope.spawn(move || break_there(case, arrange, call, check));
-        }
-    });
+    at_once(cases, |case| break_there(case, &arrange, &call, &check));
 }
 
 fn break_there<T: fmt::Debug>(

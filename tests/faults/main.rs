@@ -7,5 +7,6 @@ mod between;
 mod common;
 mod cuts;
 mod refusals;
+mod signals;
 mod trial;
 mod waiting;

@@ -12,6 +12,7 @@ use redis::{Commands, Connection, ConnectionLike};
 use crate::common::{
     Proxy, Server,
     proxy::Point,
+    wait::unless_halted,
     world::{self, Function, Kind},
 };
 
@@ -55,7 +56,8 @@ pub(crate) fn at_every_command(run: impl Fn(Trial) + Sync) {
             scope.spawn(|| {
                 while let Some((database, (function, commands, at))) = next() {
                     let _turn = Turn::begin();
-                    run(Trial::new(&server, database, function, commands, at));
+                    let trial = || Trial::new(&server, database, function, commands.clone(), at);
+                    unless_halted(|| run(trial()));
                 }
             });
         }
@@ -190,8 +192,9 @@ impl Trial {
         };
         assert!(
             self.proxy.happened(),
-            "{}: the fault did not happen",
-            self.what
+            "{}: the fault did not happen: {}",
+            self.what,
+            outcome.text
         );
         outcome
     }

@@ -1,0 +1,77 @@
+//! A signal, or a halt of the whole process, ends every read that has a time limit.
+#![cfg(unix)]
+
+use std::{
+    process::Stdio,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::{
+    pthread::{pthread_kill, pthread_self},
+    signal::{Signal, kill},
+};
+use nix::unistd::Pid;
+use signal_hook::{consts::SIGUSR1, flag};
+
+use crate::{
+    common::{Proxy, Server, example, world},
+    trial::{LONG, at_every_command},
+};
+
+#[test]
+fn a_signal_while_any_reply_is_waited_for() {
+    flag::register(SIGUSR1, Arc::default()).unwrap();
+    at_every_command(|mut trial| {
+        let caller = pthread_self();
+        trial.point().run(move || {
+            // One of them comes while the read is under way.
+            for _ in 0..20 {
+                pthread_kill(caller, Signal::SIGUSR1).unwrap();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let outcome = trial.call(LONG);
+        trial.judge(&outcome);
+        if !trial.is_acquiring() {
+            assert!(
+                outcome.text.contains("Interrupted"),
+                "{}: {}",
+                trial.what,
+                outcome.text
+            );
+        }
+        world::assert_nothing_is_watched(&mut trial.conn, &mut trial.direct, &trial.what);
+        trial.next_on_the_same_connection();
+    });
+}
+
+/// Nothing has been asked for when a connection is opened: that is done once more.
+#[test]
+fn a_process_that_is_halted_while_it_connects() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let (tell, told) = mpsc::channel();
+    proxy.at("INFO").run(move || {
+        let process = told.recv().unwrap();
+        for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
+            // It is in its read by then, and has stopped before it is to go on.
+            thread::sleep(Duration::from_millis(100));
+            kill(process, signal).unwrap();
+        }
+        thread::sleep(Duration::from_millis(100));
+    });
+    let mut quick_start = example("quick_start");
+    let process = quick_start
+        .arg(proxy.url())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    tell.send(Pid::from_raw(process.id().cast_signed()))
+        .unwrap();
+    let ended = process.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(proxy.happened());
+}
