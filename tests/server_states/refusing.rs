@@ -29,9 +29,12 @@ fn every_function(
         redis::cmd("FLUSHALL").exec(&mut operator).unwrap();
         world::seed(&mut operator);
         spoil(&mut operator);
-        let error = (function.call)(&mut conn).unwrap_err();
+        let called = (function.call)(&mut conn);
         heal(&mut operator);
-
+        if is_let_through(&function, &called) {
+            continue;
+        }
+        let error = called.unwrap_err();
         assert_refused(&error, &function, words);
         assert!(!(function.is_done)(&mut operator).unwrap(), "{what}: done");
         world::assert_conserved(&mut operator, &what);
@@ -39,6 +42,11 @@ fn every_function(
         assert!((function.call)(&mut conn).unwrap(), "{what}: afterwards");
         world::assert_nothing_is_watched(&mut conn, &mut operator, &what);
     }
+}
+
+/// Valkey after 8 refuses no transaction that only deletes when its memory is full.
+fn is_let_through(function: &Function, called: &anyhow::Result<bool>) -> bool {
+    function.name == "release_lock" && matches!(called, Ok(true))
 }
 
 /// It did not happen, for a reason that the server has given.
@@ -118,7 +126,11 @@ fn a_server_that_fills_up_on_the_way_moves_nothing() {
         if function.kind == Kind::Acquire {
             continue;
         }
-        let error = (function.call)(&mut conn).unwrap_err();
+        let called = (function.call)(&mut conn);
+        if is_let_through(&function, &called) {
+            continue;
+        }
+        let error = called.unwrap_err();
         assert_refused(&error, &function, &["used memory > 'maxmemory'"]);
         world::assert_conserved(&mut direct, function.name);
         world::assert_locks_end(&mut direct, function.name);
