@@ -380,7 +380,7 @@ impl Keeper {
         let given_back = replies.split_off(batch.turns.len());
         let now = self.clock.now();
         let mut news = Vec::new();
-        for (turn, (answer, failure)) in batch.turns.into_iter().zip(replies) {
+        for (turn, (answer, failure)) in batch.turns.iter().zip(replies) {
             let is_news = match answer {
                 Answer::Ours(_) => turn.ask != Ask::Look,
                 Answer::Refused | Answer::Unanswered => true,
@@ -393,9 +393,9 @@ impl Keeper {
                 Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
                     // Somebody has seen the clock end it before this answer came.
                     state.schedule.stop(turn.id);
-                    self.lose_all(state, [(turn.what, LostReason::Ended)]);
+                    self.lose_all(state, [(&*turn.what, LostReason::Ended)]);
                 }
-                Some(Verdict::Lost(reason)) => self.lose_all(state, [(turn.what, reason)]),
+                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*turn.what, reason)]),
                 Some(Verdict::Doubtful) => failure.iter().for_each(|why| turn.what.doubt(why)),
                 Some(Verdict::Held(_)) | None => {}
             }
@@ -414,9 +414,10 @@ impl Keeper {
         }
         self.landed.notify_all();
         MutexGuard::unlocked(state, || {
-            for (kept, failure) in news {
+            for (kept, failure) in &news {
                 kept.tell(failure.as_deref());
             }
+            let_go((batch.turns, news));
         });
         !broken
     }
@@ -434,9 +435,10 @@ impl Keeper {
             kept.doubt(failure);
         }
         MutexGuard::unlocked(state, || {
-            for kept in doubtful {
+            for kept in &doubtful {
                 kept.tell(Some(failure));
             }
+            let_go(doubtful);
         });
     }
 
@@ -493,6 +495,12 @@ impl State {
 
 fn question(turn: &Turn<Arc<Kept>>) -> Call {
     turn.what.hold().renewal(whole_millis(turn.ask.lease()))
+}
+
+/// What was asked about may be nobody else's by now, and its hooks own anything: nothing may be locked, and a panic in it is
+/// nobody's business here.
+fn let_go<T>(asked: T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(asked)));
 }
 
 /// A panic in it is nobody's business here.

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attacks;
 mod crowds;
 mod faults;
 mod hand_over;

@@ -1,0 +1,392 @@
+//! Hooks and callbacks that do what they should not, and locks that go away while they are waited for.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use leasehold::{Events, Lease, Lock, Locks, Options, event};
+use redis::Commands;
+
+use crate::common::{
+    Server, clients,
+    hold::{PATIENCE, comes_true},
+    wait::at_once,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+/// Not handed over, and handed over.
+const TURNS: [u32; 2] = [0, 100];
+
+fn locks(server: &Server, turns: u32) -> Locks {
+    let locks = Locks::connect(&server.url()).unwrap();
+    locks.with(Options::new().hand_over(turns, LONG))
+}
+
+/// What would hang fails.
+fn in_time(run: impl FnOnce() + Send + 'static) {
+    let (done, ends) = mpsc::channel();
+    let running = thread::spawn(move || {
+        run();
+        done.send(()).unwrap();
+    });
+    let ended = ends.recv_timeout(2 * PATIENCE);
+    assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
+    if let Err(why) = running.join() {
+        std::panic::resume_unwind(why);
+    }
+}
+
+/// Threads that all want the lock again and again. Says how often they had it.
+fn storm(lock: &Lock, threads: u32, rounds: u32) -> u32 {
+    let (inside, served) = (AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    let lease = lock.acquire(LONG).unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                    served.fetch_add(1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    lease.release().unwrap();
+                }
+            });
+        }
+    });
+    served.into_inner()
+}
+
+fn stands_behind(lock: &Lock, number: usize) {
+    assert!(comes_true(
+        || lock.inspect().unwrap().waiting_here() == number
+    ));
+}
+
+thread_local! {
+    static IN_A_HOOK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does in each hook whatever can be done, except in those that this itself leads to.
+struct Meddling {
+    locks: OnceLock<Locks>,
+    calls: AtomicU32,
+    panics: bool,
+}
+
+impl Meddling {
+    fn new(panics: bool) -> Arc<Self> {
+        Arc::new(Self {
+            locks: OnceLock::new(),
+            calls: AtomicU32::new(0),
+            panics,
+        })
+    }
+
+    fn meddle(&self) {
+        if IN_A_HOOK.replace(true) {
+            return;
+        }
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let locks = self.locks.get().unwrap();
+        for name in ["a", "other"] {
+            let lock = locks.lock(name);
+            let _ = lock.inspect().unwrap();
+            drop(lock.try_acquire());
+            let _ = lock.acquire(MS).map(Lease::release);
+        }
+        IN_A_HOOK.set(false);
+        assert!(!self.panics, "on purpose");
+    }
+}
+
+impl Events for Meddling {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        self.meddle();
+    }
+
+    fn contended(&self, _: &event::Contended<'_>) {
+        self.meddle();
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        self.meddle();
+    }
+
+    fn renewed(&self, _: &event::Renewed<'_>) {
+        self.meddle();
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.meddle();
+    }
+}
+
+#[test]
+fn hooks_may_use_the_locks_they_are_told_of() {
+    let cases = TURNS
+        .into_iter()
+        .flat_map(|turns| [(turns, false), (turns, true)]);
+    at_once(cases, |(turns, panics)| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let meddling = Meddling::new(panics);
+            let options = Options::new().hand_over(turns, LONG);
+            let locks = locks(&server, turns)
+                .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
+            meddling.locks.set(locks.clone()).unwrap();
+            assert_eq!(storm(&locks.lock("a"), 4, 6), 24);
+            assert!(meddling.calls.load(Ordering::SeqCst) >= 48);
+            assert_eq!(locks.lock("a").inspect().unwrap().waiting_here(), 0);
+        });
+    });
+}
+
+/// On the thread that renews, and on the one that calls.
+#[test]
+fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let meddling = Meddling::new(true);
+            let options = Options::new().hand_over(turns, LONG).lease(300 * MS);
+            let locks = locks(&server, turns)
+                .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
+            meddling.locks.set(locks.clone()).unwrap();
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            thread::sleep(400 * MS);
+            assert!(lease.is_held());
+            let calls = meddling.calls.load(Ordering::SeqCst);
+            assert!(calls >= 3, "{calls}");
+            let () = server.connection().unwrap().del("lock:a").unwrap();
+            assert!(lease.lost().wait_for(PATIENCE));
+            assert!(comes_true(|| meddling.calls.load(Ordering::SeqCst) > calls));
+            drop(lease);
+            locks.lock("a").acquire(LONG).unwrap().release().unwrap();
+        });
+    });
+}
+
+/// Ends a lease, or whatever else it keeps, as soon as it is told of anything.
+struct Letting<T>(Mutex<Option<T>>);
+
+impl<T> Letting<T> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(None)))
+    }
+
+    fn go(&self) {
+        let kept = self.0.lock().unwrap().take();
+        drop(kept);
+    }
+}
+
+impl<T: Send + 'static> Events for Letting<T> {
+    fn released(&self, _: &event::Released<'_>) {
+        self.go();
+    }
+
+    fn renewed(&self, _: &event::Renewed<'_>) {
+        self.go();
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.go();
+    }
+}
+
+#[test]
+fn a_lease_may_end_in_a_hook_and_hand_its_lock_over_there() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let locks = locks(&server, turns);
+            let (a, b) = (locks.lock("a"), locks.lock("b"));
+            let letting = Letting::new();
+            let options = Options::new().hand_over(turns, LONG);
+            let options = options.events(Arc::clone(&letting) as Arc<dyn Events>);
+            let first = a.clone().with(options).acquire(LONG).unwrap();
+            *letting.0.lock().unwrap() = Some(b.acquire(LONG).unwrap());
+            thread::scope(|scope| {
+                for lock in [&a, &b] {
+                    scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
+                    stands_behind(lock, 1);
+                }
+                first.release().unwrap();
+            });
+            assert!(letting.0.lock().unwrap().is_none());
+        });
+    });
+}
+
+#[test]
+fn a_lease_may_end_on_the_threads_of_the_watchdog() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let locks = locks(&server, turns);
+            let lock = locks.lock("a");
+            let letting = Letting::new();
+            let options = Options::new().hand_over(turns, LONG).lease(300 * MS);
+            let options = options.events(Arc::clone(&letting) as Arc<dyn Events>);
+            // By the hook that tells of its own renewal.
+            let lease = lock.clone().with(options).acquire(LONG).unwrap();
+            *letting.0.lock().unwrap() = Some(lease);
+            lock.acquire(LONG).unwrap().release().unwrap();
+
+            // By a callback that owns it.
+            let lease = lock.acquire(LONG).unwrap();
+            let signal = lease.lost();
+            let (called, calls) = mpsc::channel();
+            let again = lock.clone();
+            signal
+                .notify(move |_| {
+                    drop(lease);
+                    let next = again.acquire(LONG).unwrap();
+                    called.send(next).unwrap();
+                })
+                .unwrap();
+            thread::sleep(50 * MS); // armed
+            let () = server.connection().unwrap().del("lock:a").unwrap();
+            calls.recv_timeout(PATIENCE).unwrap().release().unwrap();
+        });
+    });
+}
+
+/// What a callback owns that is never called ends when the lock is released, or handed over.
+#[test]
+fn a_callback_that_is_never_called_may_own_a_lease() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let locks = locks(&server, turns);
+            let (a, b) = (locks.lock("a"), locks.lock("b"));
+            let first = a.acquire(LONG).unwrap();
+            let owned = b.acquire(LONG).unwrap();
+            first.lost().notify(move |_| drop(owned)).unwrap();
+            thread::scope(|scope| {
+                for lock in [&a, &b] {
+                    scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
+                    stands_behind(lock, 1);
+                }
+                first.release().unwrap();
+            });
+        });
+    });
+}
+
+/// Each thread has the lock of a `Locks` that is gone, and the last of them ends everything.
+#[test]
+fn locks_may_go_while_they_are_waited_for_and_handed_over() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let lock = locks(&server, turns).lock("a");
+            let first = lock.acquire(LONG).unwrap();
+            let waiting: Vec<_> = (1..=8)
+                .map(|number| {
+                    let own = lock.clone();
+                    let waiting = thread::spawn(move || {
+                        let lease = own.acquire(LONG).unwrap();
+                        drop(own);
+                        lease.release().unwrap();
+                    });
+                    stands_behind(&lock, number);
+                    waiting
+                })
+                .collect();
+            drop(lock);
+            first.release().unwrap();
+            for waiting in waiting {
+                waiting.join().unwrap();
+            }
+            let mut admin = server.connection().unwrap();
+            assert!(comes_true(|| clients::count(&mut admin) == 0));
+            assert!(!admin.exists::<_, bool>("lock:a").unwrap());
+        });
+    });
+}
+
+/// Those who do it wait for nothing that only they could do.
+#[test]
+fn locks_may_go_on_the_threads_of_the_watchdog() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let letting = Letting::new();
+            let options = Options::new().hand_over(turns, LONG).lease(300 * MS);
+            let options = options.events(Arc::clone(&letting) as Arc<dyn Events>);
+            for by_the_hook in [true, false] {
+                let locks = locks(&server, turns).with(options.clone());
+                let lease = locks.lock("a").acquire(LONG).unwrap();
+                if by_the_hook {
+                    *letting.0.lock().unwrap() = Some((lease, locks));
+                } else {
+                    let signal = lease.lost();
+                    let all = (lease, locks);
+                    signal.notify(move |_| drop(all)).unwrap();
+                    thread::sleep(50 * MS); // armed
+                    let () = server.connection().unwrap().del("lock:a").unwrap();
+                }
+                let mut admin = server.connection().unwrap();
+                assert!(comes_true(|| clients::count(&mut admin) == 0));
+            }
+        });
+    });
+}
+
+/// Tells of nothing, but keeps something.
+struct Keeping(Option<Lease>);
+
+impl Events for Keeping {}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        panic!("on purpose");
+    }
+}
+
+/// The last to know the hooks of an earlier turn is the watchdog, when an answer comes that was asked for then.
+#[test]
+fn hooks_of_an_earlier_turn_may_own_a_lease() {
+    in_time(|| {
+        let server = Server::start().unwrap();
+        let locks = locks(&server, 100);
+        let lock = locks.lock("a");
+        let owned = locks.lock("b").acquire(LONG).unwrap();
+        let options = Options::new().hand_over(100, LONG);
+        let options = options.events(Arc::new(Keeping(Some(owned))));
+        let first = lock.clone().with(options).acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let (next, handed) = mpsc::channel();
+            scope.spawn(move || next.send(lock.acquire(LONG).unwrap()).unwrap());
+            stands_behind(&locks.lock("a"), 1);
+            thread::sleep(50 * MS); // armed
+
+            // A change that is told at once, and a look at it that is answered late.
+            let mut conn = server.connection().unwrap();
+            let mut late = redis::pipe();
+            late.pexpire("lock:a", 100_000).ignore();
+            late.cmd("CLIENT").arg("PAUSE").arg(300).ignore();
+            late.exec(&mut conn).unwrap();
+            thread::sleep(100 * MS);
+            first.release().unwrap();
+            let handed = handed.recv_timeout(PATIENCE).unwrap();
+            assert!(handed.is_held());
+            handed.release().unwrap();
+        });
+        assert!(comes_true(|| !locks.lock("b").inspect().unwrap().is_held()));
+        // The watchdog goes on.
+        let short = Options::new().lease(200 * MS);
+        let renewed = locks.lock("b").with(short).acquire(LONG).unwrap();
+        thread::sleep(300 * MS);
+        renewed.release().unwrap();
+    });
+}
