@@ -8,10 +8,10 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use leasehold::{Events, Lease, Lock, Locks, Options, event};
+use leasehold::{Events, Lease, Lock, Locks, LostSignal, Options, event};
 use redis::Commands;
 
 use crate::common::{
@@ -259,6 +259,15 @@ fn a_lease_may_end_on_the_threads_of_the_watchdog() {
     });
 }
 
+/// Asks when it goes.
+struct Asking(LostSignal);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        assert!(!self.0.is_lost());
+    }
+}
+
 /// What a callback owns that is never called ends when the lock is released, or handed over.
 #[test]
 fn a_callback_that_is_never_called_may_own_a_lease() {
@@ -269,6 +278,7 @@ fn a_callback_that_is_never_called_may_own_a_lease() {
             let (a, b) = (locks.lock("a"), locks.lock("b"));
             let first = a.acquire(LONG).unwrap();
             let owned = b.acquire(LONG).unwrap();
+            let owned = (owned, Asking(first.lost()));
             first.lost().notify(move |_| drop(owned)).unwrap();
             thread::scope(|scope| {
                 for lock in [&a, &b] {
@@ -334,8 +344,10 @@ fn locks_may_go_on_the_threads_of_the_watchdog() {
                     thread::sleep(50 * MS); // armed
                     let () = server.connection().unwrap().del("lock:a").unwrap();
                 }
+                let begun = Instant::now();
                 let mut admin = server.connection().unwrap();
                 assert!(comes_true(|| clients::count(&mut admin) == 0));
+                assert!(begun.elapsed() < 1_500 * MS, "{:?}", begun.elapsed());
             }
         });
     });
