@@ -236,9 +236,10 @@ impl Lease {
         (self.hold.token().clone(), left)
     }
 
-    /// The same, but never handed over.
-    pub(super) fn without_turns(mut self) -> Self {
+    /// The same, which nobody has had: never handed over, and nobody is told that it has been released.
+    pub(super) fn nobodys(mut self) -> Self {
         self.grant.turns = None;
+        self.events = None;
         self
     }
 

@@ -281,6 +281,6 @@ impl Drop for Place<'_> {
         self.go();
         // The server has said yes meanwhile, so that it is not ours to hand on; or a panic has come between.
         let handed = self.bell.news.lock().handed.take();
-        drop(handed.map(Lease::without_turns));
+        drop(handed.map(Lease::nobodys));
     }
 }

@@ -5,6 +5,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -279,6 +280,43 @@ fn a_loss_is_told_to_whose_turn_it_is() {
         assert_eq!(told.acquired.load(Ordering::SeqCst), 5);
         assert_eq!(told.released.load(Ordering::SeqCst), 5);
     });
+}
+
+/// The lock is taken away, the next one gets it from the server, and is handed what the holder believes to have.
+#[test]
+fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
+    let told = Arc::new(Told::default());
+    let bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
+    let first = bench.lock.acquire(LONG).unwrap();
+    let believed = fence(&first);
+    thread::scope(|scope| {
+        let (next, has_it) = mpsc::channel();
+        for number in 1..=2 {
+            let (lock, next) = (&bench.lock, next.clone());
+            scope.spawn(move || next.send(lock.acquire(LONG).unwrap()).unwrap());
+            assert!(comes_true(
+                || lock.inspect().unwrap().waiting_here() == number
+            ));
+        }
+        // Those who ask now get their answers when the first has let go.
+        let mut conn = bench.server.connection().unwrap();
+        let mut late = redis::pipe();
+        late.del("lock:a").ignore();
+        late.cmd("CLIENT").arg("PAUSE").arg(200).ignore();
+        late.exec(&mut conn).unwrap();
+        thread::sleep(100 * MS);
+        first.release().unwrap();
+
+        let second = has_it.recv_timeout(LONG).unwrap();
+        second.verify().unwrap();
+        assert!(fence(&second) > believed + 100, "not what was handed over");
+        assert!(has_it.recv_timeout(50 * MS).is_err(), "two have it");
+        assert_eq!(told.acquired.load(Ordering::SeqCst), 2);
+        assert_eq!(told.released.load(Ordering::SeqCst), 1, "of whom?");
+        drop(second);
+        drop(has_it.recv_timeout(LONG).unwrap());
+    });
+    assert!(bench.lock.try_acquire().unwrap().is_some());
 }
 
 #[test]
