@@ -222,6 +222,20 @@ impl Keeper {
         self.state.lock().schedule.len()
     }
 
+    /// How many keys are remembered, leases, and calls to make; and whether anything is still due.
+    #[cfg(all(test, feature = "testing"))]
+    pub(super) fn remembered(&self) -> (usize, usize, usize, bool) {
+        let state = self.state.lock();
+        let due = state.schedule.due_at().is_some() || state.schedule.next_alarm().is_some();
+        let State {
+            of_key,
+            schedule,
+            calls,
+            ..
+        } = &*state;
+        (of_key.len(), schedule.len(), calls.len(), due)
+    }
+
     /// How long the first answer is waited for: connecting anew and one exchange.
     pub(super) fn patience(&self) -> Duration {
         self.limits.connect + self.limits.answer

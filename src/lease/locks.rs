@@ -3,7 +3,6 @@
 use std::{
     fmt, process,
     sync::{Arc, Weak},
-    time::Duration,
 };
 
 use super::{
@@ -174,7 +173,7 @@ impl Heard for Shared {
     }
 
     #[cfg(feature = "testing")]
-    fn settle(&self, longest: Duration) {
+    fn settle(&self, longest: std::time::Duration) {
         self.keeper.settle(longest);
     }
 }
@@ -188,3 +187,6 @@ impl Drop for Shared {
         self.keeper.close();
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;
