@@ -143,7 +143,7 @@ impl Keeper {
         }
     }
 
-    /// Somebody else of this process has the lock from now on. `None`: it is not kept any more.
+    /// Somebody else of this process has the lock from now on. `None`: it is not kept any more, or being renewed.
     pub(super) fn succeed(&self, id: Id, kept: Arc<Kept>, terms: Terms) -> Option<Id> {
         let mut guard = self.state.lock();
         let state = &mut *guard;

@@ -286,7 +286,14 @@ fn a_loss_is_told_to_whose_turn_it_is() {
 #[test]
 fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
     let told = Arc::new(Told::default());
-    let bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
+    let mut bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
+    // Nobody tells the holder.
+    redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg("default")
+        .arg("-client|tracking")
+        .exec(&mut bench.conn)
+        .unwrap();
     let first = bench.lock.acquire(LONG).unwrap();
     let believed = fence(&first);
     thread::scope(|scope| {
@@ -298,6 +305,7 @@ fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
                 || lock.inspect().unwrap().waiting_here() == number
             ));
         }
+        thread::sleep(50 * MS); // looked at
         // Those who ask now get their answers when the first has let go.
         let mut conn = bench.server.connection().unwrap();
         let mut late = redis::pipe();
@@ -431,6 +439,33 @@ fn each_has_its_own_longest_hold() {
             thread::sleep(620 * MS);
             assert!(lease.is_held(), "counted from its own beginning");
         }
+    });
+}
+
+#[test]
+fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
+    let mut bench = bench(handing(100).lease(900 * MS));
+    let short = handing(100).lease(900 * MS).max_hold(600 * MS);
+    let next = bench.lock.clone().with(short);
+    let first = bench.lock.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let next = scope.spawn(|| next.acquire(LONG).unwrap());
+        assert!(comes_true(
+            || bench.lock.inspect().unwrap().waiting_here() == 1
+        ));
+        // Due at a third, and answered after a half.
+        thread::sleep(first.remaining().saturating_sub(700 * MS));
+        redis::cmd("CLIENT")
+            .arg("PAUSE")
+            .arg(250)
+            .exec(&mut bench.conn)
+            .unwrap();
+        thread::sleep(first.remaining().saturating_sub(550 * MS));
+        first.release().unwrap();
+        let next = next.join().unwrap();
+        assert!(next.is_held());
+        let left: u32 = bench.conn.pttl("lock:a").unwrap();
+        assert!(left <= 601, "it keeps others out for {left} ms");
     });
 }
 

@@ -125,6 +125,19 @@ fn keep(lease: std::ops::Range<u32>) -> impl Strategy<Value = Event> {
     )
 }
 
+fn succession() -> impl Strategy<Value = Event> {
+    let which = any::<prop::sample::Index>();
+    let (max_hold, renews) = (prop::option::of(1_u32..2_000), prop::bool::weighted(0.7));
+    let terms = (which, 5_u32..600, max_hold, renews, any::<bool>());
+    terms.prop_map(|(which, lease, max_hold, renews, alarm)| Event::Succeed {
+        which,
+        lease,
+        max_hold,
+        renews,
+        alarm,
+    })
+}
+
 /// As a watchdog keeps it: renewed at once, or from a known end on.
 fn kept(lease: u32, known_end: Option<u32>) -> Event {
     Event::Keep {
@@ -142,6 +155,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => keep(5..600),
         1 => which().prop_map(Event::Stop),
+        2 => succession(),
         2 => which().prop_map(Event::Look),
         1 => Just(Event::LookAtAll),
         1 => (which(), 1_u32..900).prop_map(|(which, ms)| Event::Extend(which, ms)),
@@ -161,6 +175,7 @@ fn moods() -> impl Strategy<Value = Vec<Mood>> {
         2 => Just(Mood::Unreachable),
         1 => Just(Mood::StoppedMeanwhile),
         1 => Just(Mood::ChangedMeanwhile),
+        1 => Just(Mood::HandedOverMeanwhile),
         1 => (1_u32..900).prop_map(Mood::ExtendedMeanwhile),
         1 => (1_u32..100).prop_map(Mood::Late),
     ];
@@ -170,7 +185,7 @@ fn moods() -> impl Strategy<Value = Vec<Mood>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// Nothing is asked about that is stopped, lost or over, and nothing is renewed that is only to be looked at; every end
+    /// Nothing is asked about that is stopped, lost, over or handed to another, and nothing is renewed that is only to be looked at; every end
     /// is told once; no end moves back or is later than the server's; nothing is given back twice.
     #[test]
     fn whatever_the_server_does(events in events(), moods in moods()) {

@@ -35,6 +35,8 @@ pub(super) enum Mood {
     StoppedMeanwhile,
     /// It is ours, but something happens to it before the answer comes.
     ChangedMeanwhile,
+    /// It is ours, and its holder would hand it over before the answer comes.
+    HandedOverMeanwhile,
     /// Renews it, but its holder has it renewed until so long from now before the answer comes.
     ExtendedMeanwhile(u32),
     /// It is ours, and the answer takes so long.
@@ -62,6 +64,13 @@ pub(super) enum Event {
         alarm: bool,
     },
     Stop(prop::sample::Index),
+    Succeed {
+        which: prop::sample::Index,
+        lease: u32,
+        max_hold: Option<u32>,
+        renews: bool,
+        alarm: bool,
+    },
     Look(prop::sample::Index),
     LookAtAll,
     Extend(prop::sample::Index, u32),
@@ -119,6 +128,7 @@ impl World {
                 assert!(!self.schedule.stop(lease.id), "nothing is out");
                 lease.gone = true;
             }
+            Event::Succeed { ref which, .. } => self.succeed(which.index(count), event),
             Event::Look(ref which) => {
                 let lease = &mut self.leases[which.index(count)];
                 self.schedule.look(lease.id, self.now);
@@ -168,6 +178,57 @@ impl World {
             asked: None,
             look: look_at,
             server_end: end,
+        });
+    }
+
+    /// The lock goes to somebody else of this process, as it stands.
+    fn succeed(&mut self, index: usize, event: &Event) {
+        let Event::Succeed {
+            lease,
+            max_hold,
+            renews,
+            alarm,
+            ..
+        } = *event
+        else {
+            return;
+        };
+        let before = &self.leases[index];
+        // What has ended, or whose end is not known, is not handed over.
+        let Some(end) = before.terms.end.filter(|end| *end > self.now) else {
+            return;
+        };
+        let cap = max_hold.map(|ms| self.now + MS * ms);
+        let terms = Terms {
+            cap,
+            end: Some(cap.map_or(end, |cap| cap.min(end))),
+            renews,
+            ..terms(lease)
+        };
+        let count = self.leases.len();
+        let before = &mut self.leases[index];
+        let next = self.schedule.succeed(before.id, count, terms, self.now);
+        assert_eq!(next.is_none(), before.gone, "it is stopped or lost");
+        let Some(id) = next else {
+            return;
+        };
+        before.gone = true;
+        let (before, look, server_end) = (before.id, before.looked_at_by(), before.server_end);
+        assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
+        assert_eq!(self.schedule.extend(before, self.now + MS * 900), None);
+        if alarm {
+            self.schedule.set_alarm(id);
+        }
+        self.leases.push(Known {
+            id,
+            terms,
+            alarm,
+            gone: false,
+            renewed: None,
+            failed: false,
+            asked: None,
+            look,
+            server_end,
         });
     }
 
@@ -250,6 +311,7 @@ impl World {
 
     fn answer(&mut self, turn: &Turn<usize>, sent: Instant, mood: Mood) {
         let lease = &mut self.leases[turn.what];
+        assert_eq!(turn.id, lease.id, "a question about an earlier turn");
         assert!(self.schedule.is_out(turn.id));
         lease.assert_wanted(turn, sent);
         (lease.asked, lease.look) = (Some(sent), None);
@@ -274,6 +336,11 @@ impl World {
             Mood::ChangedMeanwhile => {
                 self.schedule.look(turn.id, sent);
                 lease.look = Some(sent);
+            }
+            Mood::HandedOverMeanwhile => {
+                let (next, terms) = (turn.what + 1, lease.terms);
+                assert_eq!(self.schedule.succeed(turn.id, next, terms, sent), None);
+                assert!(self.schedule.is_out(turn.id), "it is still its own");
             }
             Mood::ExtendedMeanwhile(ms) => extend(&mut self.schedule, lease, sent, MS * ms),
             Mood::Late(ms) => self.now += MS * ms,
