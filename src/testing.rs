@@ -57,16 +57,19 @@ impl StandIn {
     /// Lets so much time pass: for leases, waits, and whatever else looks at the clock. It runs with the machine's otherwise.
     ///
     /// Like a machine that was suspended: a lease that ends in this time is lost, and is not renewed on the way. Let time
-    /// pass in steps of less than a third of a lease to see it renewed. What is due by then has been done on return; who
-    /// waits for a lock returns soon after.
+    /// pass in steps of less than half a lease to see it renewed. A lock that is not renewed is free when its lease has
+    /// passed, to the nanosecond. What is due by then has been done on return, and whoever wants to be
+    /// [called](crate::LostSignal::notify) or [told](crate::Events) has been; who waits for a lock returns soon after.
+    ///
+    /// A hundred years at most, all in all.
     pub fn advance(&self, by: Duration) {
         self.server.advance(by);
     }
 
     /// Ends a lock, as if its lease had run out on the server before a renewal got through. False: nobody had it.
     ///
-    /// The holder knows on return, unless the server is [gone](Self::disconnect). The name is the lock's, or its whole key
-    /// where its prefix is not `lock:`.
+    /// The holder knows on return, and whoever it wants to be told, unless the server is [gone](Self::disconnect). The name
+    /// is the lock's, or its whole key where its prefix is not `lock:`.
     #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
     pub fn expire(&self, name: &str) -> bool {
         self.server.expire(name)

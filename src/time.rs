@@ -14,6 +14,10 @@ use crate::{Error, Result};
 /// The longest lease that is taken for one.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// A clock is moved no further than this: a hundred years.
+#[cfg(feature = "testing")]
+const FURTHEST_AHEAD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()
 }
@@ -43,9 +47,10 @@ impl Clock {
     /// Whoever sleeps until a moment has to be woken afterwards.
     #[cfg(feature = "testing")]
     pub(crate) fn advance(self, by: Duration) {
-        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(ahead) = self.nanos_ahead {
-            ahead.fetch_add(nanos, Ordering::SeqCst);
+        if let Some(nanos_ahead) = self.nanos_ahead {
+            let ahead = (self.ahead().saturating_add(by)).min(FURTHEST_AHEAD);
+            let nanos = u64::try_from(ahead.as_nanos()).unwrap_or(u64::MAX);
+            nanos_ahead.fetch_max(nanos, Ordering::SeqCst);
         }
     }
 

@@ -74,6 +74,9 @@ struct State {
     calling: Option<JoinHandle<()>>,
     /// Threads that run.
     running: usize,
+    /// Threads that are telling a user at this moment.
+    #[cfg(feature = "testing")]
+    telling: usize,
 }
 
 impl Keeper {
@@ -206,12 +209,14 @@ impl Keeper {
         self.call.notify_all();
     }
 
-    /// Waits until nothing is due, and nothing on its way.
+    /// Waits until nothing is due, nothing on its way, and whoever wants to know of it has been told.
     #[cfg(feature = "testing")]
     pub(super) fn settle(&self, longest: Duration) {
         let deadline = Deadline::after(longest);
         let mut state = self.state.lock();
-        while state.schedule.is_busy(self.clock.now()) && !deadline.has_passed() {
+        // A look may have to wait for so long.
+        let by = self.clock.now() + super::terms::REST;
+        while state.is_busy(by) && !state.is_mine() && !deadline.has_passed() {
             self.wake.notify_all();
             self.landed.wait_for(&mut state, Duration::from_millis(1));
         }
@@ -427,7 +432,7 @@ impl Keeper {
             }
         }
         self.landed.notify_all();
-        MutexGuard::unlocked(state, || {
+        self.outside(state, || {
             for (kept, failure) in &news {
                 kept.tell(failure.as_deref());
             }
@@ -448,12 +453,30 @@ impl Keeper {
         for kept in &doubtful {
             kept.doubt(failure);
         }
-        MutexGuard::unlocked(state, || {
+        self.outside(state, || {
             for kept in &doubtful {
                 kept.tell(Some(failure));
             }
             let_go(doubtful);
         });
+    }
+
+    /// Runs what a user has written, with nothing locked.
+    #[cfg_attr(
+        not(feature = "testing"),
+        allow(clippy::unused_self, reason = "only a test waits for it")
+    )]
+    fn outside(&self, state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
+        #[cfg(feature = "testing")]
+        {
+            state.telling += 1;
+        }
+        MutexGuard::unlocked(state, run);
+        #[cfg(feature = "testing")]
+        {
+            state.telling -= 1;
+            self.landed.notify_all();
+        }
     }
 
     fn lose_all<K: Borrow<Kept>>(
@@ -475,7 +498,7 @@ impl Keeper {
         let mut state = self.state.lock();
         loop {
             if let Some((callback, reason)) = state.calls.pop_front() {
-                MutexGuard::unlocked(&mut state, || call(callback, reason));
+                self.outside(&mut state, || call(callback, reason));
                 continue;
             }
             if state.closing {
@@ -493,6 +516,25 @@ impl Keeper {
                 None => self.call.wait(&mut state),
             }
         }
+    }
+}
+
+#[cfg(feature = "testing")]
+impl State {
+    /// Whether something is to be done or told by then.
+    fn is_busy(&self, by: Instant) -> bool {
+        let alarms = self.schedule.next_alarm();
+        self.telling > 0
+            || !self.calls.is_empty()
+            || alarms.is_some_and(|end| end <= by)
+            || self.schedule.is_busy(by)
+    }
+
+    /// Whether this is one of the two threads, which would wait for itself.
+    fn is_mine(&self) -> bool {
+        let threads = [&self.renewing, &self.calling];
+        let is_this = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
+        threads.into_iter().flatten().any(is_this)
     }
 }
 

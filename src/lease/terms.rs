@@ -8,7 +8,7 @@ use super::renewal::LostReason;
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
 /// Between two looks at the same lease.
-const REST: Duration = Duration::from_millis(10);
+pub(super) const REST: Duration = Duration::from_millis(10);
 /// The least that can be asked of the server.
 const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 

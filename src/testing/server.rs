@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use redis::{RedisResult, Value};
 
-use super::store::{Ran, Store};
+use super::store::{Now, Ran, Store};
 use crate::{
     Error, Result, Token,
     error::makes_no_sense,
@@ -22,8 +22,8 @@ use crate::{
     time::{Clock, Deadline},
 };
 
-/// How long whoever takes a lock away has it.
-const STOLEN_FOR: Duration = Duration::from_secs(10);
+/// How long whoever takes a lock away has it, in milliseconds.
+const STOLEN_FOR: u64 = 10_000;
 /// Nothing here takes this long, but a callback of a test's own might.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -62,17 +62,15 @@ impl Server {
 
     pub(super) fn expire(&self, name: &str) -> bool {
         let key = self.key(name);
-        let was_there = self.shared.store.lock().expire(&key);
+        let was_there = self.shared.store.lock().expire(&key, self.shared.now());
         self.shared.tell_of(&key);
         was_there
     }
 
     pub(super) fn steal(&self, name: &str) -> Token {
         let (key, token) = (self.key(name), Token::random());
-        let now = self.shared.now_micros();
-        let end = now / 1_000 + u64::try_from(STOLEN_FOR.as_millis()).unwrap_or(u64::MAX);
         let mut store = self.shared.store.lock();
-        store.steal(&key, token.as_str(), end, now);
+        store.steal(&key, token.as_str(), STOLEN_FOR, self.shared.now());
         drop(store);
         self.shared.tell_of(&key);
         token
@@ -87,29 +85,24 @@ impl Server {
     }
 
     fn key(&self, name: &str) -> String {
-        let is_whole = self.shared.store.lock().is_known(name);
-        if is_whole {
-            name.to_owned()
-        } else {
-            format!("lock:{name}")
-        }
+        self.shared.store.lock().key_of(name)
     }
 }
 
 impl Shared {
-    fn now_micros(&self) -> u64 {
+    fn now(&self) -> Now {
         let (began, since_1970) = self.began;
         let since_1970 = since_1970
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let now = since_1970 + self.clock.since(began);
-        u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+        Now(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Runs it, unless the server is gone.
     fn run(&self, call: &Call) -> Option<Ran> {
         let is_there = self.is_there.load(Ordering::SeqCst);
-        is_there.then(|| self.store.lock().run(call, self.now_micros()))
+        is_there.then(|| self.store.lock().run(call, self.now()))
     }
 
     fn of_each(&self, tell: impl Fn(&dyn Heard)) {

@@ -1,26 +1,32 @@
 //! What stands on the server, and what each script makes of it: the same as its Lua does.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use redis::{RedisError, RedisResult, Value};
 
 use crate::{error::makes_no_sense, script::Call};
 
-/// In milliseconds since 1970.
-type Millis = u64;
+/// In nanoseconds since 1970. A lock ends here to the nanosecond, not to the millisecond as on a server, so that it is free
+/// as soon as a test has let its lease pass.
+type Nanos = u64;
+
+const MILLI: Nanos = 1_000_000;
+const USUAL_PREFIX: &str = "lock:";
 
 /// Locks by their keys.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     locks: HashMap<String, Stored>,
     companions: HashMap<String, Companion>,
+    /// Keys of locks that were stolen before anybody had had them: the name may be a whole key of another prefix.
+    untried: HashSet<String>,
 }
 
 /// A lock that somebody has.
 #[derive(Debug)]
 struct Stored {
     what: Held,
-    end: Millis,
+    end: Nanos,
 }
 
 #[derive(Debug)]
@@ -29,7 +35,7 @@ enum Held {
     Mutex(String),
     Reentrant(Entered),
     /// The ends of readers `r:`, writers `w:` and intents `i:`.
-    ReadWrite(BTreeMap<String, Millis>),
+    ReadWrite(BTreeMap<String, Nanos>),
 }
 
 /// Who is in a reentrant lock.
@@ -48,7 +54,8 @@ struct Companion {
     fence: u64,
     token: String,
     owner: String,
-    since: Millis,
+    /// In milliseconds since 1970.
+    since: u64,
     reserved: u64,
 }
 
@@ -61,25 +68,23 @@ pub(super) struct Ran {
 
 impl Store {
     /// Runs one script at this moment.
-    pub(super) fn run(&mut self, call: &Call, now_micros: u64) -> Ran {
+    pub(super) fn run(&mut self, call: &Call, now: Now) -> Ran {
         let (script, words) = call.parts();
         let key = words.first().copied().unwrap_or_default().to_owned();
-        let now = now_micros / 1_000;
+        self.find_what_was_untried(&key);
         self.end_what_has_passed(&key, now);
         let before = self.state_of(&key);
-        let answer = self.answer(script, &words, Now(now_micros));
+        let answer = self.answer(script, &words, now);
         let changed = (self.state_of(&key) != before).then_some(key);
         Ran { answer, changed }
     }
 
-    /// A key lives through the millisecond of its end, and a holder of a read-write lock too.
-    fn end_what_has_passed(&mut self, key: &str, now: Millis) {
+    fn end_what_has_passed(&mut self, key: &str, Now(now): Now) {
         if let Some(stored) = self.locks.get_mut(key) {
             if let Held::ReadWrite(ends) = &mut stored.what {
-                ends.retain(|_, end| *end >= now);
+                ends.retain(|_, end| *end > now);
             }
-            let nobody = matches!(&stored.what, Held::ReadWrite(ends) if ends.is_empty());
-            if nobody || stored.end < now {
+            if stored.end <= now {
                 self.locks.remove(key);
             }
         }
@@ -118,11 +123,11 @@ impl Store {
                     self.grant(key, token, who, number(reserved)?, now);
                 }
                 let what = || Held::Mutex((*token).to_owned());
-                self.hold(key, now.millis() + number(lease)?, what);
+                self.hold(key, now.after(number(lease)?), what);
                 Ok(self.fence(key))
             }
             ("RENEW_MUTEX", [_, _, token, lease]) if holder == Some(token) => {
-                self.extend(key, now.millis() + number(lease)?);
+                self.extend(key, now.after(number(lease)?));
                 Ok(yes(true))
             }
             ("RELEASE_MUTEX", [_, token]) if holder == Some(token) => {
@@ -159,7 +164,7 @@ impl Store {
                 Ok(self.refusal(key, tell, Value::Nil, now))
             }
             ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, _], entered) => {
-                let end = now.millis() + number(lease)?;
+                let end = now.after(number(lease)?);
                 let Some(entered) = entered else {
                     self.grant(key, token, owner, 0, now);
                     let what = || {
@@ -181,7 +186,7 @@ impl Store {
                 Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
             }
             ("RENEW_REENTRANT", [_, _, owner, lease], Some(entered)) if entered.owner == *owner => {
-                self.extend(key, now.millis() + number(lease)?);
+                self.extend(key, now.after(number(lease)?));
                 Ok(yes(true))
             }
             ("RELEASE_REENTRANT", [_, _, owner, token], Some(entered))
@@ -221,14 +226,14 @@ impl Store {
                 {
                     return Ok(refusal(last, tell, yes(false), now));
                 }
-                self.store(key, ends, &ours, now.millis() + number(lease)?);
+                self.store(key, ends, &ours, now.after(number(lease)?));
                 Ok(yes(true))
             }
             ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
                 self.write(key, ends, [token, lease, waits, who, tell], now)
             }
             ("RENEW_READ_WRITE", [_, .., field, lease]) if ends.contains_key(*field) => {
-                self.store(key, ends, field, now.millis() + number(lease)?);
+                self.store(key, ends, field, now.after(number(lease)?));
                 Ok(yes(true))
             }
             ("RELEASE_READ_WRITE", [_, field]) if ends.contains_key(*field) => {
@@ -244,7 +249,7 @@ impl Store {
     fn write(
         &mut self,
         key: &str,
-        mut ends: BTreeMap<String, Millis>,
+        mut ends: BTreeMap<String, Nanos>,
         [token, lease, waits, who, tell]: [&str; 5],
         now: Now,
     ) -> RedisResult<Value> {
@@ -257,8 +262,8 @@ impl Store {
             && let Some(last) = last_end(&ends, &["r:", "w:"])
         {
             let stands_until = ends.get(&intent).copied().unwrap_or(0);
-            if waits == "1" && stands_until < now.millis() + 300 {
-                self.store(key, ends, &intent, now.millis() + 1_000);
+            if waits == "1" && stands_until < now.after(300) {
+                self.store(key, ends, &intent, now.after(1_000));
             }
             return Ok(refusal(last, tell, Value::Nil, now));
         }
@@ -267,31 +272,31 @@ impl Store {
             self.grant(key, token, who, 0, now);
         }
         ends.remove(&intent);
-        self.store(key, ends, &ours, now.millis() + number(lease)?);
+        self.store(key, ends, &ours, now.after(number(lease)?));
         Ok(self.fence(key))
     }
 
     /// A holder in a read-write lock ends then, or later if it did.
-    fn store(&mut self, key: &str, mut ends: BTreeMap<String, Millis>, field: &str, end: Millis) {
+    fn store(&mut self, key: &str, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
         let stored = ends.entry(field.to_owned()).or_default();
         *stored = end.max(*stored);
         self.store_all(key, ends);
     }
 
-    fn store_all(&mut self, key: &str, ends: BTreeMap<String, Millis>) {
+    fn store_all(&mut self, key: &str, ends: BTreeMap<String, Nanos>) {
         let Some(last) = ends.values().max().copied() else {
             self.locks.remove(key);
             return;
         };
         let stored = Stored {
             what: Held::ReadWrite(ends),
-            end: last + 1,
+            end: last,
         };
         self.locks.insert(key.to_owned(), stored);
     }
 
     /// The lock is held until then, or longer if it was.
-    fn hold(&mut self, key: &str, end: Millis, what: impl FnOnce() -> Held) {
+    fn hold(&mut self, key: &str, end: Nanos, what: impl FnOnce() -> Held) {
         if self.locks.contains_key(key) {
             return self.extend(key, end);
         }
@@ -299,7 +304,7 @@ impl Store {
         self.locks.insert(key.to_owned(), Stored { what, end });
     }
 
-    fn extend(&mut self, key: &str, end: Millis) {
+    fn extend(&mut self, key: &str, end: Nanos) {
         if let Some(stored) = self.locks.get_mut(key) {
             stored.end = stored.end.max(end);
         }
@@ -309,7 +314,7 @@ impl Store {
     fn grant(&mut self, key: &str, token: &str, who: &str, reserved: u64, now: Now) {
         let companion = self.companions.entry(key.to_owned()).or_default();
         *companion = Companion {
-            fence: now.0.max(companion.fence + 1) + reserved,
+            fence: now.micros().max(companion.fence + 1) + reserved,
             token: token.to_owned(),
             owner: who.to_owned(),
             since: now.millis(),
@@ -346,12 +351,13 @@ impl Store {
                 pair(&entered.owner, entered.count().to_string()).to_vec(),
             ),
             Some(Held::ReadWrite(ends)) => {
-                let fields = ends.iter().map(|(field, end)| pair(field, end.to_string()));
+                let millis = |end: &Nanos| (end / MILLI).to_string();
+                let fields = ends.iter().map(|(field, end)| pair(field, millis(end)));
                 let kind = pair("kind", "rw".to_owned());
                 ("hash", [kind].into_iter().chain(fields).flatten().collect())
             }
         };
-        let left = stored.map_or(-2, |stored| int(stored.end.saturating_sub(now.millis())));
+        let left = stored.map_or(-2, |stored| now.millis_until(stored.end));
         let companion = self.companions.get(key).map(|companion| {
             let Companion {
                 fence,
@@ -378,19 +384,46 @@ impl Store {
         ])
     }
 
-    /// Whether this is the key of a lock that somebody has had.
-    pub(super) fn is_known(&self, key: &str) -> bool {
+    /// The key of the lock of this name, or that it is.
+    pub(super) fn key_of(&self, name: &str) -> String {
+        let usual = usual_key(name);
+        if self.is_known(name) && !self.is_known(&usual) {
+            return name.to_owned();
+        }
+        usual
+    }
+
+    /// Whether it is that of a lock that somebody has had.
+    fn is_known(&self, key: &str) -> bool {
         self.locks.contains_key(key) || self.companions.contains_key(key)
     }
 
+    /// A lock of another prefix may have been stolen as if its key were a name.
+    fn find_what_was_untried(&mut self, key: &str) {
+        let usual = usual_key(key);
+        let is_whole = !key.starts_with(USUAL_PREFIX) && self.untried.remove(&usual);
+        self.untried.remove(key);
+        if is_whole && !self.is_known(key) {
+            let (lock, companion) = (self.locks.remove(&usual), self.companions.remove(&usual));
+            self.locks.extend(lock.map(|lock| (key.to_owned(), lock)));
+            let companion = companion.map(|companion| (key.to_owned(), companion));
+            self.companions.extend(companion);
+        }
+    }
+
     /// Ends whatever stands there, as if its time had come. False: nothing.
-    pub(super) fn expire(&mut self, key: &str) -> bool {
+    pub(super) fn expire(&mut self, key: &str, now: Now) -> bool {
+        self.end_what_has_passed(key, now);
         self.locks.remove(key).is_some()
     }
 
-    /// Somebody else has the lock, of the kind that it was of, until then.
-    pub(super) fn steal(&mut self, key: &str, token: &str, end: Millis, now_micros: u64) {
-        let (now, thief) = (Now(now_micros), "somebody else");
+    /// Somebody else has the lock, of the kind that it was of, for so many milliseconds.
+    pub(super) fn steal(&mut self, key: &str, token: &str, lease: u64, now: Now) {
+        let (end, thief) = (now.after(lease), "somebody else");
+        self.end_what_has_passed(key, now);
+        if !self.is_known(key) {
+            self.untried.insert(key.to_owned());
+        }
         let what = match self.locks.remove(key).map(|stored| stored.what) {
             None | Some(Held::Mutex(_)) => Held::Mutex(token.to_owned()),
             Some(Held::Reentrant(_)) => Held::Reentrant(Entered {
@@ -403,7 +436,7 @@ impl Store {
             }
         };
         self.grant(key, token, thief, 0, now);
-        self.hold(key, end + 1, || what);
+        self.hold(key, end, || what);
     }
 }
 
@@ -413,28 +446,44 @@ impl Entered {
     }
 }
 
-/// When a call is made, in microseconds since 1970.
+/// When a call is made.
 #[derive(Clone, Copy)]
-struct Now(u64);
+pub(super) struct Now(pub(super) Nanos);
 
 impl Now {
-    fn millis(self) -> Millis {
+    fn micros(self) -> u64 {
         self.0 / 1_000
+    }
+
+    fn millis(self) -> u64 {
+        self.0 / MILLI
+    }
+
+    fn after(self, millis: u64) -> Nanos {
+        self.0 + millis * MILLI
+    }
+
+    fn millis_until(self, end: Nanos) -> i64 {
+        int(end.saturating_sub(self.0) / MILLI)
     }
 }
 
-fn last_end(ends: &BTreeMap<String, Millis>, sides: &[&str]) -> Option<Millis> {
+fn usual_key(name: &str) -> String {
+    format!("{USUAL_PREFIX}{name}")
+}
+
+fn last_end(ends: &BTreeMap<String, Nanos>, sides: &[&str]) -> Option<Nanos> {
     let in_the_way =
-        |(field, _): &(&String, &Millis)| sides.iter().any(|side| field.starts_with(side));
+        |(field, _): &(&String, &Nanos)| sides.iter().any(|side| field.starts_with(side));
     ends.iter().filter(in_the_way).map(|(_, end)| *end).max()
 }
 
 /// A no, with the end of what is in the way if that is asked for.
-fn refusal(end: Millis, tell: &str, bare: Value, now: Now) -> Value {
+fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
     if tell != "1" {
         return bare;
     }
-    Value::Array(vec![Value::Int(int(end.saturating_sub(now.millis())))])
+    Value::Array(vec![Value::Int(now.millis_until(end))])
 }
 
 fn yes(is_so: bool) -> Value {

@@ -17,19 +17,31 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[derive(Default)]
-struct Renewals(AtomicU32);
+struct Told {
+    renewed: AtomicU32,
+    failed: AtomicU32,
+    lost: AtomicU32,
+}
 
-impl Events for Renewals {
+impl Events for Told {
     fn renewed(&self, _: &event::Renewed<'_>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.renewed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn renewal_failed(&self, _: &event::RenewalFailed<'_>) {
+        self.failed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.lost.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
 fn an_hour_passes_at_once_and_every_lease_is_renewed_in_it() {
     let stand_in = StandIn::new();
-    let renewals = Arc::new(Renewals::default());
-    let events = Arc::clone(&renewals) as Arc<dyn Events>;
+    let heard = Arc::new(Told::default());
+    let events = Arc::clone(&heard) as Arc<dyn Events>;
     let locks = stand_in
         .locks()
         .unwrap()
@@ -41,7 +53,8 @@ fn an_hour_passes_at_once_and_every_lease_is_renewed_in_it() {
         assert!(leases.iter().all(leasehold::Lease::is_held));
     }
     assert!(began.elapsed() < 20 * SECOND, "{:?}", began.elapsed());
-    assert!(renewals.0.load(Ordering::SeqCst) >= 3 * 500);
+    // Every second time it is past a third of the lease.
+    assert_eq!(heard.renewed.load(Ordering::SeqCst), 3 * 600);
     assert!(
         leases
             .map(|lease| lease.release().is_ok())
@@ -92,6 +105,90 @@ fn the_holder_knows_of_a_loss_on_return() {
         assert!(lock.try_acquire().unwrap().is_none());
         stand_in.advance(11 * SECOND);
         assert!(lock.try_acquire().unwrap().is_some());
+    }
+}
+
+/// Often, since it takes a race.
+#[test]
+fn whatever_there_is_to_tell_has_been_told_on_return() {
+    for _ in 0..20 {
+        let stand_in = StandIn::new();
+        let heard = Arc::new(Told::default());
+        let options = Options::new().events(Arc::clone(&heard) as Arc<dyn Events>);
+        let lock = stand_in.locks().unwrap().with(options).lock("a");
+        let count = |number: &AtomicU32| number.load(Ordering::SeqCst);
+
+        let lease = lock.acquire(SECOND).unwrap();
+        stand_in.advance(4 * SECOND);
+        assert_eq!(count(&heard.renewed), 1);
+        // Soon after it was looked at.
+        stand_in.steal("a");
+        assert!(!lease.is_held());
+        assert_eq!(count(&heard.lost), 1);
+
+        stand_in.expire("a");
+        let lease = lock.acquire(SECOND).unwrap();
+        stand_in.disconnect();
+        stand_in.advance(4 * SECOND);
+        assert!(lease.is_held() && count(&heard.failed) > 0);
+        stand_in.advance(6 * SECOND);
+        assert_eq!(count(&heard.lost), 2);
+    }
+}
+
+#[test]
+fn who_is_told_may_use_the_stand_in() {
+    let stand_in = StandIn::new();
+    let lease = stand_in.locks().unwrap().lock("a").acquire(SECOND).unwrap();
+    let other = stand_in.clone();
+    lease
+        .lost()
+        .notify(move |_| assert!(other.expire("a")))
+        .unwrap();
+    let asked = Instant::now();
+    stand_in.steal("a");
+    // It waits for nobody who waits for it.
+    assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
+    assert!(!stand_in.expire("a"));
+}
+
+#[test]
+fn a_lock_is_free_as_soon_as_its_lease_has_passed() {
+    let stand_in = StandIn::new();
+    let lease = 1_234 * SECOND / 1_000;
+    let options = Options::new().lease(lease).renewal(false);
+    let locks = stand_in.locks().unwrap().with(options);
+    let all = [
+        locks.lock("m"),
+        locks.reentrant("e"),
+        locks.read("r"),
+        locks.write("w"),
+    ];
+    for lock in all {
+        for _ in 0..50 {
+            let before = lock.acquire(SECOND).unwrap();
+            stand_in.advance(lease);
+            assert!(!before.is_held());
+            assert!(!lock.inspect().unwrap().is_held());
+            stand_in.steal(lock.name());
+            stand_in.advance(10 * SECOND);
+            assert!(!lock.inspect().unwrap().is_held());
+        }
+    }
+}
+
+#[test]
+fn the_clock_never_goes_back_nor_too_far() {
+    let stand_in = StandIn::new();
+    let lock = stand_in.locks().unwrap().lock("a");
+    let lease = lock.acquire(SECOND).unwrap();
+    stand_in.advance(Duration::MAX);
+    assert!(!lease.is_held());
+    for _ in 0..2 {
+        let next = lock.acquire(SECOND).unwrap();
+        assert!(next.fencing_token() > lease.fencing_token());
+        stand_in.advance(Duration::MAX);
+        assert!(next.remaining() <= 10 * SECOND);
     }
 }
 
@@ -156,6 +253,30 @@ fn a_lock_of_another_prefix_goes_by_its_key() {
     assert!(lease.is_held());
     assert!(stand_in.expire("job:a"));
     assert!(!lease.is_held());
+}
+
+#[test]
+fn a_lock_of_another_prefix_can_be_stolen_before_anybody_has_had_it() {
+    let stand_in = StandIn::new();
+    for name in ["job:a", "a"] {
+        stand_in.steal(name);
+    }
+    let locks = stand_in.locks().unwrap();
+    let jobs = locks.with(Options::new().prefix("job:"));
+    assert!(jobs.lock("a").try_acquire().unwrap().is_none());
+    assert!(locks.lock("a").try_acquire().unwrap().is_none());
+    assert!(stand_in.expire("job:a") && stand_in.expire("a"));
+    assert!(jobs.lock("a").try_acquire().unwrap().is_some());
+    assert!(locks.lock("a").try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn a_name_comes_before_a_key() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    let [short, long] = ["a", "lock:a"].map(|name| locks.lock(name).acquire(SECOND).unwrap());
+    assert!(stand_in.expire("lock:a"));
+    assert!(short.is_held() && !long.is_held());
 }
 
 #[test]
