@@ -139,10 +139,11 @@ impl Wait<'_> {
             place.leave(self.leaving(), end);
             return Ok(Some(self.guard(granted)));
         }
+        // Before the next one asks, whom the intent would keep out.
+        self.quit();
         if let Some(lease) = place.quit() {
             return Ok(Some(lease));
         }
-        self.quit();
         granted.map(|_| None)
     }
 

@@ -13,7 +13,7 @@ use std::{
 use leasehold::{Events, FencingToken, Lock, LostReason, Options, Owner, event};
 
 use crate::{
-    common::hold::comes_true,
+    common::{hold::comes_true, wait::at_once},
     world::{World, on_both, told},
 };
 
@@ -103,6 +103,20 @@ fn a_lease_ends_unless_it_is_renewed() {
             let reason = lease.lost().reason();
             (lease.is_held(), reason, told(&lease.release()), next)
         })
+    });
+}
+
+#[test]
+fn what_has_run_out_is_neither_ended_nor_stolen_from() {
+    on_both(|world| {
+        let options = Options::new().lease(50 * MS).renewal(false);
+        let locks = world.locks().with(options);
+        let had = [locks.read("a"), locks.lock("b")].map(|lock| lock.acquire(LONG).unwrap());
+        world.pass(100 * MS);
+        let expired = ["a", "b"].map(|name| world.expire(name));
+        world.steal(&locks.lock("a"));
+        drop(had);
+        (expired, told(&locks.lock("a").acquire(MS)))
     });
 }
 
@@ -207,6 +221,32 @@ fn readers_share_and_a_writer_that_waits_comes_first() {
             (late, writer.join().unwrap())
         });
         (late, ours.read("a").try_acquire().unwrap().is_some())
+    });
+}
+
+/// At many locks at once, since it takes a race.
+#[test]
+fn a_writer_that_gives_up_keeps_readers_out_no_longer() {
+    on_both(|world| {
+        let (ours, theirs) = (world.locks(), world.locks());
+        let names: Vec<_> = (0..24).map(|number| number.to_string()).collect();
+        let held: Vec<_> = (names.iter())
+            .map(|name| theirs.read(name).acquire(LONG).unwrap())
+            .collect();
+        at_once(names, |name| {
+            let write = ours.write(&name);
+            thread::scope(|scope| {
+                let writer = scope.spawn(|| told(&write.acquire(200 * MS)));
+                assert!(waits(&write, 1));
+                let reader = scope.spawn(|| ours.read(&name).acquire(LONG).unwrap());
+                assert_eq!(writer.join().unwrap(), "contended");
+                let gave_up = Instant::now();
+                reader.join().unwrap().release().unwrap();
+                let waited = gave_up.elapsed();
+                assert!(waited < 400 * MS, "{waited:?}");
+            });
+        });
+        held.into_iter().all(|lease| lease.release().is_ok())
     });
 }
 
