@@ -11,4 +11,6 @@ mod common;
 mod alone;
 mod both;
 mod random;
+mod run;
+mod steps;
 mod world;

@@ -1,0 +1,207 @@
+//! Two processes do at random what can be done to locks, and say what they see.
+
+use std::{
+    cmp::Reverse,
+    time::{Duration, Instant},
+};
+
+use leasehold::{FencingToken, Inspection, Lease, Locks};
+use proptest::sample::Index;
+
+use crate::{
+    steps::{Kind, PASSED, SHORT, Step, Which},
+    world::{World, told},
+};
+
+/// What holds for longer holds for longer than all of it takes.
+const IN_ALL: Duration = Duration::from_secs(3);
+
+/// What was seen, step by step; nothing, if it took so long that something may have run out by chance.
+pub(crate) fn transcript(
+    world: &dyn World,
+    processes: [Locks; 2],
+    steps: &[Step],
+) -> Option<Vec<String>> {
+    let mut run = Run {
+        world,
+        processes,
+        held: Vec::new(),
+        last_fence: 0,
+        began: Instant::now(),
+        short_since: None,
+    };
+    steps.iter().map(|step| run.step_in_time(step)).collect()
+}
+
+/// Two processes and what they hold.
+struct Run<'w> {
+    world: &'w dyn World,
+    processes: [Locks; 2],
+    held: Vec<Lease>,
+    last_fence: u64,
+    began: Instant,
+    /// When the first of those began that run out when time passes next.
+    short_since: Option<Instant>,
+}
+
+impl Run<'_> {
+    fn step_in_time(&mut self, step: &Step) -> Option<String> {
+        let told = self.step(step);
+        let in_time = |short: Instant| short.elapsed() < SHORT * 3 / 4;
+        let is_sure = self.short_since.is_none_or(in_time) && self.began.elapsed() < IN_ALL;
+        is_sure.then_some(told)
+    }
+
+    fn step(&mut self, step: &Step) -> String {
+        match step {
+            Step::Acquire(which, wait) => self.acquire(which, *wait),
+            Step::Release(index) => match self.take(*index) {
+                Some(lease) => told(&lease.release()).to_owned(),
+                None => String::new(),
+            },
+            Step::Drop(index) => {
+                drop(self.take(*index));
+                String::new()
+            }
+            Step::Leave(index) => self.leave(*index),
+            Step::Verify(index) => self.of_one(*index, |lease| told(&lease.verify()).to_owned()),
+            Step::Check(index) => self.of_one(*index, checked),
+            Step::Renew(index) => self.of_one(*index, |lease| {
+                told(&lease.renew(Duration::from_secs(60))).to_owned()
+            }),
+            Step::Inspect(name) => {
+                let found = self.processes[0].lock(name).inspect().unwrap();
+                self.described(&found)
+            }
+            Step::ForceRelease(name) => {
+                let had = self.processes[1].lock(name).force_release().unwrap();
+                self.let_losses_be_known(name);
+                had.to_string()
+            }
+            Step::Expire(name) => {
+                let had = self.world.expire(name);
+                self.let_losses_be_known(name);
+                had.to_string()
+            }
+            Step::Steal(which) => self.steal(which),
+            Step::Pass => {
+                self.world.pass(PASSED);
+                self.short_since = None;
+                String::new()
+            }
+        }
+    }
+
+    fn acquire(&mut self, which: &Which, wait: Duration) -> String {
+        let (lock, asked) = (which.lock(&self.processes), Instant::now());
+        let came = if wait.is_zero() {
+            lock.try_acquire()
+        } else {
+            lock.acquire(wait).map(Some)
+        };
+        let outcome = told(&came);
+        let Ok(Some(lease)) = came else {
+            return format!("{outcome}, not had");
+        };
+        if which.how.is_short() {
+            self.short_since.get_or_insert(asked);
+        }
+        let fence = lease.fencing_token().map(FencingToken::get);
+        let grew = fence.map(|fence| fence.cmp(&self.last_fence));
+        self.last_fence = fence.unwrap_or(0).max(self.last_fence);
+        self.held.push(lease);
+        format!("had, fencing token {grew:?}")
+    }
+
+    fn leave(&mut self, index: Index) -> String {
+        let Some(lease) = self.take(index) else {
+            return String::new();
+        };
+        let verified = told(&lease.verify());
+        let is_over = lease.leave().1.is_zero();
+        format!("{verified} {}", is_over || verified == "wrong kind")
+    }
+
+    /// It takes over the kind that the lock is of, where it is of one.
+    fn steal(&mut self, which: &Which) -> String {
+        let lock = self.processes[0].lock(which.name);
+        let found = lock.inspect().unwrap();
+        let kind = match found.holders().first() {
+            Some(holder) if holder.count().is_some() => Kind::Reentrant,
+            Some(holder) if holder.is_reader() => Kind::Write,
+            Some(_) if lock.try_acquire().is_err() => Kind::Write,
+            _ => Kind::Mutex,
+        };
+        let which = Which {
+            kind,
+            ..which.clone()
+        };
+        self.world.steal(&which.lock(&self.processes));
+        self.let_losses_be_known(which.name);
+        String::new()
+    }
+
+    fn take(&mut self, index: Index) -> Option<Lease> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let place = index.index(self.held.len());
+        Some(self.held.remove(place))
+    }
+
+    /// A server tells of a loss after a moment: the next step may depend on it.
+    fn let_losses_be_known(&self, name: &str) {
+        for lease in self.held.iter().filter(|lease| lease.name() == name) {
+            assert!(lease.lost().wait_for(Duration::from_secs(20)));
+        }
+    }
+
+    fn of_one(&self, index: Index, ask: impl FnOnce(&Lease) -> String) -> String {
+        if self.held.is_empty() {
+            return String::new();
+        }
+        ask(index.get(&self.held))
+    }
+
+    fn described(&self, found: &Inspection) -> String {
+        let holders = found.holders().iter().map(|holder| {
+            let ours = |lease: &Lease| holder.token().is_some_and(|token| token == lease.token());
+            let ours = self.held.iter().position(ours);
+            let fence = holder.fencing_token().map(FencingToken::get);
+            let is_its =
+                ours.map(|ours| self.held[ours].fencing_token().map(FencingToken::get) == fence);
+            format!(
+                "{ours:?} fence {is_its:?} owner {:?} count {:?} reader {} ends {} since {}",
+                holder.owner(),
+                holder.count(),
+                holder.is_reader(),
+                holder.remaining().is_some_and(is_long),
+                holder.since().is_some(),
+            )
+        });
+        let mut holders: Vec<_> = holders.collect();
+        holders.sort_by_key(|text| Reverse(text.clone()));
+        format!(
+            "{} {} {} {holders:?}",
+            found.is_foreign(),
+            found.waiting_writers(),
+            found.waiting_here()
+        )
+    }
+}
+
+fn is_long(left: Duration) -> bool {
+    left > Duration::from_secs(4)
+}
+
+/// What is known without asking.
+fn checked(lease: &Lease) -> String {
+    format!(
+        "{} {} {:?} {:?} long {}",
+        told(&lease.check()),
+        lease.is_held(),
+        lease.lost().reason(),
+        lease.state(),
+        is_long(lease.remaining())
+    )
+}
