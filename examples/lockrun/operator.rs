@@ -6,7 +6,7 @@ use std::{
 };
 
 use humantime::{format_duration, format_rfc3339_seconds};
-use leasehold::{FencingToken, Holder, Inspection, Locks, Owner, Result};
+use leasehold::{Error, FencingToken, Holder, Inspection, Locks, Owner, Result};
 use serde_json::{Value, json};
 
 use crate::{
@@ -28,8 +28,18 @@ pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
 
 pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
     let name = &arguments.name;
-    let released =
-        Locks::connect(&arguments.url).and_then(|locks| locks.lock(name).force_release());
+    let released = Locks::connect(&arguments.url).and_then(|locks| {
+        let lock = locks.lock(name);
+        if lock.inspect()?.is_foreign() {
+            // It may be anybody's data.
+            return Err(Error::WrongKind {
+                operation: "force-release",
+                lock: name.clone(),
+                found: "something else than a lock".into(),
+            });
+        }
+        lock.force_release()
+    });
     answer(arguments, released, |was_held| {
         if arguments.json {
             json!({ "name": name, "released": was_held }).to_string()
@@ -71,7 +81,7 @@ fn in_words(name: &str, inspection: &Inspection) -> String {
 
 fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
     let by = holder.owner().map_or("somebody unknown", Owner::as_str);
-    let mut lines = vec![("by", by.to_owned())];
+    let mut lines = vec![("by", printable(by))];
     if let Some(since) = holder.since() {
         let ago = SystemTime::now().duration_since(since).unwrap_or_default();
         let (moment, ago) = (format_rfc3339_seconds(since), format_duration(short(ago)));
@@ -85,6 +95,11 @@ fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
         lines.push(("fencing token", fence.to_string()));
     }
     lines
+}
+
+/// Whoever holds a lock says who it is, and is not to write on the operator's terminal what it likes.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Nobody reads nanoseconds.

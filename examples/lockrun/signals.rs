@@ -1,9 +1,14 @@
 //! Signals to the tool.
 
-use std::{fs, io, sync::mpsc::Sender, thread};
+use std::{
+    fs, io,
+    sync::{Arc, mpsc::Sender},
+    thread,
+};
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
+    flag,
     iterator::Signals,
 };
 
@@ -13,6 +18,10 @@ use crate::run::Event;
 /// command: that is how `nohup` and the background jobs of a script ask for it.
 pub(crate) fn listen(events: Sender<Event>) -> io::Result<()> {
     let ignored = ignored();
+    if ignored(SIGCHLD) {
+        // Else how a child has ended is never told, and the wait for it ends only with the last of them.
+        flag::register(SIGCHLD, Arc::default())?;
+    }
     let wanted = [SIGTERM, SIGINT, SIGHUP];
     let mut signals = Signals::new(wanted.iter().filter(|&&signal| !ignored(signal)))?;
     thread::Builder::new()

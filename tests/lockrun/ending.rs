@@ -86,6 +86,21 @@ fn under_nohup_a_hangup_is_for_nobody() {
     tool.ends_with(143);
 }
 
+/// Some that start others ignore it, and what is ignored is passed on.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
+    use crate::tool::lockrun;
+
+    let server = Server::start().unwrap();
+    let lockrun = lockrun(&server);
+    let mut env = std::process::Command::new("env");
+    env.arg("--ignore-signal=CHLD");
+    env.arg(lockrun.get_program()).args(lockrun.get_args());
+    Tool::spawn(env.args(["--", "sh", "-c", "exit 3"])).ends_with(3);
+    assert!(!is_locked(&server));
+}
+
 #[test]
 fn what_the_command_leaves_running_ends_before_the_lock() {
     let server = Server::start().unwrap();

@@ -1,11 +1,12 @@
 //! Who has it, taking it away, and what scripts are told.
 
+use leasehold::{Locks, Options, Owner};
 use redis::Commands;
 use serde_json::Value;
 
 use crate::{
-    common::Server,
-    tool::{KEY, LONG, Tool, ask, run},
+    common::{Server, example},
+    tool::{KEY, LONG, Tool, ask, lockrun, run},
 };
 
 fn json(text: &str) -> Value {
@@ -99,6 +100,21 @@ fn scripts_are_told_every_outcome() {
         (&"busy".into(), &75.into())
     );
     assert_eq!(holder.finish().code, 0);
+
+    let mut nothing = lockrun(&server);
+    let not_run = Tool::spawn(nothing.args(["--json", "--", "/no/such/program"])).ends();
+    let not_run = json(not_run.last());
+    assert_eq!(
+        (&not_run["outcome"], &not_run["exit_code"]),
+        (&"not_run".into(), &127.into())
+    );
+    let nameless = |last: &[&str]| {
+        let mut nameless = example("lockrun");
+        nameless.args(["--name", "", "--json", "--url", &server.url()]);
+        Tool::spawn(nameless.args(last)).ends_with(64)
+    };
+    assert_eq!(json(&nameless(&["--", "true"]).err)["outcome"], "usage");
+    assert_eq!(json(&nameless(&["--status"]).out)["outcome"], "usage");
 }
 
 #[test]
@@ -109,4 +125,19 @@ fn what_is_no_lock_is_left_alone() {
     let ended = run(&server, "", "echo in");
     assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
     assert!(ask(&server, "--status").out.contains("not a lock"));
+    let refused = ask(&server, "--force-release");
+    assert_eq!((refused.code, &*refused.out), (64, ""), "{refused:?}");
+    assert_eq!(conn.llen(KEY), Ok(1));
+}
+
+#[test]
+fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
+    let server = Server::start().unwrap();
+    let owner = Owner::new("evil\u{1b}[2J\na: free").unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = locks.with(Options::new().owner(owner));
+    let _lease = locks.lock("a").try_acquire().unwrap().unwrap();
+    let status = ask(&server, "--status").out;
+    assert!(!status.contains('\u{1b}'), "{status:?}");
+    assert!(!status.lines().any(|line| line == "a: free"), "{status:?}");
 }

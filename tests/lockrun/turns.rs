@@ -1,5 +1,7 @@
 //! One after the other, and what each leaves to say.
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -76,6 +78,50 @@ fn the_commands_own_end_is_passed_on() {
         assert_eq!((ended.code, &*ended.err), (code, ""), "{script}");
         assert!(!is_locked(&server));
     }
+}
+
+#[test]
+fn the_command_gets_its_arguments_and_its_pipes_as_they_are() {
+    let server = Server::start().unwrap();
+    let mut command = lockrun(&server);
+    let script = r#"cat; [ "$1" = "$(printf '\377')" ] && shift; printf '%s|' "$@""#;
+    command.args(["--", "sh", "-c", script, "sh"]);
+    command.arg(OsStr::from_bytes(b"\xff"));
+    command.args(["a b", "", "*", "'\"", "--status", "--", "$HOME\\n"]);
+    let mut tool = Tool::spawn(&mut command);
+    tool.tells("by stdin");
+    let ended = tool.finish();
+    let out = "by stdin\na b||*|'\"|--status|--|$HOME\\n|";
+    assert_eq!((ended.code, &*ended.out), (0, out));
+}
+
+#[test]
+fn in_a_pipeline_nobody_reads_any_more_it_ends_as_others_do() {
+    let server = Server::start().unwrap();
+    let mut tool = Tool::start(&server, "", "exec yes");
+    tool.hear("y").deaf();
+    tool.ends_with(141);
+    assert!(!is_locked(&server));
+}
+
+/// As the documentation says.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_leaves_the_group_outlives_the_lock() {
+    use crate::tool::{LONG, send};
+
+    let server = Server::start().unwrap();
+    let daemon = format!("trap 'echo told; exit' TERM; echo $$; {LONG}");
+    let mut command = lockrun(&server);
+    let command = command.args(["--", "sh", "-c", "setsid sh -c \"$DAEMON\" & read go"]);
+    let mut tool = Tool::spawn(command.env("DAEMON", daemon));
+    let daemon = tool.line().parse().unwrap();
+    tool.tells("go");
+    until(|| Ok(!tool.is_running())).unwrap();
+    assert!(!is_locked(&server));
+    send(daemon, Signal::SIGTERM);
+    let ended = tool.finish();
+    assert_eq!((ended.code, &*ended.out), (0, "told\n"));
 }
 
 #[test]
