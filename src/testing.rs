@@ -18,6 +18,26 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
+//! A wait of a minute, over at once; whoever tests a job takes its [`Locks`] for it:
+//!
+//! ```
+//! # use std::{thread, time::Duration};
+//! # use leasehold::{Error, testing::StandIn};
+//! let stand_in = StandIn::new();
+//! stand_in.steal("report"); // from nobody: somebody else has it, for ten seconds
+//! let report = stand_in.locks()?.lock("report");
+//! thread::scope(|scope| {
+//!     let job = scope.spawn(|| report.acquire(Duration::from_secs(60)));
+//!     while report.inspect()?.waiting_here() == 0 {
+//!         thread::yield_now();
+//!     }
+//!     stand_in.advance(Duration::from_secs(10));
+//!     assert!(job.join().is_ok_and(|acquired| acquired.is_ok()));
+//!     Ok::<(), Error>(())
+//! })?;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! Whatever a real server answers, the stand-in answers too: one suite of behaviours runs against both. Not its delays; and it
 //! stores nothing but locks, so that [`Lease::commit`](crate::Lease::commit) is an error. The plain functions and the
 //! [`Watchdog`](crate::Watchdog) need a real server.
@@ -47,6 +67,9 @@ impl StandIn {
     }
 
     /// Locks on this stand-in, as those of a process of their own. Clones of one are of the same process.
+    ///
+    /// A [reentrant](Locks::reentrant) lock is the thread's, whichever of them it is of: to have two processes in one thread,
+    /// give each an [owner](crate::Options::owner).
     ///
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
@@ -88,7 +111,9 @@ impl StandIn {
     }
 
     /// From now on nothing gets through, as without a network: an acquire or a release is an
-    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out.
+    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out. Whoever waits already goes on waiting to the
+    /// end, as for a server that restarts. The stand-in itself can still [`expire`](Self::expire) and
+    /// [`steal`](Self::steal): the holder does not know.
     ///
     /// Of a server that goes in the middle of a question there is also [`Error::Unknown`](crate::Error::Unknown), which does not
     /// come from here.
@@ -96,7 +121,8 @@ impl StandIn {
         self.server.connect(false);
     }
 
-    /// The server can be reached again.
+    /// The server can be reached again. On return every holder knows whether it still has its lock, and what could not be
+    /// given back has been.
     pub fn reconnect(&self) {
         self.server.connect(true);
     }

@@ -57,9 +57,9 @@ struct Wait<'a> {
 /// What an attempt has come to.
 enum Outcome {
     Granted(Granted),
-    /// Nobody else in the way stays longer than this, if anything is known.
+    /// Nobody else in the way stays longer than until then, if anything is known.
     Refused {
-        longest: Option<Duration>,
+        look_again: Option<Instant>,
         tracked: bool,
     },
     /// Worth another attempt.
@@ -169,7 +169,7 @@ impl Wait<'_> {
             // What was sent before has got no answer.
             self.uncertain = Some(self.end(asked.sent));
         }
-        self.came(asked.answer, asked.sent, false)
+        self.came(asked.answer, asked.sent, asked.sent, false)
     }
 
     /// As the head of the queue, by the waiters' connection, whenever there is reason to.
@@ -181,11 +181,11 @@ impl Wait<'_> {
             match self.head_attempt()? {
                 Outcome::Granted(granted) => return Ok(Some(granted)),
                 Outcome::Refused {
-                    longest,
+                    look_again,
                     tracked: true,
                 } => {
                     pauses.start_again();
-                    place.refused(self.look_again(longest));
+                    place.refused(look_again);
                 }
                 Outcome::Refused { tracked: false, .. } => {
                     place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
@@ -211,13 +211,14 @@ impl Wait<'_> {
             InLine::Answered {
                 answer,
                 sent,
+                answered,
                 tracked,
                 is_new,
             } => {
                 if is_new {
                     self.shared.queues.anything();
                 }
-                self.came(Ok(answer), sent, tracked)
+                self.came(Ok(answer), sent, answered, tracked)
             }
             InLine::Never => {
                 if self.failure.is_none() && self.shared.server.line_has_failed() {
@@ -242,15 +243,22 @@ impl Wait<'_> {
         &mut self,
         answer: RedisResult<Value>,
         sent: Instant,
+        answered: Instant,
         tracked: bool,
     ) -> Result<Outcome> {
         match answer.and_then(|answer| self.hold.understood(answer)) {
-            Ok(attempt) => Ok(self.answered(&attempt, sent, tracked)),
+            Ok(attempt) => Ok(self.understood(&attempt, sent, answered, tracked)),
             Err(error) => self.failed(sent, error),
         }
     }
 
-    fn answered(&mut self, attempt: &Attempt, sent: Instant, tracked: bool) -> Outcome {
+    fn understood(
+        &mut self,
+        attempt: &Attempt,
+        sent: Instant,
+        answered: Instant,
+        tracked: bool,
+    ) -> Outcome {
         self.failure = None;
         match *attempt {
             Attempt::Granted(_) if self.end(sent) <= self.now() => {
@@ -265,7 +273,11 @@ impl Wait<'_> {
             }),
             Attempt::Busy(longest) => {
                 self.uncertain = None;
-                Outcome::Refused { longest, tracked }
+                let look_again = self.look_again(longest, answered);
+                Outcome::Refused {
+                    look_again,
+                    tracked,
+                }
             }
         }
     }
@@ -313,13 +325,13 @@ impl Wait<'_> {
     }
 
     /// When to ask again if nothing is heard: when whoever is in the way has to be gone. A writer has to renew its intent.
-    fn look_again(&self, longest: Option<Duration>) -> Option<Instant> {
+    fn look_again(&self, longest: Option<Duration>, answered: Instant) -> Option<Instant> {
         let longest = longest.map(|longest| longest + Duration::from_millis(1));
         let longest = match self.hold.kind() {
             Kind::Write => Some(longest.map_or(INTENT, |longest| longest.min(INTENT))),
             _ => longest,
         };
-        longest.and_then(|longest| self.now().checked_add(longest))
+        longest.and_then(|longest| answered.checked_add(longest))
     }
 
     fn leaving(&self) -> Leaving {

@@ -209,6 +209,13 @@ impl Keeper {
         self.call.notify_all();
     }
 
+    /// There is no reason any more to wait before the next attempt.
+    #[cfg(feature = "testing")]
+    pub(super) fn reachable(&self) {
+        self.state.lock().schedule.pause(self.clock.now());
+        self.wake.notify_all();
+    }
+
     /// Waits until nothing is due, nothing on its way, and whoever wants to know of it has been told.
     #[cfg(feature = "testing")]
     pub(super) fn settle(&self, longest: Duration) {

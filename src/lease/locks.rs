@@ -173,6 +173,12 @@ impl Heard for Shared {
     }
 
     #[cfg(feature = "testing")]
+    fn reachable(&self) {
+        self.anything();
+        self.keeper.reachable();
+    }
+
+    #[cfg(feature = "testing")]
     fn settle(&self, longest: std::time::Duration) {
         self.keeper.settle(longest);
     }

@@ -107,6 +107,8 @@ pub(crate) enum InLine {
         answer: Value,
         /// A moment before it was sent.
         sent: Instant,
+        /// When it was answered: times in the answer count from then, or a little earlier.
+        answered: Instant,
         /// The change of what was read is going to be told.
         tracked: bool,
         /// It is a new connection: what was read on the one before is forgotten.
@@ -133,6 +135,9 @@ pub(crate) trait Heard: Send + Sync {
     /// By a test: whoever sleeps until a moment has to look at the clock again.
     #[cfg(feature = "testing")]
     fn clock_moved(&self);
+    /// By a test: whoever waits before it tries the server again need not.
+    #[cfg(feature = "testing")]
+    fn reachable(&self);
     /// Waits until all that is due has been done, at most so long.
     #[cfg(feature = "testing")]
     fn settle(&self, longest: Duration);

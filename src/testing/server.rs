@@ -80,7 +80,8 @@ impl Server {
         self.shared.is_there.store(is_there, Ordering::SeqCst);
         // As after any new connection: nobody knows what has happened meanwhile.
         if is_there {
-            self.shared.of_each(|heard| heard.anything());
+            self.shared.of_each(|heard| heard.reachable());
+            self.shared.of_each(|heard| heard.settle(LONGEST));
         }
     }
 
@@ -170,6 +171,8 @@ impl server::Server for Server {
             Ok(answer) => InLine::Answered {
                 answer,
                 sent,
+                // A test may move the clock at any moment: no time in the answer counts from after that.
+                answered: sent,
                 tracked: true,
                 is_new: false,
             },

@@ -212,6 +212,36 @@ fn a_wait_of_an_hour_is_over_when_an_hour_has_passed() {
     held.release().unwrap();
 }
 
+/// Often, since it takes a race.
+#[test]
+fn who_has_just_begun_to_wait_notices_that_time_passes() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    for round in 0..100 {
+        let name = round.to_string();
+        let lock = if round % 2 == 0 {
+            locks.lock(&name)
+        } else {
+            locks.write(&name)
+        };
+        let held = lock
+            .clone()
+            .with(Options::new().renewal(false))
+            .acquire(SECOND);
+        let asked = Instant::now();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock.acquire(60 * SECOND).unwrap().release());
+            while lock.inspect().unwrap().waiting_here() == 0 {
+                thread::yield_now();
+            }
+            stand_in.advance(10 * SECOND);
+            waiting.join().unwrap().unwrap();
+        });
+        assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
+        drop(held);
+    }
+}
+
 #[test]
 fn a_signal_that_is_waited_for_is_raised_when_the_clock_is_moved() {
     let stand_in = StandIn::new();
@@ -239,6 +269,30 @@ fn while_it_is_disconnected_leases_run_out() {
     assert!(!lease.is_held());
     stand_in.reconnect();
     assert!(lock.try_acquire().unwrap().is_some());
+}
+
+/// Often, since it takes a race.
+#[test]
+fn what_has_changed_while_it_was_disconnected_is_known_on_return() {
+    for round in 0..20 {
+        let stand_in = StandIn::new();
+        let locks = stand_in.locks().unwrap();
+        let [stolen, kept, given_back] =
+            ["stolen", "kept", "given back"].map(|name| locks.lock(name).acquire(SECOND).unwrap());
+        stand_in.disconnect();
+        stand_in.steal("stolen");
+        if round % 2 == 0 {
+            // Renewals fail, and pauses become longer.
+            stand_in.advance(4 * SECOND);
+            stand_in.advance(SECOND);
+        }
+        assert!(given_back.release().is_err() && stolen.is_held());
+        stand_in.reconnect();
+        assert!(!stolen.is_held());
+        assert!(!locks.lock("given back").inspect().unwrap().is_held());
+        stand_in.advance(6 * SECOND);
+        assert!(kept.is_held());
+    }
 }
 
 #[test]

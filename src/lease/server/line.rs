@@ -125,6 +125,7 @@ impl Line {
                 InLine::Answered {
                     answer,
                     sent,
+                    answered: time::now(),
                     tracked,
                     is_new,
                 }
