@@ -16,7 +16,6 @@ use super::{
     queue::Leaving,
     server::{InLine, Patience},
     terms::Terms,
-    turns::Turns,
     waiting::Place,
 };
 use crate::{
@@ -359,21 +358,13 @@ impl Wait<'_> {
         let kept: Arc<Kept> = Arc::new(kept.told(self.options.events.clone()));
         let id = self.shared.keeper.keep(Arc::clone(&kept), terms);
         self.shared.server.want();
+        let turns = self.options.turns(self.lease_millis, granted.sent);
         let grant = Grant {
             fence: granted.fence,
             since: granted.sent,
-            turns: self.turns(granted.sent),
+            turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
         };
         Lease::new(self.shared, &self.hold, self.options, grant, (id, kept))
-    }
-
-    /// How often the lock may be handed on, if the fencing tokens for that have been reserved.
-    fn turns(&self, granted_at: Instant) -> Option<Turns> {
-        let (turns, longest) = self.options.hand_over;
-        let until = granted_at.checked_add(longest)?;
-        let reserved = self.options.reserved(self.lease_millis);
-        let turns = turns.min(u32::try_from(reserved).unwrap_or(u32::MAX));
-        (self.hold.kind() == Kind::Mutex && turns > 0).then(|| Turns::new(turns, until))
     }
 
     fn now(&self) -> Instant {

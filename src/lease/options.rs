@@ -1,8 +1,12 @@
 //! How locks are held.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::event::Events;
+use super::{event::Events, turns::Turns};
 use crate::{Error, Owner, Result, time::lease_millis};
 
 /// So many fencing tokens are a second's worth.
@@ -162,6 +166,14 @@ impl Options {
     /// lease, so that the clock has passed them when it ends.
     pub(super) fn reserved(&self, lease_millis: u64) -> u64 {
         u64::from(self.hand_over.0).min(lease_millis * 1_000 - 1)
+    }
+
+    /// How often a lock that was granted at this moment may be handed on: never more often than there are fencing tokens.
+    pub(super) fn turns(&self, lease_millis: u64, granted_at: Instant) -> Option<Turns> {
+        let turns = u32::try_from(self.reserved(lease_millis)).unwrap_or(u32::MAX);
+        // A time further away than the clock can tell is no bound.
+        let until = granted_at.checked_add(self.hand_over.1);
+        (turns > 0).then(|| Turns::new(turns, until))
     }
 }
 

@@ -58,6 +58,16 @@ impl Bench {
         stored.unwrap_or(0)
     }
 
+    /// Nobody is told of a change.
+    fn keep_silent(&mut self) {
+        redis::cmd("ACL")
+            .arg("SETUSER")
+            .arg("default")
+            .arg("-client|tracking")
+            .exec(&mut self.conn)
+            .unwrap();
+    }
+
     /// Each of so many threads waits for the lock, one behind the other, then runs when its turn has come. How many scripts
     /// the server has been sent since the first turn.
     fn one_after_the_other(&self, threads: usize, run: impl Fn(usize, Lease) + Sync) -> u64 {
@@ -287,13 +297,7 @@ fn a_loss_is_told_to_whose_turn_it_is() {
 fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
     let told = Arc::new(Told::default());
     let mut bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
-    // Nobody tells the holder.
-    redis::cmd("ACL")
-        .arg("SETUSER")
-        .arg("default")
-        .arg("-client|tracking")
-        .exec(&mut bench.conn)
-        .unwrap();
+    bench.keep_silent();
     let first = bench.lock.acquire(LONG).unwrap();
     let believed = fence(&first);
     thread::scope(|scope| {
@@ -423,6 +427,69 @@ fn those_who_want_it_otherwise_get_it_from_the_server() {
 }
 
 #[test]
+fn each_is_renewed_as_it_wants() {
+    let bench = bench(handing(100).lease(600 * MS));
+    let wanted = [
+        handing(100).lease(900 * MS),
+        handing(100).lease(900 * MS).renewal(false),
+    ];
+    let locks = wanted.map(|options| bench.lock.clone().with(options));
+    bench.those(&locks, |number, lease| {
+        if number == 0 {
+            // For longer than the one before.
+            assert!(comes_true(|| lease.remaining() > 650 * MS));
+        } else {
+            let left = lease.remaining();
+            assert!(lease.lost().wait_for(left + 250 * MS));
+        }
+    });
+}
+
+#[test]
+fn a_time_without_an_end_is_no_bound() {
+    let bench = bench(Options::new().hand_over(100, Duration::MAX));
+    let fences = Mutex::new(Vec::new());
+    bench.one_after_the_other(3, |_, lease| fences.lock().unwrap().push(fence(&lease)));
+    let fences = fences.into_inner().unwrap();
+    assert!(fences.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+}
+
+#[test]
+fn another_process_sees_the_first_turn_all_the_time() {
+    let bench = bench(handing(100));
+    let other = lock(&bench.server, Options::new());
+    let seen = Mutex::new(Vec::new());
+    bench.one_after_the_other(3, |_, lease| {
+        let found = other.inspect().unwrap();
+        let holder = &found.holders()[0];
+        let known = (holder.fencing_token(), holder.since());
+        seen.lock().unwrap().push((known, lease.fencing_token()));
+    });
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.iter().all(|(known, _)| *known == seen[0].0));
+    assert!(seen.iter().all(|(known, own)| known.0 < *own));
+}
+
+/// It holds what it was handed, and dies; nobody tells of it.
+#[test]
+fn a_turn_that_is_never_given_back_ends_with_its_lease() {
+    let mut bench = bench(handing(100).lease(600 * MS).renewal(false));
+    bench.keep_silent();
+    let first = bench.lock.acquire(LONG).unwrap();
+    let (lock, ended) = (&bench.lock, first.remaining());
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| std::mem::forget(lock.acquire(LONG).unwrap()));
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));
+        first.release().unwrap();
+    });
+    let took = begun.elapsed();
+    assert!(took < ended + 250 * MS, "{took:?}");
+}
+
+#[test]
 fn each_has_its_own_longest_hold() {
     let bench = bench(handing(100).lease(LONG).max_hold(600 * MS));
     let longest = [600, 900, 100];
@@ -543,4 +610,30 @@ fn locks_of_other_kinds_go_to_the_server() {
         held.release().unwrap();
         assert!(!lock.inspect().unwrap().is_held(), "{lock:?}");
     }
+}
+
+#[test]
+fn a_writer_in_line_behind_is_handed_nothing() {
+    let bench = bench(handing(100));
+    let locks = Locks::connect(&bench.server.url())
+        .unwrap()
+        .with(handing(100));
+    let (lock, write) = (locks.lock("a"), locks.write("a"));
+    let first = lock.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        for (number, lock) in [&lock, &write].into_iter().enumerate() {
+            scope.spawn(move || {
+                let lease = lock.acquire(LONG).unwrap();
+                lease.verify().unwrap();
+                let holder = lock.inspect().unwrap().holders()[0].fencing_token();
+                let own = lease.fencing_token();
+                assert_eq!(number == 1, holder == own, "{holder:?} {own:?}");
+                lease.release().unwrap();
+            });
+            assert!(comes_true(
+                || lock.inspect().unwrap().waiting_here() == number + 1
+            ));
+        }
+        first.release().unwrap();
+    });
 }

@@ -236,7 +236,7 @@ mod model {
             server.in_a_row = 0;
             Some(Turn {
                 number: server.turn,
-                left: Turns::new(self.turns, crate::time::now() + LEASE),
+                left: Turns::new(self.turns, Some(crate::time::now() + LEASE)),
             })
         }
 
