@@ -133,11 +133,16 @@ impl<T: Clone> Schedule<T> {
         self.leases.get(&id)?.terms.end
     }
 
-    /// Somebody else has the lock of this lease now, and from now on it is kept for them. `None`: it is not kept any more, or
-    /// something is on its way for it, which would reach the server in somebody else's time.
+    /// Somebody else has the lock of this lease now, and from now on it is kept for them. `None`: it is not kept any more, or a
+    /// renewal is on its way, which would reach the server in somebody else's time.
     pub(super) fn succeed(&mut self, id: Id, what: T, terms: Terms, now: Instant) -> Option<Id> {
-        let entry = self.leases.get(&id);
-        let look_at = entry.filter(|entry| !entry.out)?.look_at;
+        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
+        let look_at = match (entry.out, entry.asked) {
+            (false, _) => entry.look_at,
+            // What comes back says nothing to the next.
+            (true, Ask::Look) => Some(now),
+            (true, Ask::Renew(_)) => return None,
+        };
         self.stop(id);
         Some(self.keep(what, Terms { look_at, ..terms }, now))
     }

@@ -54,7 +54,7 @@ pub(super) struct Entry<T> {
     pub(super) look_at: Option<Instant>,
     looked_at: Option<Instant>,
     /// What was asked last.
-    asked: Ask,
+    pub(super) asked: Ask,
     refusals: u32,
     /// Being renewed at this moment.
     pub(super) out: bool,

@@ -90,6 +90,27 @@ fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
 }
 
 #[test]
+fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
+    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let terms = Terms {
+        end: Some(start + MS * 3_000),
+        ..terms(3_000)
+    };
+    let look_at = Some(start + MS * 20);
+    let first = schedule.keep("a", Terms { look_at, ..terms }, start);
+    let second = schedule.succeed(first, "b", terms, start).unwrap();
+    assert_eq!(schedule.due_at(), look_at);
+    let looking = schedule.take(start + MS * 20).turns;
+    assert_eq!((looking[0].id, looking[0].ask), (second, Ask::Look));
+    // The answer says nothing to whoever has it by then.
+    let now = start + MS * 21;
+    let third = schedule.succeed(second, "c", terms, now).unwrap();
+    schedule.answered(second, Answer::Ours(start + MS * 20), now);
+    let looking = schedule.take(now).turns;
+    assert_eq!((looking[0].id, looking[0].ask), (third, Ask::Look));
+}
+
+#[test]
 fn holds_are_given_back_a_batch_at_a_time() {
     let (mut schedule, start) = (Schedule::default(), Instant::now());
     for orphan in 0..BATCH + 20 {
@@ -182,6 +203,12 @@ fn moods() -> impl Strategy<Value = Vec<Mood>> {
     prop::collection::vec(mood, 1..40)
 }
 
+/// The server answers.
+fn kind_moods() -> impl Strategy<Value = Vec<Mood>> {
+    let mood = prop_oneof![4 => Just(Mood::Ours), 1 => Just(Mood::HandedOverMeanwhile)];
+    prop::collection::vec(mood, 1..20)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
@@ -202,8 +229,8 @@ proptest! {
     }
 
     #[test]
-    fn none_is_starved_while_the_server_answers(events in events()) {
-        let mut world = World::new(|| Mood::Ours);
+    fn none_is_starved_while_the_server_answers(events in events(), moods in kind_moods()) {
+        let mut world = World::moody(moods);
         for event in &events {
             world.happen(event);
             world.pass(Duration::ZERO);

@@ -11,6 +11,8 @@ use super::{
 };
 
 pub(super) const MS: Duration = Duration::from_millis(1);
+/// So many leases are enough for one world.
+const MOST: usize = 200;
 
 pub(super) fn terms(lease_ms: u32) -> Terms {
     Terms {
@@ -205,9 +207,14 @@ impl World {
             renews,
             ..terms(lease)
         };
+        self.hand_over(index, terms, alarm, self.now);
+    }
+
+    fn hand_over(&mut self, index: usize, terms: Terms, alarm: bool, now: Instant) {
         let count = self.leases.len();
         let before = &mut self.leases[index];
-        let next = self.schedule.succeed(before.id, count, terms, self.now);
+        let is_out = self.schedule.is_out(before.id);
+        let next = self.schedule.succeed(before.id, count, terms, now);
         assert_eq!(next.is_none(), before.gone, "it is stopped or lost");
         let Some(id) = next else {
             return;
@@ -215,7 +222,8 @@ impl World {
         before.gone = true;
         let (before, look, server_end) = (before.id, before.looked_at_by(), before.server_end);
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
-        assert_eq!(self.schedule.extend(before, self.now + MS * 900), None);
+        assert_eq!(self.schedule.extend(before, now + MS * 900), None);
+        assert_eq!(self.schedule.succeed(before, count, terms, now), None);
         if alarm {
             self.schedule.set_alarm(id);
         }
@@ -227,7 +235,7 @@ impl World {
             renewed: None,
             failed: false,
             asked: None,
-            look,
+            look: if is_out { Some(now) } else { look },
             server_end,
         });
     }
@@ -310,6 +318,7 @@ impl World {
     }
 
     fn answer(&mut self, turn: &Turn<usize>, sent: Instant, mood: Mood) {
+        let count = self.leases.len();
         let lease = &mut self.leases[turn.what];
         assert_eq!(turn.id, lease.id, "a question about an earlier turn");
         assert!(self.schedule.is_out(turn.id));
@@ -337,17 +346,26 @@ impl World {
                 self.schedule.look(turn.id, sent);
                 lease.look = Some(sent);
             }
-            Mood::HandedOverMeanwhile => {
-                let (next, terms) = (turn.what + 1, lease.terms);
-                assert_eq!(self.schedule.succeed(turn.id, next, terms, sent), None);
-                assert!(self.schedule.is_out(turn.id), "it is still its own");
-            }
+            Mood::HandedOverMeanwhile => match turn.ask {
+                Ask::Renew(_) => {
+                    let next = self.schedule.succeed(turn.id, 0, lease.terms, sent);
+                    assert_eq!(next, None, "it would be renewed by the one before");
+                    assert!(self.schedule.is_out(turn.id), "it is still its own");
+                }
+                // There is a bound on turns.
+                Ask::Look if count < MOST => {
+                    let terms = lease.terms;
+                    self.hand_over(turn.what, terms, false, sent);
+                }
+                Ask::Look => {}
+            },
             Mood::ExtendedMeanwhile(ms) => extend(&mut self.schedule, lease, sent, MS * ms),
             Mood::Late(ms) => self.now += MS * ms,
             _ => {}
         }
         let verdict = self.schedule.answered(turn.id, answer, self.now);
         assert!(!self.schedule.is_out(turn.id));
+        let lease = &mut self.leases[turn.what];
         assert_eq!(verdict, lease.expected(turn.ask, answer, self.now));
         if let Some(Verdict::Held(end)) = verdict {
             assert!(Some(end) <= lease.server_end, "held past the server's end");
