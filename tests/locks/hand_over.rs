@@ -211,6 +211,28 @@ fn a_release_needs_nothing_of_the_companion() {
     }
 }
 
+/// By the watchdog, since the release was refused.
+#[test]
+fn what_is_reserved_is_handed_back_late() {
+    let mut bench = bench(handing(500));
+    let user = |conn: &mut Connection, rule: &str| {
+        let mut setting = redis::cmd("ACL");
+        let setting = setting.arg("SETUSER").arg("default").arg(rule);
+        setting.exec(conn).unwrap();
+    };
+    let last = AtomicU64::new(0);
+    let admin = Mutex::new(bench.server.connection().unwrap());
+    bench.one_after_the_other(1, |_, lease| {
+        last.store(fence(&lease), Ordering::SeqCst);
+        user(&mut admin.lock().unwrap(), "-del");
+        assert!(lease.release().is_err());
+    });
+    user(&mut bench.conn, "+del");
+    assert!(comes_true(|| !bench.lock.inspect().unwrap().is_held()));
+    let used = last.into_inner();
+    assert_eq!((bench.stored("fence"), bench.stored("reserved")), (used, 0));
+}
+
 #[test]
 fn no_more_is_reserved_than_the_clock_makes_good() {
     let mut bench = bench(handing(1_000_000).lease(20 * MS).renewal(false));
@@ -473,13 +495,17 @@ fn another_process_sees_the_first_turn_all_the_time() {
 /// It holds what it was handed, and dies; nobody tells of it.
 #[test]
 fn a_turn_that_is_never_given_back_ends_with_its_lease() {
-    let mut bench = bench(handing(100).lease(600 * MS).renewal(false));
+    let mut bench = bench(handing(100).lease(900 * MS).renewal(false));
     bench.keep_silent();
     let first = bench.lock.acquire(LONG).unwrap();
     let (lock, ended) = (&bench.lock, first.remaining());
-    let begun = Instant::now();
+    let (begun, handed) = (Instant::now(), fence(&first) + 1);
     thread::scope(|scope| {
-        scope.spawn(|| std::mem::forget(lock.acquire(LONG).unwrap()));
+        scope.spawn(|| {
+            let dies = lock.acquire(LONG).unwrap();
+            assert_eq!(fence(&dies), handed);
+            std::mem::forget(dies);
+        });
         assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
         scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
         assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));
