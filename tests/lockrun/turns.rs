@@ -1,8 +1,9 @@
 //! One after the other, and what each leaves to say.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, thread};
 
 use nix::sys::signal::Signal;
+use redis::Commands;
 
 use crate::{
     common::{
@@ -10,7 +11,7 @@ use crate::{
         server::free_port,
         wait::{at_once, calls, until},
     },
-    tool::{Tool, ask, is_locked, lockrun, run},
+    tool::{KEY, Tool, ask, is_locked, lockrun, ms, run},
 };
 
 #[test]
@@ -40,6 +41,26 @@ fn who_waits_runs_when_the_first_has_ended() {
     assert_eq!(first.finish().code, 0);
     second.hear("in");
     second.ends_with(4);
+}
+
+#[test]
+fn who_waits_waits_for_a_server_that_restarts_too() {
+    let mut server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let _: () = conn.pset_ex(KEY, "somebody", 60_000).unwrap();
+    let mut tool = Tool::start(&server, "--wait 10s", "echo in; exit 4");
+    let mut other = Tool::start(&server, "--wait 10s", "echo in");
+    wait_for_slices(&server);
+    wait_for_slices(&server);
+    server.kill().unwrap();
+    // For longer than one slice.
+    thread::sleep(ms(400));
+    assert!(tool.is_running() && other.is_running());
+    other.signal(Signal::SIGTERM);
+    assert_eq!(other.ends_with(143).out, "");
+    server.restart().unwrap();
+    tool.hear("in");
+    tool.ends_with(4);
 }
 
 #[test]
