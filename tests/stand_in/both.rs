@@ -90,6 +90,22 @@ fn turns_are_in_order_and_may_be_handed_over() {
 }
 
 #[test]
+fn fencing_tokens_that_nobody_used_are_handed_back() {
+    on_both(|world| {
+        // A second's worth of them.
+        let options = Options::new().hand_over(1_000_000, LONG);
+        let lock = world.locks().lock("a").with(options);
+        let [first, second] = [(); 2].map(|()| {
+            let lease = lock.acquire(LONG).unwrap();
+            let fence = lease.fencing_token().unwrap().get();
+            lease.release().unwrap();
+            fence
+        });
+        assert!(second > first && second - first < 750_000);
+    });
+}
+
+#[test]
 fn a_lease_ends_unless_it_is_renewed() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());

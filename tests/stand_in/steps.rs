@@ -124,7 +124,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => name().prop_map(Step::Inspect),
         2 => name().prop_map(Step::ForceRelease),
         2 => name().prop_map(Step::Expire),
-        2 => which.prop_map(Step::Steal),
+        4 => which.prop_map(Step::Steal),
         1 => Just(Step::Pass),
     ];
     prop::collection::vec(step, 1..40)
