@@ -155,12 +155,12 @@ fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
         in_time(move || {
             let server = Server::start().unwrap();
             let meddling = Meddling::new(true);
-            let options = Options::new().hand_over(turns, LONG).lease(300 * MS);
+            let options = Options::new().hand_over(turns, LONG).lease(900 * MS);
             let locks = locks(&server, turns)
                 .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
             meddling.locks.set(locks.clone()).unwrap();
             let lease = locks.lock("a").acquire(LONG).unwrap();
-            thread::sleep(400 * MS);
+            thread::sleep(1_100 * MS);
             assert!(lease.is_held());
             let calls = meddling.calls.load(Ordering::SeqCst);
             assert!(calls >= 3, "{calls}");
@@ -391,9 +391,9 @@ fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
 
             assert!(comes_true(|| !locks.lock("b").inspect().unwrap().is_held()));
             // The watchdog goes on.
-            let short = Options::new().lease(200 * MS);
+            let short = Options::new().lease(1_000 * MS);
             let renewed = locks.lock("b").with(short).acquire(LONG).unwrap();
-            thread::sleep(300 * MS);
+            thread::sleep(1_200 * MS);
             renewed.release().unwrap();
         });
     });

@@ -184,6 +184,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         let deleted = Instant::now();
         assert!(lease.lost().wait_for(LONG));
         let took = deleted.elapsed();
-        assert!(took < 300 * MS, "{name} {took:?}");
+        // The next renewal, which would find out as well, is not due before.
+        assert!(took < 750 * MS, "{name} {took:?}");
     });
 }
