@@ -647,19 +647,18 @@ fn a_writer_in_line_behind_is_handed_nothing() {
     let (lock, write) = (locks.lock("a"), locks.write("a"));
     let first = lock.acquire(LONG).unwrap();
     thread::scope(|scope| {
-        for (number, lock) in [&lock, &write].into_iter().enumerate() {
-            scope.spawn(move || {
-                let lease = lock.acquire(LONG).unwrap();
+        scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        scope.spawn(|| match write.acquire(LONG) {
+            Ok(lease) => {
                 lease.verify().unwrap();
-                let holder = lock.inspect().unwrap().holders()[0].fencing_token();
-                let own = lease.fencing_token();
-                assert_eq!(number == 1, holder == own, "{holder:?} {own:?}");
-                lease.release().unwrap();
-            });
-            assert!(comes_true(
-                || lock.inspect().unwrap().waiting_here() == number + 1
-            ));
-        }
+                let found = write.inspect().unwrap();
+                assert_eq!(found.holders()[0].fencing_token(), lease.fencing_token());
+            }
+            // It has asked while the lock was still a mutex.
+            Err(error) => assert!(matches!(error, Error::WrongKind { .. }), "{error}"),
+        });
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));
         first.release().unwrap();
     });
 }
