@@ -6,6 +6,7 @@ use super::{
     guard::{Grant, Lease, SharedHold},
     kept::Kept,
     options::Options,
+    renewal::RenewalState,
     terms::Terms,
     turns::Turns,
 };
@@ -29,6 +30,10 @@ impl Lease {
         let lock = self.hold.lock_name();
         if lock.prefix() != &*options.prefix {
             // The same key by another name.
+            return None;
+        }
+        if self.kept.state() != RenewalState::Held {
+            // A renewal that was done, but not answered, has moved the end further than we know.
             return None;
         }
         let now = self.shared.clock.now();

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Events, FencingToken, Lease, Lock, Locks, Options, event};
+use leasehold::{Error, Events, FencingToken, Lease, Lock, Locks, Options, RenewalState, event};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -513,6 +513,26 @@ fn a_turn_that_is_never_given_back_ends_with_its_lease() {
     });
     let took = begun.elapsed();
     assert!(took < ended + 250 * MS, "{took:?}");
+}
+
+#[test]
+fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server() {
+    let bench = bench(handing(100).lease(900 * MS));
+    let admin = Mutex::new(bench.server.connection().unwrap());
+    let fences = Mutex::new(Vec::new());
+    bench.one_after_the_other(2, |number, lease| {
+        fences.lock().unwrap().push(fence(&lease));
+        if number == 0 {
+            // Only a renewal wants to know how long is left.
+            let mut refusing = redis::cmd("ACL");
+            refusing.arg("SETUSER").arg("default").arg("-pttl");
+            refusing.exec(&mut admin.lock().unwrap()).unwrap();
+            assert!(comes_true(|| lease.state() == RenewalState::Unknown));
+            lease.release().unwrap();
+        }
+    });
+    let fences = fences.into_inner().unwrap();
+    assert!(fences[0] + 1 < fences[1], "{fences:?}");
 }
 
 #[test]
