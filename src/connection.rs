@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Client, Connection};
+use redis::{Client, Connection, RedisError};
 
 use crate::{
     Error, Result,
@@ -107,7 +107,8 @@ impl Pool {
     /// assert!(matches!(pool, Err(leasehold::Error::Invalid { argument: "url", .. })));
     /// ```
     pub fn connect(url: &str) -> Result<Self> {
-        let client = Client::open(url).map_err(|error| Error::invalid("url", error.to_string()))?;
+        let client =
+            Client::open(url).map_err(|error| Error::invalid("url", unreadable(&error)))?;
         Self::new(&client)
     }
 
@@ -297,4 +298,10 @@ impl fmt::Debug for PooledConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledConnection").finish_non_exhaustive()
     }
+}
+
+/// Mostly it is a password that is not encoded.
+fn unreadable(error: &RedisError) -> String {
+    let shape = "redis://[[user]:password@]host[:port][/database], the password percent-encoded";
+    format!("{error} (it has to be {shape})")
 }

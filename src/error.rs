@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use redis::RedisError;
 
-use crate::token::Token;
+use crate::{lease::LostReason, token::Token};
 pub(crate) use operation::{Operation, is_wrong_type, makes_no_sense, may_pass};
 
 /// The result of everything in the lock core.
@@ -26,12 +26,14 @@ pub enum Error {
         /// The lock or key it was about.
         lock: String,
     },
-    /// The lock was ours and is not any more. Nothing was written.
+    /// The lock was ours and is not any more. Of a commit: nothing was written.
     Lost {
         /// The function that found out.
         operation: &'static str,
         /// The lock it was about.
         lock: String,
+        /// Why, if it was kept by a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog).
+        reason: Option<LostReason>,
     },
     /// The command was sent and no answer came: it may have happened.
     ///
@@ -75,6 +77,8 @@ pub enum Error {
         source: RedisError,
     },
     /// A key holds something that this operation does not understand. Nothing was changed.
+    ///
+    /// It is the lock's own key or, of a lock with a fencing token, the one beside it, whose name ends in `:lease`.
     WrongKind {
         /// The function that met it.
         operation: &'static str,
@@ -143,12 +147,19 @@ impl fmt::Display for Error {
             Self::Contended { operation, lock } => {
                 write!(
                     f,
-                    "{operation} on `{lock}`: somebody else was faster for the whole time"
+                    "{operation} on `{lock}`: somebody else had it, or was faster, for the whole time"
                 )
             }
-            Self::Lost { operation, lock } => {
-                write!(f, "{operation} on `{lock}`: the lock is not ours any more")
-            }
+            Self::Lost {
+                operation,
+                lock,
+                reason: None,
+            } => write!(f, "{operation} on `{lock}`: the lock is not ours any more"),
+            Self::Lost {
+                operation,
+                lock,
+                reason: Some(reason),
+            } => write!(f, "{operation} on `{lock}`: the lock was lost: {reason}"),
             Self::Unknown {
                 operation, lock, ..
             } => {

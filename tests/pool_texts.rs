@@ -89,7 +89,9 @@ fn a_url_without_sense_is_refused_and_not_repeated() {
         );
         let texts = texts(error);
         assert!(
-            texts.contains("invalid url") && !texts.contains(SENTINEL),
+            texts.contains("invalid url")
+                && texts.contains("percent-encoded")
+                && !texts.contains(SENTINEL),
             "{texts}"
         );
     }
@@ -103,6 +105,23 @@ fn tls_without_its_feature_is_refused() {
         error.to_string().contains("the feature is not enabled"),
         "{error}"
     );
+}
+
+#[test]
+fn a_server_of_another_kind_is_said() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let _ = connection.read(&mut [0; 1_000]);
+            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let pool = Pool::connect(&format!("redis://:password@{address}/")).unwrap();
+    let texts = texts(pool.get().unwrap_err());
+    let wanted = format!("{address} does not answer like a Redis server");
+    assert!(texts.contains(&wanted), "{texts}");
 }
 
 #[test]

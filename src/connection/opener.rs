@@ -83,10 +83,10 @@ impl Opener {
             return self.no_answer(limit, Some(error));
         }
         let server = self.client.get_connection_info().addr();
-        let reason = if error.is_io_error() {
-            format!("could not connect to {server}")
-        } else {
-            format!("{server} refused the connection")
+        let reason = match error.kind() {
+            ErrorKind::Io => format!("could not connect to {server}"),
+            ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
+            _ => format!("{server} refused the connection"),
         };
         Error::Pool {
             reason,

@@ -3,7 +3,7 @@
 use redis::{ErrorKind, RedisError};
 
 use super::Error;
-use crate::token::Token;
+use crate::{lease::LostReason, token::Token};
 
 /// Which function is at work on which lock: what every error of a conversation names.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +25,14 @@ impl<'a> Operation<'a> {
     }
 
     pub(crate) fn lost(self) -> Error {
+        self.lost_because(None)
+    }
+
+    pub(crate) fn lost_because(self, reason: Option<LostReason>) -> Error {
         Error::Lost {
             operation: self.name,
             lock: self.lock.to_owned(),
+            reason,
         }
     }
 

@@ -291,10 +291,27 @@ impl Wait<'_> {
         } else if !passes {
             // A refusal says nothing about an attempt before it whose answer did not come.
             let is_certain = self.uncertain.is_none();
-            return Err(if is_certain { error } else { self.give_up() });
+            return Err(if is_certain {
+                self.naming_keys(error)
+            } else {
+                self.give_up()
+            });
         }
         self.failure = Some(error);
         Ok(Outcome::Failed)
+    }
+
+    /// What is not a lock has to be found by somebody, and may be at either key.
+    fn naming_keys(&self, error: Error) -> Error {
+        let lock = self.hold.lock_name();
+        match error {
+            Error::WrongKind { found, .. } => self.operation.wrong_kind(format!(
+                "{found}, at `{}` or `{}`",
+                lock.key(),
+                lock.companion()
+            )),
+            error => error,
+        }
     }
 
     /// The deadline has come with something else than a no.

@@ -40,7 +40,8 @@ use crate::{
 /// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`], and says nothing.
 /// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing: the lock is the parent's.
 ///
-/// What it says without a `Result` is computed from our own clock and from what the server has told; asking sends nothing.
+/// What [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining), [`state`](Self::state) and
+/// [`lost`](Self::lost) say is computed from our own clock and from what the server has told; asking sends nothing.
 ///
 /// # Guarantees
 /// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided that the clocks run at the
@@ -146,15 +147,15 @@ impl Lease {
         self.kept.state()
     }
 
-    /// [`is_held`](Self::is_held) for the question mark.
+    /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Lost`].
+    /// [`Error::Lost`], and why.
     pub fn check(&self) -> Result<()> {
         if self.is_held() {
             return Ok(());
         }
-        Err(self.operation("Lease::check").lost())
+        Err(self.lost_for("Lease::check"))
     }
 
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
@@ -162,6 +163,12 @@ impl Lease {
     pub fn lost(&self) -> LostSignal {
         let (keeper, kept) = (Arc::clone(&self.shared.keeper), Arc::clone(&self.kept));
         LostSignal::new(keeper, kept, self.id)
+    }
+
+    /// Why the last attempt to renew it failed, if it did: for a log, when it is lost.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.kept.failure(self.operation("renew"))
     }
 
     /// Asks the server whether the lock is still ours. One round trip; changes nothing.
@@ -189,7 +196,7 @@ impl Lease {
         if stands {
             return Ok(());
         }
-        Err(self.operation("Lease::renew").lost())
+        Err(self.lost_for("Lease::renew"))
     }
 
     /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
@@ -289,7 +296,8 @@ impl Lease {
         self.tell_of_release();
         match (given_back?, state) {
             (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
-            _ => Err(operation.lost()),
+            (_, RenewalState::Lost(reason)) => Err(operation.lost_because(Some(reason))),
+            _ => Err(operation.lost_because(Some(LostReason::TakenAway))),
         }
     }
 
@@ -331,7 +339,11 @@ impl Lease {
         self.shared
             .keeper
             .lose(self.id, &self.kept, LostReason::TakenAway);
-        Err(operation.lost())
+        Err(self.lost_for(name))
+    }
+
+    fn lost_for(&self, name: &'static str) -> Error {
+        self.operation(name).lost_because(self.kept.lost())
     }
 
     fn operation(&self, name: &'static str) -> Operation<'_> {

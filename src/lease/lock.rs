@@ -35,7 +35,7 @@ impl Lock {
         }
     }
 
-    /// The same lock, held in another way.
+    /// The same lock, held by these options instead: what they do not set is the default, not what was set before.
     pub fn with(mut self, options: Options) -> Self {
         self.locks.options = options;
         self
@@ -54,6 +54,9 @@ impl Lock {
     /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever. While it waits it survives a
     /// server that restarts or is silent; then the last failure is the answer, and not `Contended`. A server that cannot be
     /// reached by the first attempt is an error at once.
+    ///
+    /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody deletes it: look with
+    /// [`inspect`](Self::inspect).
     ///
     /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the pool later while the server
     /// is silent.

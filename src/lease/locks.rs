@@ -95,7 +95,8 @@ impl Locks {
         })
     }
 
-    /// The same locks, held in another way from now on.
+    /// The same locks, held by these options instead: what they do not set is the default, not what was set before. The
+    /// locks that this is asked of stay as they are.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self {

@@ -6,7 +6,7 @@ use super::{
     keep::Keep,
     keeper::{Keeper, Limits},
     kept::Kept,
-    renewal::Renewal,
+    renewal::{LostReason, Renewal},
     server::RedisLink,
 };
 use crate::{
@@ -134,7 +134,7 @@ impl Watchdog {
         let now = time::now();
         let (terms, on_lost) = keep.checked(now)?;
         if terms.end.is_some_and(|end| end <= now) {
-            return Err(operation.lost());
+            return Err(operation.lost_because(Some(LostReason::Ended)));
         }
         let kept: Arc<Kept> = Arc::new(Kept::new(hold.clone(), terms.end, terms.cap, Clock::REAL));
         let id = self.keeper.keep(Arc::clone(&kept), terms);
@@ -142,8 +142,8 @@ impl Watchdog {
         let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&kept), id);
 
         kept.wait_for_first_answer(Deadline::after(self.keeper.patience()));
-        if kept.lost().is_some() {
-            return Err(operation.lost());
+        if let Some(reason) = kept.lost() {
+            return Err(operation.lost_because(Some(reason)));
         }
         if !kept.has_an_end() {
             let silence =

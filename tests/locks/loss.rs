@@ -296,6 +296,47 @@ fn another_clients_mutex_keeps_us_out() {
 }
 
 #[test]
+fn what_is_no_lock_can_be_found() {
+    let mut bench = bench();
+    for key in ["lock:a", "{lock:a}:lease"] {
+        let () = bench.conn.set(key, "text").unwrap();
+        let refused = bench.locks.write("a").acquire(LONG);
+        assert!(matches!(refused, Err(Error::WrongKind { .. })), "{key}");
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains(&format!("`{key}`")), "{text}");
+        let () = bench.conn.del(key).unwrap();
+    }
+}
+
+#[test]
+fn an_error_says_how_the_lock_was_lost() {
+    let mut bench = bench();
+    for kind in kinds(&bench.locks) {
+        let key = format!("lock:{}", kind.name());
+        let ways: [fn(Lease) -> Result<(), Error>; 3] = [
+            Lease::release,
+            |lease| lease.verify(),
+            |lease| lease.renew(LONG),
+        ];
+        for way in ways {
+            let lease = kind.acquire(LONG).unwrap();
+            let () = bench.conn.del(&key).unwrap();
+            let lost = way(lease);
+            assert!(
+                matches!(
+                    lost,
+                    Err(Error::Lost {
+                        reason: Some(LostReason::TakenAway),
+                        ..
+                    })
+                ),
+                "{key} {lost:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn nothing_prints_a_token() {
     let bench = bench();
     for lock in kinds(&bench.locks) {
