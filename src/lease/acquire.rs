@@ -9,11 +9,12 @@ use redis::{RedisResult, Value};
 
 use super::{
     event::{Acquired, Contended, tell},
-    guard::{Grant, Lease, SharedHold},
+    guard::{Grant, Lease},
     kept::Kept,
     locks::Shared,
     options::Options,
     queue::Leaving,
+    release::{SharedHold, abandon},
     server::{InLine, Patience},
     terms::Terms,
     waiting::Place,
@@ -330,7 +331,7 @@ impl Wait<'_> {
 
     /// Has it given back by the watchdog's thread, if it is ours.
     fn abandon(&self, until: Instant) {
-        super::guard::abandon(self.shared, &self.hold, None, until);
+        abandon(self.shared, &self.hold, None, until);
     }
 
     /// Lets go of a writer's intent.

@@ -1,7 +1,7 @@
 //! What a user holds while.
 
 use std::{
-    fmt, mem, process,
+    fmt, process,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +12,7 @@ use std::{
 use redis::{Connection, FromRedisValue, Pipeline};
 
 use super::{
-    event::{Events, Lost, Released, tell},
+    event::{Events, Lost},
     kept::Kept,
     locks::Shared,
     options::Options,
@@ -25,14 +25,9 @@ use super::{
 use crate::{
     Error, FencingToken, Result, Token,
     error::Operation,
-    name::LockName,
-    recipes::{
-        Recipe,
-        holding::Holding,
-        sealed::{self, Hold as _},
-    },
-    script::{Call, count, yes_or_no},
-    time::{Deadline, lease_millis},
+    recipes::{holding::Holding, sealed::Hold as _},
+    script::yes_or_no,
+    time::lease_millis,
 };
 
 /// A lock that is held, until it is released or dropped. It may move to another thread.
@@ -59,10 +54,10 @@ pub struct Lease {
     pub(super) kept: Arc<Kept>,
     pub(super) id: Id,
     pub(super) grant: Grant,
-    length: Duration,
-    drop_timeout: Duration,
-    events: Option<Arc<dyn Events>>,
-    released: bool,
+    pub(super) length: Duration,
+    pub(super) drop_timeout: Duration,
+    pub(super) events: Option<Arc<dyn Events>>,
+    pub(super) released: bool,
     /// Somebody has been given the token, and with it may release the lock.
     disclosed: AtomicBool,
 }
@@ -220,29 +215,6 @@ impl Lease {
         self.hold.commit("Lease::commit", conn, build)
     }
 
-    /// Gives the lock back. One round trip.
-    ///
-    /// Waits for a renewal that is being sent at this moment. Whoever waits for the lock is woken.
-    ///
-    /// # Errors
-    /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
-    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
-    ///   thread, until the lease has ended.
-    pub fn release(mut self) -> Result<()> {
-        self.let_go(Duration::MAX)
-    }
-
-    /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or released any more.
-    ///
-    /// It ends with its lease, unless the other process renews it. Says what is left of it.
-    #[must_use = "who has the token has the lock"]
-    pub fn leave(mut self) -> (Token, Duration) {
-        let left = self.remaining();
-        self.end(Deadline::after(Duration::MAX));
-        self.shared.released(self.hold.lock_name().key());
-        (self.hold.token().clone(), left)
-    }
-
     /// The same, which nobody has had: never handed over, and nobody is told that it has been released.
     pub(super) fn nobodys(mut self) -> Self {
         self.grant.turns = None;
@@ -257,73 +229,8 @@ impl Lease {
     }
 
     /// A child has a copy after a fork: the lock is not its own.
-    fn is_a_copy(&self) -> bool {
+    pub(super) fn is_a_copy(&self) -> bool {
         self.shared.process != process::id()
-    }
-
-    /// Stops the renewing: once, and not in a child's copy.
-    fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
-        (!is_over).then(|| self.shared.keeper.stop_by(self.id, &self.kept, deadline))
-    }
-
-    /// Once. Afterwards there is nothing to release.
-    fn let_go(&mut self, patience: Duration) -> Result<()> {
-        if self.hand_over() {
-            self.released = true;
-            self.kept.stop();
-            self.tell_of_release();
-            return Ok(());
-        }
-        let deadline = Deadline::after(patience);
-        let Some(state) = self.end(deadline) else {
-            return Ok(());
-        };
-        let operation = Operation::new("Lease::release", self.hold.lock_name().text());
-        let given_back = self.give_back(operation, deadline);
-        if let (Err(error), Some(end)) = (&given_back, self.kept.end())
-            && !matches!(error, Error::WrongKind { .. })
-        {
-            // A renewal that nobody has heard of may have moved the end.
-            abandon(
-                &self.shared,
-                &self.hold,
-                self.grant.fence,
-                end + self.length,
-            );
-        }
-        self.shared.released(self.hold.lock_name().key());
-        self.tell_of_release();
-        match (given_back?, state) {
-            (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
-            (_, RenewalState::Lost(reason)) => Err(operation.lost_because(Some(reason))),
-            _ => Err(operation.lost_because(Some(LostReason::TakenAway))),
-        }
-    }
-
-    fn tell_of_release(&self) {
-        let released = Released::new(self.name(), self.shared.clock.since(self.grant.since));
-        tell(self.events.as_ref(), |events| events.released(&released));
-    }
-
-    fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {
-        let remaining = deadline.remaining();
-        let patience = Patience {
-            lent: remaining,
-            whole: remaining,
-            answer: Some(deadline),
-        };
-        let giving_back = self.hold.giving_back_after(self.grant.fence);
-        let asked = self.shared.server.ask(&giving_back, patience)?;
-        match asked.answer.and_then(|answer| count(&answer)) {
-            // The first may have done it, so that a no says nothing.
-            Ok(0) if asked.again => {
-                let silence = std::io::Error::from(std::io::ErrorKind::BrokenPipe).into();
-                Err(operation.unknown(None, silence))
-            }
-            Ok(held) => Ok(held > 0),
-            Err(error) => Err(operation.unanswered(None, error)),
-        }
     }
 
     /// Renews by a connection of the pool. Returns a moment before it was sent.
@@ -351,28 +258,6 @@ impl Lease {
     }
 }
 
-/// Has the watchdog's thread give back what may be ours, until then.
-pub(super) fn abandon(
-    shared: &Shared,
-    hold: &Arc<Holding>,
-    last_used: Option<FencingToken>,
-    until: Instant,
-) {
-    let kept = Kept::new(
-        SharedHold::new(hold, last_used),
-        Some(until),
-        None,
-        shared.clock,
-    );
-    shared.keeper.abandon(Arc::new(kept), until);
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let _ = self.let_go(self.drop_timeout);
-    }
-}
-
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
@@ -381,38 +266,5 @@ impl fmt::Debug for Lease {
             .field("remaining", &self.remaining())
             .field("fencing_token", &self.grant.fence)
             .finish_non_exhaustive()
-    }
-}
-
-/// A hold that guards and the watchdog share.
-#[derive(Clone, Debug)]
-pub(super) struct SharedHold {
-    hold: Arc<Holding>,
-    /// The last fencing token of it.
-    last_used: Option<FencingToken>,
-}
-
-impl SharedHold {
-    pub(super) fn new(hold: &Arc<Holding>, last_used: Option<FencingToken>) -> Self {
-        Self {
-            hold: Arc::clone(hold),
-            last_used,
-        }
-    }
-}
-
-impl Recipe for SharedHold {}
-
-impl sealed::Hold for SharedHold {
-    fn lock(&self) -> &LockName {
-        self.hold.lock_name()
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        self.hold.renewal(lease_millis)
-    }
-
-    fn giving_back(&self) -> Call {
-        self.hold.giving_back_after(self.last_used)
     }
 }

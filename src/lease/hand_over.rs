@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    guard::{Grant, Lease, SharedHold},
+    guard::{Grant, Lease},
     kept::Kept,
     options::Options,
+    release::SharedHold,
     renewal::RenewalState,
     terms::Terms,
     turns::Turns,

@@ -1,29 +1,31 @@
 //! The watchdog's two threads, and what its handles ask of them.
 
+#[cfg(feature = "testing")]
+mod testing;
+mod threads;
+
 use std::{
-    borrow::Borrow,
     collections::{HashMap, VecDeque},
-    panic::{AssertUnwindSafe, catch_unwind},
     process,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::{
     kept::{Callback, Kept, Registered},
     renewal::{LostReason, RenewalState},
-    schedule::{Id, Schedule, Turn},
-    server::{Failure, Link, Replies},
-    terms::{Answer, Ask, Terms, Verdict},
+    schedule::{Id, Schedule},
+    server::Link,
+    terms::Terms,
 };
 use crate::{
     Error, Result,
-    script::Call,
-    time::{Backoff, Clock, Deadline, whole_millis},
+    time::{Clock, Deadline},
 };
+use threads::call;
 
 /// Renews everything, however many there are.
 const RENEWING: &str = "leasehold-watchdog";
@@ -200,52 +202,9 @@ impl Keeper {
         end.is_some_and(|end| kept.renewed(end))
     }
 
-    /// Both threads look at it again.
-    #[cfg(feature = "testing")]
-    pub(super) fn clock_moved(&self) {
-        let state = self.state.lock();
-        state.schedule.all().for_each(|kept| kept.clock_moved());
-        self.wake.notify_all();
-        self.call.notify_all();
-    }
-
-    /// There is no reason any more to wait before the next attempt.
-    #[cfg(feature = "testing")]
-    pub(super) fn reachable(&self) {
-        self.state.lock().schedule.pause(self.clock.now());
-        self.wake.notify_all();
-    }
-
-    /// Waits until nothing is due, nothing on its way, and whoever wants to know of it has been told.
-    #[cfg(feature = "testing")]
-    pub(super) fn settle(&self, longest: Duration) {
-        let deadline = Deadline::after(longest);
-        let mut state = self.state.lock();
-        // A look may have to wait for so long.
-        let by = self.clock.now() + super::terms::REST;
-        while state.is_busy(by) && !state.is_mine() && !deadline.has_passed() {
-            self.wake.notify_all();
-            self.landed.wait_for(&mut state, Duration::from_millis(1));
-        }
-    }
-
     /// How many leases are being kept.
     pub(super) fn leases(&self) -> usize {
         self.state.lock().schedule.len()
-    }
-
-    /// How many keys are remembered, leases, and calls to make; and whether anything is still due.
-    #[cfg(all(test, feature = "testing"))]
-    pub(super) fn remembered(&self) -> (usize, usize, usize, bool) {
-        let state = self.state.lock();
-        let due = state.schedule.due_at().is_some() || state.schedule.next_alarm().is_some();
-        let State {
-            of_key,
-            schedule,
-            calls,
-            ..
-        } = &*state;
-        (of_key.len(), schedule.len(), calls.len(), due)
     }
 
     /// How long the first answer is waited for: connecting anew and one exchange.
@@ -352,197 +311,6 @@ impl Keeper {
             }
         }
     }
-
-    /// The renewing thread.
-    fn renew_all(&self, mut link: Box<dyn Link>) {
-        let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
-        let mut state = self.state.lock();
-        while !state.closing {
-            match state.schedule.due_at() {
-                None => self.wake.wait(&mut state),
-                Some(due) if due > self.clock.now() => {
-                    state.asleep_until = Some(due);
-                    self.wake.wait_until(&mut state, self.clock.real(due));
-                    state.asleep_until = None;
-                }
-                // To connect takes time in which a lease may be stopped: nothing may be on its way then.
-                Some(_) if !link.is_open() => {
-                    let opened = MutexGuard::unlocked(&mut state, || link.open());
-                    if let Err(failure) = opened {
-                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
-                    }
-                }
-                Some(_) if self.renew_batch(&mut state, &mut *link) => pauses.start_again(),
-                Some(_) => {
-                    let until = self.clock.now() + pauses.next_pause(Duration::MAX);
-                    state.schedule.pause(until);
-                }
-            }
-        }
-    }
-
-    /// False: the connection broke.
-    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut dyn Link) -> bool {
-        let batch = state.schedule.take(self.clock.now());
-        self.lose_all(state, batch.over);
-        let leases = batch.turns.iter().map(|turn| turn.lease);
-        let Some(shortest) = leases
-            .min()
-            .or(batch.orphans.first().map(|_| Duration::MAX))
-        else {
-            return true;
-        };
-        let Replies {
-            mut replies,
-            broken,
-        } = MutexGuard::unlocked(state, || {
-            let questions = batch.turns.iter().map(question);
-            let orphans = batch.orphans.iter();
-            let calls: Vec<Call> = questions
-                .chain(orphans.map(|orphan| orphan.what.hold().giving_back()))
-                .collect();
-            link.send(&calls, batch.turns.len(), shortest)
-        });
-        let given_back = replies.split_off(batch.turns.len());
-        let now = self.clock.now();
-        let mut news = Vec::new();
-        for (turn, (answer, failure)) in batch.turns.iter().zip(replies) {
-            let is_news = match answer {
-                Answer::Ours(_) => turn.ask != Ask::Look,
-                Answer::Refused | Answer::Unanswered => true,
-                Answer::NotOurs | Answer::Forgotten => false,
-            };
-            if is_news {
-                news.push((Arc::clone(&turn.what), failure.clone()));
-            }
-            match state.schedule.answered(turn.id, answer, now) {
-                Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
-                    // Somebody has seen the clock end it before this answer came.
-                    state.schedule.stop(turn.id);
-                    self.lose_all(state, [(&*turn.what, LostReason::Ended)]);
-                }
-                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*turn.what, reason)]),
-                Some(Verdict::Doubtful) => failure.iter().for_each(|why| turn.what.doubt(why)),
-                Some(Verdict::Held(_)) | None => {}
-            }
-        }
-        for (orphan, (answer, _)) in batch.orphans.into_iter().zip(given_back) {
-            match answer {
-                Answer::Ours(_) | Answer::NotOurs => {}
-                Answer::Forgotten | Answer::Unanswered => {
-                    state.schedule.abandon(orphan.what, orphan.until, now);
-                }
-                Answer::Refused => {
-                    let later = now + REFUSED_PAUSE;
-                    state.schedule.abandon(orphan.what, orphan.until, later);
-                }
-            }
-        }
-        self.landed.notify_all();
-        self.outside(state, || {
-            for (kept, failure) in &news {
-                kept.tell(failure.as_deref());
-            }
-            let_go((batch.turns, news));
-        });
-        !broken
-    }
-
-    fn unreachable(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        failure: &Arc<Failure>,
-        pause: Duration,
-    ) {
-        let now = self.clock.now();
-        let (over, doubtful) = state.schedule.unreachable(now + pause, now);
-        self.lose_all(state, over);
-        for kept in &doubtful {
-            kept.doubt(failure);
-        }
-        self.outside(state, || {
-            for kept in &doubtful {
-                kept.tell(Some(failure));
-            }
-            let_go(doubtful);
-        });
-    }
-
-    /// Runs what a user has written, with nothing locked.
-    #[cfg_attr(
-        not(feature = "testing"),
-        allow(clippy::unused_self, reason = "only a test waits for it")
-    )]
-    fn outside(&self, state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
-        #[cfg(feature = "testing")]
-        {
-            state.telling += 1;
-        }
-        MutexGuard::unlocked(state, run);
-        #[cfg(feature = "testing")]
-        {
-            state.telling -= 1;
-            self.landed.notify_all();
-        }
-    }
-
-    fn lose_all<K: Borrow<Kept>>(
-        &self,
-        state: &mut State,
-        lost: impl IntoIterator<Item = (K, LostReason)>,
-    ) {
-        for (kept, reason) in lost {
-            if let Some((callbacks, reason)) = kept.borrow().lose(reason) {
-                let calls = callbacks.into_iter().map(|callback| (callback, reason));
-                state.calls.extend(calls);
-                self.call.notify_one();
-            }
-        }
-    }
-
-    /// The calling thread.
-    fn call_all(&self) {
-        let mut state = self.state.lock();
-        loop {
-            if let Some((callback, reason)) = state.calls.pop_front() {
-                self.outside(&mut state, || call(callback, reason));
-                continue;
-            }
-            if state.closing {
-                return;
-            }
-            let over = state.schedule.ring(self.clock.now());
-            if !over.is_empty() {
-                self.lose_all(&mut state, over);
-                continue;
-            }
-            match state.schedule.next_alarm() {
-                Some(end) => {
-                    self.call.wait_until(&mut state, self.clock.real(end));
-                }
-                None => self.call.wait(&mut state),
-            }
-        }
-    }
-}
-
-#[cfg(feature = "testing")]
-impl State {
-    /// Whether something is to be done or told by then.
-    fn is_busy(&self, by: Instant) -> bool {
-        let alarms = self.schedule.next_alarm();
-        self.telling > 0
-            || !self.calls.is_empty()
-            || alarms.is_some_and(|end| end <= by)
-            || self.schedule.is_busy(by)
-    }
-
-    /// Whether this is one of the two threads, which would wait for itself.
-    fn is_mine(&self) -> bool {
-        let threads = [&self.renewing, &self.calling];
-        let is_this = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
-        threads.into_iter().flatten().any(is_this)
-    }
 }
 
 impl State {
@@ -554,19 +322,4 @@ impl State {
             }
         }
     }
-}
-
-fn question(turn: &Turn<Arc<Kept>>) -> Call {
-    turn.what.hold().renewal(whole_millis(turn.ask.lease()))
-}
-
-/// What was asked about may be nobody else's by now, and its hooks own anything: nothing may be locked, and a panic in it is
-/// nobody's business here.
-fn let_go<T>(asked: T) {
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(asked)));
-}
-
-/// A panic in it is nobody's business here.
-fn call(callback: Callback, reason: LostReason) {
-    let _ = catch_unwind(AssertUnwindSafe(|| callback(reason)));
 }

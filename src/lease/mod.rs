@@ -12,6 +12,7 @@ mod lock;
 mod locks;
 mod options;
 mod queue;
+mod release;
 mod renewal;
 mod schedule;
 pub(crate) mod server;

@@ -1,0 +1,230 @@
+//! What the two threads do: one renews, one calls.
+
+use std::{
+    borrow::Borrow,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::MutexGuard;
+
+use super::{FIRST_PAUSE, Keeper, LAST_PAUSE, REFUSED_PAUSE, State};
+use crate::{
+    lease::{
+        kept::{Callback, Kept},
+        renewal::LostReason,
+        schedule::{Orphan, Turn},
+        server::{Failure, Link, Replies, Reply},
+        terms::{Answer, Ask, Verdict},
+    },
+    script::Call,
+    time::{Backoff, whole_millis},
+};
+
+impl Keeper {
+    /// The renewing thread.
+    pub(super) fn renew_all(&self, mut link: Box<dyn Link>) {
+        let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
+        let mut state = self.state.lock();
+        while !state.closing {
+            match state.schedule.due_at() {
+                None => self.wake.wait(&mut state),
+                Some(due) if due > self.clock.now() => {
+                    state.asleep_until = Some(due);
+                    self.wake.wait_until(&mut state, self.clock.real(due));
+                    state.asleep_until = None;
+                }
+                // To connect takes time in which a lease may be stopped: nothing may be on its way then.
+                Some(_) if !link.is_open() => {
+                    let opened = MutexGuard::unlocked(&mut state, || link.open());
+                    if let Err(failure) = opened {
+                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
+                    }
+                }
+                Some(_) if self.renew_batch(&mut state, &mut *link) => pauses.start_again(),
+                Some(_) => {
+                    let until = self.clock.now() + pauses.next_pause(Duration::MAX);
+                    state.schedule.pause(until);
+                }
+            }
+        }
+    }
+
+    /// False: the connection broke.
+    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut dyn Link) -> bool {
+        let batch = state.schedule.take(self.clock.now());
+        self.lose_all(state, batch.over);
+        let leases = batch.turns.iter().map(|turn| turn.lease);
+        let Some(shortest) = leases
+            .min()
+            .or(batch.orphans.first().map(|_| Duration::MAX))
+        else {
+            return true;
+        };
+        let Replies {
+            mut replies,
+            broken,
+        } = MutexGuard::unlocked(state, || {
+            let questions = batch.turns.iter().map(question);
+            let orphans = batch.orphans.iter();
+            let calls: Vec<Call> = questions
+                .chain(orphans.map(|orphan| orphan.what.hold().giving_back()))
+                .collect();
+            link.send(&calls, batch.turns.len(), shortest)
+        });
+        let given_back = replies.split_off(batch.turns.len());
+        let news = self.take_answers(state, &batch.turns, replies);
+        self.keep_orphans(state, batch.orphans, given_back);
+        self.landed.notify_all();
+        self.outside(state, || {
+            for (kept, failure) in &news {
+                kept.tell(failure.as_deref());
+            }
+            let_go((batch.turns, news));
+        });
+        !broken
+    }
+
+    /// What the server says of leases. Returns of which there is something to tell.
+    fn take_answers(
+        &self,
+        state: &mut State,
+        turns: &[Turn<Arc<Kept>>],
+        replies: Vec<Reply>,
+    ) -> Vec<(Arc<Kept>, Option<Arc<Failure>>)> {
+        let now = self.clock.now();
+        let mut news = Vec::new();
+        for (turn, (answer, failure)) in turns.iter().zip(replies) {
+            let is_news = match answer {
+                Answer::Ours(_) => turn.ask != Ask::Look,
+                Answer::Refused | Answer::Unanswered => true,
+                Answer::NotOurs | Answer::Forgotten => false,
+            };
+            if is_news {
+                news.push((Arc::clone(&turn.what), failure.clone()));
+            }
+            match state.schedule.answered(turn.id, answer, now) {
+                Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
+                    // Somebody has seen the clock end it before this answer came.
+                    state.schedule.stop(turn.id);
+                    self.lose_all(state, [(&*turn.what, LostReason::Ended)]);
+                }
+                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*turn.what, reason)]),
+                Some(Verdict::Doubtful) => failure.iter().for_each(|why| turn.what.doubt(why)),
+                Some(Verdict::Held(_)) | None => {}
+            }
+        }
+        news
+    }
+
+    /// What could not be given back is tried again.
+    fn keep_orphans(
+        &self,
+        state: &mut State,
+        orphans: Vec<Orphan<Arc<Kept>>>,
+        replies: Vec<Reply>,
+    ) {
+        let now = self.clock.now();
+        for (orphan, (answer, _)) in orphans.into_iter().zip(replies) {
+            let again = match answer {
+                Answer::Ours(_) | Answer::NotOurs => continue,
+                Answer::Forgotten | Answer::Unanswered => now,
+                Answer::Refused => now + REFUSED_PAUSE,
+            };
+            state.schedule.abandon(orphan.what, orphan.until, again);
+        }
+    }
+
+    fn unreachable(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        failure: &Arc<Failure>,
+        pause: Duration,
+    ) {
+        let now = self.clock.now();
+        let (over, doubtful) = state.schedule.unreachable(now + pause, now);
+        self.lose_all(state, over);
+        for kept in &doubtful {
+            kept.doubt(failure);
+        }
+        self.outside(state, || {
+            for kept in &doubtful {
+                kept.tell(Some(failure));
+            }
+            let_go(doubtful);
+        });
+    }
+
+    /// Runs what a user has written, with nothing locked.
+    #[cfg_attr(
+        not(feature = "testing"),
+        allow(clippy::unused_self, reason = "only a test waits for it")
+    )]
+    fn outside(&self, state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
+        #[cfg(feature = "testing")]
+        {
+            state.telling += 1;
+        }
+        MutexGuard::unlocked(state, run);
+        #[cfg(feature = "testing")]
+        {
+            state.telling -= 1;
+            self.landed.notify_all();
+        }
+    }
+
+    pub(super) fn lose_all<K: Borrow<Kept>>(
+        &self,
+        state: &mut State,
+        lost: impl IntoIterator<Item = (K, LostReason)>,
+    ) {
+        for (kept, reason) in lost {
+            if let Some((callbacks, reason)) = kept.borrow().lose(reason) {
+                let calls = callbacks.into_iter().map(|callback| (callback, reason));
+                state.calls.extend(calls);
+                self.call.notify_one();
+            }
+        }
+    }
+
+    /// The calling thread.
+    pub(super) fn call_all(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((callback, reason)) = state.calls.pop_front() {
+                self.outside(&mut state, || call(callback, reason));
+                continue;
+            }
+            if state.closing {
+                return;
+            }
+            let over = state.schedule.ring(self.clock.now());
+            if !over.is_empty() {
+                self.lose_all(&mut state, over);
+                continue;
+            }
+            match state.schedule.next_alarm() {
+                Some(end) => {
+                    self.call.wait_until(&mut state, self.clock.real(end));
+                }
+                None => self.call.wait(&mut state),
+            }
+        }
+    }
+}
+
+fn question(turn: &Turn<Arc<Kept>>) -> Call {
+    turn.what.hold().renewal(whole_millis(turn.ask.lease()))
+}
+
+/// What was asked about may be nobody else's by now, and its hooks own anything: nothing may be locked, and a panic in it is
+/// nobody's business here.
+fn let_go<T>(asked: T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(asked)));
+}
+
+/// A panic in it is nobody's business here.
+pub(super) fn call(callback: Callback, reason: LostReason) {
+    let _ = catch_unwind(AssertUnwindSafe(|| callback(reason)));
+}
