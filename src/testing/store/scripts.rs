@@ -1,0 +1,211 @@
+//! What the scripts of each kind do, with a map in place of the server's keys.
+
+use std::collections::BTreeMap;
+
+use redis::{RedisResult, Value};
+
+use super::{
+    Entered, Held, Nanos, Now, Store, Stored, last_end, number, refusal, refused, wrong_kind,
+    wrong_type, yes,
+};
+
+impl Store {
+    pub(super) fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let key = words.first().copied().unwrap_or_default();
+        let holder = match self.locks.get(key).map(|stored| &stored.what) {
+            None => None,
+            Some(Held::Mutex(holder)) => Some(holder.as_str()),
+            Some(_) => return Err(wrong_type()),
+        };
+        match (script, words) {
+            ("ACQUIRE_MUTEX", [_, _, token, lease, _, who, tell, reserved]) => {
+                if holder.is_some_and(|holder| holder != *token) {
+                    return Ok(self.refusal(key, tell, Value::Nil, now));
+                }
+                let is_known = holder.is_some() && self.companion_is_of(key, token);
+                if !is_known {
+                    self.grant(key, token, who, number(reserved)?, now);
+                }
+                let what = || Held::Mutex((*token).to_owned());
+                self.hold(key, now.after(number(lease)?), what);
+                Ok(self.fence(key))
+            }
+            ("RENEW_MUTEX", [_, _, token, lease]) if holder == Some(token) => {
+                self.extend(key, now.after(number(lease)?));
+                Ok(yes(true))
+            }
+            ("RELEASE_MUTEX", [_, token]) if holder == Some(token) => {
+                self.locks.remove(key);
+                Ok(yes(true))
+            }
+            ("RELEASE_TURNS", [_, _, token, used]) if holder == Some(token) => {
+                self.locks.remove(key);
+                if self.companion_is_of(key, token)
+                    && let Some(companion) = self.companions.get_mut(key)
+                {
+                    (companion.fence, companion.reserved) = (number(used)?, 0);
+                }
+                Ok(yes(true))
+            }
+            _ => Ok(yes(false)),
+        }
+    }
+
+    pub(super) fn reentrant(
+        &mut self,
+        script: &str,
+        words: &[&str],
+        now: Now,
+    ) -> RedisResult<Value> {
+        let key = words.first().copied().unwrap_or_default();
+        let entered = match self.locks.get_mut(key).map(|stored| &mut stored.what) {
+            None => None,
+            Some(Held::Reentrant(entered)) => Some(entered),
+            Some(Held::Mutex(_)) => return Err(wrong_type()),
+            Some(Held::ReadWrite(_)) => {
+                return Err(wrong_kind("a hash that is not one owner and a count"));
+            }
+        };
+        match (script, words, entered) {
+            ("ACQUIRE_REENTRANT", [_, _, owner, _, _, tell], Some(entered))
+                if entered.owner != *owner =>
+            {
+                Ok(self.refusal(key, tell, Value::Nil, now))
+            }
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, _], entered) => {
+                let end = now.after(number(lease)?);
+                let Some(entered) = entered else {
+                    self.grant(key, token, owner, 0, now);
+                    let what = || {
+                        Held::Reentrant(Entered {
+                            owner: (*owner).to_owned(),
+                            ..Entered::default()
+                        })
+                    };
+                    self.hold(key, end, what);
+                    return self.reentrant(script, words, now);
+                };
+                if entered.released.as_deref() == Some(token) {
+                    let reason = "its acquisition has been given back already".to_owned();
+                    return Err(refused("INVALIDTOKEN", reason));
+                }
+                entered.acquisitions.insert((*token).to_owned());
+                let count = entered.count();
+                self.extend(key, end);
+                Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
+            }
+            ("RENEW_REENTRANT", [_, _, owner, lease], Some(entered)) if entered.owner == *owner => {
+                self.extend(key, now.after(number(lease)?));
+                Ok(yes(true))
+            }
+            ("RELEASE_REENTRANT", [_, _, owner, token], Some(entered))
+                if entered.owner == *owner && entered.acquisitions.contains(*token) =>
+            {
+                let count = entered.count();
+                entered.acquisitions.remove(*token);
+                entered.released = Some((*token).to_owned());
+                if count == 1 {
+                    self.locks.remove(key);
+                }
+                Ok(Value::Int(count))
+            }
+            _ => Ok(yes(false)),
+        }
+    }
+
+    pub(super) fn read_write(
+        &mut self,
+        script: &str,
+        words: &[&str],
+        now: Now,
+    ) -> RedisResult<Value> {
+        let key = words.first().copied().unwrap_or_default();
+        let ends = match self.locks.get(key).map(|stored| &stored.what) {
+            None => BTreeMap::new(),
+            Some(Held::ReadWrite(ends)) => ends.clone(),
+            Some(Held::Mutex(_)) => return Err(wrong_type()),
+            Some(Held::Reentrant(_)) => {
+                return Err(wrong_kind("a hash that is no read-write lock"));
+            }
+        };
+        match (script, words) {
+            ("ACQUIRE_READ", [_, token, lease, tell]) => {
+                if ends.contains_key(&format!("w:{token}")) {
+                    let reason = "it holds this lock for writing".to_owned();
+                    return Err(refused("INVALIDTOKEN", reason));
+                }
+                let ours = format!("r:{token}");
+                if !ends.contains_key(&ours)
+                    && let Some(last) = last_end(&ends, &["w:", "i:"])
+                {
+                    return Ok(refusal(last, tell, yes(false), now));
+                }
+                self.store(key, ends, &ours, now.after(number(lease)?));
+                Ok(yes(true))
+            }
+            ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
+                self.write(key, ends, [token, lease, waits, who, tell], now)
+            }
+            ("RENEW_READ_WRITE", [_, .., field, lease]) if ends.contains_key(*field) => {
+                self.store(key, ends, field, now.after(number(lease)?));
+                Ok(yes(true))
+            }
+            ("RELEASE_READ_WRITE", [_, field]) if ends.contains_key(*field) => {
+                let mut ends = ends;
+                ends.remove(*field);
+                self.store_all(key, ends);
+                Ok(yes(true))
+            }
+            _ => Ok(yes(false)),
+        }
+    }
+
+    fn write(
+        &mut self,
+        key: &str,
+        mut ends: BTreeMap<String, Nanos>,
+        [token, lease, waits, who, tell]: [&str; 5],
+        now: Now,
+    ) -> RedisResult<Value> {
+        let (ours, intent) = (format!("w:{token}"), format!("i:{token}"));
+        if ends.contains_key(&format!("r:{token}")) {
+            let reason = "it holds this lock for reading".to_owned();
+            return Err(refused("INVALIDTOKEN", reason));
+        }
+        if !ends.contains_key(&ours)
+            && let Some(last) = last_end(&ends, &["r:", "w:"])
+        {
+            let stands_until = ends.get(&intent).copied().unwrap_or(0);
+            if waits == "1" && stands_until < now.after(300) {
+                self.store(key, ends, &intent, now.after(1_000));
+            }
+            return Ok(refusal(last, tell, Value::Nil, now));
+        }
+        let is_known = ends.contains_key(&ours) && self.companion_is_of(key, token);
+        if !is_known {
+            self.grant(key, token, who, 0, now);
+        }
+        ends.remove(&intent);
+        self.store(key, ends, &ours, now.after(number(lease)?));
+        Ok(self.fence(key))
+    }
+
+    /// A holder in a read-write lock ends then, or later if it did.
+    fn store(&mut self, key: &str, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
+        let stored = ends.entry(field.to_owned()).or_default();
+        *stored = end.max(*stored);
+        self.store_all(key, ends);
+    }
+
+    fn store_all(&mut self, key: &str, ends: BTreeMap<String, Nanos>) {
+        let Some(last) = ends.values().max().copied() else {
+            self.locks.remove(key);
+            return;
+        };
+        let stored = Stored {
+            what: Held::ReadWrite(ends),
+            end: last,
+        };
+        self.locks.insert(key.to_owned(), stored);
+    }
+}
