@@ -39,18 +39,26 @@ struct Options {
     /// Thirds of a lease that it keeps them for, twice.
     #[arg(long, default_value_t = 6)]
     thirds: u32,
-    /// Only those whose names begin so: locks, purchases, mutex, guards, crowd,
-    /// turns, watchdog.
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only this group.
+    #[arg(long, value_parser = GROUPS)]
+    only: Option<String>,
 }
 
 impl Options {
     fn want(&self, name: &str) -> bool {
-        name.starts_with(&self.only)
+        self.only.as_deref().is_none_or(|only| only == name)
     }
 }
 
+const GROUPS: [&str; 7] = [
+    "locks",
+    "purchases",
+    "mutex",
+    "guards",
+    "crowd",
+    "turns",
+    "watchdog",
+];
 const LEASE: Duration = Duration::from_secs(10);
 
 fn main() -> anyhow::Result<()> {
@@ -64,10 +72,7 @@ fn main() -> anyhow::Result<()> {
         .map(|_| server.connection())
         .collect::<anyhow::Result<Vec<_>>>()?;
 
-    if ["locks", "purchases", "mutex", "guards"]
-        .iter()
-        .any(|name| options.want(name))
-    {
+    if GROUPS[..4].iter().any(|name| options.want(name)) {
         println!("{:<44} {:>9} {:>9} {:>7}", "", "ours/s", "hand/s", "ratio");
     }
     if options.want("locks") {
