@@ -1,11 +1,14 @@
 //! `Locks`: many threads, of one process and of two, on one lock.
 
 use std::{
-    hint, thread,
+    hint,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
 use leasehold::{Locks, Options, Pool};
+use parking_lot::FairMutex;
 use redis::Client;
 
 use crate::common::{Proxy, Server};
@@ -55,16 +58,18 @@ pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> an
             options: handing.clone(),
             ..crowd.clone()
         };
-        let mut ratios = Vec::new();
+        let mut ratios = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
             let without = crowd.run(&server.url(), length)?.total();
             let with = handed.run(&server.url(), length)?.total();
-            ratios.push(f64::from(with) / f64::from(without.max(1)));
+            let in_memory = in_memory(64, hold, length);
+            for (ratios, reference) in ratios.iter_mut().zip([without, in_memory]) {
+                ratios.push(f64::from(with) / f64::from(reference.max(1)));
+            }
         }
-        ratios.sort_by(f64::total_cmp);
+        let [without, in_memory] = ratios.map(median);
         println!(
-            "64 threads, {hold:?} inside: with hand-over {:.2} times without",
-            ratios[ratios.len() / 2]
+            "64 threads, {hold:?} inside: with hand-over {without:.2} times without, {in_memory:.2} of a fair mutex in memory"
         );
     }
     heading();
@@ -82,6 +87,37 @@ pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> an
         show(&crowd, server, length)?;
     }
     Ok(())
+}
+
+fn median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+/// How many turns such a crowd has with a mutex that is passed on as fairly, and no server: what switching threads allows.
+fn in_memory(threads: u32, hold: Duration, length: Duration) -> u32 {
+    let (mutex, turns) = (FairMutex::new(()), AtomicU32::new(0));
+    let started = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while started.elapsed() < length {
+                    let guard = mutex.lock();
+                    spin(hold);
+                    drop(guard);
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    turns.into_inner()
+}
+
+fn spin(hold: Duration) {
+    let inside = Instant::now();
+    while inside.elapsed() < hold {
+        hint::spin_loop();
+    }
 }
 
 fn heading() {
@@ -187,10 +223,7 @@ impl Crowd<'_> {
             let asked = Instant::now();
             let lease = lock.acquire(PATIENCE)?;
             worst = worst.max(asked.elapsed());
-            let inside = Instant::now();
-            while inside.elapsed() < self.hold {
-                hint::spin_loop();
-            }
+            spin(self.hold);
             lease.release()?;
             turns += 1;
         }

@@ -52,11 +52,6 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    fn hand(&self, lease: Lease) {
-        self.news.lock().handed = Some(lease);
-        self.changed.notify_one();
-    }
-
     fn ring(&self, next: Next) {
         match next {
             Next::Now => self.ring_at(self.clock.now()),
@@ -99,6 +94,9 @@ pub(super) struct Queues {
     by_key: Mutex<ByKey>,
     clock: Clock,
 }
+
+/// What has happened to the lock of a queue.
+type Happened = fn(&mut Queue<Arc<Bell>>) -> Option<(&Arc<Bell>, Next)>;
 
 #[derive(Debug, Default)]
 struct ByKey {
@@ -154,13 +152,17 @@ impl Queues {
 
     /// A thread of this process has released the lock.
     pub(super) fn released(&self, key: &str) {
-        if let Some((bell, next)) = self
-            .by_key
-            .lock()
-            .queues
-            .get_mut(key)
-            .and_then(Queue::released)
-        {
+        self.ring(key, Queue::released);
+    }
+
+    /// Rings for the head, with nothing locked: whoever is woken wants the queues. One that has left meanwhile has the lock,
+    /// whose release is rung for, or has rung for the next.
+    fn ring(&self, key: &str, what: Happened) {
+        let mut by_key = self.by_key.lock();
+        let rung = by_key.queues.get_mut(key).and_then(what);
+        let rung = rung.map(|(bell, next)| (Arc::clone(bell), next));
+        drop(by_key);
+        if let Some((bell, next)) = rung {
             bell.ring(next);
         }
     }
@@ -182,19 +184,20 @@ impl Queues {
         let Some((lease, end)) = bell.takes.as_ref().and_then(next_lease) else {
             return false;
         };
-        if let Some(next) = queue.hand_over() {
+        let next = queue.hand_over().cloned();
+        bell.news.lock().handed = Some(lease);
+        // Whoever is woken wants the queues, and first of all it is the one whose turn it is.
+        drop(by_key);
+        bell.changed.notify_one();
+        if let Some(next) = next {
             next.ring_at(end);
         }
-        bell.hand(lease);
         true
     }
 
     /// The server says that something has happened to the lock.
     pub(super) fn changed(&self, key: &str) {
-        let mut by_key = self.by_key.lock();
-        if let Some((bell, next)) = by_key.queues.get_mut(key).and_then(Queue::changed) {
-            bell.ring(next);
-        }
+        self.ring(key, Queue::changed);
     }
 
     /// All who wait look at it again.
@@ -264,14 +267,17 @@ impl Place<'_> {
         let Some(queue) = by_key.queues.get_mut(&self.key) else {
             return;
         };
-        if let Some((bell, next)) = queue.leave(self.ticket, self.leaving) {
+        let rung = queue.leave(self.ticket, self.leaving);
+        let rung = rung.map(|(bell, next)| (Arc::clone(bell), next));
+        if queue.is_empty() {
+            by_key.queues.remove(&self.key);
+        }
+        drop(by_key);
+        if let Some((bell, next)) = rung {
             bell.ring(next);
             if let Some(moment) = self.look_again {
                 bell.ring_at(moment);
             }
-        }
-        if queue.is_empty() {
-            by_key.queues.remove(&self.key);
         }
     }
 }
