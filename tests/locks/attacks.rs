@@ -148,19 +148,28 @@ fn hooks_may_use_the_locks_they_are_told_of() {
     });
 }
 
-/// On the thread that renews, and on the one that calls.
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn hooks_on_the_threads_of_the_watchdog() {
+    let cases: [fn(); 2] = [
+        hooks_of_the_watchdog_may_use_the_locks_they_are_told_of,
+        hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog,
+    ];
+    at_once(cases, |case| case());
+}
+
+/// On the thread that renews, and on the one that calls.
 fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
     at_once(TURNS, |turns| {
         in_time(move || {
             let server = Server::start().unwrap();
             let meddling = Meddling::new(true);
-            let options = Options::new().hand_over(turns, LONG).lease(900 * MS);
+            let options = Options::new().hand_over(turns, LONG).lease(600 * MS);
             let locks = locks(&server, turns)
                 .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
             meddling.locks.set(locks.clone()).unwrap();
             let lease = locks.lock("a").acquire(LONG).unwrap();
-            thread::sleep(1_100 * MS);
+            thread::sleep(700 * MS);
             assert!(lease.is_held());
             let calls = meddling.calls.load(Ordering::SeqCst);
             assert!(calls >= 3, "{calls}");
@@ -366,7 +375,6 @@ impl Drop for Keeping {
 }
 
 /// The last to know the hooks is the watchdog, when an answer comes that nobody waited for any more.
-#[test]
 fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
     at_once(TURNS, |turns| {
         in_time(move || {
@@ -391,9 +399,9 @@ fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
 
             assert!(comes_true(|| !locks.lock("b").inspect().unwrap().is_held()));
             // The watchdog goes on.
-            let short = Options::new().lease(1_000 * MS);
+            let short = Options::new().lease(600 * MS);
             let renewed = locks.lock("b").with(short).acquire(LONG).unwrap();
-            thread::sleep(1_200 * MS);
+            thread::sleep(700 * MS);
             renewed.release().unwrap();
         });
     });

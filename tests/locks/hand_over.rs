@@ -138,10 +138,17 @@ fn the_bound_on_turns_holds() {
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn how_long_turns_last() {
-    let cases: [fn(); 3] = [
+    let cases: [fn(); 10] = [
         the_bound_on_time_holds,
         a_lease_lasts_through_all_turns,
         a_loss_is_told_to_whose_turn_it_is,
+        each_has_its_own_longest_hold,
+        each_is_renewed_as_it_wants,
+        a_turn_that_is_never_given_back_ends_with_its_lease,
+        what_is_reserved_is_handed_back_late,
+        a_renewal_that_is_on_its_way_is_not_for_the_next,
+        those_who_give_up_leave_nothing_behind,
+        what_may_have_been_renewed_without_our_knowing_goes_to_the_server,
     ];
     at_once(cases, |case| case());
 }
@@ -212,7 +219,6 @@ fn a_release_needs_nothing_of_the_companion() {
 }
 
 /// By the watchdog, since the release was refused.
-#[test]
 fn what_is_reserved_is_handed_back_late() {
     let mut bench = bench(handing(500));
     let ask = |conn: &mut Connection, rule: &str| {
@@ -448,7 +454,6 @@ fn those_who_want_it_otherwise_get_it_from_the_server() {
     assert_eq!(handed, [true, false, false]);
 }
 
-#[test]
 fn each_is_renewed_as_it_wants() {
     let bench = bench(handing(100).lease(600 * MS));
     let wanted = [
@@ -493,7 +498,6 @@ fn another_process_sees_the_first_turn_all_the_time() {
 }
 
 /// It holds what it was handed, and dies; nobody tells of it.
-#[test]
 fn a_turn_that_is_never_given_back_ends_with_its_lease() {
     let mut bench = bench(handing(100).lease(900 * MS).renewal(false));
     bench.keep_silent();
@@ -515,7 +519,6 @@ fn a_turn_that_is_never_given_back_ends_with_its_lease() {
     assert!(took < ended + 250 * MS, "{took:?}");
 }
 
-#[test]
 fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server() {
     let bench = bench(handing(100).lease(900 * MS));
     let admin = Mutex::new(bench.server.connection().unwrap());
@@ -535,7 +538,6 @@ fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server() {
     assert!(fences[0] + 1 < fences[1], "{fences:?}");
 }
 
-#[test]
 fn each_has_its_own_longest_hold() {
     let bench = bench(handing(100).lease(LONG).max_hold(1_200 * MS));
     let longest = [1_200, 1_800, 200];
@@ -555,7 +557,6 @@ fn each_has_its_own_longest_hold() {
     });
 }
 
-#[test]
 fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
     let mut bench = bench(handing(100).lease(900 * MS));
     let short = handing(100).lease(900 * MS).max_hold(600 * MS);
@@ -582,7 +583,6 @@ fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
     });
 }
 
-#[test]
 fn those_who_give_up_leave_nothing_behind() {
     let bench = bench(handing(50));
     let (inside, served) = (AtomicBool::new(false), AtomicU32::new(0));

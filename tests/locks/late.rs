@@ -99,7 +99,7 @@ fn a_late_renewal_does_not_make_a_lease_longer() {
 }
 
 fn an_answer_that_comes_after_the_lease_gives_none() {
-    let (lease, delay) = (600 * MS, 900 * MS);
+    let (lease, delay) = (450 * MS, 700 * MS);
     let bench = bench(crate::options().lease(lease).renewal(false));
     let lock = bench.locks.lock("a");
     bench.proxy.at("EVALSHA").delay(delay);

@@ -386,7 +386,7 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let locks = crate::connect(&proxy.url());
     let outside = crate::connect(&server.url());
-    let options = crate::options().lease(900 * MS);
+    let options = crate::options().lease(600 * MS);
     let lease = outside.lock("a").with(options).acquire(LONG).unwrap();
     thread::scope(|scope| {
         for _ in 0..50 {
@@ -394,7 +394,7 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
         }
         assert!(comes_true(|| waiting(&locks.lock("a")) == 50));
         thread::sleep(100 * MS);
-        let ((), traffic) = proxy.traffic_of(|| thread::sleep(1_800 * MS));
+        let ((), traffic) = proxy.traffic_of(|| thread::sleep(1_200 * MS));
         let asked = traffic
             .commands
             .iter()
