@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    outcome::{Told, millis},
+    outcome::{Told, millis, printable},
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
@@ -95,11 +95,6 @@ fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
         lines.push(("fencing token", fence.to_string()));
     }
     lines
-}
-
-/// Whoever holds a lock says who it is, and is not to write on the operator's terminal what it likes.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Nobody reads nanoseconds.

@@ -1,6 +1,7 @@
 //! What came of it, as an exit code, as text and as JSON.
 
 use std::{
+    error,
     io::{self, Write},
     os::unix::process::ExitStatusExt,
     process::ExitStatus,
@@ -70,13 +71,13 @@ impl Told {
         let code = code_of(error);
         let told = if arguments.json {
             let (name, outcome) = (&arguments.name, word_of(code));
-            let message = error.to_string();
+            let message = whole(error);
             Self::Out(
                 json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
                     .to_string(),
             )
         } else {
-            Self::Err(format!("lockrun: {error}"))
+            Self::Err(format!("lockrun: {}", whole(error)))
         };
         (code, told)
     }
@@ -85,6 +86,17 @@ impl Told {
 /// That nobody reads it is no reason to end the command.
 pub(crate) fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}");
+}
+
+/// An error with all its causes, in one line.
+pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
+    let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
+    printable(&causes.join(": "))
+}
+
+/// Neither a server nor whoever holds a lock is to write on the operator's terminal what it likes.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// A script acts on it.
@@ -172,11 +184,11 @@ impl Report {
             Outcome::Lost(None) => Some(format!("`{name}` was lost before the command ran")),
             Outcome::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
-                Some(format!("{}: {error}", command.display()))
+                Some(format!("{}: {}", command.display(), whole(error)))
             }
             Outcome::Failed(Error::Contended { .. }) => Some(format!("somebody else has `{name}`")),
-            Outcome::Failed(error) => Some(error.to_string()),
-            Outcome::System(error) => Some(error.to_string()),
+            Outcome::Failed(error) => Some(whole(error)),
+            Outcome::System(error) => Some(whole(error)),
         }
     }
 

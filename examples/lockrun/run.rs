@@ -19,7 +19,7 @@ use crate::{
     arguments::Arguments,
     command::{self, Job},
     guard::Guard,
-    outcome::{Outcome, Report},
+    outcome::{Outcome, Report, whole},
     signals,
     wait::{self, Waited},
 };
@@ -46,7 +46,7 @@ impl Events for Heard {
     }
 
     fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
-        let _ = self.0.send(Event::NotRenewed(failed.error().to_string()));
+        let _ = self.0.send(Event::NotRenewed(whole(failed.error())));
     }
 
     fn lost(&self, _: &Lost<'_>) {
@@ -126,7 +126,7 @@ fn let_go(arguments: &Arguments, lease: Lease, lost: bool) -> bool {
         Ok(()) => false,
         Err(Error::Lost { .. }) => true,
         Err(error) => {
-            arguments.tell(|| format!("the lock ends with its lease: {error}"));
+            arguments.tell(|| format!("the lock ends with its lease: {}", whole(&error)));
             false
         }
     }

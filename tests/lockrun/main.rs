@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod causes;
 mod ending;
 mod operator;
 mod outage;
