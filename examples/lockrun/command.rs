@@ -12,7 +12,7 @@ use std::{
 use leasehold::Lease;
 use nix::sys::signal::Signal;
 
-use crate::{arguments::Arguments, guard::Guard, outcome::Outcome, run::Event};
+use crate::{arguments::Arguments, guard::Guard, loss::Why, outcome::Outcome, run::Event};
 
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
 /// Between two looks whether something of the group still runs.
@@ -65,7 +65,9 @@ pub(crate) fn start(
 pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
     /// It was ended because of the lock.
-    pub(crate) lost: bool,
+    pub(crate) lost: Option<Why>,
+    /// Why the last renewal failed, if it did.
+    pub(crate) failure: Option<String>,
 }
 
 /// A command that runs.
@@ -79,7 +81,8 @@ pub(crate) struct Job<'a> {
     lease_end: Instant,
     status: Option<io::Result<ExitStatus>>,
     ending: Ending,
-    lost: bool,
+    lost: Option<Why>,
+    failure: Option<String>,
 }
 
 /// How far its end has come.
@@ -106,7 +109,8 @@ impl<'a> Job<'a> {
             lease_end: Instant::now(),
             status: None,
             ending: Ending::NotYet,
-            lost: false,
+            lost: None,
+            failure: None,
         }
     }
 
@@ -119,11 +123,15 @@ impl<'a> Job<'a> {
             match self.events.recv_timeout(self.pause()) {
                 Ok(Event::Signal(number)) => self.pass_on(number),
                 Ok(Event::Ended(status)) => self.has_ended(status),
-                Ok(Event::Lease) => self.tell_the_guardian(),
+                Ok(Event::Renewed) => {
+                    self.failure = None;
+                    self.tell_the_guardian();
+                }
                 Ok(Event::NotRenewed(why)) => {
                     self.arguments.tell(|| format!("cannot renew: {why}"));
+                    self.failure = Some(why);
                 }
-                Err(_) => {}
+                Ok(Event::Lost) | Err(_) => {}
             }
             if self.status.is_some() && self.guard.is_empty() {
                 break;
@@ -131,8 +139,12 @@ impl<'a> Job<'a> {
         }
         let nothing = || Err(io::ErrorKind::NotFound.into());
         let status = self.status.unwrap_or_else(nothing);
-        let lost = self.lost;
-        (Ended { status, lost }, self.guard)
+        let ended = Ended {
+            status,
+            lost: self.lost,
+            failure: self.failure,
+        };
+        (ended, self.guard)
     }
 
     fn look_at_the_lease(&mut self) {
@@ -143,14 +155,14 @@ impl<'a> Job<'a> {
         }
         let needed = self.arguments.grace() + self.arguments.margin();
         if left <= needed && matches!(self.ending, Ending::NotYet) {
-            self.lost = true;
-            let what = if left.is_zero() {
-                "is lost"
+            let why = if left.is_zero() {
+                Why::of(self.lease.lost().reason())
             } else {
-                "cannot be renewed"
+                Why::NotRenewed
             };
             self.arguments
-                .tell(|| format!("the lock {what}: ending the command"));
+                .tell(|| format!("the lock {why}: ending the command"));
+            self.lost = Some(why);
             self.end(Signal::SIGTERM);
         }
     }

@@ -11,6 +11,8 @@ mod guard;
 #[cfg(unix)]
 mod guardian;
 #[cfg(unix)]
+mod loss;
+#[cfg(unix)]
 mod operator;
 #[cfg(unix)]
 mod outcome;

@@ -11,7 +11,7 @@ use std::{
 use leasehold::{Error, FencingToken};
 use serde_json::{Value, json};
 
-use crate::arguments::Arguments;
+use crate::{arguments::Arguments, loss::Loss};
 
 pub(crate) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
@@ -28,8 +28,8 @@ const SIGNALLED: i32 = 128;
 pub(crate) enum Outcome {
     /// As the command did.
     Ended(ExitStatus),
-    /// The command was ended so, or ended so after the lock was lost; or has not run.
-    Lost(Option<ExitStatus>),
+    /// The lock was lost.
+    Lost(Loss),
     /// The command cannot be run.
     NotRun(io::Error),
     /// A signal came before the lock.
@@ -178,10 +178,7 @@ impl Report {
         let name = &arguments.name;
         match &self.outcome {
             Outcome::Ended(_) | Outcome::Told(_) => None,
-            Outcome::Lost(Some(status)) => Some(format!(
-                "`{name}` was lost: the command has ended, {status}"
-            )),
-            Outcome::Lost(None) => Some(format!("`{name}` was lost before the command ran")),
+            Outcome::Lost(loss) => Some(format!("`{name}` {loss}")),
             Outcome::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
                 Some(format!("{}: {}", command.display(), whole(error)))
@@ -193,16 +190,17 @@ impl Report {
     }
 
     fn json(&self, arguments: &Arguments) -> Value {
-        let status = match self.outcome {
-            Outcome::Ended(status) => Some(status),
-            Outcome::Lost(status) => status,
-            _ => None,
+        let (status, lost) = match &self.outcome {
+            Outcome::Ended(status) => (Some(*status), None),
+            Outcome::Lost(loss) => (loss.status, Some(loss.why.word())),
+            _ => (None, None),
         };
         json!({
             "name": arguments.name,
             "outcome": self.word(),
             "exit_code": self.code(),
             "message": self.message(arguments),
+            "lost_reason": lost,
             "command_exit_code": status.and_then(|status| status.code()),
             "command_signal": status.and_then(|status| status.signal()),
             "fencing_token": self.fencing_token.map(FencingToken::get),

@@ -19,6 +19,7 @@ use crate::{
     arguments::Arguments,
     command::{self, Job},
     guard::Guard,
+    loss::{Loss, Why},
     outcome::{Outcome, Report, whole},
     signals,
     wait::{self, Waited},
@@ -31,8 +32,10 @@ pub(crate) enum Event {
     Signal(i32),
     /// The command has ended.
     Ended(io::Result<ExitStatus>),
-    /// The lease was renewed, or is lost.
-    Lease,
+    /// The lease was renewed.
+    Renewed,
+    /// The lease is lost.
+    Lost,
     /// A renewal has failed.
     NotRenewed(String),
 }
@@ -42,7 +45,7 @@ struct Heard(Sender<Event>);
 
 impl Events for Heard {
     fn renewed(&self, _: &Renewed<'_>) {
-        let _ = self.0.send(Event::Lease);
+        let _ = self.0.send(Event::Renewed);
     }
 
     fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
@@ -50,7 +53,7 @@ impl Events for Heard {
     }
 
     fn lost(&self, _: &Lost<'_>) {
-        let _ = self.0.send(Event::Lease);
+        let _ = self.0.send(Event::Lost);
     }
 }
 
@@ -102,32 +105,40 @@ fn guarded(
     let mut guard = Guard::start().map_err(Outcome::System)?;
     // We may have been stopped for any time.
     if !lease.is_held() {
-        return Err(Outcome::Lost(None));
+        let why = Why::of(lease.lost().reason());
+        return Err(Outcome::Lost(Loss::before_the_command(why)));
     }
     command::start(arguments, &lease, &mut guard, sender)?;
     let (ended, guard) = Job::new(arguments, &lease, guard, events).watch();
     let lost = let_go(arguments, lease, ended.lost);
     // Only now, since it may take a while to hear from it.
     let was_killed = guard.dismiss();
-    Ok(match ended.status {
-        Err(error) => Outcome::System(error),
-        Ok(status) if lost || was_killed => Outcome::Lost(Some(status)),
-        Ok(status) => Outcome::Ended(status),
+    let why = lost.or(was_killed.then_some(Why::NotRenewed));
+    Ok(match (ended.status, why) {
+        (Err(error), _) => Outcome::System(error),
+        (Ok(status), None) => Outcome::Ended(status),
+        (Ok(status), Some(why)) => Outcome::Lost(Loss {
+            why,
+            failure: ended.failure,
+            status: Some(status),
+            was_ended: was_killed || ended.lost.is_some(),
+        }),
     })
 }
 
-/// Releases the lock. True if it was not ours any more.
-fn let_go(arguments: &Arguments, lease: Lease, lost: bool) -> bool {
-    if lost {
+/// Releases the lock. Says why it was not ours any more, if it was not.
+fn let_go(arguments: &Arguments, lease: Lease, lost: Option<Why>) -> Option<Why> {
+    if lost.is_some() {
         // Dropping takes less time where the server is silent.
-        return true;
+        return lost;
     }
+    let signal = lease.lost();
     match lease.release() {
-        Ok(()) => false,
-        Err(Error::Lost { .. }) => true,
+        Ok(()) => None,
+        Err(Error::Lost { .. }) => Some(Why::of(signal.reason())),
         Err(error) => {
             arguments.tell(|| format!("the lock ends with its lease: {}", whole(&error)));
-            false
+            None
         }
     }
 }

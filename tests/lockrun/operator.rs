@@ -55,6 +55,9 @@ fn taken_away_the_lock_ends_the_command() {
     assert_eq!(outcome["outcome"], "lost");
     assert_eq!(outcome["exit_code"], 70);
     assert_eq!(outcome["command_exit_code"], 3);
+    assert_eq!(outcome["lost_reason"], "taken_away");
+    let message = "`a` was taken away: the command was ended, exit status: 3";
+    assert_eq!(outcome["message"], message);
 
     let taken = ask(&server, "--force-release --json");
     assert_eq!(
@@ -71,7 +74,8 @@ fn a_lock_that_is_lost_at_the_last_moment_is_told() {
     let _: () = server.connection().unwrap().del(KEY).unwrap();
     // Whether the tool hears of it before its release or by it.
     tool.tells("go");
-    tool.ends_with(70);
+    let ended = tool.ends_with(70);
+    assert!(ended.last().contains("`a` was taken away"), "{ended:?}");
 }
 
 #[test]
@@ -84,6 +88,7 @@ fn scripts_are_told_every_outcome() {
     assert_eq!(outcome["outcome"], "ended");
     assert_eq!(outcome["command_exit_code"], 3);
     assert!(outcome["fencing_token"].as_u64() > Some(0));
+    assert!(outcome["lost_reason"].is_null());
     assert!(outcome["held_ms"].is_u64() && outcome["waited_ms"].is_u64());
 
     let killed = json(&run(&server, "--json", "kill -KILL $$").err);

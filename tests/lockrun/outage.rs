@@ -3,7 +3,7 @@
 use std::{thread, time::Instant};
 
 use nix::sys::signal::Signal;
-use redis::Commands;
+use redis::{Commands, cmd};
 
 use crate::{
     common::{
@@ -34,9 +34,10 @@ enum Told {
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn longer_than_a_lease_and_shorter() {
-    let cases: [fn(); 5] = [
+    let cases: [fn(); 6] = [
         what_cannot_be_renewed_ends_before_the_lease,
         an_outage_that_is_shorter_than_the_lease_is_survived,
+        a_failure_that_has_passed_is_not_the_reason,
         a_command_may_run_for_longer_than_the_lease,
         a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once,
         a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once,
@@ -89,7 +90,13 @@ fn ends_in_time(gone: Gone, told: Told) {
         _ => server.kill().unwrap(),
     }
     let ended = tool.ends_with(70);
-    assert!(ended.last().contains("`a` was lost"), "{ended:?}");
+    let outcome = ended.last();
+    for part in ["`a` could not be renewed ", ": the command was ended, "] {
+        assert!(outcome.contains(part), "{gone:?} {told:?}: {ended:?}");
+    }
+    if let Gone::ServerKilled = gone {
+        assert!(outcome.contains("onnection refused"), "{ended:?}");
+    }
 }
 
 fn an_outage_that_is_shorter_than_the_lease_is_survived() {
@@ -104,6 +111,30 @@ fn an_outage_that_is_shorter_than_the_lease_is_survived() {
     until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_000)).unwrap();
     tool.echoes("still here");
     assert_eq!(tool.finish().code, 0);
+}
+
+fn a_failure_that_has_passed_is_not_the_reason() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut admin = server.connection().unwrap();
+    let mut scripts = |rule: &str| {
+        let user = ["SETUSER", "default", rule];
+        cmd("ACL").arg(&user).query::<()>(&mut admin).unwrap();
+    };
+    let mut tool = Tool::holding(&server, "--lease 1500ms --grace 100ms");
+    tool.hear("in");
+    scripts("-@scripting");
+    // Past the first renewal.
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? < 900)).unwrap();
+    scripts("+@scripting");
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_250)).unwrap();
+    // The tool has heard of it too.
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? < 1_100)).unwrap();
+    tool.signal(Signal::SIGSTOP);
+    until(|| Ok(!is_locked(&server))).unwrap();
+    tool.signal(Signal::SIGCONT);
+    let ended = tool.ends_with(70);
+    assert!(ended.last().contains("renewed in time"), "{ended:?}");
 }
 
 fn a_command_may_run_for_longer_than_the_lease() {

@@ -1,0 +1,78 @@
+//! A lock that was ours, and is not.
+
+use std::{fmt, process::ExitStatus};
+
+use leasehold::LostReason;
+
+/// How it was lost: one is the work of somebody, the other that of a server or a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    TakenAway,
+    NotRenewed,
+}
+
+impl Why {
+    /// Without a reason nobody knew before the server was asked: so it is what the server says.
+    pub(crate) fn of(reason: Option<LostReason>) -> Self {
+        match reason {
+            None | Some(LostReason::TakenAway) => Self::TakenAway,
+            Some(_) => Self::NotRenewed,
+        }
+    }
+
+    /// As scripts are told.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::TakenAway => "taken_away",
+            Self::NotRenewed => "not_renewed",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TakenAway => "was taken away",
+            Self::NotRenewed => "could not be renewed",
+        })
+    }
+}
+
+/// All that is known of it.
+#[derive(Debug)]
+pub(crate) struct Loss {
+    pub(crate) why: Why,
+    /// Of the last renewal, if it failed.
+    pub(crate) failure: Option<String>,
+    /// Of the command, if it has run.
+    pub(crate) status: Option<ExitStatus>,
+    /// The command did not end by itself.
+    pub(crate) was_ended: bool,
+}
+
+impl Loss {
+    pub(crate) fn before_the_command(why: Why) -> Self {
+        Self {
+            why,
+            failure: None,
+            status: None,
+            was_ended: false,
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.why)?;
+        match (self.why, &self.failure) {
+            (Why::TakenAway, _) => {}
+            (Why::NotRenewed, Some(failure)) => write!(f, " ({failure})")?,
+            (Why::NotRenewed, None) => write!(f, " in time")?,
+        }
+        match self.status {
+            None => write!(f, ": the command has not run"),
+            Some(status) if self.was_ended => write!(f, ": the command was ended, {status}"),
+            Some(status) => write!(f, ": the command has ended, {status}"),
+        }
+    }
+}
