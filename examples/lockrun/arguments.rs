@@ -2,12 +2,13 @@
 
 use std::{ffi::OsString, io, process::ExitCode, time::Duration};
 
-use clap::{Parser, error::ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 
 use crate::outcome::{USAGE, say};
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+const USUAL_URL: &str = "redis://127.0.0.1/";
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
@@ -51,12 +52,15 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) name: String,
 
-    /// The server; in the environment nobody sees a password that is in it
+    /// The server
+    ///
+    /// In the argument everybody on this host sees a password (ps); in the environment root, the same user, and the
+    /// command, which inherits it.
     #[arg(
         long,
         env = "LEASEHOLD_URL",
         hide_env_values = true,
-        default_value = "redis://127.0.0.1/"
+        default_value = USUAL_URL
     )]
     pub(crate) url: String,
 
@@ -108,7 +112,7 @@ pub(crate) enum Action {
 impl Arguments {
     /// What stands on the command line. Otherwise says what is wrong with it, or the help that was asked for.
     pub(crate) fn read() -> Result<Self, ExitCode> {
-        let read = Self::try_parse().and_then(Self::checked);
+        let read = Self::parsed().and_then(Self::checked);
         read.map_err(|error| {
             // There is nobody to tell that it cannot be told.
             let _ = error.print();
@@ -117,6 +121,16 @@ impl Arguments {
                 _ => USAGE.into(),
             }
         })
+    }
+
+    fn parsed() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut arguments = Self::from_arg_matches(&matches)?;
+        let is_from_environment = matches.value_source("url") == Some(ValueSource::EnvVariable);
+        if arguments.url.is_empty() && is_from_environment {
+            arguments.url = USUAL_URL.into();
+        }
+        Ok(arguments)
     }
 
     fn checked(self) -> Result<Self, clap::Error> {

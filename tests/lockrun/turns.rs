@@ -203,6 +203,21 @@ fn without_a_server_nothing_is_run() {
 }
 
 #[test]
+fn a_url_that_is_empty_in_the_environment_is_none() {
+    let status = |args: &[&str]| {
+        let mut command = example("lockrun");
+        command.args(["--name", "a", "--status"]).args(args);
+        Tool::spawn(command.env("LEASEHOLD_URL", "")).ends()
+    };
+    // There may be a server at the usual place.
+    let usual = status(&[]);
+    assert!([0, 69].contains(&usual.code), "{usual:?}");
+    // Who names one means it: a script's variable may not be set.
+    let named = status(&["--url", ""]);
+    assert_eq!(named.code, 64, "{named:?}");
+}
+
+#[test]
 fn the_fencing_token_is_in_the_commands_environment_and_grows() {
     let server = Server::start().unwrap();
     let fence = || {
