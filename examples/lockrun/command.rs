@@ -3,9 +3,8 @@
 use std::{
     io,
     os::unix::process::CommandExt,
-    process::{Command, ExitStatus},
-    sync::mpsc::{Receiver, Sender, channel},
-    thread,
+    process::{Child, Command, ExitStatus},
+    sync::mpsc::Receiver,
     time::{Duration, Instant},
 };
 
@@ -23,8 +22,7 @@ pub(crate) fn start(
     arguments: &Arguments,
     lease: &Lease,
     guard: &mut Guard,
-    events: Sender<Event>,
-) -> Result<(), Outcome> {
+) -> Result<Child, Outcome> {
     let Some((program, args)) = arguments.command.split_first() else {
         return Err(Outcome::NotRun(io::ErrorKind::NotFound.into()));
     };
@@ -36,28 +34,7 @@ pub(crate) fn start(
     guard
         .end_in(|| lease.remaining(), arguments.margin())
         .map_err(Outcome::System)?;
-    let (started, has_started) = channel();
-    // The thread that waits for it starts it too: if there is no thread, there is no command.
-    thread::Builder::new()
-        .name("command".into())
-        .spawn(move || {
-            let child = command.spawn();
-            let wait = child.map(|mut child| move || child.wait());
-            let (wait, told) = match wait {
-                Ok(wait) => (Some(wait), Ok(())),
-                Err(error) => (None, Err(error)),
-            };
-            let _ = started.send(told);
-            if let Some(mut wait) = wait {
-                let _ = events.send(Event::Ended(wait()));
-            }
-        })
-        .map_err(Outcome::System)?;
-    match has_started.recv() {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(Outcome::NotRun(error)),
-        Err(error) => Err(Outcome::System(io::Error::other(error))),
-    }
+    command.spawn().map_err(Outcome::NotRun)
 }
 
 /// How it went.
@@ -76,6 +53,7 @@ pub(crate) struct Job<'a> {
     arguments: &'a Arguments,
     lease: &'a Lease,
     guard: Guard,
+    command: Child,
     events: Receiver<Event>,
     /// Of the lease, as last known: stays where it was when the lock is lost.
     lease_end: Instant,
@@ -99,12 +77,14 @@ impl<'a> Job<'a> {
         arguments: &'a Arguments,
         lease: &'a Lease,
         guard: Guard,
+        command: Child,
         events: Receiver<Event>,
     ) -> Self {
         Self {
             arguments,
             lease,
             guard,
+            command,
             events,
             lease_end: Instant::now(),
             status: None,
@@ -122,7 +102,6 @@ impl<'a> Job<'a> {
             self.kill_in_time();
             match self.events.recv_timeout(self.pause()) {
                 Ok(Event::Signal(number)) => self.pass_on(number),
-                Ok(Event::Ended(status)) => self.has_ended(status),
                 Ok(Event::Renewed) => {
                     self.failure = None;
                     self.tell_the_guardian();
@@ -131,8 +110,9 @@ impl<'a> Job<'a> {
                     self.arguments.tell(|| format!("cannot renew: {why}"));
                     self.failure = Some(why);
                 }
-                Ok(Event::Lost) | Err(_) => {}
+                Ok(Event::Child | Event::Lost) | Err(_) => {}
             }
+            self.look_at_the_command();
             if self.status.is_some() && self.guard.is_empty() {
                 break;
             }
@@ -172,7 +152,7 @@ impl<'a> Job<'a> {
             && Instant::now() >= self.latest(moment)
         {
             self.arguments.tell(|| "killing what still runs".into());
-            self.guard.send(Signal::SIGKILL);
+            self.send(Signal::SIGKILL);
             self.ending = Ending::Killed;
         }
     }
@@ -204,13 +184,16 @@ impl<'a> Job<'a> {
         self.arguments.tell(|| format!("passing {signal} on"));
         match (signal, self.ending) {
             (Signal::SIGTERM | Signal::SIGINT, Ending::NotYet) => self.end(signal),
-            _ => self.guard.send(signal),
+            _ => self.send(signal),
         }
     }
 
-    fn has_ended(&mut self, status: io::Result<ExitStatus>) {
-        self.status = Some(status);
-        if matches!(self.ending, Ending::NotYet) {
+    fn look_at_the_command(&mut self) {
+        if self.status.is_some() {
+            return;
+        }
+        self.status = self.command.try_wait().transpose();
+        if self.status.is_some() && matches!(self.ending, Ending::NotYet) {
             // What it has left behind.
             self.end(Signal::SIGTERM);
         }
@@ -218,10 +201,17 @@ impl<'a> Job<'a> {
 
     fn end(&mut self, signal: Signal) {
         self.guard.stand_aside();
-        self.guard.send(signal);
+        self.send(signal);
         // Somebody may have stopped it.
-        self.guard.send(Signal::SIGCONT);
+        self.send(Signal::SIGCONT);
         self.ending = Ending::By(Instant::now() + self.arguments.grace());
+    }
+
+    fn send(&self, signal: Signal) {
+        self.guard.send(signal);
+        if self.status.is_none() {
+            self.guard.send_after(&self.command, signal);
+        }
     }
 
     fn tell_the_guardian(&mut self) {

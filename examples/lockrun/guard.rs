@@ -9,11 +9,11 @@ use std::{
 
 use nix::{
     sys::{
-        signal::{Signal, killpg},
+        signal::{Signal, kill, killpg},
         wait::{WaitPidFlag, waitpid},
     },
     time::{ClockId, clock_gettime},
-    unistd::Pid,
+    unistd::{Pid, getpgid},
 };
 
 /// The only argument of the guardian.
@@ -117,6 +117,20 @@ impl Guard {
     pub(crate) fn send(&self, signal: Signal) {
         // That nobody is left is what it is sent for.
         let _ = killpg(self.group, signal);
+    }
+
+    /// To the command, if it has left the group: with a group of its own, if it has made one.
+    ///
+    /// Only as long as nobody has asked how it has ended: until then its number is nobody else's.
+    pub(crate) fn send_after(&self, command: &Child, signal: Signal) {
+        let Ok(command) = i32::try_from(command.id()).map(Pid::from_raw) else {
+            return;
+        };
+        let _ = match getpgid(Some(command)) {
+            Ok(group) if group == self.group => return,
+            Ok(group) if group == command => killpg(command, signal),
+            _ => kill(command, signal),
+        };
     }
 
     /// From now on only what belongs to the command counts as the group.

@@ -1,8 +1,6 @@
 //! From the lock to its release.
 
 use std::{
-    io,
-    process::ExitStatus,
     sync::{
         Arc,
         mpsc::{Receiver, Sender, channel},
@@ -30,8 +28,8 @@ use crate::{
 pub(crate) enum Event {
     /// A signal to us.
     Signal(i32),
-    /// The command has ended.
-    Ended(io::Result<ExitStatus>),
+    /// A child of ours may have ended.
+    Child,
     /// The lease was renewed.
     Renewed,
     /// The lease is lost.
@@ -71,7 +69,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     signals::listen(sender.clone()).map_err(Outcome::System)?;
     let options = Options::new()
         .lease(arguments.lease)
-        .events(Arc::new(Heard(sender.clone())));
+        .events(Arc::new(Heard(sender)));
     let locks = Locks::connect(&arguments.url)
         .map_err(Outcome::Failed)?
         .with(options);
@@ -87,7 +85,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     };
     let acquired = Instant::now();
     report.fencing_token = lease.fencing_token();
-    let outcome = guarded(arguments, lease, sender, events);
+    let outcome = guarded(arguments, lease, events);
     report.held = Some(acquired.elapsed());
     outcome
 }
@@ -95,7 +93,6 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
 fn guarded(
     arguments: &Arguments,
     lease: Lease,
-    sender: Sender<Event>,
     events: Receiver<Event>,
 ) -> Result<Outcome, Outcome> {
     arguments.tell(|| match lease.fencing_token() {
@@ -108,8 +105,8 @@ fn guarded(
         let why = Why::of(lease.lost().reason());
         return Err(Outcome::Lost(Loss::before_the_command(why)));
     }
-    command::start(arguments, &lease, &mut guard, sender)?;
-    let (ended, guard) = Job::new(arguments, &lease, guard, events).watch();
+    let command = command::start(arguments, &lease, &mut guard)?;
+    let (ended, guard) = Job::new(arguments, &lease, guard, command, events).watch();
     let lost = let_go(arguments, lease, ended.lost);
     // Only now, since it may take a while to hear from it.
     let was_killed = guard.dismiss();

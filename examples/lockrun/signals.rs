@@ -1,14 +1,10 @@
 //! Signals to the tool.
 
-use std::{
-    fs, io,
-    sync::{Arc, mpsc::Sender},
-    thread,
-};
+use std::{fs, io, sync::mpsc::Sender, thread};
 
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::{
     consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
-    flag,
     iterator::Signals,
 };
 
@@ -18,18 +14,22 @@ use crate::run::Event;
 /// command: that is how `nohup` and the background jobs of a script ask for it.
 pub(crate) fn listen(events: Sender<Event>) -> io::Result<()> {
     let ignored = ignored();
-    if ignored(SIGCHLD) {
-        // Else how a child has ended is never told, and the wait for it ends only with the last of them.
-        flag::register(SIGCHLD, Arc::default())?;
-    }
-    let wanted = [SIGTERM, SIGINT, SIGHUP];
-    let mut signals = Signals::new(wanted.iter().filter(|&&signal| !ignored(signal)))?;
+    // Without a handler, how a child has ended might never be told.
+    let wanted = [SIGCHLD, SIGTERM, SIGINT, SIGHUP];
+    let is_wanted = |signal: &&i32| **signal == SIGCHLD || !ignored(**signal);
+    let mut signals = Signals::new(wanted.iter().filter(is_wanted))?;
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
+            // Whoever started us may have blocked it.
+            let _ = SigSet::from(Signal::SIGCHLD).thread_unblock();
             for signal in signals.forever() {
+                let event = match signal {
+                    SIGCHLD => Event::Child,
+                    signal => Event::Signal(signal),
+                };
                 // Only at the end nobody listens.
-                let _ = events.send(Event::Signal(signal));
+                let _ = events.send(event);
             }
         })?;
     Ok(())

@@ -40,6 +40,31 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
     assert!(!is_locked(&server));
 }
 
+/// `setsid` is of Linux.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_leaves_the_group_is_reached_too() {
+    use crate::tool::lockrun;
+
+    let cases = [
+        (
+            format!("trap 'echo told; exit 7' TERM; echo in; {LONG}"),
+            7,
+            "told\n",
+        ),
+        (format!("trap '' TERM; ({LONG}) & echo in; wait"), 137, ""),
+    ];
+    at_once(cases, |(script, code, said)| {
+        let server = Server::start().unwrap();
+        let mut command = lockrun(&server);
+        command.args(["--grace", "500ms", "--", "setsid", "sh", "-c", &script]);
+        let mut tool = Tool::spawn(&mut command);
+        tool.hear("in").signal(Signal::SIGTERM);
+        assert_eq!(tool.ends_with(code).out, said);
+        assert!(!is_locked(&server));
+    });
+}
+
 /// Whether a process is stopped is asked as Linux wants it.
 #[cfg(target_os = "linux")]
 #[test]
@@ -86,7 +111,7 @@ fn under_nohup_a_hangup_is_for_nobody() {
     tool.ends_with(143);
 }
 
-/// Some that start others ignore it, and what is ignored is passed on.
+/// Some that start others ignore or block it, and that is passed on.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
@@ -94,11 +119,13 @@ fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
 
     let server = Server::start().unwrap();
     let lockrun = lockrun(&server);
-    let mut env = std::process::Command::new("env");
-    env.arg("--ignore-signal=CHLD");
-    env.arg(lockrun.get_program()).args(lockrun.get_args());
-    Tool::spawn(env.args(["--", "sh", "-c", "exit 3"])).ends_with(3);
-    assert!(!is_locked(&server));
+    for how in ["--ignore-signal=CHLD", "--block-signal=CHLD"] {
+        let mut env = std::process::Command::new("env");
+        env.arg(how);
+        env.arg(lockrun.get_program()).args(lockrun.get_args());
+        Tool::spawn(env.args(["--", "sh", "-c", "exit 3"])).ends_with(3);
+        assert!(!is_locked(&server), "{how}");
+    }
 }
 
 #[test]
