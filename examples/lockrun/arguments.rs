@@ -30,7 +30,7 @@ Exit codes:
   69  the server cannot be reached, or refuses
   70  the lock was lost, or could not be renewed: the command was ended, or ran beyond the lock
   71  the system refuses what lockrun needs itself: a process, a thread
-  75  busy: somebody else had the lock for the whole wait
+  75  busy: somebody else had the lock for the whole wait; only --verbose and --json say so
   --status and --force-release exit 0 whether the lock was held or not; --json tells.
 
 Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP is only passed on.";

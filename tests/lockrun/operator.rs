@@ -136,6 +136,32 @@ fn what_is_no_lock_is_left_alone() {
 }
 
 #[test]
+fn a_lock_with_no_end_is_seen_and_cleared() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let _: () = conn.set(KEY, "somebody").unwrap();
+    assert_eq!(run(&server, "", "echo in").code, 75);
+    let status = ask(&server, "--status").out;
+    assert!(status.contains("no end"), "{status}");
+    assert_eq!(ask(&server, "--force-release").code, 0);
+    assert_eq!(run(&server, "", "echo in").out, "in\n");
+}
+
+/// The two keys are those that the documentation names.
+#[test]
+fn a_companion_that_is_something_else_is_refused() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let companion = "{lock:a}:lease";
+    let _: () = conn.set(companion, "something").unwrap();
+    let ended = run(&server, "", "echo in");
+    assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
+    let _: () = conn.del(companion).unwrap();
+    assert_eq!(run(&server, "", "echo in").out, "in\n");
+    assert!(conn.hexists::<_, _, bool>(companion, "fence").unwrap());
+}
+
+#[test]
 fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
     let server = Server::start().unwrap();
     let owner = Owner::new("evil\u{1b}[2J\na: free").unwrap();
