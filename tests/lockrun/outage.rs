@@ -162,7 +162,7 @@ fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
 fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let server = Server::start().unwrap();
     let script = format!("trap '' TERM; echo $$; {LONG}");
-    let mut tool = Tool::apart(&server, "--lease 1800ms --grace 600ms", &script);
+    let mut tool = Tool::apart(&server, "--lease 3600ms --grace 1200ms", &script);
     let command = tool.line();
     let guardian = guardian(&command);
     // Else it does that, for it is sooner.
@@ -173,6 +173,6 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     tool.signal(Signal::SIGCONT);
     tool.silence();
     // Without a grace.
-    assert!(went_on.elapsed() < ms(400), "{:?}", went_on.elapsed());
+    assert!(went_on.elapsed() < ms(900), "{:?}", went_on.elapsed());
     tool.ends_with(70);
 }
