@@ -63,7 +63,7 @@ impl Bench {
         redis::cmd("ACL")
             .arg("SETUSER")
             .arg("default")
-            .arg("-client|tracking")
+            .arg(&["-client", "+client|id", "+client|pause"])
             .exec(&mut self.conn)
             .unwrap();
     }
