@@ -9,7 +9,11 @@ use std::{
 use leasehold::{Error, Lease, Locks, LostReason, Options, RenewalState};
 use redis::{Commands, Connection};
 
-use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
+use crate::common::{
+    Proxy, Server,
+    hold::comes_true,
+    wait::{at_once, calls},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -100,11 +104,16 @@ fn a_late_renewal_does_not_make_a_lease_longer() {
 
 fn an_answer_that_comes_after_the_lease_gives_none() {
     let (lease, delay) = (450 * MS, 700 * MS);
-    let bench = bench(crate::options().lease(lease).renewal(false));
+    let mut bench = bench(crate::options().lease(lease).renewal(false));
     let lock = bench.locks.lock("a");
+    let mut scripts =
+        || calls(&mut bench.conn, "evalsha").unwrap() + calls(&mut bench.conn, "eval").unwrap();
+    let before = scripts();
     bench.proxy.at("EVALSHA").delay(delay);
     let late = lock.try_acquire();
     assert!(matches!(late, Err(Error::Unknown { .. })), "{late:?}");
+    // Taken back by the watchdog, which otherwise comes upon the next delay.
+    assert!(comes_true(|| scripts() >= before + 2));
     bench.proxy.at("EVALSHA").delay(delay);
     let asked = Instant::now();
     let lease = lock.acquire(LONG).unwrap();
