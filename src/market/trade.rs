@@ -8,6 +8,7 @@ use super::offer::MAX_PRICE;
 use crate::{
     Error, Result,
     error::Operation,
+    exchange::is_interrupted,
     name::LockName,
     recipes::simple::{acquire, release_lock},
     time::{Deadline, lease_millis},
@@ -22,6 +23,8 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a trade under a lock starts again: half the lease, so that it gives up before it loses the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is tried to give a lock back while signals interrupt it.
+const RELEASES: u32 = 100;
 /// No sale carries funds past 2^62, so that not even five hundred sales at one moment overflow `HINCRBY` together.
 const MAX_FUNDS: i64 = 1 << 62;
 
@@ -164,19 +167,37 @@ pub(super) fn with_lock<T>(
         Err(error) => leaves_a_lock(error),
     };
     if is_left {
-        // What went wrong is the answer; a lock that cannot be given back ends by itself.
-        let _ = release_lock(conn, operation.lock, &held.token);
+        give_back(conn, &held);
     }
     result
+}
+
+/// What went wrong is the answer; a lock that cannot be given back ends by itself.
+fn give_back(conn: &mut Connection, held: &Held<'_>) {
+    for _ in 0..RELEASES {
+        match release_lock(conn, held.operation.lock, &held.token) {
+            // The server is there, and has not or has deleted what is ours: asked again, it does no harm.
+            Err(error) if was_interrupted(&error) => {}
+            _ => return,
+        }
+    }
 }
 
 /// Of a lock that was lost, or may be gone with what was written, there is nothing to give back; and on a connection
 /// that is gone or silent no way to.
 fn leaves_a_lock(error: &Error) -> bool {
     match error {
+        interrupted if was_interrupted(interrupted) => true,
         Error::Lost { .. } | Error::Unknown { .. } => false,
         Error::Redis { source, .. } => !source.is_io_error(),
         _ => true,
+    }
+}
+
+fn was_interrupted(error: &Error) -> bool {
+    match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
+        _ => false,
     }
 }
 

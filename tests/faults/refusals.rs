@@ -1,7 +1,6 @@
 //! The server answers, but with an error, or with something that makes no sense.
 
 use leasehold::Error;
-use redis::Commands;
 
 use crate::{
     common::world::{self, Kind},
@@ -86,11 +85,8 @@ fn judge_refusal(trial: &mut Trial, refusal: &str, outcome: &Outcome) {
     }
     trial.judge_text(outcome);
     world::assert_conserved(&mut trial.direct, &what);
-    let locks: Vec<String> = trial.direct.keys("lock:*").unwrap();
-    let left = locks
-        .iter()
-        .find(|lock| !["lock:held", "lock:spare"].contains(&lock.as_str()));
-    assert_eq!(left, None, "{what}");
+    let left = world::new_locks(&mut trial.direct);
+    assert_eq!(left, [""; 0], "{what}");
 }
 
 #[test]

@@ -3,7 +3,11 @@
 
 use std::{
     process::Stdio,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -16,7 +20,10 @@ use nix::unistd::Pid;
 use signal_hook::{consts::SIGUSR1, flag};
 
 use crate::{
-    common::{Proxy, Server, example, world},
+    common::{
+        Proxy, Server, example,
+        world::{self, Kind},
+    },
     trial::{LONG, at_every_command},
 };
 
@@ -41,8 +48,44 @@ fn a_signal_while_any_reply_is_waited_for() {
                 trial.what,
                 outcome.text
             );
+            let left = world::new_locks(&mut trial.direct);
+            assert_eq!(left, [""; 0], "{}", trial.what);
         }
         world::assert_nothing_is_watched(&mut trial.conn, &mut trial.direct, &trial.what);
+        trial.next_on_the_same_connection();
+    });
+}
+
+/// What a signal has kept from being given back is given back when it is asked for once more.
+#[test]
+fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
+    flag::register(SIGUSR1, Arc::default()).unwrap();
+    at_every_command(|mut trial| {
+        if trial.function.kind != Kind::UnderLock || trial.command() != "SISMEMBER" {
+            return;
+        }
+        let is_look = |name: &&String| *name == "GET";
+        let releasing = trial.commands.iter().filter(is_look).count() + 1;
+        let looks = Arc::new(AtomicUsize::new(0));
+        let (seen, caller) = (Arc::clone(&looks), pthread_self());
+        trial.proxy.at("GET").run_each_time(move || {
+            if seen.fetch_add(1, SeqCst) + 1 == releasing {
+                thread::sleep(Duration::from_millis(20));
+                pthread_kill(caller, Signal::SIGUSR1).unwrap();
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        // Until the signal has come while the reply was waited for.
+        while looks.load(SeqCst) <= releasing {
+            trial.begin_anew();
+            trial.point().refuse("ERR not today");
+            looks.store(0, SeqCst);
+            let outcome = trial.call(LONG);
+            assert!(outcome.text.contains("not today"), "{}", outcome.text);
+            assert!(!trial.is_done(), "{}", trial.what);
+            let left = world::new_locks(&mut trial.direct);
+            assert_eq!(left, [""; 0], "{}", trial.what);
+        }
         trial.next_on_the_same_connection();
     });
 }
