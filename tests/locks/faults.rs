@@ -35,7 +35,7 @@ fn wait_through(locks: &Locks, lease: Lease, happens: impl FnOnce()) -> Duration
 }
 
 /// Closes the connections of which the server's list says this.
-fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
+pub(crate) fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
     let mut conn = server.connection().unwrap();
     let mut list = redis::cmd("CLIENT");
     let list: String = list.arg("LIST").query(&mut conn).unwrap();

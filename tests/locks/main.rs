@@ -18,6 +18,7 @@ mod late;
 mod long;
 mod loss;
 mod processes;
+mod untold;
 mod waiting;
 
 use std::{env, time::Duration};

@@ -1,0 +1,95 @@
+//! Who waits is woken where the server tells it nothing.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Lease, Lock};
+use redis::Commands;
+
+use crate::{
+    common::{Server, hold::comes_true},
+    faults::kill,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+/// Far less than any lease or pause here, far more than a busy machine takes.
+const SOON: Duration = Duration::from_secs(5);
+
+fn set_user(server: &Server, rules: &[&str]) {
+    let mut conn = server.connection().unwrap();
+    let mut command = redis::cmd("ACL");
+    let command = command.arg("SETUSER").arg("default").arg(rules);
+    command.exec(&mut conn).unwrap();
+}
+
+/// Two wait, each for its lock, until something has happened; both have to be woken by it soon.
+fn both_are_woken(locks: [&Lock; 2], happens: impl FnOnce()) {
+    thread::scope(|scope| {
+        let waiters = locks.map(|lock| {
+            let waiter = scope.spawn(|| {
+                let lease: Lease = lock.acquire(2 * LONG).unwrap();
+                (Instant::now(), lease)
+            });
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            waiter
+        });
+        thread::sleep(100 * MS); // both have been refused
+        let happened = Instant::now();
+        happens();
+        for waiter in waiters {
+            let (woken, _lease) = waiter.join().unwrap();
+            assert!(woken - happened < SOON, "{:?}", woken - happened);
+        }
+    });
+}
+
+#[test]
+fn by_a_release_of_its_own_process() {
+    let server = Server::start().unwrap();
+    set_user(&server, &["-client", "+client|id"]);
+    let options = crate::options().lease(3 * LONG).backoff(LONG, LONG);
+    let locks = crate::connect(&server.url()).with(options);
+    let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+    let held = [&a, &b].map(|lock| lock.acquire(LONG).unwrap());
+    both_are_woken([&a, &b], || {
+        for lease in held {
+            lease.release().unwrap();
+        }
+    });
+}
+
+#[test]
+fn by_the_loss_of_a_listener_that_does_not_come_back() {
+    let server = Server::start().unwrap();
+    let locks = crate::connect(&server.url());
+    let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+    let mut conn = server.connection().unwrap();
+    for key in ["lock:a", "lock:b"] {
+        let () = conn.pset_ex(key, "somebody", 60_000).unwrap();
+    }
+    both_are_woken([&a, &b], || {
+        set_user(&server, &["-subscribe"]);
+        assert_eq!(kill(&server, |line| line.contains("cmd=subscribe")), 1);
+        let () = conn.del(&["lock:a", "lock:b"]).unwrap();
+    });
+}
+
+/// What was read on the connection that is gone is tracked no more, and only one of the two finds out.
+#[test]
+fn by_another_of_its_process_that_needs_a_new_connection() {
+    let server = Server::start().unwrap();
+    let locks = crate::connect(&server.url()).with(crate::options().lease(3 * LONG).renewal(false));
+    let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+    let held = a.acquire(LONG).unwrap();
+    let mut conn = server.connection().unwrap();
+    let () = conn.pset_ex("lock:b", "somebody", 60_000).unwrap();
+    both_are_woken([&a, &b], || {
+        let is_tracked = |line: &str| line.contains("redir=") && !line.contains("redir=-1");
+        assert!(kill(&server, is_tracked) > 0);
+        let () = conn.del("lock:b").unwrap();
+        held.release().unwrap();
+    });
+}
