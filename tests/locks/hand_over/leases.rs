@@ -1,0 +1,275 @@
+//! Each turn has its own identity, end and loss.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Instant,
+};
+
+use leasehold::{Error, Events, RenewalState, event};
+use redis::Commands;
+
+use super::{LONG, MS, bench, fence, handing};
+use crate::common::{hold::comes_true, wait::at_once};
+
+pub(super) fn a_lease_lasts_through_all_turns() {
+    let bench = bench(handing(100).lease(200 * MS));
+    let signals = Mutex::new(Vec::new());
+    bench.one_after_the_other(5, |_, lease| {
+        thread::sleep(120 * MS);
+        assert!(lease.is_held());
+        lease.verify().unwrap();
+        signals.lock().unwrap().push(lease.lost());
+        lease.release().unwrap();
+    });
+    assert!(!bench.lock.inspect().unwrap().is_held());
+    let signals = signals.into_inner().unwrap();
+    assert!(
+        signals.iter().all(|signal| !signal.is_lost()),
+        "over long ago"
+    );
+}
+
+#[derive(Default)]
+struct Told {
+    acquired: AtomicU32,
+    released: AtomicU32,
+    lost: AtomicU32,
+}
+
+impl Events for Told {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        self.acquired.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        self.released.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.lost.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
+    // With one turn, the third of those who wait has it from one who has just been granted it.
+    at_once([100, 1], |turns| {
+        let told = Arc::new(Told::default());
+        let events = Arc::clone(&told) as Arc<dyn Events>;
+        let bench = bench(handing(turns).events(events));
+        let others = Mutex::new(Vec::new());
+        bench.one_after_the_other(4, |number, lease| {
+            let signal = lease.lost();
+            if number == 2 {
+                thread::sleep(50 * MS); // armed
+                let () = bench.server.connection().unwrap().del("lock:a").unwrap();
+                let harmed = Instant::now();
+                assert!(signal.wait_for(LONG));
+                assert!(harmed.elapsed() < 300 * MS, "{:?}", harmed.elapsed());
+                assert!(!lease.is_held() && lease.check().is_err());
+                assert!(matches!(lease.release(), Err(Error::Lost { .. })));
+            } else {
+                others.lock().unwrap().push(signal);
+                lease.release().unwrap();
+            }
+        });
+        assert!(comes_true(|| told.lost.load(Ordering::SeqCst) == 1));
+        let others = others.into_inner().unwrap();
+        assert!(others.iter().all(|signal| !signal.is_lost()));
+        assert_eq!(told.acquired.load(Ordering::SeqCst), 5);
+        assert_eq!(told.released.load(Ordering::SeqCst), 5);
+    });
+}
+
+/// The lock is taken away, the next one gets it from the server, and is handed what the holder believes to have.
+#[test]
+fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
+    let told = Arc::new(Told::default());
+    let mut bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
+    bench.keep_silent();
+    let first = bench.lock.acquire(LONG).unwrap();
+    let believed = fence(&first);
+    thread::scope(|scope| {
+        let (next, has_it) = mpsc::channel();
+        for number in 1..=2 {
+            let (lock, next) = (&bench.lock, next.clone());
+            scope.spawn(move || next.send(lock.acquire(LONG).unwrap()).unwrap());
+            assert!(comes_true(
+                || lock.inspect().unwrap().waiting_here() == number
+            ));
+        }
+        thread::sleep(50 * MS); // looked at
+        // Those who ask now get their answers when the first has let go.
+        let mut conn = bench.server.connection().unwrap();
+        let mut late = redis::pipe();
+        late.del("lock:a").ignore();
+        late.cmd("CLIENT").arg("PAUSE").arg(200).ignore();
+        late.exec(&mut conn).unwrap();
+        thread::sleep(100 * MS);
+        first.release().unwrap();
+
+        let second = has_it.recv_timeout(LONG).unwrap();
+        second.verify().unwrap();
+        assert!(fence(&second) > believed + 100, "not what was handed over");
+        assert!(has_it.recv_timeout(50 * MS).is_err(), "two have it");
+        assert_eq!(told.acquired.load(Ordering::SeqCst), 2);
+        assert_eq!(told.released.load(Ordering::SeqCst), 1, "of whom?");
+        drop(second);
+        drop(has_it.recv_timeout(LONG).unwrap());
+    });
+    assert!(bench.lock.try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn a_signal_of_an_earlier_turn_calls_nobody() {
+    let mut bench = bench(handing(100));
+    let called = Arc::new(AtomicBool::new(false));
+    let last = Mutex::new(None);
+    bench.one_after_the_other(2, |number, lease| {
+        if number == 0 {
+            let called = Arc::clone(&called);
+            let call = move |_| called.store(true, Ordering::SeqCst);
+            lease.lost().notify(call).unwrap();
+        } else {
+            *last.lock().unwrap() = Some(lease);
+        }
+    });
+    let last = last.into_inner().unwrap().unwrap();
+    thread::sleep(50 * MS); // armed
+    let () = bench.conn.del("lock:a").unwrap();
+    assert!(last.lost().wait_for(LONG));
+    thread::sleep(20 * MS);
+    assert!(!called.load(Ordering::SeqCst));
+}
+
+#[test]
+fn who_has_an_earlier_turns_token_cannot_release_the_next() {
+    let bench = bench(handing(100));
+    let tokens = Mutex::new(Vec::new());
+    bench.one_after_the_other(3, |_, lease| {
+        tokens.lock().unwrap().push(lease.token().clone());
+    });
+    let mut tokens = tokens.into_inner().unwrap();
+    tokens.sort_by_key(ToString::to_string);
+    tokens.dedup();
+    assert_eq!(tokens.len(), 3);
+
+    bench.one_after_the_other(2, |number, lease| {
+        if number == 0 {
+            let (token, left) = lease.leave();
+            assert!(left > LONG / 4);
+            assert!(bench.lock.try_acquire().unwrap().is_none());
+            let mut conn = bench.server.connection().unwrap();
+            assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+        }
+    });
+    assert!(!bench.lock.inspect().unwrap().is_held());
+}
+
+pub(super) fn each_is_renewed_as_it_wants() {
+    let bench = bench(handing(100).lease(600 * MS));
+    let wanted = [
+        handing(100).lease(900 * MS),
+        handing(100).lease(900 * MS).renewal(false),
+    ];
+    let locks = wanted.map(|options| bench.lock.clone().with(options));
+    bench.those(&locks, |number, lease| {
+        if number == 0 {
+            // For longer than the one before.
+            assert!(comes_true(|| lease.remaining() > 650 * MS));
+        } else {
+            let left = lease.remaining();
+            assert!(lease.lost().wait_for(left + 250 * MS));
+        }
+    });
+}
+
+/// It holds what it was handed, and dies; nobody tells of it.
+pub(super) fn a_turn_that_is_never_given_back_ends_with_its_lease() {
+    let mut bench = bench(handing(100).lease(900 * MS).renewal(false));
+    bench.keep_silent();
+    let first = bench.lock.acquire(LONG).unwrap();
+    let (lock, ended) = (&bench.lock, first.remaining());
+    let (begun, handed) = (Instant::now(), fence(&first) + 1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let dies = lock.acquire(LONG).unwrap();
+            assert_eq!(fence(&dies), handed);
+            std::mem::forget(dies);
+        });
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));
+        first.release().unwrap();
+    });
+    let took = begun.elapsed();
+    assert!(took < ended + 250 * MS, "{took:?}");
+}
+
+pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server() {
+    let bench = bench(handing(100).lease(900 * MS));
+    let admin = Mutex::new(bench.server.connection().unwrap());
+    let fences = Mutex::new(Vec::new());
+    bench.one_after_the_other(2, |number, lease| {
+        fences.lock().unwrap().push(fence(&lease));
+        if number == 0 {
+            // Of the scripts that are run here only the one that renews reads a single field.
+            let mut refusing = redis::cmd("ACL");
+            refusing.arg("SETUSER").arg("default").arg("-hget");
+            refusing.exec(&mut admin.lock().unwrap()).unwrap();
+            assert!(comes_true(|| lease.state() == RenewalState::Unknown));
+            lease.release().unwrap();
+        }
+    });
+    let fences = fences.into_inner().unwrap();
+    assert!(fences[0] + 1 < fences[1], "{fences:?}");
+}
+
+pub(super) fn each_has_its_own_longest_hold() {
+    let bench = bench(handing(100).lease(LONG).max_hold(1_200 * MS));
+    let longest = [1_200, 1_800, 200];
+    let locks = longest
+        .map(|longest| handing(100).lease(LONG).max_hold(longest * MS))
+        .map(|options| bench.lock.clone().with(options));
+    bench.those(&locks, |number, lease| {
+        let left = lease.remaining();
+        assert!(left <= longest[number] * MS, "{number}: {left:?}");
+        // On the server as well: whoever dies keeps nobody out for longer.
+        let left: i64 = bench.server.connection().unwrap().pttl("lock:a").unwrap();
+        assert!(left <= i64::from(longest[number]) + 1, "{number}: {left}");
+        if number == 1 {
+            thread::sleep(1_240 * MS);
+            assert!(lease.is_held(), "counted from its own beginning");
+        }
+    });
+}
+
+pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
+    let mut bench = bench(handing(100).lease(900 * MS));
+    let short = handing(100).lease(900 * MS).max_hold(600 * MS);
+    let next = bench.lock.clone().with(short);
+    let first = bench.lock.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let next = scope.spawn(|| next.acquire(LONG).unwrap());
+        assert!(comes_true(
+            || bench.lock.inspect().unwrap().waiting_here() == 1
+        ));
+        // Due at a third, and answered after a half.
+        thread::sleep(first.remaining().saturating_sub(700 * MS));
+        redis::cmd("CLIENT")
+            .arg("PAUSE")
+            .arg(250)
+            .exec(&mut bench.conn)
+            .unwrap();
+        thread::sleep(first.remaining().saturating_sub(550 * MS));
+        first.release().unwrap();
+        let next = next.join().unwrap();
+        assert!(next.is_held());
+        let left: u32 = bench.conn.pttl("lock:a").unwrap();
+        assert!(left <= 601, "it keeps others out for {left} ms");
+    });
+}
