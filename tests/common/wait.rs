@@ -1,7 +1,13 @@
 //! Waiting for a condition, with a bound.
 
 use std::{
+    io,
+    net::{Ipv4Addr, UdpSocket},
     panic::{self, AssertUnwindSafe},
+    sync::{
+        Once,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
@@ -45,17 +51,41 @@ pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn
     });
 }
 
-/// Runs it once more when the system has interrupted it. When a process or its machine is halted and goes on, every read
-/// that has a time limit ends with that error, and a test that expects something else of it has shown nothing.
+/// Runs it once more when the process was halted meanwhile, or its machine: every read that has a time limit ends with an
+/// error then, leases go by, connections are made again, and a test that expects something else has shown nothing.
 pub fn unless_halted(run: impl Fn()) {
     for _ in 0..5 {
+        let before = halts();
         let Err(why) = panic::catch_unwind(AssertUnwindSafe(&run)) else {
             return;
         };
         let text = why.downcast_ref::<String>().map_or("", String::as_str);
         if !text.contains("Interrupted system call") {
-            panic::resume_unwind(why);
+            // The thread that counts goes on when this one does, but not always before it.
+            thread::sleep(Duration::from_millis(100));
+            if halts() == before {
+                panic::resume_unwind(why);
+            }
         }
     }
     run();
+}
+
+/// How often this process has been halted so far: a thread counts how often its read is interrupted.
+fn halts() -> u64 {
+    static HALTS: AtomicU64 = AtomicU64::new(0);
+    static COUNTING: Once = Once::new();
+    COUNTING.call_once(|| {
+        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let long = Some(Duration::from_secs(3_600));
+        silent.set_read_timeout(long).unwrap();
+        thread::spawn(move || -> ! {
+            loop {
+                let error = silent.recv(&mut [0]).unwrap_err();
+                let is_halt = error.kind() == io::ErrorKind::Interrupted;
+                HALTS.fetch_add(u64::from(is_halt), Ordering::SeqCst);
+            }
+        });
+    });
+    HALTS.load(Ordering::SeqCst)
 }
