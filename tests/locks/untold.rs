@@ -93,3 +93,30 @@ fn by_another_of_its_process_that_needs_a_new_connection() {
         held.release().unwrap();
     });
 }
+
+/// Nobody but the script that wrote the lock has read it since: the lease is looked at later.
+#[test]
+fn by_a_deletion_as_soon_as_the_one_before_has_it() {
+    let server = Server::start().unwrap();
+    let options = crate::options().lease(3 * LONG).renewal(false);
+    let lock = &crate::connect(&server.url()).with(options).lock("a");
+    let mut conn = server.connection().unwrap();
+    let () = conn.pset_ex("lock:a", "somebody", 60_000).unwrap();
+    let waits = |number| comes_true(|| lock.inspect().unwrap().waiting_here() == number);
+    thread::scope(|scope| {
+        let mut deleting = server.connection().unwrap();
+        let first = scope.spawn(move || {
+            let lease = lock.acquire(2 * LONG).unwrap();
+            let () = deleting.del("lock:a").unwrap();
+            (Instant::now(), lease)
+        });
+        assert!(waits(1));
+        let second = scope.spawn(move || lock.acquire(2 * LONG).unwrap());
+        assert!(waits(2));
+        thread::sleep(100 * MS); // the first has been refused
+        let () = conn.del("lock:a").unwrap();
+        let (deleted, _first) = first.join().unwrap();
+        let _second = second.join().unwrap();
+        assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
+    });
+}

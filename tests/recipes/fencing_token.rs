@@ -99,6 +99,39 @@ fn it_grows_over_an_end_and_a_flush() {
     }
 }
 
+/// Of the microseconds the server leaves out the zeros in front.
+#[test]
+fn it_is_so_at_the_beginning_of_a_second() {
+    for kind in KINDS {
+        let (_server, mut conn) = start();
+        until(|| Ok(time_micros(&mut conn) % 1_000_000 < 50_000)).unwrap();
+        let before = time_micros(&mut conn);
+        let fence = kind.once(&mut conn);
+        let later = before..=time_micros(&mut conn);
+        assert!(later.contains(&fence), "{kind:?}: {fence} of {later:?}");
+    }
+}
+
+#[test]
+fn sent_again_it_is_the_first_of_those_that_were_reserved() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    let first = Kind::Mutex.acquire(&mut conn, &token, LEASE);
+    let reserved = [("fence", first + 500), ("reserved", 500)];
+    conn.hset_multiple::<_, _, _, ()>(COMPANION, &reserved)
+        .unwrap();
+    assert_eq!(Kind::Mutex.acquire(&mut conn, &token, LEASE), first);
+}
+
+#[test]
+fn a_hold_that_was_taken_without_one_gets_one_of_its_own() {
+    let (_server, mut conn) = start();
+    let earlier = Kind::Mutex.once(&mut conn);
+    let token = Token::random();
+    assert!(mutex::try_acquire_unfenced(&mut conn, "a", &token, LEASE).unwrap());
+    assert!(Kind::Mutex.acquire(&mut conn, &token, LEASE) > earlier);
+}
+
 #[test]
 fn it_is_one_more_than_a_last_one_that_is_ahead_of_the_clock() {
     for kind in KINDS {
@@ -127,11 +160,20 @@ fn a_last_one_behind_the_clock_is_passed_over() {
 fn what_it_is_kept_in_ends_by_itself() {
     for kind in KINDS {
         let (_server, mut conn) = start();
-        kind.acquire(&mut conn, &Token::random(), LEASE);
+        kind.once(&mut conn);
         let left: i64 = conn.pttl(COMPANION).unwrap();
         assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "a day");
 
-        conn.del::<_, ()>("lock:a").unwrap();
+        // As long ago as a mutex does not write it again.
+        let fence: u64 = conn.hget(COMPANION, "fence").unwrap();
+        let earlier = fence - 1_000_000_000;
+        conn.hset::<_, _, _, ()>(COMPANION, "fence", earlier)
+            .unwrap();
+        conn.pexpire::<_, ()>(COMPANION, 60_000).unwrap();
+        kind.once(&mut conn);
+        let left: i64 = conn.pttl(COMPANION).unwrap();
+        assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "again");
+
         kind.acquire(
             &mut conn,
             &Token::random(),

@@ -12,12 +12,15 @@
 -- refused attempt reads the lock and nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is
 -- looked at before the first write, and the lock is written last: a command that is forbidden to us leaves no lock.
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. What is
--- stored is the last of those that are reserved, which the clock has passed when the lease ends.
+-- stored is the last of those that are reserved, which the clock has passed when the lease ends. Numbers stay texts where
+-- they can: to write one out takes Lua as long as a small command.
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local lease = tonumber(ARGV[2])
+local micros = string.sub('00000' .. time[2], -6)
+local clock = time[1] .. micros
+local now = time[1] .. string.sub(micros, 1, 3)
+local lease = ARGV[2]
 if ARGV[3] ~= '0' then
-  lease = tonumber(ARGV[3]) - now
+  lease = ARGV[3] - now
   if lease <= 0 then
     return redis.error_reply("INVALIDEND it is past by the server's clock")
   elseif lease > 86400000 then
@@ -30,8 +33,8 @@ if holder and holder ~= ARGV[1] then
   return ARGV[5] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
 
-local last = redis.call('HMGET', KEYS[2], 'fence', 'token', 'reserved')
-local fence, reserved = last[1], last[3] or '0'
+local last = redis.call('HMGET', KEYS[2], 'fence', 'reserved')
+local fence, reserved = last[1], last[2] or '0'
 if fence then
   local are_numbers = string.find(fence, '^%d+$') and string.find(reserved, '^%d+$')
   if not (are_numbers and fence + ARGV[6] < 9007199254740991) then
@@ -41,24 +44,37 @@ elseif redis.call('EXISTS', KEYS[2]) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 
-if not (holder and fence and last[2] == ARGV[1]) then
-  local clock = time[1] * 1000000 + time[2]
-  reserved = ARGV[6]
-  fence = string.format('%.0f', math.max(clock, (fence or 0) + 1) + reserved)
-  redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
-  if reserved ~= (last[3] or '0') then
-    redis.call('HSET', KEYS[2], 'reserved', reserved)
+local ours
+if holder and fence and redis.call('HMGET', KEYS[2], 'token')[1] == ARGV[1] then
+  ours = string.format('%.0f', fence - reserved)
+else
+  ours = clock
+  if fence and tonumber(fence) >= tonumber(clock) then
+    ours = string.format('%.0f', fence + 1)
+  end
+  local stored = ours
+  if ARGV[6] ~= '0' then
+    stored = string.format('%.0f', ours + ARGV[6])
+  end
+  redis.call('HSET', KEYS[2], 'fence', stored, 'token', ARGV[1], 'owner', ARGV[4], 'since', now)
+  if reserved ~= ARGV[6] then
+    redis.call('HSET', KEYS[2], 'reserved', ARGV[6])
   end
 end
-redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+-- Its end is far enough away for short leases if it was written in the same 1,000 seconds: the last fencing token tells.
+if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
+  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+end
 
 if not holder then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', lease)
 else
   local left = redis.call('PTTL', KEYS[1])
-  if left >= 0 and left < lease then -- -1 is a lock without an end: the book's
+  if left >= 0 and left < tonumber(lease) then -- -1 is a lock without an end: the book's
     redis.call('PEXPIRE', KEYS[1], lease)
   end
 end
-redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
-return string.format('%.0f', fence - reserved)
+if ARGV[5] == '1' then
+  redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+end
+return ours
