@@ -10,7 +10,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, atomic::Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::{Client, Connection, RedisError};
@@ -175,15 +175,14 @@ impl Pool {
 
     /// As [`get`](Self::get), with a shorter wait while all are lent, and a shorter one for the whole.
     pub(crate) fn get_within(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
-        let asked = time::now();
         let whole = whole.min(self.shared.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self
             .permits
-            .take(Deadline::after(lent))
+            .take(lent)
             .ok_or_else(|| self.all_are_lent(lent))?;
         loop {
-            let mut lent = self.idle_or_new(asked, deadline)?;
+            let mut lent = self.idle_or_new(deadline)?;
             match self.shared.prove(&mut lent, deadline) {
                 Ok(()) => {
                     return Ok(PooledConnection {
@@ -200,14 +199,11 @@ impl Pool {
 
     /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there, but not when the attempt
     /// has failed. So we look.
-    fn idle_or_new(
-        &self,
-        asked: Instant,
-        deadline: Deadline,
-    ) -> Result<r2d2::PooledConnection<Manager>> {
+    fn idle_or_new(&self, deadline: Deadline) -> Result<r2d2::PooledConnection<Manager>> {
         if let Some(lent) = self.connections.try_get() {
             return Ok(lent);
         }
+        let asked = time::now();
         let _waiting = self.shared.wait();
         if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
             return Ok(lent);

@@ -42,7 +42,7 @@ pub(crate) fn free(
             .arg(10_000)
             .arg(0)
             .arg("by hand")
-            .arg(1)
+            .arg(0)
             .arg(0)
             .invoke(conn)?;
         fence.context("the lock is held")?;

@@ -148,17 +148,16 @@ impl Shared {
 
     /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
-        let asked = time::now();
-        let limit = deadline.remaining_up_to(self.io_timeout);
-        let doubted = self.doubt.lock().is_some_and(|since| held.proven <= since);
-        let proof = if doubted || asked.duration_since(held.returned) >= IDLE_BEFORE_PING {
-            held.proven = asked;
-            *held.touched.get_mut() = true;
-            ping(&mut held.connection, limit)
-        } else {
-            Ok(())
-        };
         held.lent = time::now();
+        let doubted = self.doubt.lock().is_some_and(|since| held.proven <= since);
+        let (mut proof, mut limit) = (Ok(()), self.io_timeout);
+        if doubted || held.lent.duration_since(held.returned) >= IDLE_BEFORE_PING {
+            held.proven = held.lent;
+            *held.touched.get_mut() = true;
+            limit = deadline.remaining_up_to(self.io_timeout);
+            proof = ping(&mut held.connection, limit);
+            held.lent = time::now();
+        }
         proof
             .and_then(|()| {
                 if mem::take(held.touched.get_mut()) {

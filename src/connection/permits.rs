@@ -1,10 +1,8 @@
 //! Who may have a connection: as many callers as the pool has room for.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
-
-use crate::time::Deadline;
 
 /// The permits of a pool. r2d2 does not wake a waiting thread when a connection comes back broken; a permit comes back
 /// whatever became of the connection, and its holder finds an idle one, or room to open one.
@@ -19,20 +17,14 @@ impl Permits {
         Self(Arc::new((Mutex::new(count), Condvar::new())))
     }
 
-    /// Waits for a permit. `None`: none came back before the deadline.
-    pub(super) fn take(&self, deadline: Deadline) -> Option<Permit> {
+    /// Waits for a permit. `None`: none came back for so long.
+    pub(super) fn take(&self, longest: Duration) -> Option<Permit> {
         let (free, returned) = &*self.0;
         let mut free = free.lock();
-        while *free == 0 {
-            if returned
-                .wait_for(&mut free, deadline.remaining())
-                .timed_out()
-                && *free == 0
-            {
-                return None;
-            }
+        if *free == 0 {
+            returned.wait_while_for(&mut free, |free| *free == 0, longest);
         }
-        *free -= 1;
+        *free = free.checked_sub(1)?;
         Some(Permit(self.clone()))
     }
 }

@@ -3,11 +3,15 @@
 use std::fmt;
 
 use redis::{
-    Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
+    Arg, Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
     ToRedisArgs, Value,
 };
 
 use crate::{error::makes_no_sense, exchange::close_if_reset, token::FencingToken};
+
+/// Room for what most calls need.
+const ARGUMENTS: usize = 12;
+const BYTES: usize = 256;
 
 pub(super) struct Script {
     name: &'static str,
@@ -25,25 +29,25 @@ impl Script {
     }
 
     pub(super) fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
+        let mut by_hash = Cmd::with_capacity(ARGUMENTS, BYTES);
+        by_hash.arg("EVALSHA").arg(&self.sha1).arg(KEYS).arg(&keys);
         Call {
             script: self,
-            keys: KEYS,
-            words: Vec::new(),
+            by_hash,
         }
-        .arg(&keys[..])
     }
 }
 
 /// A script with its keys and arguments, ready to be sent, alone or among others.
 pub struct Call {
     script: &'static Script,
-    keys: usize,
-    words: Vec<Vec<u8>>,
+    /// `EVALSHA`, the hash, how many keys, then these and the arguments.
+    by_hash: Cmd,
 }
 
 impl Call {
     pub(super) fn arg(mut self, arg: impl ToRedisArgs) -> Self {
-        arg.write_redis_args(&mut self.words);
+        self.by_hash.arg(arg);
         self
     }
 
@@ -78,13 +82,18 @@ impl Call {
     }
 
     /// The command that names the script by its hash.
-    pub(crate) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.sha1)
+    pub(crate) fn by_hash(&self) -> &Cmd {
+        &self.by_hash
     }
 
     /// The command that carries the script.
     pub(crate) fn whole(&self) -> Cmd {
-        self.command("EVAL", self.script.source)
+        let mut whole = redis::cmd("EVAL");
+        whole.arg(self.script.source);
+        for word in self.words(2) {
+            whole.arg(word);
+        }
+        whole
     }
 
     /// The same for two calls exactly if they are of the same script.
@@ -95,15 +104,17 @@ impl Call {
     /// The name of the script, and its keys and arguments.
     #[cfg(feature = "testing")]
     pub(crate) fn parts(&self) -> (&'static str, Vec<&str>) {
-        let words = self.words.iter();
+        let words = self.words(3);
         let words = words.map(|word| std::str::from_utf8(word).unwrap_or_default());
         (self.script.name, words.collect())
     }
 
-    fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys).arg(&self.words);
-        command
+    fn words(&self, from: usize) -> impl Iterator<Item = &[u8]> {
+        let simple = |arg| match arg {
+            Arg::Simple(word) => Some(word),
+            _ => None,
+        };
+        self.by_hash.args_iter().skip(from).filter_map(simple)
     }
 }
 

@@ -157,13 +157,12 @@ fn is_another_kind(refusal: &RedisError) -> bool {
 fn packed(calls: &[Call], teaching: bool) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
-        let command = if teaching && !taught.contains(&call.script()) {
+        packed.extend(if teaching && !taught.contains(&call.script()) {
             taught.push(call.script());
-            call.whole()
+            call.whole().get_packed_command()
         } else {
-            call.by_hash()
-        };
-        packed.extend(command.get_packed_command());
+            call.by_hash().get_packed_command()
+        });
     }
     packed
 }
