@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold::{
-    Token,
+    Lock, Locks, Token,
     recipes::mutex::{self, End, Hold},
 };
 use redis::Connection;
@@ -20,6 +20,16 @@ pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Resul
     let granted = mutex::try_acquire(conn, name, &token, End::After(lease))?;
     anyhow::ensure!(granted.is_some(), "{name} is held by somebody else");
     Ok(Hold::new(name, &token)?)
+}
+
+/// A lock of each kind, named after it.
+pub fn every_kind(locks: &Locks) -> [Lock; 4] {
+    [
+        locks.lock("mutex"),
+        locks.reentrant("reentrant"),
+        locks.read("read"),
+        locks.write("write"),
+    ]
 }
 
 /// Waits for something to be true; false if it has not become so in time.

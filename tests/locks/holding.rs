@@ -5,28 +5,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, Locks, LostReason};
+use leasehold::{Error, LostReason};
 use redis::Commands;
 
-use crate::common::{Server, hold::comes_true, wait::at_once};
+use crate::common::{
+    Server,
+    hold::{comes_true, every_kind},
+    wait::at_once,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
-
-fn kinds(locks: &Locks) -> [Lock; 4] {
-    [
-        locks.lock("mutex"),
-        locks.reentrant("reentrant"),
-        locks.read("read"),
-        locks.write("write"),
-    ]
-}
 
 #[test]
 fn every_kind_is_acquired_held_and_released() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
-    for lock in kinds(&locks) {
+    for lock in every_kind(&locks) {
         let lease = lock.acquire(Duration::ZERO).unwrap();
         assert!(lease.is_held(), "{lock:?}");
         lease.check().unwrap();
@@ -47,7 +42,7 @@ fn every_kind_is_acquired_held_and_released() {
 fn a_dropped_lease_frees_the_lock_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
-    for lock in kinds(&locks) {
+    for lock in every_kind(&locks) {
         drop(lock.acquire(Duration::ZERO).unwrap());
         let mut conn = server.connection().unwrap();
         assert!(
@@ -101,7 +96,7 @@ fn who_comes_second_waits_and_is_woken_by_the_release() {
 fn a_lease_outlives_its_length() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
-    at_once(kinds(&locks), |lock| {
+    at_once(every_kind(&locks), |lock| {
         let lease = lock
             .with(crate::options().lease(300 * MS))
             .acquire(LONG)
@@ -119,7 +114,7 @@ fn a_lease_outlives_its_length() {
 fn without_renewal_it_ends_with_its_lease() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url()).with(crate::options().lease(200 * MS).renewal(false));
-    at_once(kinds(&locks), |lock| {
+    at_once(every_kind(&locks), |lock| {
         let started = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
         assert!(lease.lost().wait_for(LONG));
@@ -134,7 +129,7 @@ fn a_deletion_is_told_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();
-    for lock in kinds(&locks) {
+    for lock in every_kind(&locks) {
         for armed in [false, true] {
             let lease = lock.acquire(LONG).unwrap();
             if armed {
@@ -160,7 +155,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
     let locks = crate::connect(&server.url());
     let options = crate::options().lease(3_000 * MS);
     let ways = [false, true];
-    let cases = ways.map(|by_hand| kinds(&locks).map(|lock| (lock, by_hand)));
+    let cases = ways.map(|by_hand| every_kind(&locks).map(|lock| (lock, by_hand)));
     at_once(cases.into_iter().flatten(), |(lock, by_hand)| {
         let name = format!("{}-{by_hand}", lock.name());
         let lock = match lock.name() {

@@ -8,13 +8,17 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Lock, Locks, LostReason, RenewalState, acquire_lock_with_timeout,
+    Error, Lease, Locks, LostReason, RenewalState, acquire_lock_with_timeout,
     recipes::mutex::{self, End},
     release_lock,
 };
 use redis::Commands;
 
-use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
+use crate::common::{
+    Proxy, Server,
+    hold::{comes_true, every_kind},
+    wait::at_once,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -36,15 +40,6 @@ fn bench() -> Bench {
     }
 }
 
-fn kinds(locks: &Locks) -> [Lock; 4] {
-    [
-        locks.lock("mutex"),
-        locks.reentrant("reentrant"),
-        locks.read("read"),
-        locks.write("write"),
-    ]
-}
-
 fn is_lost<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::Lost { .. }))
 }
@@ -53,7 +48,7 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 fn a_guard_ends_before_the_server_does() {
     let bench = bench();
     let options = crate::options().lease(200 * MS).renewal(false);
-    at_once(kinds(&bench.locks), |lock| {
+    at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
         let lease = lock.with(options.clone()).acquire(LONG).unwrap();
@@ -151,7 +146,7 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
 
 fn a_renewal_by_hand_lengthens_and_never_shortens() {
     let bench = bench();
-    at_once(kinds(&bench.locks), |lock| {
+    at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
         let options = crate::options().lease(300 * MS).renewal(false);
@@ -174,7 +169,7 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
 #[test]
 fn a_commit_writes_only_while_the_lock_is_held() {
     let mut bench = bench();
-    for lock in kinds(&bench.locks) {
+    for lock in every_kind(&bench.locks) {
         let lease = lock.acquire(LONG).unwrap();
         let written: (i64,) = lease
             .commit(&mut bench.conn, |pipe| {
@@ -311,7 +306,7 @@ fn what_is_no_lock_can_be_found() {
 #[test]
 fn an_error_says_how_the_lock_was_lost() {
     let mut bench = bench();
-    for kind in kinds(&bench.locks) {
+    for kind in every_kind(&bench.locks) {
         let key = format!("lock:{}", kind.name());
         let ways: [fn(Lease) -> Result<(), Error>; 3] = [
             Lease::release,
@@ -339,7 +334,7 @@ fn an_error_says_how_the_lock_was_lost() {
 #[test]
 fn nothing_prints_a_token() {
     let bench = bench();
-    for lock in kinds(&bench.locks) {
+    for lock in every_kind(&bench.locks) {
         let lease = lock.acquire(LONG).unwrap();
         let token = lease.token().to_string();
         let seen = lock.inspect().unwrap();

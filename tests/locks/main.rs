@@ -9,6 +9,7 @@
 mod common;
 
 mod attacks;
+mod costs;
 mod crowds;
 mod faults;
 mod hand_over;

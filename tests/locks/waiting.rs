@@ -9,17 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_lock};
-use redis::{Client, Commands};
+use leasehold::{Error, Lock, Locks, acquire_lock_with_timeout, release_lock};
+use redis::Commands;
 
-use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
+use crate::common::{Server, hold::comes_true, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
 
 type Freeing = fn(&Server, &Locks);
 
-fn waiting(lock: &Lock) -> usize {
+pub(crate) fn waiting(lock: &Lock) -> usize {
     lock.inspect().unwrap().waiting_here()
 }
 
@@ -205,19 +205,7 @@ fn an_end_that_passes_wakes_who_waits() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
 #[test]
-fn what_it_costs_to_wait() {
-    let cases: [fn(); 5] = [
-        a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second,
-        who_waits_has_no_connection_of_the_pool,
-        a_pool_that_is_lent_out_is_an_error_in_time,
-        a_free_lock_costs_a_round_trip_and_so_does_its_release,
-        a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal,
-    ];
-    at_once(cases, |case| case());
-}
-
 fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -281,52 +269,6 @@ fn readers_come_in_together() {
     });
 }
 
-fn who_waits_has_no_connection_of_the_pool() {
-    let server = Server::start().unwrap();
-    let client = Client::open(server.url()).unwrap();
-    let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = crate::sharing(&pool).with(crate::options().lease(300 * MS));
-    let lease = locks.lock("a").acquire(LONG).unwrap();
-    thread::scope(|scope| {
-        for _ in 0..100 {
-            scope.spawn(|| assert!(locks.lock("a").acquire(1_000 * MS).is_err()));
-        }
-        assert!(comes_true(|| waiting(&locks.lock("a")) == 100));
-        let asked = Instant::now();
-        while asked.elapsed() < 600 * MS {
-            drop(pool.get().unwrap());
-            assert!(lease.is_held());
-            thread::sleep(5 * MS);
-        }
-    });
-    let list: String = redis::cmd("CLIENT")
-        .arg("LIST")
-        .query(&mut server.connection().unwrap())
-        .unwrap();
-    assert_eq!(
-        list.lines().count(),
-        4 + 1,
-        "the pool, three, and who asks: {list}"
-    );
-    lease.release().unwrap();
-}
-
-fn a_pool_that_is_lent_out_is_an_error_in_time() {
-    let server = Server::start().unwrap();
-    let client = Client::open(server.url()).unwrap();
-    let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = crate::sharing(&pool);
-    let _lent = pool.get().unwrap();
-    for wait in [Duration::ZERO, 300 * MS] {
-        let asked = Instant::now();
-        assert!(matches!(
-            locks.lock("a").acquire(wait),
-            Err(Error::Pool { .. })
-        ));
-        assert!(asked.elapsed() < wait + 450 * MS);
-    }
-}
-
 #[test]
 fn where_tracking_is_refused_it_asks_again() {
     let server = Server::start().unwrap();
@@ -359,60 +301,5 @@ fn where_tracking_is_refused_it_asks_again() {
         let () = conn.del("lock:a").unwrap();
         let (got, _lease) = waiter.join().unwrap();
         assert!(got - freed < 250 * MS);
-    });
-}
-
-fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    let locks = crate::connect(&proxy.url());
-    for lock in [
-        locks.lock("m"),
-        locks.reentrant("e"),
-        locks.read("r"),
-        locks.write("w"),
-    ] {
-        drop(lock.acquire(LONG).unwrap()); // the script is known, the connection is there
-        thread::sleep(150 * MS);
-        let (lease, traffic) = proxy.traffic_of(|| lock.acquire(LONG).unwrap());
-        assert_eq!(traffic.commands, ["EVALSHA"], "{lock:?}");
-        let ((), traffic) = proxy.traffic_of(|| lease.release().unwrap());
-        assert_eq!(traffic.commands, ["EVALSHA"], "{lock:?}");
-    }
-}
-
-fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    let locks = crate::connect(&proxy.url());
-    let outside = crate::connect(&server.url());
-    let options = crate::options().lease(600 * MS);
-    let lease = outside.lock("a").with(options).acquire(LONG).unwrap();
-    thread::scope(|scope| {
-        for _ in 0..50 {
-            scope.spawn(|| locks.lock("a").acquire(LONG).unwrap().release().unwrap());
-        }
-        assert!(comes_true(|| waiting(&locks.lock("a")) == 50));
-        thread::sleep(100 * MS);
-        let ((), traffic) = proxy.traffic_of(|| thread::sleep(1_200 * MS));
-        let asked = traffic
-            .commands
-            .iter()
-            .filter(|name| *name == "EVALSHA")
-            .count();
-        // Six renewals, and one more in case one falls on the edge.
-        assert!((1..=8).contains(&asked), "{traffic:?}");
-        let ((), traffic) = proxy.traffic_of(|| {
-            lease.release().unwrap();
-            assert!(comes_true(|| waiting(&locks.lock("a")) == 0));
-        });
-        let asked = traffic
-            .commands
-            .iter()
-            .filter(|name| *name == "EVALSHA")
-            .count();
-        // Of 50 turns each has an attempt and a release, and a message that comes late costs an attempt: on a busy machine
-        // there are more of these. All waking each other would be a thousand.
-        assert!(asked <= 50 * 5 + 20, "{asked}");
     });
 }

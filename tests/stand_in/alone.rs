@@ -11,7 +11,7 @@ use std::{
 
 use leasehold::{Error, Events, LostReason, Options, event, testing::StandIn};
 
-use crate::common::hold::comes_true;
+use crate::common::hold::{comes_true, every_kind};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -82,13 +82,7 @@ fn a_leap_over_the_end_is_a_loss() {
 fn the_holder_knows_of_a_loss_on_return() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
-    let all = [
-        locks.lock("m"),
-        locks.reentrant("e"),
-        locks.read("r"),
-        locks.write("w"),
-    ];
-    for lock in all {
+    for lock in every_kind(&locks) {
         for stolen in [false, true] {
             let lease = lock.acquire(SECOND).unwrap();
             if stolen {
@@ -158,13 +152,7 @@ fn a_lock_is_free_as_soon_as_its_lease_has_passed() {
     let lease = 1_234 * SECOND / 1_000;
     let options = Options::new().lease(lease).renewal(false);
     let locks = stand_in.locks().unwrap().with(options);
-    let all = [
-        locks.lock("m"),
-        locks.reentrant("e"),
-        locks.read("r"),
-        locks.write("w"),
-    ];
-    for lock in all {
+    for lock in every_kind(&locks) {
         for _ in 0..50 {
             let before = lock.acquire(SECOND).unwrap();
             stand_in.advance(lease);

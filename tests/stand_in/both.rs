@@ -13,7 +13,10 @@ use std::{
 use leasehold::{Events, FencingToken, Lock, LostReason, Options, Owner, event};
 
 use crate::{
-    common::{hold::comes_true, wait::at_once},
+    common::{
+        hold::{comes_true, every_kind},
+        wait::at_once,
+    },
     world::{World, on_both, told},
 };
 
@@ -182,20 +185,14 @@ fn a_loss_is_told_in_every_way_for_every_kind() {
         let told_of = Arc::new(Told::default());
         let events = Arc::clone(&told_of) as Arc<dyn Events>;
         let locks = world.locks().with(Options::new().events(events));
-        let kinds = [
-            locks.lock("m"),
-            locks.reentrant("e"),
-            locks.write("w"),
-            locks.read("r"),
-        ];
-        let outcomes = kinds.map(|lock| {
+        let outcomes = every_kind(&locks).map(|lock| {
             let lease = lock.acquire(LONG).unwrap();
             let (called, calls) = mpsc::channel();
             let call = move |reason| called.send(reason).unwrap();
             lease.lost().notify(call).unwrap();
             thread::sleep(50 * MS); // armed
-            let taker = if lock.name() == "r" {
-                locks.write("r")
+            let taker = if lock.name() == "read" {
+                locks.write("read")
             } else {
                 lock.clone()
             };

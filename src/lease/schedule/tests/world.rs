@@ -167,6 +167,18 @@ impl World {
             ..terms(lease)
         };
         let id = self.schedule.keep(self.leases.len(), terms, self.now);
+        self.keeps(id, terms, alarm, look_at, end);
+    }
+
+    /// One more, of which nothing has come yet.
+    fn keeps(
+        &mut self,
+        id: Id,
+        terms: Terms,
+        alarm: bool,
+        look: Option<Instant>,
+        server_end: Option<Instant>,
+    ) {
         if alarm {
             self.schedule.set_alarm(id);
         }
@@ -178,8 +190,8 @@ impl World {
             renewed: None,
             failed: false,
             asked: None,
-            look: look_at,
-            server_end: end,
+            look,
+            server_end,
         });
     }
 
@@ -224,20 +236,8 @@ impl World {
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
         assert_eq!(self.schedule.succeed(before, count, terms, now), None);
-        if alarm {
-            self.schedule.set_alarm(id);
-        }
-        self.leases.push(Known {
-            id,
-            terms,
-            alarm,
-            gone: false,
-            renewed: None,
-            failed: false,
-            asked: None,
-            look: if is_out { Some(now) } else { look },
-            server_end,
-        });
+        let look = if is_out { Some(now) } else { look };
+        self.keeps(id, terms, alarm, look, server_end);
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
