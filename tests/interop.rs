@@ -11,6 +11,7 @@ use std::{
 use common::{
     Server,
     book::{Book, BookClient, Edition, Program},
+    slack::slack,
     wait,
 };
 use leasehold::{Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock};
@@ -23,7 +24,6 @@ const SHORT: Duration = Duration::from_millis(20);
 const A_WHILE: Duration = Duration::from_millis(100);
 const PATIENT: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(10);
-const SLACK: Duration = Duration::from_millis(250);
 
 /// A meeting of both on a server of their own.
 type Meeting = fn(&Server, &mut Connection, &mut dyn BookClient);
@@ -88,7 +88,7 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
         assert!(release_lock(ours, "a", &held.unwrap()).unwrap());
         let released = Instant::now();
         let (identifier, taken) = theirs.join().unwrap();
-        assert!(taken.saturating_duration_since(released) <= SLACK);
+        assert!(taken.saturating_duration_since(released) <= slack());
         identifier
     });
 
@@ -103,7 +103,7 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
         assert!(book.release_lock("a", &identifier).unwrap());
         let released = Instant::now();
         let (_, taken) = waiter.join().unwrap();
-        assert!(taken.saturating_duration_since(released) <= SLACK);
+        assert!(taken.saturating_duration_since(released) <= slack());
     });
 }
 

@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Proxy, Server, monitor::Monitor};
+use common::{Proxy, Server, monitor::Monitor, slack::slack};
 use leasehold::{acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
 const NO_WAIT: Duration = Duration::ZERO;
 const LEASE: Duration = Duration::from_secs(10);
-const SLACK: Duration = Duration::from_millis(250);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -58,7 +57,7 @@ fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease()
 
     assert!(token.is_some());
     assert!(started.elapsed() >= millis(199), "its end was respected");
-    assert!(started.elapsed() <= millis(200) + SLACK);
+    assert!(started.elapsed() <= millis(200) + slack());
 }
 
 #[test]

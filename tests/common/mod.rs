@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod proxy;
 pub mod server;
 pub mod sides;
+pub mod slack;
 pub mod state;
 pub mod wait;
 pub mod world;

@@ -35,6 +35,8 @@ impl Server {
 
     /// Starts one with further settings, such as `["--requirepass", "secret"]`.
     pub fn start_with(args: &[&str]) -> anyhow::Result<Self> {
+        #[cfg(test)]
+        super::slack::watch();
         let binary = find_binary()?;
         // Somebody else may take the free port before the server does: then it exits, and another port is tried.
         for _ in 0..20 {

@@ -8,7 +8,7 @@ use std::{
 use leasehold::{Error, Lease, Lock, Locks, Pool};
 use redis::{Client, Commands};
 
-use crate::common::{Proxy, Server, hold::comes_true, wait::at_once};
+use crate::common::{Proxy, Server, hold::comes_true, slack::slack, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -174,7 +174,7 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
             let (failed, took) = waiter.join().unwrap();
             assert!(failed.is_err());
             assert!(
-                took >= 600 * MS && took < 600 * MS + 600 * MS + 250 * MS,
+                took >= 600 * MS && took < 600 * MS + 600 * MS + slack(),
                 "{took:?}"
             );
         }
@@ -198,7 +198,7 @@ fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
         // Not that somebody else has it: nobody knows.
         assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
         assert!(
-            took >= 600 * MS && took < 600 * MS + 600 * MS + 250 * MS,
+            took >= 600 * MS && took < 600 * MS + 600 * MS + slack(),
             "{took:?}"
         );
     });

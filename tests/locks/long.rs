@@ -14,7 +14,7 @@ use std::{
 use leasehold::Pool;
 use redis::{Client, Commands};
 
-use crate::common::{Server, hold::comes_true};
+use crate::common::{Server, hold::comes_true, slack::slack};
 
 const MS: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ fn a_crowd_is_served_in_turn(threads: usize, longest_over_mean: u32) {
     let mean =
         waited.iter().map(|(_, mean)| *mean).sum::<Duration>() / u32::try_from(threads).unwrap();
     assert!(
-        worst < mean * longest_over_mean + 250 * MS,
+        worst < mean * longest_over_mean + slack(),
         "worst {worst:?}, mean {mean:?}"
     );
 }

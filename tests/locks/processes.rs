@@ -10,7 +10,7 @@ use std::{
 
 use redis::Commands;
 
-use crate::common::{Server, hold::comes_true, wait::at_once};
+use crate::common::{Server, hold::comes_true, slack::slack, wait::at_once};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -124,7 +124,7 @@ fn after_a_killed_holder_the_next_is_in_within_the_lease() {
         holder.signal("-KILL");
         let killed = Instant::now();
         let (got, _lease) = next.join().unwrap();
-        assert!(got - killed < LEASE + 250 * MS, "{:?}", got - killed);
+        assert!(got - killed < LEASE + slack(), "{:?}", got - killed);
     });
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     State,
     hash_world::{KEY, World, tokens},
+    slack::slack,
 };
 use leasehold::{
     Token,
@@ -13,7 +14,6 @@ use leasehold::{
 use redis::Commands;
 
 const WAIT: Duration = Duration::from_secs(5);
-const SLACK: Duration = Duration::from_millis(250);
 
 /// 读锁可重入 支持 · 锁只能被当前线程删除 支持 · 超时自动释放 支持 · 写锁当前线程可重入 不支持.
 #[test]
@@ -34,7 +34,7 @@ fn the_table_of_the_article() {
     assert!(a.writes(&first));
     let came = Instant::now();
     assert!(acquire_write(&mut a.conn, KEY, &other, WAIT, &a.leases).unwrap());
-    assert!(came.elapsed() < a.leases.write + SLACK);
+    assert!(came.elapsed() < a.leases.write + slack());
     assert!(!a.stops_writing(&first));
 }
 
@@ -95,7 +95,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     let crashed_at = Instant::now();
     assert!(a.reads(&living) && a.stops_reading(&living));
     assert!(acquire_write(&mut a.conn, KEY, &writer, WAIT, &a.leases).unwrap());
-    assert!(crashed_at.elapsed() < a.leases.read + SLACK);
+    assert!(crashed_at.elapsed() < a.leases.read + slack());
     assert_eq!(a.conn.hlen(KEY), Ok(2), "nothing is left of the readers");
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Server, State, clock::millis, wait::calls};
+use crate::common::{Server, State, clock::millis, slack::slack, wait::calls};
 use leasehold::{
     Error, Token,
     recipes::{
@@ -17,7 +17,6 @@ use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
-const SLACK: Duration = Duration::from_millis(250);
 
 fn start() -> (Server, Connection) {
     let server = Server::start().unwrap();
@@ -105,7 +104,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     let left: i64 = conn.pttl("lock:a").unwrap();
     assert!(left <= 61, "the key outlives its last reader by {left} ms");
     let grant = acquire_write(&mut conn, "a", &writer, LEASE, LEASE).unwrap();
-    assert!(grant.is_some() && crashed_at.elapsed() < SHORT + SLACK);
+    assert!(grant.is_some() && crashed_at.elapsed() < SHORT + slack());
     assert_eq!(end_of(&mut conn, &format!("r:{crashed}")), None);
 }
 

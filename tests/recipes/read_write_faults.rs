@@ -7,6 +7,7 @@ use crate::common::{
     Proxy, Server,
     proxy::Point,
     sides::{LONGER, RECIPES, Side},
+    slack::slack,
     wait::at_once,
 };
 use leasehold::{Error, Result, Token};
@@ -14,7 +15,6 @@ use redis::{Commands, Connection};
 
 const WAIT: Duration = Duration::from_millis(60);
 const TIME_OUT: Duration = Duration::from_millis(40);
-const SLACK: Duration = Duration::from_millis(250);
 
 type Arm = fn(Point<'_>);
 
@@ -97,7 +97,7 @@ fn break_one(
     let is_acquire = what.contains("acquire");
     assert!(matches!(error, Error::Unknown { .. }), "{what}: {error}");
     assert_eq!(error.token(), is_acquire.then_some(token), "{what}");
-    assert!(asked.elapsed() < WAIT + TIME_OUT + SLACK, "{what}");
+    assert!(asked.elapsed() < WAIT + TIME_OUT + slack(), "{what}");
     assert!(proxy.happened(), "{what}");
 }
 

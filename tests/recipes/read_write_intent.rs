@@ -9,6 +9,7 @@ use std::{
 use crate::common::{
     Proxy, Server, State,
     clock::millis,
+    slack::slack,
     wait::{at_once, calls, until},
 };
 use leasehold::{
@@ -22,7 +23,6 @@ use redis::{Client, Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
-const SLACK: Duration = Duration::from_millis(250);
 
 fn start() -> (Server, Connection) {
     let server = Server::start().unwrap();
@@ -225,7 +225,7 @@ fn it_ends_within_a_second_after_its_writer_died() {
     assert!(left.len() == 1 && left[0] <= 1_000, "{left:?}");
 
     assert!(acquire_read(&mut conn, "a", &next, LEASE, LEASE).unwrap());
-    assert!(died.elapsed() < Duration::from_secs(1) + SLACK);
+    assert!(died.elapsed() < Duration::from_secs(1) + slack());
 }
 
 /// A silent server costs a waiting writer one time-out, not two: it does not try to take its intent back.
@@ -242,5 +242,5 @@ fn a_silent_server_costs_one_time_out() {
     let asked = Instant::now();
     let unknown = acquire_write(&mut silent, "a", &writer, SHORT, LEASE).unwrap_err();
     assert!(matches!(unknown, Error::Unknown { .. }), "{unknown}");
-    assert!(asked.elapsed() < SHORT + Duration::from_millis(500) + SLACK);
+    assert!(asked.elapsed() < SHORT + Duration::from_millis(500) + slack());
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Server, State, article::two_key as article, clock::millis, wait::until};
+use crate::common::{
+    Server, State, article::two_key as article, clock::millis, slack::slack, wait::until,
+};
 use leasehold::{
     Error, Token,
     recipes::read_write::two_key::{
@@ -14,7 +16,6 @@ use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
-const SLACK: Duration = Duration::from_millis(250);
 const READ: &str = "readKey";
 const WRITE: &str = "writeKey";
 const NAMES: [&str; 2] = [READ, WRITE];
@@ -147,7 +148,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     let crashed_at = Instant::now();
     assert!(a.stops_reading(&living) && a.left(READ) <= 61);
     assert!(acquire_write(&mut a.conn, &a.keys, &writer, LEASE, LEASE).unwrap());
-    assert!(crashed_at.elapsed() < SHORT + SLACK);
+    assert!(crashed_at.elapsed() < SHORT + slack());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::{
 use crate::common::{
     Server,
     hold::{PATIENCE, comes_true, take},
+    slack::slack,
     wait::at_once,
 };
 use leasehold::{Keep, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
@@ -179,7 +180,7 @@ fn those_it_kept_run_out_when_it_is_dropped() {
     assert_eq!(calls.recv(), Ok(LostReason::Unwatched));
 
     assert!(renewal.lost().wait_for(PATIENCE));
-    assert!(Instant::now() < end + 250 * MS);
+    assert!(Instant::now() < end + slack());
     assert_eq!(renewal.state(), RenewalState::Lost(LostReason::Unwatched));
     assert!(comes_true(|| !bench
         .conn

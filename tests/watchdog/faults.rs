@@ -9,6 +9,7 @@ use crate::common::{
     Proxy, Server,
     hold::{PATIENCE, comes_true, take},
     proxy::Point,
+    slack::slack,
     wait::at_once,
 };
 use leasehold::{Error, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
@@ -252,7 +253,7 @@ fn the_end_is_told_in_time_by_a_server_that_stays_frozen() {
     assert_eq!(quiet.state(), RenewalState::Lost(LostReason::Ended));
     for moment in [told, called] {
         assert!(
-            moment + MS >= end && moment < end + 250 * MS,
+            moment + MS >= end && moment < end + slack(),
             "{:?}",
             moment - end
         );

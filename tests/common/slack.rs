@@ -1,0 +1,62 @@
+//! How much later than promised something may be seen to happen, on a machine that others use.
+
+use std::{
+    sync::Once,
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+const BEAT: Duration = Duration::from_millis(5);
+/// What a busy machine lets any thread wait for.
+const USUAL: Duration = Duration::from_millis(30);
+/// Longer than a test takes.
+const LATELY: Duration = Duration::from_secs(20);
+
+static HEART: Mutex<Heart> = Mutex::new(Heart {
+    late: Vec::new(),
+    last: None,
+});
+
+/// Of a thread that only sleeps.
+struct Heart {
+    /// When it beat late, and by how much.
+    late: Vec<(Instant, Duration)>,
+    last: Option<Instant>,
+}
+
+/// 250 ms, and as long as the machine has stood still lately.
+pub fn slack() -> Duration {
+    let heart = HEART.lock();
+    let lately = heart.late.iter().filter(|(at, _)| at.elapsed() < LATELY);
+    let stood_still: Duration = lately.map(|(_, late)| *late).sum();
+    // It may stand still, and not have beaten yet.
+    let stands_still = heart.last.map_or(Duration::ZERO, lateness);
+    Duration::from_millis(250) + stood_still + stands_still
+}
+
+fn lateness(last: Instant) -> Duration {
+    let late = last.elapsed().saturating_sub(BEAT);
+    if late > USUAL { late } else { Duration::ZERO }
+}
+
+/// Looks from now on whether the machine stands still.
+pub fn watch() {
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        thread::spawn(|| -> ! {
+            let mut last = Instant::now();
+            loop {
+                thread::sleep(BEAT);
+                let late = lateness(last);
+                last = Instant::now();
+                let mut heart = HEART.lock();
+                heart.last = Some(last);
+                if !late.is_zero() {
+                    heart.late.push((last, late));
+                }
+            }
+        });
+    });
+}
