@@ -44,6 +44,15 @@ elseif redis.call('EXISTS', KEYS[2]) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 
+-- Its end is far enough away for short leases if it was written in the same 1,000 seconds: the last fencing token tells.
+-- So the end is written before the next one is.
+if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
+  if not fence then
+    redis.call('HSET', KEYS[2], 'fence', 0)
+  end
+  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
+end
+
 local ours
 if holder and fence and redis.call('HMGET', KEYS[2], 'token')[1] == ARGV[1] then
   ours = string.format('%.0f', fence - reserved)
@@ -60,10 +69,6 @@ else
   if reserved ~= ARGV[6] then
     redis.call('HSET', KEYS[2], 'reserved', ARGV[6])
   end
-end
--- Its end is far enough away for short leases if it was written in the same 1,000 seconds: the last fencing token tells.
-if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
-  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
 end
 
 if not holder then
