@@ -104,9 +104,11 @@ impl Tool {
         self
     }
 
-    /// A line for the command to read.
+    /// A line for the command to read, if it has not been ended.
     pub(crate) fn tells(&mut self, line: &str) {
-        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        if let Err(error) = writeln!(self.input.as_mut().unwrap(), "{line}") {
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        }
     }
 
     /// Has what [holds](Tool::holding) say something.

@@ -120,7 +120,7 @@ fn share_between_two(time: Duration, least: f64, longest: Duration) {
 
 #[test]
 fn neither_of_two_processes_is_starved() {
-    share_between_two(600 * MS, 0.1, 2_000 * MS);
+    share_between_two(600 * MS, 0.05, 2_000 * MS);
 }
 
 #[test]

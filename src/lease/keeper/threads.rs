@@ -104,15 +104,18 @@ impl Keeper {
             if is_news {
                 news.push((Arc::clone(&turn.what), failure.clone()));
             }
-            match state.schedule.answered(turn.id, answer, now) {
+            let verdict = state.schedule.answered(turn.id, answer, now);
+            if let (Some(Verdict::Doubtful | Verdict::Lost(_)), Some(why)) = (verdict, &failure) {
+                turn.what.doubt(why);
+            }
+            match verdict {
                 Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
                     // Somebody has seen the clock end it before this answer came.
                     state.schedule.stop(turn.id);
                     self.lose_all(state, [(&*turn.what, LostReason::Ended)]);
                 }
                 Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*turn.what, reason)]),
-                Some(Verdict::Doubtful) => failure.iter().for_each(|why| turn.what.doubt(why)),
-                Some(Verdict::Held(_)) | None => {}
+                Some(Verdict::Held(_) | Verdict::Doubtful) | None => {}
             }
         }
         news
