@@ -155,7 +155,6 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
         let took = (moment - acquired, moment - frozen);
         assert!(took.0 > 500 * MS && took.1 < 600 * MS + slack(), "{took:?}");
     }
-    assert!(comes_true(|| lease.failure().is_some()));
     bench.server.thaw().unwrap();
 }
 

@@ -1,0 +1,196 @@
+//! Hooks that use the locks they are told of, or own one themselves.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use leasehold::{Events, Lease, Locks, Options, event};
+use redis::Commands;
+
+use super::{LONG, MS, TURNS, in_time, locks, storm};
+use crate::common::{
+    Server,
+    hold::{PATIENCE, comes_true},
+    wait::at_once,
+};
+
+thread_local! {
+    static IN_A_HOOK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does in each hook whatever can be done, except in those that this itself leads to.
+struct Meddling {
+    locks: OnceLock<Locks>,
+    calls: AtomicU32,
+    panics: bool,
+}
+
+impl Meddling {
+    fn new(panics: bool) -> Arc<Self> {
+        Arc::new(Self {
+            locks: OnceLock::new(),
+            calls: AtomicU32::new(0),
+            panics,
+        })
+    }
+
+    fn meddle(&self) {
+        if IN_A_HOOK.replace(true) {
+            return;
+        }
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let locks = self.locks.get().unwrap();
+        for name in ["a", "other"] {
+            let lock = locks.lock(name);
+            let _ = lock.inspect().unwrap();
+            drop(lock.try_acquire());
+            let _ = lock.acquire(MS).map(Lease::release);
+        }
+        IN_A_HOOK.set(false);
+        assert!(!self.panics, "on purpose");
+    }
+}
+
+impl Events for Meddling {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        self.meddle();
+    }
+
+    fn contended(&self, _: &event::Contended<'_>) {
+        self.meddle();
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        self.meddle();
+    }
+
+    fn renewed(&self, _: &event::Renewed<'_>) {
+        self.meddle();
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.meddle();
+    }
+}
+
+#[test]
+fn hooks_may_use_the_locks_they_are_told_of() {
+    let cases = TURNS
+        .into_iter()
+        .flat_map(|turns| [(turns, false), (turns, true)]);
+    at_once(cases, |(turns, panics)| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let meddling = Meddling::new(panics);
+            let options = Options::new().hand_over(turns, LONG);
+            let locks = locks(&server, turns)
+                .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
+            meddling.locks.set(locks.clone()).unwrap();
+            assert_eq!(storm(&locks.lock("a"), 4, 6), 24);
+            assert!(meddling.calls.load(Ordering::SeqCst) >= 48);
+            assert_eq!(locks.lock("a").inspect().unwrap().waiting_here(), 0);
+        });
+    });
+}
+
+/// Each waits for most of its time: all at the same time.
+#[test]
+fn hooks_on_the_threads_of_the_watchdog() {
+    let cases: [fn(); 2] = [
+        hooks_of_the_watchdog_may_use_the_locks_they_are_told_of,
+        hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog,
+    ];
+    at_once(cases, |case| case());
+}
+
+/// On the thread that renews, and on the one that calls.
+fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let meddling = Meddling::new(true);
+            let options = Options::new().hand_over(turns, LONG).lease(600 * MS);
+            let locks = locks(&server, turns)
+                .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
+            meddling.locks.set(locks.clone()).unwrap();
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            thread::sleep(700 * MS);
+            assert!(lease.is_held());
+            let calls = meddling.calls.load(Ordering::SeqCst);
+            assert!(calls >= 3, "{calls}");
+            let () = server.connection().unwrap().del("lock:a").unwrap();
+            assert!(lease.lost().wait_for(PATIENCE));
+            assert!(comes_true(|| meddling.calls.load(Ordering::SeqCst) > calls));
+            drop(lease);
+            locks.lock("a").acquire(LONG).unwrap().release().unwrap();
+        });
+    });
+}
+
+/// Tells of nothing, but keeps something. Says whether it was the watchdog that let go of it last, who must survive it.
+struct Keeping {
+    lease: Option<Lease>,
+    by_the_watchdog: mpsc::Sender<bool>,
+}
+
+impl Events for Keeping {}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        drop(self.lease.take());
+        let by_the_watchdog = thread::current().name() == Some("leasehold-watchdog");
+        let _ = self.by_the_watchdog.send(by_the_watchdog);
+        assert!(!by_the_watchdog, "on purpose");
+    }
+}
+
+fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
+    at_once(TURNS, |turns| {
+        in_time(move || {
+            let server = Server::start().unwrap();
+            let locks = locks(&server, turns);
+            // A busy machine lets the answer come before anybody else has let go.
+            let is_last =
+                (0..5).any(|_| the_watchdog_is_the_last_to_know_them(&server, &locks, turns));
+            assert!(is_last);
+            // The watchdog goes on.
+            let short = Options::new().lease(600 * MS);
+            let renewed = locks.lock("b").with(short).acquire(LONG).unwrap();
+            thread::sleep(700 * MS);
+            renewed.release().unwrap();
+        });
+    });
+}
+
+/// When an answer comes that nobody waited for any more.
+fn the_watchdog_is_the_last_to_know_them(server: &Server, locks: &Locks, turns: u32) -> bool {
+    let (by_the_watchdog, known) = mpsc::channel();
+    let keeping = Keeping {
+        lease: Some(locks.lock("b").acquire(LONG).unwrap()),
+        by_the_watchdog,
+    };
+    let options = Options::new().hand_over(turns, LONG);
+    let options = options.events(Arc::new(keeping));
+    let hasty = locks.lock("a").with(options.drop_timeout(20 * MS));
+    let lease = hasty.acquire(LONG).unwrap();
+    drop(hasty);
+    thread::sleep(50 * MS); // armed
+
+    // A change that is told at once, and a look at it that is answered late.
+    let mut late = redis::pipe();
+    late.pexpire("lock:a", 100_000).ignore();
+    late.cmd("CLIENT").arg("PAUSE").arg(300).ignore();
+    late.exec(&mut server.connection().unwrap()).unwrap();
+    thread::sleep(100 * MS);
+    drop(lease);
+
+    let by_the_watchdog = known.recv_timeout(PATIENCE).unwrap();
+    assert!(comes_true(|| !locks.lock("b").inspect().unwrap().is_held()));
+    by_the_watchdog
+}
