@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 const BEAT: Duration = Duration::from_millis(5);
 /// What a busy machine lets any thread wait for.
 const USUAL: Duration = Duration::from_millis(30);
+/// What no machine that only is busy lets a thread wait for.
+const LONG: Duration = Duration::from_millis(150);
 /// Longer than a test takes.
 const LATELY: Duration = Duration::from_secs(20);
 
@@ -34,6 +36,13 @@ pub fn slack() -> Duration {
     // It may stand still, and not have beaten yet.
     let stands_still = heart.last.map_or(Duration::ZERO, lateness);
     Duration::from_millis(250) + stood_still + stands_still
+}
+
+/// How often the machine has stood still so far, for long enough to be seen.
+pub fn standstills() -> usize {
+    let heart = HEART.lock();
+    let late = heart.late.iter().filter(|(_, late)| *late > LONG);
+    late.count()
 }
 
 fn lateness(last: Instant) -> Duration {

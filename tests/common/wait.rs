@@ -14,6 +14,8 @@ use std::{
 
 use anyhow::bail;
 
+use super::slack::{self, standstills};
+
 /// Looks again and again until it is so; an error after ten seconds.
 pub fn until(mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -51,19 +53,22 @@ pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn
     });
 }
 
-/// Runs it once more when the process was halted meanwhile, or its machine: every read that has a time limit ends with an
-/// error then, leases go by, connections are made again, and a test that expects something else has shown nothing.
+/// Runs it once more when the process was halted meanwhile, or its machine stood still: every read that has a time limit
+/// may end with an error then, leases go by, connections are made again, and a test that expects something else has shown
+/// nothing.
 pub fn unless_halted(run: impl Fn()) {
+    slack::watch();
+    let disturbances = || (halts(), standstills());
     for _ in 0..5 {
-        let before = halts();
+        let before = disturbances();
         let Err(why) = panic::catch_unwind(AssertUnwindSafe(&run)) else {
             return;
         };
         let text = why.downcast_ref::<String>().map_or("", String::as_str);
         if !text.contains("Interrupted system call") {
-            // The thread that counts goes on when this one does, but not always before it.
+            // The threads that count go on when this one does, but not always before it.
             thread::sleep(Duration::from_millis(100));
-            if halts() == before {
+            if disturbances() == before {
                 panic::resume_unwind(why);
             }
         }

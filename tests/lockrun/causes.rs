@@ -11,7 +11,11 @@ use redis::cmd;
 use serde_json::Value;
 
 use crate::{
-    common::{Server, example, server::free_port, wait::at_once},
+    common::{
+        Server, example,
+        server::free_port,
+        wait::{at_once, unless_halted},
+    },
     tool::{Ended, Tool},
 };
 
@@ -61,21 +65,23 @@ fn who_cannot_connect_is_told_why() {
 
 #[test]
 fn who_may_not_lock_is_told_so() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let user = [
-        "SETUSER",
-        "reader",
-        "on",
-        ">word",
-        "~*",
-        "+@all",
-        "-@scripting",
-    ];
-    let () = cmd("ACL").arg(&user[..]).query(&mut conn).unwrap();
-    let url = format!("redis://reader:word@127.0.0.1:{}/", server.port());
-    let ended = refused(&url, &["--", "true"]);
-    assert!(ended.err.contains("no permissions"), "{ended:?}");
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let user = [
+            "SETUSER",
+            "reader",
+            "on",
+            ">word",
+            "~*",
+            "+@all",
+            "-@scripting",
+        ];
+        let () = cmd("ACL").arg(&user[..]).query(&mut conn).unwrap();
+        let url = format!("redis://reader:word@127.0.0.1:{}/", server.port());
+        let ended = refused(&url, &["--", "true"]);
+        assert!(ended.err.contains("no permissions"), "{ended:?}");
+    });
 }
 
 /// Answers as many do that are taken for a Redis server.

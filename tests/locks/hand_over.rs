@@ -16,7 +16,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     Server,
     hold::comes_true,
-    wait::{at_once, calls},
+    wait::{at_once, calls, unless_halted},
 };
 
 mod fences;
@@ -91,43 +91,47 @@ impl Bench {
 
 #[test]
 fn all_have_their_turns_in_order_and_the_server_grants_and_releases_once() {
-    let mut bench = bench(handing(100));
-    let order = Mutex::new(Vec::new());
-    let inside = AtomicBool::new(false);
-    bench.one_after_the_other(20, |number, lease| {
-        assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-        assert!(lease.is_held());
-        order.lock().unwrap().push((number, fence(&lease)));
-        inside.store(false, Ordering::SeqCst);
-        lease.release().unwrap();
+    unless_halted(|| {
+        let mut bench = bench(handing(100));
+        let order = Mutex::new(Vec::new());
+        let inside = AtomicBool::new(false);
+        bench.one_after_the_other(20, |number, lease| {
+            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+            assert!(lease.is_held());
+            order.lock().unwrap().push((number, fence(&lease)));
+            inside.store(false, Ordering::SeqCst);
+            lease.release().unwrap();
+        });
+        let order = order.into_inner().unwrap();
+        assert!(order.is_sorted() && order.iter().is_sorted_by(|a, b| a.1 < b.1));
+        assert_eq!(order.len(), 20);
+        assert!(!bench.conn.exists::<_, bool>("lock:a").unwrap());
+        // Not how many scripts it was sent: the watchdog may look at the lock at any turn.
+        let [granted, released] =
+            ["set", "del"].map(|command| calls(&mut bench.conn, command).unwrap());
+        assert_eq!((granted, released), (1, 1));
     });
-    let order = order.into_inner().unwrap();
-    assert!(order.is_sorted() && order.iter().is_sorted_by(|a, b| a.1 < b.1));
-    assert_eq!(order.len(), 20);
-    assert!(!bench.conn.exists::<_, bool>("lock:a").unwrap());
-    // Not how many scripts it was sent: the watchdog may look at the lock at any turn.
-    let [granted, released] =
-        ["set", "del"].map(|command| calls(&mut bench.conn, command).unwrap());
-    assert_eq!((granted, released), (1, 1));
 }
 
 #[test]
 fn the_bound_on_turns_holds() {
-    let mut bench = bench(handing(2));
-    let started = Mutex::new(Vec::new());
-    bench.one_after_the_other(8, |_, lease| {
-        started.lock().unwrap().push(fence(&lease));
+    unless_halted(|| {
+        let mut bench = bench(handing(2));
+        let started = Mutex::new(Vec::new());
+        bench.one_after_the_other(8, |_, lease| {
+            started.lock().unwrap().push(fence(&lease));
+        });
+        // Handed over, a fencing token is the next; from the server it is the clock.
+        let fences = started.into_inner().unwrap();
+        let handed = |pair: &[u64]| pair[0] + 1 == pair[1];
+        let kinds: Vec<bool> = fences.windows(2).map(handed).collect();
+        assert_eq!(
+            kinds,
+            [true, false, true, true, false, true, true],
+            "{fences:?}"
+        );
+        assert!(bench.stored("fence") <= *fences.last().unwrap());
     });
-    // Handed over, a fencing token is the next; from the server it is the clock.
-    let fences = started.into_inner().unwrap();
-    let handed = |pair: &[u64]| pair[0] + 1 == pair[1];
-    let kinds: Vec<bool> = fences.windows(2).map(handed).collect();
-    assert_eq!(
-        kinds,
-        [true, false, true, true, false, true, true],
-        "{fences:?}"
-    );
-    assert!(bench.stored("fence") <= *fences.last().unwrap());
 }
 
 /// Each waits for most of its time: all at the same time.
@@ -164,76 +168,84 @@ fn the_bound_on_time_holds() {
 
 #[test]
 fn a_panic_hands_it_over_and_so_does_a_drop() {
-    let bench = bench(handing(100));
-    let fences = Mutex::new(Vec::new());
-    bench.one_after_the_other(4, |number, lease| {
-        fences.lock().unwrap().push(fence(&lease));
-        if number % 2 == 0 {
-            let panicked = catch_unwind(AssertUnwindSafe(|| {
-                let _lease = lease;
-                std::panic::resume_unwind(Box::new("on purpose"));
-            }));
-            assert!(panicked.is_err());
-        }
+    unless_halted(|| {
+        let bench = bench(handing(100));
+        let fences = Mutex::new(Vec::new());
+        bench.one_after_the_other(4, |number, lease| {
+            fences.lock().unwrap().push(fence(&lease));
+            if number % 2 == 0 {
+                let panicked = catch_unwind(AssertUnwindSafe(|| {
+                    let _lease = lease;
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }));
+                assert!(panicked.is_err());
+            }
+        });
+        let fences = fences.into_inner().unwrap();
+        assert!(
+            fences.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+            "{fences:?}"
+        );
     });
-    let fences = fences.into_inner().unwrap();
-    assert!(
-        fences.windows(2).all(|pair| pair[0] + 1 == pair[1]),
-        "{fences:?}"
-    );
 }
 
 #[test]
 fn those_who_want_it_otherwise_get_it_from_the_server() {
-    let bench = bench(handing(100).lease(LONG));
-    let lengths = [LONG * 3, LONG * 3, LONG, LONG];
-    let otherwise = [
-        handing(100).lease(LONG * 3),
-        handing(100).lease(LONG * 3),
-        handing(100).lease(LONG),
-        Options::new().lease(LONG),
-    ]
-    .map(|options| bench.lock.clone().with(options));
-    let fences = Mutex::new(Vec::new());
-    bench.those(&otherwise, |number, lease| {
-        let left = lease.remaining();
-        assert!(
-            left > lengths[number] / 2 && left <= lengths[number],
-            "{number}"
-        );
-        fences.lock().unwrap().push(fence(&lease));
+    unless_halted(|| {
+        let bench = bench(handing(100).lease(LONG));
+        let lengths = [LONG * 3, LONG * 3, LONG, LONG];
+        let otherwise = [
+            handing(100).lease(LONG * 3),
+            handing(100).lease(LONG * 3),
+            handing(100).lease(LONG),
+            Options::new().lease(LONG),
+        ]
+        .map(|options| bench.lock.clone().with(options));
+        let fences = Mutex::new(Vec::new());
+        bench.those(&otherwise, |number, lease| {
+            let left = lease.remaining();
+            assert!(
+                left > lengths[number] / 2 && left <= lengths[number],
+                "{number}"
+            );
+            fences.lock().unwrap().push(fence(&lease));
+        });
+        let fences = fences.into_inner().unwrap();
+        let handed: Vec<bool> = fences
+            .windows(2)
+            .map(|pair| pair[0] + 1 == pair[1])
+            .collect();
+        assert_eq!(handed, [true, false, false]);
     });
-    let fences = fences.into_inner().unwrap();
-    let handed: Vec<bool> = fences
-        .windows(2)
-        .map(|pair| pair[0] + 1 == pair[1])
-        .collect();
-    assert_eq!(handed, [true, false, false]);
 }
 
 #[test]
 fn a_time_without_an_end_is_no_bound() {
-    let bench = bench(Options::new().hand_over(100, Duration::MAX));
-    let fences = Mutex::new(Vec::new());
-    bench.one_after_the_other(3, |_, lease| fences.lock().unwrap().push(fence(&lease)));
-    let fences = fences.into_inner().unwrap();
-    assert!(fences.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+    unless_halted(|| {
+        let bench = bench(Options::new().hand_over(100, Duration::MAX));
+        let fences = Mutex::new(Vec::new());
+        bench.one_after_the_other(3, |_, lease| fences.lock().unwrap().push(fence(&lease)));
+        let fences = fences.into_inner().unwrap();
+        assert!(fences.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+    });
 }
 
 #[test]
 fn another_process_sees_the_first_turn_all_the_time() {
-    let bench = bench(handing(100));
-    let other = lock(&bench.server, Options::new());
-    let seen = Mutex::new(Vec::new());
-    bench.one_after_the_other(3, |_, lease| {
-        let found = other.inspect().unwrap();
-        let holder = &found.holders()[0];
-        let known = (holder.fencing_token(), holder.since());
-        seen.lock().unwrap().push((known, lease.fencing_token()));
+    unless_halted(|| {
+        let bench = bench(handing(100));
+        let other = lock(&bench.server, Options::new());
+        let seen = Mutex::new(Vec::new());
+        bench.one_after_the_other(3, |_, lease| {
+            let found = other.inspect().unwrap();
+            let holder = &found.holders()[0];
+            let known = (holder.fencing_token(), holder.since());
+            seen.lock().unwrap().push((known, lease.fencing_token()));
+        });
+        let seen = seen.into_inner().unwrap();
+        assert!(seen.iter().all(|(known, _)| *known == seen[0].0));
+        assert!(seen.iter().all(|(known, own)| known.0 < *own));
     });
-    let seen = seen.into_inner().unwrap();
-    assert!(seen.iter().all(|(known, _)| *known == seen[0].0));
-    assert!(seen.iter().all(|(known, own)| known.0 < *own));
 }
 
 fn those_who_give_up_leave_nothing_behind() {
@@ -263,76 +275,84 @@ fn those_who_give_up_leave_nothing_behind() {
 
 #[test]
 fn another_process_gets_its_turns() {
-    let bench = bench(Options::new().hand_over(20, LONG));
-    let other = lock(&bench.server, Options::new().hand_over(20, LONG));
-    let turns = [AtomicU32::new(0), AtomicU32::new(0)];
-    let until = Instant::now() + 500 * MS;
-    thread::scope(|scope| {
-        for (lock, turns) in [&bench.lock, &other].into_iter().zip(&turns) {
-            for _ in 0..4 {
-                scope.spawn(move || {
-                    while Instant::now() < until {
-                        let lease = lock.acquire(LONG).unwrap();
-                        turns.fetch_add(1, Ordering::SeqCst);
-                        lease.release().unwrap();
-                    }
-                });
+    unless_halted(|| {
+        let bench = bench(Options::new().hand_over(20, LONG));
+        let other = lock(&bench.server, Options::new().hand_over(20, LONG));
+        let turns = [AtomicU32::new(0), AtomicU32::new(0)];
+        let until = Instant::now() + 500 * MS;
+        thread::scope(|scope| {
+            for (lock, turns) in [&bench.lock, &other].into_iter().zip(&turns) {
+                for _ in 0..4 {
+                    scope.spawn(move || {
+                        while Instant::now() < until {
+                            let lease = lock.acquire(LONG).unwrap();
+                            turns.fetch_add(1, Ordering::SeqCst);
+                            lease.release().unwrap();
+                        }
+                    });
+                }
             }
-        }
+        });
+        let [here, there] = turns.map(AtomicU32::into_inner);
+        // About a half; how much less is a matter of which threads the machine prefers. Without a bound it is none.
+        assert!(here.min(there) > (here + there) / 20, "{here} {there}");
     });
-    let [here, there] = turns.map(AtomicU32::into_inner);
-    // About a half; how much less is a matter of which threads the machine prefers. Without a bound it is none.
-    assert!(here.min(there) > (here + there) / 20, "{here} {there}");
 }
 
 #[test]
 fn each_knows_the_lock_by_the_name_it_asked_for() {
-    let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap().with(handing(100));
-    let first = locks.lock("a").acquire(LONG).unwrap();
-    let same = locks.lock("lock:a").with(handing(100).prefix(""));
-    thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(same.acquire(LONG).unwrap().name(), "lock:a"));
-        assert!(comes_true(|| same.inspect().unwrap().waiting_here() == 1));
-        first.release().unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap().with(handing(100));
+        let first = locks.lock("a").acquire(LONG).unwrap();
+        let same = locks.lock("lock:a").with(handing(100).prefix(""));
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(same.acquire(LONG).unwrap().name(), "lock:a"));
+            assert!(comes_true(|| same.inspect().unwrap().waiting_here() == 1));
+            first.release().unwrap();
+        });
     });
 }
 
 #[test]
 fn locks_of_other_kinds_go_to_the_server() {
-    let bench = bench(Options::new());
-    let locks = Locks::connect(&bench.server.url())
-        .unwrap()
-        .with(handing(100));
-    let kinds: [fn(&Locks, &str) -> Lock; 3] = [Locks::reentrant, Locks::read, Locks::write];
-    for lock in kinds.map(|kind| kind(&locks, "other")) {
-        let held = lock.acquire(LONG).unwrap();
-        held.release().unwrap();
-        assert!(!lock.inspect().unwrap().is_held(), "{lock:?}");
-    }
+    unless_halted(|| {
+        let bench = bench(Options::new());
+        let locks = Locks::connect(&bench.server.url())
+            .unwrap()
+            .with(handing(100));
+        let kinds: [fn(&Locks, &str) -> Lock; 3] = [Locks::reentrant, Locks::read, Locks::write];
+        for lock in kinds.map(|kind| kind(&locks, "other")) {
+            let held = lock.acquire(LONG).unwrap();
+            held.release().unwrap();
+            assert!(!lock.inspect().unwrap().is_held(), "{lock:?}");
+        }
+    });
 }
 
 #[test]
 fn a_writer_in_line_behind_is_handed_nothing() {
-    let bench = bench(handing(100));
-    let locks = Locks::connect(&bench.server.url())
-        .unwrap()
-        .with(handing(100));
-    let (lock, write) = (locks.lock("a"), locks.write("a"));
-    let first = lock.acquire(LONG).unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
-        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-        scope.spawn(|| match write.acquire(LONG) {
-            Ok(lease) => {
-                lease.verify().unwrap();
-                let found = write.inspect().unwrap();
-                assert_eq!(found.holders()[0].fencing_token(), lease.fencing_token());
-            }
-            // It has asked while the lock was still a mutex.
-            Err(error) => assert!(matches!(error, Error::WrongKind { .. }), "{error}"),
+    unless_halted(|| {
+        let bench = bench(handing(100));
+        let locks = Locks::connect(&bench.server.url())
+            .unwrap()
+            .with(handing(100));
+        let (lock, write) = (locks.lock("a"), locks.write("a"));
+        let first = lock.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| lock.acquire(LONG).unwrap().release().unwrap());
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            scope.spawn(|| match write.acquire(LONG) {
+                Ok(lease) => {
+                    lease.verify().unwrap();
+                    let found = write.inspect().unwrap();
+                    assert_eq!(found.holders()[0].fencing_token(), lease.fencing_token());
+                }
+                // It has asked while the lock was still a mutex.
+                Err(error) => assert!(matches!(error, Error::WrongKind { .. }), "{error}"),
+            });
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));
+            first.release().unwrap();
         });
-        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));
-        first.release().unwrap();
     });
 }

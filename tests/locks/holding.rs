@@ -12,7 +12,7 @@ use crate::common::{
     Server,
     hold::{comes_true, every_kind},
     slack::slack,
-    wait::at_once,
+    wait::{at_once, unless_halted},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -20,38 +20,42 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn every_kind_is_acquired_held_and_released() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    for lock in every_kind(&locks) {
-        let lease = lock.acquire(Duration::ZERO).unwrap();
-        assert!(lease.is_held(), "{lock:?}");
-        lease.check().unwrap();
-        lease.verify().unwrap();
-        assert_eq!(lease.fencing_token().is_none(), lock.name() == "read");
-        assert!(lease.remaining() > Duration::from_secs(9));
-        lease.release().unwrap();
-        let mut conn = server.connection().unwrap();
-        assert!(
-            !conn
-                .exists::<_, bool>(format!("lock:{}", lock.name()))
-                .unwrap()
-        );
-    }
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        for lock in every_kind(&locks) {
+            let lease = lock.acquire(Duration::ZERO).unwrap();
+            assert!(lease.is_held(), "{lock:?}");
+            lease.check().unwrap();
+            lease.verify().unwrap();
+            assert_eq!(lease.fencing_token().is_none(), lock.name() == "read");
+            assert!(lease.remaining() > Duration::from_secs(9));
+            lease.release().unwrap();
+            let mut conn = server.connection().unwrap();
+            assert!(
+                !conn
+                    .exists::<_, bool>(format!("lock:{}", lock.name()))
+                    .unwrap()
+            );
+        }
+    });
 }
 
 #[test]
 fn a_dropped_lease_frees_the_lock_at_once() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    for lock in every_kind(&locks) {
-        drop(lock.acquire(Duration::ZERO).unwrap());
-        let mut conn = server.connection().unwrap();
-        assert!(
-            !conn
-                .exists::<_, bool>(format!("lock:{}", lock.name()))
-                .unwrap()
-        );
-    }
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        for lock in every_kind(&locks) {
+            drop(lock.acquire(Duration::ZERO).unwrap());
+            let mut conn = server.connection().unwrap();
+            assert!(
+                !conn
+                    .exists::<_, bool>(format!("lock:{}", lock.name()))
+                    .unwrap()
+            );
+        }
+    });
 }
 
 /// Each waits for most of its time: all at the same time.

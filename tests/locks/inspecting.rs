@@ -12,7 +12,11 @@ use leasehold::{
 };
 use redis::Commands;
 
-use crate::common::{Server, hold::comes_true, wait::at_once};
+use crate::common::{
+    Server,
+    hold::comes_true,
+    wait::{at_once, unless_halted},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -26,159 +30,175 @@ fn bench() -> (Server, Locks, redis::Connection) {
 
 #[test]
 fn a_free_lock_is_held_by_nobody() {
-    let (_server, locks, _conn) = bench();
-    let seen = locks.lock("a").inspect().unwrap();
-    assert!(!seen.is_held() && !seen.is_foreign() && seen.holders().is_empty());
-    assert_eq!((seen.waiting_here(), seen.waiting_writers()), (0, 0));
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let seen = locks.lock("a").inspect().unwrap();
+        assert!(!seen.is_held() && !seen.is_foreign() && seen.holders().is_empty());
+        assert_eq!((seen.waiting_here(), seen.waiting_writers()), (0, 0));
+    });
 }
 
 #[test]
 fn the_holder_of_each_kind_is_seen() {
-    let (_server, locks, _conn) = bench();
-    let me = Owner::new("the night job").unwrap();
-    let locks = locks.with(crate::options().owner(me.clone()));
-    for lock in [locks.lock("m"), locks.reentrant("e"), locks.write("w")] {
-        let before = SystemTime::now();
-        let lease = lock.acquire(LONG).unwrap();
-        let seen = lock.inspect().unwrap();
-        let [holder] = seen.holders() else {
-            panic!("{seen:?}");
-        };
-        assert_eq!(holder.owner(), Some(&me), "{lock:?}");
-        assert_eq!(holder.fencing_token(), lease.fencing_token());
-        let left = holder.remaining().unwrap();
-        assert!(left > LONG / 4 && left <= LONG);
-        let since = holder.since().unwrap();
-        assert!(since + Duration::from_secs(1) > before && since < SystemTime::now() + LONG);
-        assert!(!holder.is_reader() && !seen.is_foreign());
-        if lock.name() == "e" {
-            assert_eq!(holder.count(), Some(1));
-        } else {
-            assert_eq!(holder.token(), Some(lease.token()));
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let me = Owner::new("the night job").unwrap();
+        let locks = locks.with(crate::options().owner(me.clone()));
+        for lock in [locks.lock("m"), locks.reentrant("e"), locks.write("w")] {
+            let before = SystemTime::now();
+            let lease = lock.acquire(LONG).unwrap();
+            let seen = lock.inspect().unwrap();
+            let [holder] = seen.holders() else {
+                panic!("{seen:?}");
+            };
+            assert_eq!(holder.owner(), Some(&me), "{lock:?}");
+            assert_eq!(holder.fencing_token(), lease.fencing_token());
+            let left = holder.remaining().unwrap();
+            assert!(left > LONG / 4 && left <= LONG);
+            let since = holder.since().unwrap();
+            assert!(since + Duration::from_secs(1) > before && since < SystemTime::now() + LONG);
+            assert!(!holder.is_reader() && !seen.is_foreign());
+            if lock.name() == "e" {
+                assert_eq!(holder.count(), Some(1));
+            } else {
+                assert_eq!(holder.token(), Some(lease.token()));
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn the_default_owner_tells_the_process() {
-    let (_server, locks, _conn) = bench();
-    let _lease = locks.lock("a").acquire(LONG).unwrap();
-    let seen = locks.lock("a").inspect().unwrap();
-    let owner = seen.holders()[0].owner().unwrap().as_str().to_owned();
-    assert!(
-        owner.contains(&format!(":{}:", std::process::id())),
-        "{owner}"
-    );
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let _lease = locks.lock("a").acquire(LONG).unwrap();
+        let seen = locks.lock("a").inspect().unwrap();
+        let owner = seen.holders()[0].owner().unwrap().as_str().to_owned();
+        assert!(
+            owner.contains(&format!(":{}:", std::process::id())),
+            "{owner}"
+        );
+    });
 }
 
 #[test]
 fn readers_and_waiting_writers_are_counted() {
-    let (_server, locks, _conn) = bench();
-    let first = locks.read("a").acquire(LONG).unwrap();
-    let second = locks.read("a").acquire(LONG).unwrap();
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| drop(locks.write("a").acquire(LONG).unwrap()));
-        let seen = || locks.read("a").inspect().unwrap();
-        assert!(comes_true(
-            || seen().waiting_writers() == 1 && seen().waiting_here() == 1
-        ));
-        let readers = seen();
-        assert_eq!(readers.holders().len(), 2);
-        assert!(readers.holders().iter().all(leasehold::Holder::is_reader));
-        assert!(
-            readers
-                .holders()
-                .iter()
-                .any(|holder| holder.token() == Some(first.token()))
-        );
-        drop((first, second));
-        writer.join().unwrap();
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let first = locks.read("a").acquire(LONG).unwrap();
+        let second = locks.read("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| drop(locks.write("a").acquire(LONG).unwrap()));
+            let seen = || locks.read("a").inspect().unwrap();
+            assert!(comes_true(
+                || seen().waiting_writers() == 1 && seen().waiting_here() == 1
+            ));
+            let readers = seen();
+            assert_eq!(readers.holders().len(), 2);
+            assert!(readers.holders().iter().all(leasehold::Holder::is_reader));
+            assert!(
+                readers
+                    .holders()
+                    .iter()
+                    .any(|holder| holder.token() == Some(first.token()))
+            );
+            drop((first, second));
+            writer.join().unwrap();
+        });
     });
 }
 
 #[test]
 fn of_others_only_what_can_be_known() {
-    let (_server, locks, mut conn) = bench();
-    let token = acquire_lock(&mut conn, "book", LONG).unwrap().unwrap();
-    let seen = locks.lock("book").inspect().unwrap();
-    let holder = &seen.holders()[0];
-    assert_eq!(holder.token(), Some(&token));
-    assert!(holder.remaining().is_none() && holder.since().is_none());
-    assert!(holder.owner().is_none() && holder.fencing_token().is_none());
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let token = acquire_lock(&mut conn, "book", LONG).unwrap().unwrap();
+        let seen = locks.lock("book").inspect().unwrap();
+        let holder = &seen.holders()[0];
+        assert_eq!(holder.token(), Some(&token));
+        assert!(holder.remaining().is_none() && holder.since().is_none());
+        assert!(holder.owner().is_none() && holder.fencing_token().is_none());
 
-    // A companion of the hold before says nothing of this one.
-    drop(locks.lock("later").acquire(LONG).unwrap());
-    let token = acquire_lock_with_timeout(&mut conn, "later", MS, LONG).unwrap();
-    let seen = locks.lock("later").inspect().unwrap();
-    assert_eq!(seen.holders()[0].token(), token.as_ref());
-    assert!(seen.holders()[0].owner().is_none() && seen.holders()[0].fencing_token().is_none());
+        // A companion of the hold before says nothing of this one.
+        drop(locks.lock("later").acquire(LONG).unwrap());
+        let token = acquire_lock_with_timeout(&mut conn, "later", MS, LONG).unwrap();
+        let seen = locks.lock("later").inspect().unwrap();
+        assert_eq!(seen.holders()[0].token(), token.as_ref());
+        assert!(seen.holders()[0].owner().is_none() && seen.holders()[0].fencing_token().is_none());
 
-    let () = conn.rpush("lock:list", "x").unwrap();
-    let () = conn
-        .hset_multiple("lock:hash", &[("a", 1), ("b", 2)])
-        .unwrap();
-    let () = conn.hset("lock:word", "a", "b").unwrap();
-    for foreign in ["list", "hash", "word"] {
-        let seen = locks.lock(foreign).inspect().unwrap();
-        assert!(seen.is_foreign() && seen.is_held(), "{foreign}");
-    }
-    let () = conn.set("{lock:book}:lease", "no hash").unwrap();
-    assert!(locks.lock("book").inspect().unwrap().is_held());
+        let () = conn.rpush("lock:list", "x").unwrap();
+        let () = conn
+            .hset_multiple("lock:hash", &[("a", 1), ("b", 2)])
+            .unwrap();
+        let () = conn.hset("lock:word", "a", "b").unwrap();
+        for foreign in ["list", "hash", "word"] {
+            let seen = locks.lock(foreign).inspect().unwrap();
+            assert!(seen.is_foreign() && seen.is_held(), "{foreign}");
+        }
+        let () = conn.set("{lock:book}:lease", "no hash").unwrap();
+        assert!(locks.lock("book").inspect().unwrap().is_held());
+    });
 }
 
 #[test]
 fn a_reader_that_is_over_holds_nothing() {
-    let (_server, locks, mut conn) = bench();
-    let () = conn
-        .hset_multiple("lock:a", &[("kind", "rw"), ("r:gone", "1000")])
-        .unwrap();
-    assert!(!locks.read("a").inspect().unwrap().is_held());
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let () = conn
+            .hset_multiple("lock:a", &[("kind", "rw"), ("r:gone", "1000")])
+            .unwrap();
+        assert!(!locks.read("a").inspect().unwrap().is_held());
+    });
 }
 
 #[test]
 fn force_release_frees_the_lock_and_tells_the_holder_and_those_who_wait() {
-    let (_server, locks, _conn) = bench();
-    assert!(!locks.lock("a").force_release().unwrap());
-    let lease = locks.lock("a").acquire(LONG).unwrap();
-    let fence = lease.fencing_token();
-    thread::scope(|scope| {
-        let next = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());
-        assert!(comes_true(|| locks
-            .lock("a")
-            .inspect()
-            .unwrap()
-            .waiting_here()
-            == 1));
-        assert!(locks.lock("a").force_release().unwrap());
-        assert!(next.join().unwrap().fencing_token() > fence);
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        assert!(!locks.lock("a").force_release().unwrap());
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        let fence = lease.fencing_token();
+        thread::scope(|scope| {
+            let next = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());
+            assert!(comes_true(|| locks
+                .lock("a")
+                .inspect()
+                .unwrap()
+                .waiting_here()
+                == 1));
+            assert!(locks.lock("a").force_release().unwrap());
+            assert!(next.join().unwrap().fencing_token() > fence);
+        });
+        assert!(lease.lost().wait_for(LONG));
+        assert!(matches!(lease.release(), Err(Error::Lost { .. })));
     });
-    assert!(lease.lost().wait_for(LONG));
-    assert!(matches!(lease.release(), Err(Error::Lost { .. })));
 }
 
 #[test]
 fn another_prefix_is_another_key() {
-    let (_server, locks, mut conn) = bench();
-    for prefix in ["", "jobs:", "lock:"] {
-        let lock = locks.lock("a").with(crate::options().prefix(prefix));
-        let lease = lock.acquire(LONG).unwrap();
-        let holder: String = conn.get(format!("{prefix}a")).unwrap();
-        assert_eq!(holder.parse::<Token>().unwrap(), *lease.token());
-        assert_eq!(lease.name(), "a");
-        lease.release().unwrap();
-    }
-    for bad in ["{", "a}", &"p".repeat(129)] {
-        let lock = locks.lock("a").with(crate::options().prefix(bad));
-        assert!(matches!(
-            lock.try_acquire(),
-            Err(Error::Invalid {
-                argument: "prefix",
-                ..
-            })
-        ));
-    }
-    let lock = locks.lock("{tag}a").with(crate::options().prefix(""));
-    assert!(matches!(lock.try_acquire(), Err(Error::Invalid { .. })));
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        for prefix in ["", "jobs:", "lock:"] {
+            let lock = locks.lock("a").with(crate::options().prefix(prefix));
+            let lease = lock.acquire(LONG).unwrap();
+            let holder: String = conn.get(format!("{prefix}a")).unwrap();
+            assert_eq!(holder.parse::<Token>().unwrap(), *lease.token());
+            assert_eq!(lease.name(), "a");
+            lease.release().unwrap();
+        }
+        for bad in ["{", "a}", &"p".repeat(129)] {
+            let lock = locks.lock("a").with(crate::options().prefix(bad));
+            assert!(matches!(
+                lock.try_acquire(),
+                Err(Error::Invalid {
+                    argument: "prefix",
+                    ..
+                })
+            ));
+        }
+        let lock = locks.lock("{tag}a").with(crate::options().prefix(""));
+        assert!(matches!(lock.try_acquire(), Err(Error::Invalid { .. })));
+    });
 }
 
 #[derive(Default)]

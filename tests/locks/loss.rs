@@ -18,7 +18,7 @@ use crate::common::{
     Proxy, Server,
     hold::{comes_true, every_kind},
     slack::slack,
-    wait::at_once,
+    wait::{at_once, unless_halted},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -71,54 +71,58 @@ fn a_guard_ends_before_the_server_does() {
 
 #[test]
 fn whatever_happens_to_the_key_is_told() {
-    let mut bench = bench();
-    let harms: [(&str, Harm); 4] = [
-        ("overwritten", |conn| {
-            conn.set::<_, _, ()>("lock:a", "somebody").unwrap();
-        }),
-        ("renamed", |conn| conn.rename("lock:a", "b").unwrap()),
-        ("flushed", |conn| redis::cmd("FLUSHALL").exec(conn).unwrap()),
-        ("another kind", |conn| {
-            let () = conn.del("lock:a").unwrap();
-            conn.rpush::<_, _, ()>("lock:a", 1).unwrap();
-        }),
-    ];
-    for (name, harm) in harms {
-        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
-        thread::sleep(50 * MS); // armed
-        harm(&mut bench.conn);
-        let harmed = Instant::now();
-        assert!(lease.lost().wait_for(LONG), "{name}");
-        assert!(
-            harmed.elapsed() < 50 * MS + slack(),
-            "{name}: {:?}",
-            harmed.elapsed()
-        );
-        assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway), "{name}");
-        drop(lease);
-        redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
-    }
+    unless_halted(|| {
+        let mut bench = bench();
+        let harms: [(&str, Harm); 4] = [
+            ("overwritten", |conn| {
+                conn.set::<_, _, ()>("lock:a", "somebody").unwrap();
+            }),
+            ("renamed", |conn| conn.rename("lock:a", "b").unwrap()),
+            ("flushed", |conn| redis::cmd("FLUSHALL").exec(conn).unwrap()),
+            ("another kind", |conn| {
+                let () = conn.del("lock:a").unwrap();
+                conn.rpush::<_, _, ()>("lock:a", 1).unwrap();
+            }),
+        ];
+        for (name, harm) in harms {
+            let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+            thread::sleep(50 * MS); // armed
+            harm(&mut bench.conn);
+            let harmed = Instant::now();
+            assert!(lease.lost().wait_for(LONG), "{name}");
+            assert!(
+                harmed.elapsed() < 50 * MS + slack(),
+                "{name}: {:?}",
+                harmed.elapsed()
+            );
+            assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway), "{name}");
+            drop(lease);
+            redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
+        }
+    });
 }
 
 #[test]
 fn a_late_holder_does_not_touch_the_next() {
-    let mut bench = bench();
-    for drops in [false, true] {
-        let late = bench.locks.lock("a").acquire(LONG).unwrap();
-        let () = bench.conn.del("lock:a").unwrap();
-        let next = acquire_lock_with_timeout(&mut bench.conn, "a", MS, LONG)
-            .unwrap()
-            .unwrap();
-        if drops {
-            drop(late);
-        } else {
-            assert!(is_lost(&late.renew(LONG * 2)));
-            assert!(is_lost(&late.release()));
+    unless_halted(|| {
+        let mut bench = bench();
+        for drops in [false, true] {
+            let late = bench.locks.lock("a").acquire(LONG).unwrap();
+            let () = bench.conn.del("lock:a").unwrap();
+            let next = acquire_lock_with_timeout(&mut bench.conn, "a", MS, LONG)
+                .unwrap()
+                .unwrap();
+            if drops {
+                drop(late);
+            } else {
+                assert!(is_lost(&late.renew(LONG * 2)));
+                assert!(is_lost(&late.release()));
+            }
+            let left: i64 = bench.conn.pttl("lock:a").unwrap();
+            assert!(left > 10_000 && left <= 20_000);
+            assert!(release_lock(&mut bench.conn, "a", &next).unwrap());
         }
-        let left: i64 = bench.conn.pttl("lock:a").unwrap();
-        assert!(left > 10_000 && left <= 20_000);
-        assert!(release_lock(&mut bench.conn, "a", &next).unwrap());
-    }
+    });
 }
 
 /// Each waits for most of its time: all at the same time.
@@ -169,23 +173,25 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
 
 #[test]
 fn a_commit_writes_only_while_the_lock_is_held() {
-    let mut bench = bench();
-    for lock in every_kind(&bench.locks) {
-        let lease = lock.acquire(LONG).unwrap();
-        let written: (i64,) = lease
-            .commit(&mut bench.conn, |pipe| {
+    unless_halted(|| {
+        let mut bench = bench();
+        for lock in every_kind(&bench.locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            let written: (i64,) = lease
+                .commit(&mut bench.conn, |pipe| {
+                    pipe.cmd("INCR").arg("written");
+                })
+                .unwrap();
+            assert!(written.0 > 0);
+            let other = bench.server.connection().unwrap();
+            take_away(other, lock.name());
+            let refused: Result<(i64,), _> = lease.commit(&mut bench.conn, |pipe| {
                 pipe.cmd("INCR").arg("written");
-            })
-            .unwrap();
-        assert!(written.0 > 0);
-        let other = bench.server.connection().unwrap();
-        take_away(other, lock.name());
-        let refused: Result<(i64,), _> = lease.commit(&mut bench.conn, |pipe| {
-            pipe.cmd("INCR").arg("written");
-        });
-        assert!(is_lost(&refused), "{lock:?}");
-    }
-    assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 4);
+            });
+            assert!(is_lost(&refused), "{lock:?}");
+        }
+        assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 4);
+    });
 }
 
 fn take_away(mut conn: redis::Connection, name: &str) {
@@ -194,51 +200,57 @@ fn take_away(mut conn: redis::Connection, name: &str) {
 
 #[test]
 fn a_commit_outlives_a_renewal_that_comes_between() {
-    let mut bench = bench();
-    let lock = bench.locks.write("a");
-    let lease = lock.acquire(LONG).unwrap();
-    let proxy = Proxy::in_front_of(&bench.server).unwrap();
-    let mut conn = proxy.connection().unwrap();
-    let mut other = bench.server.connection().unwrap();
-    proxy.at("MULTI").run(move || {
-        let () = other.pexpire("lock:a", 15_000).unwrap();
+    unless_halted(|| {
+        let mut bench = bench();
+        let lock = bench.locks.write("a");
+        let lease = lock.acquire(LONG).unwrap();
+        let proxy = Proxy::in_front_of(&bench.server).unwrap();
+        let mut conn = proxy.connection().unwrap();
+        let mut other = bench.server.connection().unwrap();
+        proxy.at("MULTI").run(move || {
+            let () = other.pexpire("lock:a", 15_000).unwrap();
+        });
+        let mut built = 0;
+        let written: (i64,) = lease
+            .commit(&mut conn, |pipe| {
+                pipe.cmd("INCR").arg("written");
+                built += 1;
+            })
+            .unwrap();
+        assert!(proxy.happened());
+        assert_eq!((written, built), ((1,), 2));
+        assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 1);
     });
-    let mut built = 0;
-    let written: (i64,) = lease
-        .commit(&mut conn, |pipe| {
-            pipe.cmd("INCR").arg("written");
-            built += 1;
-        })
-        .unwrap();
-    assert!(proxy.happened());
-    assert_eq!((written, built), ((1,), 2));
-    assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 1);
 }
 
 #[test]
 fn run_releases_on_return_and_on_panic_and_tells_a_loss() {
-    let mut bench = bench();
-    let lock = bench.locks.lock("a");
-    assert!(lock.run(LONG, Lease::is_held).unwrap());
-    assert!(lock.try_acquire().unwrap().is_some());
-    let panicked = catch_unwind(AssertUnwindSafe(|| {
-        lock.run(LONG, |_| panic!("on purpose")).unwrap()
-    }));
-    assert!(panicked.is_err());
-    assert!(lock.try_acquire().unwrap().is_some());
-    let ran = lock.run(LONG, |_| bench.conn.del::<_, ()>("lock:a").unwrap());
-    assert!(is_lost(&ran));
+    unless_halted(|| {
+        let mut bench = bench();
+        let lock = bench.locks.lock("a");
+        assert!(lock.run(LONG, Lease::is_held).unwrap());
+        assert!(lock.try_acquire().unwrap().is_some());
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            lock.run(LONG, |_| panic!("on purpose")).unwrap()
+        }));
+        assert!(panicked.is_err());
+        assert!(lock.try_acquire().unwrap().is_some());
+        let ran = lock.run(LONG, |_| bench.conn.del::<_, ()>("lock:a").unwrap());
+        assert!(is_lost(&ran));
+    });
 }
 
 #[test]
 fn a_lease_goes_to_another_thread_and_ends_there() {
-    let bench = bench();
-    let (send, receive) = mpsc::channel::<Lease>();
-    let ending = thread::spawn(move || receive.recv().unwrap().release());
-    send.send(bench.locks.lock("a").acquire(LONG).unwrap())
-        .unwrap();
-    ending.join().unwrap().unwrap();
-    assert!(bench.locks.lock("a").try_acquire().unwrap().is_some());
+    unless_halted(|| {
+        let bench = bench();
+        let (send, receive) = mpsc::channel::<Lease>();
+        let ending = thread::spawn(move || receive.recv().unwrap().release());
+        send.send(bench.locks.lock("a").acquire(LONG).unwrap())
+            .unwrap();
+        ending.join().unwrap().unwrap();
+        assert!(bench.locks.lock("a").try_acquire().unwrap().is_some());
+    });
 }
 
 fn a_lock_that_is_left_is_its_tokens_holders() {
@@ -257,94 +269,104 @@ fn a_lock_that_is_left_is_its_tokens_holders() {
 
 #[test]
 fn an_owner_enters_again_and_leaves_as_often() {
-    let bench = bench();
-    let lock = bench.locks.reentrant("a");
-    let outer = lock.acquire(LONG).unwrap();
-    thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            assert!(lock.try_acquire().unwrap().is_none());
-            lock.acquire(LONG).unwrap().release().unwrap();
+    unless_halted(|| {
+        let bench = bench();
+        let lock = bench.locks.reentrant("a");
+        let outer = lock.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                assert!(lock.try_acquire().unwrap().is_none());
+                lock.acquire(LONG).unwrap().release().unwrap();
+            });
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            let inner = lock.acquire(LONG).unwrap();
+            assert_eq!(inner.fencing_token(), outer.fencing_token());
+            inner.release().unwrap();
+            assert!(outer.is_held() && !other.is_finished());
+            outer.release().unwrap();
+            other.join().unwrap();
         });
-        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-        let inner = lock.acquire(LONG).unwrap();
-        assert_eq!(inner.fencing_token(), outer.fencing_token());
-        inner.release().unwrap();
-        assert!(outer.is_held() && !other.is_finished());
-        outer.release().unwrap();
-        other.join().unwrap();
     });
 }
 
 #[test]
 fn another_clients_mutex_keeps_us_out() {
-    let mut bench = bench();
-    let token = leasehold::Token::random();
-    mutex::try_acquire(&mut bench.conn, "a", &token, End::After(LONG)).unwrap();
-    assert!(bench.locks.lock("a").try_acquire().unwrap().is_none());
-    assert!(matches!(
-        bench.locks.reentrant("a").try_acquire(),
-        Err(Error::WrongKind { .. })
-    ));
-    assert!(matches!(
-        bench.locks.read("a").acquire(LONG),
-        Err(Error::WrongKind { .. })
-    ));
+    unless_halted(|| {
+        let mut bench = bench();
+        let token = leasehold::Token::random();
+        mutex::try_acquire(&mut bench.conn, "a", &token, End::After(LONG)).unwrap();
+        assert!(bench.locks.lock("a").try_acquire().unwrap().is_none());
+        assert!(matches!(
+            bench.locks.reentrant("a").try_acquire(),
+            Err(Error::WrongKind { .. })
+        ));
+        assert!(matches!(
+            bench.locks.read("a").acquire(LONG),
+            Err(Error::WrongKind { .. })
+        ));
+    });
 }
 
 #[test]
 fn what_is_no_lock_can_be_found() {
-    let mut bench = bench();
-    for key in ["lock:a", "{lock:a}:lease"] {
-        let () = bench.conn.set(key, "text").unwrap();
-        let refused = bench.locks.write("a").acquire(LONG);
-        assert!(matches!(refused, Err(Error::WrongKind { .. })), "{key}");
-        let text = refused.unwrap_err().to_string();
-        assert!(text.contains(&format!("`{key}`")), "{text}");
-        let () = bench.conn.del(key).unwrap();
-    }
+    unless_halted(|| {
+        let mut bench = bench();
+        for key in ["lock:a", "{lock:a}:lease"] {
+            let () = bench.conn.set(key, "text").unwrap();
+            let refused = bench.locks.write("a").acquire(LONG);
+            assert!(matches!(refused, Err(Error::WrongKind { .. })), "{key}");
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains(&format!("`{key}`")), "{text}");
+            let () = bench.conn.del(key).unwrap();
+        }
+    });
 }
 
 #[test]
 fn an_error_says_how_the_lock_was_lost() {
-    let mut bench = bench();
-    for kind in every_kind(&bench.locks) {
-        let key = format!("lock:{}", kind.name());
-        let ways: [fn(Lease) -> Result<(), Error>; 3] = [
-            Lease::release,
-            |lease| lease.verify(),
-            |lease| lease.renew(LONG),
-        ];
-        for way in ways {
-            let lease = kind.acquire(LONG).unwrap();
-            let () = bench.conn.del(&key).unwrap();
-            let lost = way(lease);
-            assert!(
-                matches!(
-                    lost,
-                    Err(Error::Lost {
-                        reason: Some(LostReason::TakenAway),
-                        ..
-                    })
-                ),
-                "{key} {lost:?}"
-            );
+    unless_halted(|| {
+        let mut bench = bench();
+        for kind in every_kind(&bench.locks) {
+            let key = format!("lock:{}", kind.name());
+            let ways: [fn(Lease) -> Result<(), Error>; 3] = [
+                Lease::release,
+                |lease| lease.verify(),
+                |lease| lease.renew(LONG),
+            ];
+            for way in ways {
+                let lease = kind.acquire(LONG).unwrap();
+                let () = bench.conn.del(&key).unwrap();
+                let lost = way(lease);
+                assert!(
+                    matches!(
+                        lost,
+                        Err(Error::Lost {
+                            reason: Some(LostReason::TakenAway),
+                            ..
+                        })
+                    ),
+                    "{key} {lost:?}"
+                );
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn nothing_prints_a_token() {
-    let bench = bench();
-    for lock in every_kind(&bench.locks) {
-        let lease = lock.acquire(LONG).unwrap();
-        let token = lease.token().to_string();
-        let seen = lock.inspect().unwrap();
-        let printed = format!(
-            "{:?} {lease:?} {lock:?} {seen:?} {:?} {:?}",
-            bench.locks,
-            lease.lost(),
-            lease.check()
-        );
-        assert!(!printed.contains(&token), "{printed}");
-    }
+    unless_halted(|| {
+        let bench = bench();
+        for lock in every_kind(&bench.locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            let token = lease.token().to_string();
+            let seen = lock.inspect().unwrap();
+            let printed = format!(
+                "{:?} {lease:?} {lock:?} {seen:?} {:?} {:?}",
+                bench.locks,
+                lease.lost(),
+                lease.check()
+            );
+            assert!(!printed.contains(&token), "{printed}");
+        }
+    });
 }

@@ -10,7 +10,12 @@ use std::{
 
 use redis::Commands;
 
-use crate::common::{Server, hold::comes_true, slack::slack, wait::at_once};
+use crate::common::{
+    Server,
+    hold::comes_true,
+    slack::slack,
+    wait::{at_once, unless_halted},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -157,23 +162,25 @@ fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
 #[cfg(unix)]
 #[test]
 fn the_child_of_a_fork_releases_nothing_of_its_parents() {
-    use fork::{Fork, fork, waitpid_nohang};
+    unless_halted(|| {
+        use fork::{Fork, fork, waitpid_nohang};
 
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let lease = locks.lock("a").acquire(LONG).unwrap();
-    match fork().unwrap() {
-        Fork::Child => {
-            drop(lease);
-            std::process::exit(0);
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        match fork().unwrap() {
+            Fork::Child => {
+                drop(lease);
+                std::process::exit(0);
+            }
+            Fork::Parent(child) => {
+                assert!(
+                    comes_true(|| waitpid_nohang(child).unwrap().is_some()),
+                    "it hangs"
+                );
+                lease.verify().unwrap();
+                lease.release().unwrap();
+            }
         }
-        Fork::Parent(child) => {
-            assert!(
-                comes_true(|| waitpid_nohang(child).unwrap().is_some()),
-                "it hangs"
-            );
-            lease.verify().unwrap();
-            lease.release().unwrap();
-        }
-    }
+    });
 }

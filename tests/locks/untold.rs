@@ -9,7 +9,7 @@ use leasehold::{Lease, Lock};
 use redis::Commands;
 
 use crate::{
-    common::{Server, hold::comes_true},
+    common::{Server, hold::comes_true, wait::unless_halted},
     faults::kill,
 };
 
@@ -48,75 +48,84 @@ fn both_are_woken(locks: [&Lock; 2], happens: impl FnOnce()) {
 
 #[test]
 fn by_a_release_of_its_own_process() {
-    let server = Server::start().unwrap();
-    set_user(&server, &["-client", "+client|id"]);
-    let options = crate::options().lease(3 * LONG).backoff(LONG, LONG);
-    let locks = crate::connect(&server.url()).with(options);
-    let [a, b] = ["a", "b"].map(|name| locks.lock(name));
-    let held = [&a, &b].map(|lock| lock.acquire(LONG).unwrap());
-    both_are_woken([&a, &b], || {
-        for lease in held {
-            lease.release().unwrap();
-        }
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        set_user(&server, &["-client", "+client|id"]);
+        let options = crate::options().lease(3 * LONG).backoff(LONG, LONG);
+        let locks = crate::connect(&server.url()).with(options);
+        let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+        let held = [&a, &b].map(|lock| lock.acquire(LONG).unwrap());
+        both_are_woken([&a, &b], || {
+            for lease in held {
+                lease.release().unwrap();
+            }
+        });
     });
 }
 
 #[test]
 fn by_the_loss_of_a_listener_that_does_not_come_back() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let [a, b] = ["a", "b"].map(|name| locks.lock(name));
-    let mut conn = server.connection().unwrap();
-    for key in ["lock:a", "lock:b"] {
-        let () = conn.pset_ex(key, "somebody", 60_000).unwrap();
-    }
-    both_are_woken([&a, &b], || {
-        set_user(&server, &["-subscribe"]);
-        assert_eq!(kill(&server, |line| line.contains("cmd=subscribe")), 1);
-        let () = conn.del(&["lock:a", "lock:b"]).unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+        let mut conn = server.connection().unwrap();
+        for key in ["lock:a", "lock:b"] {
+            let () = conn.pset_ex(key, "somebody", 60_000).unwrap();
+        }
+        both_are_woken([&a, &b], || {
+            set_user(&server, &["-subscribe"]);
+            assert_eq!(kill(&server, |line| line.contains("cmd=subscribe")), 1);
+            let () = conn.del(&["lock:a", "lock:b"]).unwrap();
+        });
     });
 }
 
 /// What was read on the connection that is gone is tracked no more, and only one of the two finds out.
 #[test]
 fn by_another_of_its_process_that_needs_a_new_connection() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url()).with(crate::options().lease(3 * LONG).renewal(false));
-    let [a, b] = ["a", "b"].map(|name| locks.lock(name));
-    let held = a.acquire(LONG).unwrap();
-    let mut conn = server.connection().unwrap();
-    let () = conn.pset_ex("lock:b", "somebody", 60_000).unwrap();
-    both_are_woken([&a, &b], || {
-        let is_tracked = |line: &str| line.contains("redir=") && !line.contains("redir=-1");
-        assert!(kill(&server, is_tracked) > 0);
-        let () = conn.del("lock:b").unwrap();
-        held.release().unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks =
+            crate::connect(&server.url()).with(crate::options().lease(3 * LONG).renewal(false));
+        let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+        let held = a.acquire(LONG).unwrap();
+        let mut conn = server.connection().unwrap();
+        let () = conn.pset_ex("lock:b", "somebody", 60_000).unwrap();
+        both_are_woken([&a, &b], || {
+            let is_tracked = |line: &str| line.contains("redir=") && !line.contains("redir=-1");
+            assert!(kill(&server, is_tracked) > 0);
+            let () = conn.del("lock:b").unwrap();
+            held.release().unwrap();
+        });
     });
 }
 
 /// Nobody but the script that wrote the lock has read it since: the lease is looked at later.
 #[test]
 fn by_a_deletion_as_soon_as_the_one_before_has_it() {
-    let server = Server::start().unwrap();
-    let options = crate::options().lease(3 * LONG).renewal(false);
-    let lock = &crate::connect(&server.url()).with(options).lock("a");
-    let mut conn = server.connection().unwrap();
-    let () = conn.pset_ex("lock:a", "somebody", 60_000).unwrap();
-    let waits = |number| comes_true(|| lock.inspect().unwrap().waiting_here() == number);
-    thread::scope(|scope| {
-        let mut deleting = server.connection().unwrap();
-        let first = scope.spawn(move || {
-            let lease = lock.acquire(2 * LONG).unwrap();
-            let () = deleting.del("lock:a").unwrap();
-            (Instant::now(), lease)
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let options = crate::options().lease(3 * LONG).renewal(false);
+        let lock = &crate::connect(&server.url()).with(options).lock("a");
+        let mut conn = server.connection().unwrap();
+        let () = conn.pset_ex("lock:a", "somebody", 60_000).unwrap();
+        let waits = |number| comes_true(|| lock.inspect().unwrap().waiting_here() == number);
+        thread::scope(|scope| {
+            let mut deleting = server.connection().unwrap();
+            let first = scope.spawn(move || {
+                let lease = lock.acquire(2 * LONG).unwrap();
+                let () = deleting.del("lock:a").unwrap();
+                (Instant::now(), lease)
+            });
+            assert!(waits(1));
+            let second = scope.spawn(move || lock.acquire(2 * LONG).unwrap());
+            assert!(waits(2));
+            thread::sleep(100 * MS); // the first has been refused
+            let () = conn.del("lock:a").unwrap();
+            let (deleted, _first) = first.join().unwrap();
+            let _second = second.join().unwrap();
+            assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
         });
-        assert!(waits(1));
-        let second = scope.spawn(move || lock.acquire(2 * LONG).unwrap());
-        assert!(waits(2));
-        thread::sleep(100 * MS); // the first has been refused
-        let () = conn.del("lock:a").unwrap();
-        let (deleted, _first) = first.join().unwrap();
-        let _second = second.join().unwrap();
-        assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
     });
 }

@@ -12,7 +12,12 @@ use std::{
 use leasehold::{Error, Lock, Locks, acquire_lock_with_timeout, release_lock};
 use redis::Commands;
 
-use crate::common::{Server, hold::comes_true, slack::slack, wait::at_once};
+use crate::common::{
+    Server,
+    hold::comes_true,
+    slack::slack,
+    wait::{at_once, unless_halted},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -25,27 +30,29 @@ pub(crate) fn waiting(lock: &Lock) -> usize {
 
 #[test]
 fn threads_are_served_in_the_order_in_which_they_came() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let lock = locks.lock("a");
-    let first = lock.acquire(LONG).unwrap();
-    let order = Mutex::new(Vec::new());
-    let inside = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for number in 0..50 {
-            let (lock, order, inside) = (&lock, &order, &inside);
-            scope.spawn(move || {
-                let lease = lock.acquire(LONG).unwrap();
-                assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-                order.lock().unwrap().push(number);
-                inside.store(false, Ordering::SeqCst);
-                lease.release().unwrap();
-            });
-            assert!(comes_true(|| waiting(lock) == number + 1));
-        }
-        first.release().unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let lock = locks.lock("a");
+        let first = lock.acquire(LONG).unwrap();
+        let order = Mutex::new(Vec::new());
+        let inside = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for number in 0..50 {
+                let (lock, order, inside) = (&lock, &order, &inside);
+                scope.spawn(move || {
+                    let lease = lock.acquire(LONG).unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                    order.lock().unwrap().push(number);
+                    inside.store(false, Ordering::SeqCst);
+                    lease.release().unwrap();
+                });
+                assert!(comes_true(|| waiting(lock) == number + 1));
+            }
+            first.release().unwrap();
+        });
+        assert!(order.into_inner().unwrap().is_sorted());
     });
-    assert!(order.into_inner().unwrap().is_sorted());
 }
 
 #[test]
@@ -95,72 +102,76 @@ fn a_wait_ends_at_its_time_in_any_place() {
 
 #[test]
 fn whatever_frees_a_lock_wakes_who_waits() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let other = crate::connect(&server.url());
-    let ways: [(&str, Freeing); 5] = [
-        ("another program's deletion", |server, _| {
-            let () = server.connection().unwrap().del("lock:a").unwrap();
-        }),
-        ("a flush", |server, _| {
-            redis::cmd("FLUSHALL")
-                .exec(&mut server.connection().unwrap())
-                .unwrap();
-        }),
-        ("another name", |server, _| {
-            let () = server.connection().unwrap().rename("lock:a", "b").unwrap();
-        }),
-        ("an operator here", |_, locks| {
-            assert!(locks.lock("a").force_release().unwrap());
-        }),
-        ("an earlier end", |server, _| {
-            let () = server.connection().unwrap().pexpire("lock:a", 20).unwrap();
-        }),
-    ];
-    for (way, free) in ways {
-        for locks in [&locks, &other] {
-            let held = other
-                .lock("a")
-                .with(crate::options().renewal(false))
-                .acquire(LONG)
-                .unwrap();
-            thread::scope(|scope| {
-                let waiter = scope.spawn(|| {
-                    let lease = locks.lock("a").acquire(LONG).unwrap();
-                    (Instant::now(), lease)
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let other = crate::connect(&server.url());
+        let ways: [(&str, Freeing); 5] = [
+            ("another program's deletion", |server, _| {
+                let () = server.connection().unwrap().del("lock:a").unwrap();
+            }),
+            ("a flush", |server, _| {
+                redis::cmd("FLUSHALL")
+                    .exec(&mut server.connection().unwrap())
+                    .unwrap();
+            }),
+            ("another name", |server, _| {
+                let () = server.connection().unwrap().rename("lock:a", "b").unwrap();
+            }),
+            ("an operator here", |_, locks| {
+                assert!(locks.lock("a").force_release().unwrap());
+            }),
+            ("an earlier end", |server, _| {
+                let () = server.connection().unwrap().pexpire("lock:a", 20).unwrap();
+            }),
+        ];
+        for (way, free) in ways {
+            for locks in [&locks, &other] {
+                let held = other
+                    .lock("a")
+                    .with(crate::options().renewal(false))
+                    .acquire(LONG)
+                    .unwrap();
+                thread::scope(|scope| {
+                    let waiter = scope.spawn(|| {
+                        let lease = locks.lock("a").acquire(LONG).unwrap();
+                        (Instant::now(), lease)
+                    });
+                    assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+                    thread::sleep(30 * MS);
+                    let freed = Instant::now();
+                    free(&server, locks);
+                    let (got, lease) = waiter.join().unwrap();
+                    assert!(got - freed < 50 * MS + slack(), "{way}: {:?}", got - freed);
+                    lease.release().unwrap();
                 });
-                assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
-                thread::sleep(30 * MS);
-                let freed = Instant::now();
-                free(&server, locks);
-                let (got, lease) = waiter.join().unwrap();
-                assert!(got - freed < 50 * MS + slack(), "{way}: {:?}", got - freed);
-                lease.release().unwrap();
-            });
-            drop(held);
+                drop(held);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn the_books_own_functions_and_we_wake_each_other() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let mut conn = server.connection().unwrap();
-    let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
-        .unwrap()
-        .unwrap();
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let lease = locks.lock("a").acquire(LONG).unwrap();
-            (Instant::now(), lease)
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let mut conn = server.connection().unwrap();
+        let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+            .unwrap()
+            .unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let lease = locks.lock("a").acquire(LONG).unwrap();
+                (Instant::now(), lease)
+            });
+            assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+            thread::sleep(30 * MS);
+            let freed = Instant::now();
+            assert!(release_lock(&mut conn, "a", &token).unwrap());
+            let (got, _lease) = waiter.join().unwrap();
+            assert!(got - freed < slack());
         });
-        assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
-        thread::sleep(30 * MS);
-        let freed = Instant::now();
-        assert!(release_lock(&mut conn, "a", &token).unwrap());
-        let (got, _lease) = waiter.join().unwrap();
-        assert!(got - freed < slack());
     });
 }
 
@@ -207,99 +218,107 @@ fn an_end_that_passes_wakes_who_waits() {
 
 #[test]
 fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let mut conn = server.connection().unwrap();
-    let _reader = locks.read("a").acquire(LONG).unwrap();
-    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
-    let soon = seconds * 1_000 + 1_500;
-    let () = conn.hset("lock:a", "i:dead", soon).unwrap();
-    let asked = Instant::now();
-    drop(locks.read("a").acquire(LONG).unwrap());
-    assert!(
-        asked.elapsed() < Duration::from_secs(2),
-        "not the key's end"
-    );
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let mut conn = server.connection().unwrap();
+        let _reader = locks.read("a").acquire(LONG).unwrap();
+        let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
+        let soon = seconds * 1_000 + 1_500;
+        let () = conn.hset("lock:a", "i:dead", soon).unwrap();
+        let asked = Instant::now();
+        drop(locks.read("a").acquire(LONG).unwrap());
+        assert!(
+            asked.elapsed() < Duration::from_secs(2),
+            "not the key's end"
+        );
+    });
 }
 
 #[test]
 fn a_writer_gets_in_among_readers_that_keep_coming() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let others = crate::connect(&server.url());
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for locks in [&locks, &others, &locks, &others] {
-            let done = &done;
-            scope.spawn(move || {
-                while !done.load(Ordering::SeqCst) {
-                    let lease = locks.read("a").acquire(LONG).unwrap();
-                    thread::sleep(5 * MS);
-                    drop(lease);
-                }
-            });
-        }
-        for _ in 0..3 {
-            let asked = Instant::now();
-            let lease = locks.write("a").acquire(LONG).unwrap();
-            assert!(asked.elapsed() < Duration::from_secs(2));
-            drop(lease);
-        }
-        done.store(true, Ordering::SeqCst);
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let others = crate::connect(&server.url());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for locks in [&locks, &others, &locks, &others] {
+                let done = &done;
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        let lease = locks.read("a").acquire(LONG).unwrap();
+                        thread::sleep(5 * MS);
+                        drop(lease);
+                    }
+                });
+            }
+            for _ in 0..3 {
+                let asked = Instant::now();
+                let lease = locks.write("a").acquire(LONG).unwrap();
+                assert!(asked.elapsed() < Duration::from_secs(2));
+                drop(lease);
+            }
+            done.store(true, Ordering::SeqCst);
+        });
     });
 }
 
 #[test]
 fn readers_come_in_together() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let writer = locks.write("a").acquire(LONG).unwrap();
-    let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let lease = locks.read("a").acquire(LONG).unwrap();
-                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                assert!(comes_true(|| most.load(Ordering::SeqCst) == 8));
-                drop(lease);
-            });
-        }
-        assert!(comes_true(|| waiting(&locks.read("a")) == 8));
-        writer.release().unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let writer = locks.write("a").acquire(LONG).unwrap();
+        let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let lease = locks.read("a").acquire(LONG).unwrap();
+                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    assert!(comes_true(|| most.load(Ordering::SeqCst) == 8));
+                    drop(lease);
+                });
+            }
+            assert!(comes_true(|| waiting(&locks.read("a")) == 8));
+            writer.release().unwrap();
+        });
     });
 }
 
 #[test]
 fn where_tracking_is_refused_it_asks_again() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    redis::cmd("ACL")
-        .arg(&[
-            "SETUSER",
-            "plain",
-            "on",
-            ">secret",
-            "~*",
-            "&*",
-            "+@all",
-            "-client",
-            "+client|id",
-        ])
-        .exec(&mut conn)
-        .unwrap();
-    let url = format!("redis://plain:secret@127.0.0.1:{}/", server.port());
-    let locks = crate::connect(&url);
-    let () = conn.set("lock:a", "somebody").unwrap();
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let lease = locks.lock("a").acquire(LONG).unwrap();
-            (Instant::now(), lease)
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        redis::cmd("ACL")
+            .arg(&[
+                "SETUSER",
+                "plain",
+                "on",
+                ">secret",
+                "~*",
+                "&*",
+                "+@all",
+                "-client",
+                "+client|id",
+            ])
+            .exec(&mut conn)
+            .unwrap();
+        let url = format!("redis://plain:secret@127.0.0.1:{}/", server.port());
+        let locks = crate::connect(&url);
+        let () = conn.set("lock:a", "somebody").unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let lease = locks.lock("a").acquire(LONG).unwrap();
+                (Instant::now(), lease)
+            });
+            assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+            thread::sleep(100 * MS);
+            let freed = Instant::now();
+            let () = conn.del("lock:a").unwrap();
+            let (got, _lease) = waiter.join().unwrap();
+            assert!(got - freed < slack());
         });
-        assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
-        thread::sleep(100 * MS);
-        let freed = Instant::now();
-        let () = conn.del("lock:a").unwrap();
-        let (got, _lease) = waiter.join().unwrap();
-        assert!(got - freed < slack());
     });
 }

@@ -14,7 +14,11 @@ use leasehold::{Error, Events, RenewalState, event};
 use redis::Commands;
 
 use super::{LONG, MS, bench, fence, handing};
-use crate::common::{hold::comes_true, slack::slack, wait::at_once};
+use crate::common::{
+    hold::comes_true,
+    slack::slack,
+    wait::{at_once, unless_halted},
+};
 
 pub(super) fn a_lease_lasts_through_all_turns() {
     let bench = bench(handing(100).lease(200 * MS));
@@ -92,86 +96,92 @@ pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
 /// The lock is taken away, the next one gets it from the server, and is handed what the holder believes to have.
 #[test]
 fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
-    let told = Arc::new(Told::default());
-    let mut bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
-    bench.keep_silent();
-    let first = bench.lock.acquire(LONG).unwrap();
-    let believed = fence(&first);
-    thread::scope(|scope| {
-        let (next, has_it) = mpsc::channel();
-        for number in 1..=2 {
-            let (lock, next) = (&bench.lock, next.clone());
-            scope.spawn(move || next.send(lock.acquire(LONG).unwrap()).unwrap());
-            assert!(comes_true(
-                || lock.inspect().unwrap().waiting_here() == number
-            ));
-        }
-        thread::sleep(50 * MS); // looked at
-        // Those who ask now get their answers when the first has let go.
-        let mut conn = bench.server.connection().unwrap();
-        let mut late = redis::pipe();
-        late.del("lock:a").ignore();
-        late.cmd("CLIENT").arg("PAUSE").arg(200).ignore();
-        late.exec(&mut conn).unwrap();
-        thread::sleep(100 * MS);
-        first.release().unwrap();
+    unless_halted(|| {
+        let told = Arc::new(Told::default());
+        let mut bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
+        bench.keep_silent();
+        let first = bench.lock.acquire(LONG).unwrap();
+        let believed = fence(&first);
+        thread::scope(|scope| {
+            let (next, has_it) = mpsc::channel();
+            for number in 1..=2 {
+                let (lock, next) = (&bench.lock, next.clone());
+                scope.spawn(move || next.send(lock.acquire(LONG).unwrap()).unwrap());
+                assert!(comes_true(
+                    || lock.inspect().unwrap().waiting_here() == number
+                ));
+            }
+            thread::sleep(50 * MS); // looked at
+            // Those who ask now get their answers when the first has let go.
+            let mut conn = bench.server.connection().unwrap();
+            let mut late = redis::pipe();
+            late.del("lock:a").ignore();
+            late.cmd("CLIENT").arg("PAUSE").arg(200).ignore();
+            late.exec(&mut conn).unwrap();
+            thread::sleep(100 * MS);
+            first.release().unwrap();
 
-        let second = has_it.recv_timeout(LONG).unwrap();
-        second.verify().unwrap();
-        assert!(fence(&second) > believed + 100, "not what was handed over");
-        assert!(has_it.recv_timeout(50 * MS).is_err(), "two have it");
-        assert_eq!(told.acquired.load(Ordering::SeqCst), 2);
-        assert_eq!(told.released.load(Ordering::SeqCst), 1, "of whom?");
-        drop(second);
-        drop(has_it.recv_timeout(LONG).unwrap());
+            let second = has_it.recv_timeout(LONG).unwrap();
+            second.verify().unwrap();
+            assert!(fence(&second) > believed + 100, "not what was handed over");
+            assert!(has_it.recv_timeout(50 * MS).is_err(), "two have it");
+            assert_eq!(told.acquired.load(Ordering::SeqCst), 2);
+            assert_eq!(told.released.load(Ordering::SeqCst), 1, "of whom?");
+            drop(second);
+            drop(has_it.recv_timeout(LONG).unwrap());
+        });
+        assert!(bench.lock.try_acquire().unwrap().is_some());
     });
-    assert!(bench.lock.try_acquire().unwrap().is_some());
 }
 
 #[test]
 fn a_signal_of_an_earlier_turn_calls_nobody() {
-    let mut bench = bench(handing(100));
-    let called = Arc::new(AtomicBool::new(false));
-    let last = Mutex::new(None);
-    bench.one_after_the_other(2, |number, lease| {
-        if number == 0 {
-            let called = Arc::clone(&called);
-            let call = move |_| called.store(true, Ordering::SeqCst);
-            lease.lost().notify(call).unwrap();
-        } else {
-            *last.lock().unwrap() = Some(lease);
-        }
+    unless_halted(|| {
+        let mut bench = bench(handing(100));
+        let called = Arc::new(AtomicBool::new(false));
+        let last = Mutex::new(None);
+        bench.one_after_the_other(2, |number, lease| {
+            if number == 0 {
+                let called = Arc::clone(&called);
+                let call = move |_| called.store(true, Ordering::SeqCst);
+                lease.lost().notify(call).unwrap();
+            } else {
+                *last.lock().unwrap() = Some(lease);
+            }
+        });
+        let last = last.into_inner().unwrap().unwrap();
+        thread::sleep(50 * MS); // armed
+        let () = bench.conn.del("lock:a").unwrap();
+        assert!(last.lost().wait_for(LONG));
+        thread::sleep(20 * MS);
+        assert!(!called.load(Ordering::SeqCst));
     });
-    let last = last.into_inner().unwrap().unwrap();
-    thread::sleep(50 * MS); // armed
-    let () = bench.conn.del("lock:a").unwrap();
-    assert!(last.lost().wait_for(LONG));
-    thread::sleep(20 * MS);
-    assert!(!called.load(Ordering::SeqCst));
 }
 
 #[test]
 fn who_has_an_earlier_turns_token_cannot_release_the_next() {
-    let bench = bench(handing(100));
-    let tokens = Mutex::new(Vec::new());
-    bench.one_after_the_other(3, |_, lease| {
-        tokens.lock().unwrap().push(lease.token().clone());
-    });
-    let mut tokens = tokens.into_inner().unwrap();
-    tokens.sort_by_key(ToString::to_string);
-    tokens.dedup();
-    assert_eq!(tokens.len(), 3);
+    unless_halted(|| {
+        let bench = bench(handing(100));
+        let tokens = Mutex::new(Vec::new());
+        bench.one_after_the_other(3, |_, lease| {
+            tokens.lock().unwrap().push(lease.token().clone());
+        });
+        let mut tokens = tokens.into_inner().unwrap();
+        tokens.sort_by_key(ToString::to_string);
+        tokens.dedup();
+        assert_eq!(tokens.len(), 3);
 
-    bench.one_after_the_other(2, |number, lease| {
-        if number == 0 {
-            let (token, left) = lease.leave();
-            assert!(left > LONG / 4);
-            assert!(bench.lock.try_acquire().unwrap().is_none());
-            let mut conn = bench.server.connection().unwrap();
-            assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
-        }
+        bench.one_after_the_other(2, |number, lease| {
+            if number == 0 {
+                let (token, left) = lease.leave();
+                assert!(left > LONG / 4);
+                assert!(bench.lock.try_acquire().unwrap().is_none());
+                let mut conn = bench.server.connection().unwrap();
+                assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+            }
+        });
+        assert!(!bench.lock.inspect().unwrap().is_held());
     });
-    assert!(!bench.lock.inspect().unwrap().is_held());
 }
 
 pub(super) fn each_is_renewed_as_it_wants() {
