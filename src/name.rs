@@ -63,7 +63,7 @@ impl LockName {
             ));
         }
         Ok(Self {
-            key: format!("{prefix}{name}"),
+            key: [prefix, name].concat(),
             name_at: prefix.len(),
         })
     }
@@ -86,9 +86,9 @@ impl LockName {
     /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no room for.
     pub(crate) fn companion(&self) -> String {
         if self.key.contains('{') {
-            format!("{}{COMPANION}", self.key)
+            [&*self.key, COMPANION].concat()
         } else {
-            format!("{{{}}}{COMPANION}", self.key)
+            ["{", &*self.key, "}", COMPANION].concat()
         }
     }
 }

@@ -65,10 +65,15 @@ impl Clock {
 
     /// A wait too long for the clock to hold is a wait without an end.
     pub(crate) fn after(self, wait: Duration) -> Deadline {
-        Deadline {
-            end: self.now().checked_add(wait),
-            clock: self,
-        }
+        let is_endless = wait == Duration::MAX;
+        self.at((!is_endless)
+            .then(|| self.now())
+            .and_then(|now| now.checked_add(wait)))
+    }
+
+    /// At this moment of this clock, or never.
+    pub(crate) fn at(self, end: Option<Instant>) -> Deadline {
+        Deadline { end, clock: self }
     }
 
     /// When that moment of this clock is on the machine's, by which threads sleep.

@@ -87,31 +87,37 @@ pub(super) fn acquire(
 ) -> Result<Option<Lease>> {
     let lease_millis = options.checked()?;
     let hold = Holding::new(kind, lock, Token::random(), owner);
+    let started = shared.clock.now();
     let mut wait = Wait {
         operation,
         shared,
         options,
         hold: Arc::new(hold.reserving(options.reserved(lease_millis))),
         lease_millis,
-        started: shared.clock.now(),
-        deadline: shared.clock.after(timeout),
+        started,
+        deadline: shared.clock.at(started.checked_add(timeout)),
         attempts: 0,
         uncertain: None,
         failure: None,
     };
     let lease = wait.lease(timeout)?;
-    let waited = shared.clock.since(wait.started);
+    let waited = || shared.clock.since(wait.started);
     let Some(lease) = lease else {
-        let contended = Contended::new(operation.lock, waited, wait.attempts);
         tell(options.events.as_ref(), |events| {
-            events.contended(&contended);
+            events.contended(&Contended::new(operation.lock, waited(), wait.attempts));
         });
         return Ok(None);
     };
     lease.tell_of_loss();
-    let fence = lease.fencing_token();
-    let acquired = Acquired::new(operation.lock, waited, wait.attempts, fence);
-    tell(options.events.as_ref(), |events| events.acquired(&acquired));
+    tell(options.events.as_ref(), |events| {
+        let fence = lease.fencing_token();
+        events.acquired(&Acquired::new(
+            operation.lock,
+            waited(),
+            wait.attempts,
+            fence,
+        ));
+    });
     Ok(Some(lease))
 }
 

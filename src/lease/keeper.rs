@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     kept::{Callback, Kept, Registered},
@@ -219,25 +219,31 @@ impl Keeper {
 
     /// As [`stop`](Self::stop), waiting no longer than this for what is being sent.
     pub(super) fn stop_by(&self, id: Id, kept: &Kept, deadline: Deadline) -> RenewalState {
-        // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
-        let longest = Deadline::after(self.limits.answer * 2);
-        let deadline = longest.or_sooner(deadline.moment());
         let mut state = self.state.lock();
         state.schedule.stop(id);
         state.forget_key(id, kept.key());
         if let Some(reason) = kept.lost() {
             self.lose_all(&mut state, [(kept, reason)]);
         }
-        while state.schedule.is_out(id) {
-            let Some(moment) = deadline.moment() else {
-                break;
-            };
-            if self.landed.wait_until(&mut state, moment).timed_out() {
-                break;
-            }
+        if state.schedule.is_out(id) {
+            self.wait_until_landed(&mut state, id, deadline);
         }
         drop(state);
         kept.stop()
+    }
+
+    fn wait_until_landed(&self, state: &mut MutexGuard<'_, State>, id: Id, deadline: Deadline) {
+        // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
+        let longest = Deadline::after(self.limits.answer * 2);
+        let deadline = longest.or_sooner(deadline.moment());
+        while state.schedule.is_out(id) {
+            let Some(moment) = deadline.moment() else {
+                return;
+            };
+            if self.landed.wait_until(state, moment).timed_out() {
+                return;
+            }
+        }
     }
 
     /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked for ever.
@@ -315,10 +321,10 @@ impl Keeper {
 
 impl State {
     fn forget_key(&mut self, id: Id, key: &str) {
-        if let Some(ids) = self.of_key.get_mut(key) {
+        if let Some((key, mut ids)) = self.of_key.remove_entry(key) {
             ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                self.of_key.remove(key);
+            if !ids.is_empty() {
+                self.of_key.insert(key, ids);
             }
         }
     }

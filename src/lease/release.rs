@@ -88,8 +88,10 @@ impl Lease {
     }
 
     fn tell_of_release(&self) {
-        let released = Released::new(self.name(), self.shared.clock.since(self.grant.since));
-        tell(self.events.as_ref(), |events| events.released(&released));
+        tell(self.events.as_ref(), |events| {
+            let held = self.shared.clock.since(self.grant.since);
+            events.released(&Released::new(self.name(), held));
+        });
     }
 
     fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {

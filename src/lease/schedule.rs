@@ -4,7 +4,7 @@
 //! in the second half of their third: leases that began at different moments come to share their round trips.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -21,7 +21,7 @@ pub(super) type Id = u64;
 /// Leases and when they are due. `T` is whatever the caller wants to get back for one.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
-    leases: HashMap<Id, Entry<T>>,
+    leases: BTreeMap<Id, Entry<T>>,
     /// All that are not out, the first to be renewed first.
     due: BTreeSet<(Instant, Id)>,
     /// Those whose end somebody wants to be called at.
@@ -66,7 +66,7 @@ pub(super) struct Batch<T> {
 impl<T> Default for Schedule<T> {
     fn default() -> Self {
         Self {
-            leases: HashMap::new(),
+            leases: BTreeMap::new(),
             due: BTreeSet::new(),
             alarms: BTreeSet::new(),
             orphans: VecDeque::new(),
