@@ -11,7 +11,9 @@ use std::{
 use leasehold::Lease;
 use nix::sys::signal::Signal;
 
-use crate::{arguments::Arguments, guard::Guard, loss::Why, outcome::Outcome, run::Event};
+use crate::{
+    arguments::Arguments, guard::Guard, loss::Why, outcome::Outcome, run::Event, signals::Started,
+};
 
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
 /// Between two looks whether something of the group still runs.
@@ -20,6 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Starts the command in the guard's group.
 pub(crate) fn start(
     arguments: &Arguments,
+    started: Started,
     lease: &Lease,
     guard: &mut Guard,
 ) -> Result<Child, Outcome> {
@@ -34,7 +37,7 @@ pub(crate) fn start(
     guard
         .end_in(|| lease.remaining(), arguments.margin())
         .map_err(Outcome::System)?;
-    command.spawn().map_err(Outcome::NotRun)
+    started.spawn(&mut command).map_err(Outcome::NotRun)
 }
 
 /// How it went.

@@ -16,6 +16,8 @@ use nix::{
     unistd::{Pid, getpgid},
 };
 
+use crate::signals::Started;
+
 /// The only argument of the guardian.
 pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
 /// What the guardian says when it can be relied on.
@@ -69,16 +71,17 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Starts the guardian, and waits until it can be relied on.
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(started: Started) -> io::Result<Self> {
         become_the_parent_of_orphans();
-        let mut guardian = Command::new(this_program()?)
+        let mut guardian = Command::new(this_program()?);
+        guardian
             .arg0("lockrun: guardian")
             .arg(GUARDIAN)
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+            .stderr(Stdio::null());
+        let mut guardian = started.spawn(&mut guardian)?;
         let group = i32::try_from(guardian.id()).map_err(io::Error::other)?;
         let pipes = (guardian.stdin.take(), guardian.stdout.take());
         let (Some(to), Some(mut from)) = pipes else {

@@ -19,7 +19,7 @@ use crate::{
     guard::Guard,
     loss::{Loss, Why},
     outcome::{Outcome, Report, whole},
-    signals,
+    signals::{self, Started},
     wait::{self, Waited},
 };
 
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Report {
 /// Every way out of it before the command has run is an `Err`.
 fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome> {
     let (sender, events) = channel();
-    signals::listen(sender.clone()).map_err(Outcome::System)?;
+    let started = signals::listen(sender.clone()).map_err(Outcome::System)?;
     let options = Options::new()
         .lease(arguments.lease)
         .events(Arc::new(Heard(sender)));
@@ -74,10 +74,10 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
         .map_err(Outcome::Failed)?
         .with(options);
 
-    let started = Instant::now();
+    let asked = Instant::now();
     arguments.tell(|| format!("waiting for `{}`", arguments.name));
     let waited = wait::acquire(&locks.lock(&arguments.name), arguments.wait, &events);
-    report.waited = started.elapsed();
+    report.waited = asked.elapsed();
     let lease = match waited {
         Waited::Held(lease) => lease,
         Waited::Failed(error) => return Err(Outcome::Failed(error)),
@@ -85,13 +85,14 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     };
     let acquired = Instant::now();
     report.fencing_token = lease.fencing_token();
-    let outcome = guarded(arguments, lease, events);
+    let outcome = guarded(arguments, started, lease, events);
     report.held = Some(acquired.elapsed());
     outcome
 }
 
 fn guarded(
     arguments: &Arguments,
+    started: Started,
     lease: Lease,
     events: Receiver<Event>,
 ) -> Result<Outcome, Outcome> {
@@ -99,13 +100,13 @@ fn guarded(
         Some(fence) => format!("`{}` is ours, fencing token {fence}", arguments.name),
         None => format!("`{}` is ours", arguments.name),
     });
-    let mut guard = Guard::start().map_err(Outcome::System)?;
+    let mut guard = Guard::start(started).map_err(Outcome::System)?;
     // We may have been stopped for any time.
     if !lease.is_held() {
         let why = Why::of(lease.lost().reason());
         return Err(Outcome::Lost(Loss::before_the_command(why)));
     }
-    let command = command::start(arguments, &lease, &mut guard)?;
+    let command = command::start(arguments, started, &lease, &mut guard)?;
     let (ended, guard) = Job::new(arguments, &lease, guard, command, events).watch();
     let lost = let_go(arguments, lease, ended.lost);
     // Only now, since it may take a while to hear from it.

@@ -1,8 +1,13 @@
 //! Signals to the tool.
 
-use std::{fs, io, sync::mpsc::Sender, thread};
+use std::{
+    fs, io,
+    process::{Child, Command},
+    sync::mpsc::Sender,
+    thread,
+};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use signal_hook::{
     consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -12,12 +17,16 @@ use crate::run::Event;
 
 /// Sends those that come to whoever waits for events. What was ignored when we were started stays so, for us and for the
 /// command: that is how `nohup` and the background jobs of a script ask for it.
-pub(crate) fn listen(events: Sender<Event>) -> io::Result<()> {
+///
+/// They come to a thread of their own alone, not to the caller and those it starts from now on: in the middle of a call to
+/// the server a signal would leave open what has become of it.
+pub(crate) fn listen(events: Sender<Event>) -> io::Result<Started> {
     let ignored = ignored();
     // Without a handler, how a child has ended might never be told.
     let wanted = [SIGCHLD, SIGTERM, SIGINT, SIGHUP];
     let is_wanted = |signal: &&i32| **signal == SIGCHLD || !ignored(**signal);
-    let mut signals = Signals::new(wanted.iter().filter(is_wanted))?;
+    let wanted = wanted.iter().filter(is_wanted);
+    let mut signals = Signals::new(wanted.clone())?;
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
@@ -32,7 +41,28 @@ pub(crate) fn listen(events: Sender<Event>) -> io::Result<()> {
                 let _ = events.send(event);
             }
         })?;
-    Ok(())
+    let mut blocked = SigSet::empty();
+    for signal in wanted {
+        blocked.add(Signal::try_from(*signal)?);
+    }
+    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    Ok(Started { before })
+}
+
+/// How it was with signals when we were started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Started {
+    before: SigSet,
+}
+
+impl Started {
+    /// Starts another as we were: nothing is blocked for it that was not for us.
+    pub(crate) fn spawn(self, command: &mut Command) -> io::Result<Child> {
+        let now = self.before.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        let child = command.spawn();
+        now.thread_set_mask()?;
+        child
+    }
 }
 
 /// Which signals this process ignores, where the system tells.

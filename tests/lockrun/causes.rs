@@ -3,7 +3,6 @@
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener},
-    process::Command,
     thread,
 };
 
@@ -12,22 +11,16 @@ use serde_json::Value;
 
 use crate::{
     common::{
-        Server, example,
+        Server,
         server::free_port,
         wait::{at_once, unless_halted},
     },
-    tool::{Ended, Tool},
+    tool::{Ended, Tool, lockrun_at},
 };
-
-fn at(url: &str) -> Command {
-    let mut command = example("lockrun");
-    command.args(["--name", "a", "--url", url]);
-    command
-}
 
 #[track_caller]
 fn refused(url: &str, args: &[&str]) -> Ended {
-    Tool::spawn(at(url).args(args)).ends_with(69)
+    Tool::spawn(lockrun_at(url).args(args)).ends_with(69)
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod common;
 
 mod causes;
 mod ending;
+mod interrupted;
 mod operator;
 mod outage;
 mod tool;

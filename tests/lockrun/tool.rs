@@ -190,8 +190,12 @@ impl Drop for Tool {
 
 /// lockrun for the lock `a`.
 pub(crate) fn lockrun(server: &Server) -> Command {
+    lockrun_at(&server.url())
+}
+
+pub(crate) fn lockrun_at(url: &str) -> Command {
     let mut command = example("lockrun");
-    command.args(["--name", "a", "--url", &server.url()]);
+    command.args(["--name", "a", "--url", url]);
     command.env_remove("LEASEHOLD_URL");
     command
 }
