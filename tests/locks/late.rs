@@ -159,10 +159,11 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
 }
 
 fn why_it_was_not_renewed_is_told_after_the_end() {
-    let bench = bench(crate::options().lease(300 * MS));
-    // A new connection is waited for longer than such a lease lasts.
-    bench.proxy.at("EVALSHA").nth(2).swallow();
-    let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+    let bench = bench(crate::options());
+    // Its watchdog has asked for nothing yet: the first answer is waited for longer than such a lease lasts.
+    let locks = crate::connect(&bench.proxy.url()).with(crate::options().lease(300 * MS));
+    bench.proxy.at("EVAL").swallow();
+    let lease = locks.lock("a").acquire(LONG).unwrap();
     assert!(lease.lost().wait_for(LONG));
     assert!(comes_true(|| lease.failure().is_some()));
 }
