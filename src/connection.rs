@@ -16,7 +16,7 @@ use std::{
 use redis::{Client, Connection, RedisError};
 
 use crate::{
-    Error, Result,
+    error::{Error, Result},
     time::{self, Deadline},
 };
 pub(crate) use manager::{Beside, same_failure};

@@ -1,12 +1,14 @@
 //! What can go wrong, as outcomes a caller acts on differently.
 
+mod lost;
 mod operation;
 
 use std::{fmt, io};
 
 use redis::RedisError;
 
-use crate::{lease::LostReason, token::Token};
+use crate::token::Token;
+pub use lost::LostReason;
 pub(crate) use operation::{Operation, is_wrong_type, makes_no_sense, may_pass};
 
 /// The result of everything in the lock core.

@@ -48,31 +48,36 @@
 
 mod connection;
 mod error;
+pub mod event;
 mod exchange;
-mod lease;
+mod locks;
 pub mod market;
 mod name;
 pub mod recipes;
+mod renewing;
 mod script;
+mod server;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time;
 mod token;
 mod transaction;
+mod waiting;
+mod watchdog;
 
 pub use connection::{Pool, PoolBuilder, PooledConnection};
-pub use error::{Error, Result};
-pub use lease::event;
-pub use lease::{
-    Events, Holder, Inspection, Keep, Lease, Lock, Locks, LostReason, LostSignal, Options, Renewal,
-    RenewalState, Watchdog,
-};
+pub use error::{Error, LostReason, Result};
+pub use event::Events;
+pub use locks::{Holder, Inspection, Lease, Lock, Locks, Options};
 pub use market::{
     Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,
 };
+pub use name::Owner;
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
 };
-pub use token::{FencingToken, Owner, Token};
+pub use renewing::{signal::LostSignal, standing::RenewalState};
+pub use token::{FencingToken, Token};
+pub use watchdog::{Keep, Renewal, Watchdog};
 pub use {r2d2, redis};

@@ -1,6 +1,21 @@
 //! A lock's name and the key it stands for.
 
-use crate::{Error, Result};
+use std::{
+    env, fs, process,
+    str::FromStr,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use uuid::Uuid;
+
+use crate::{
+    error::{Error, Result},
+    token::Token,
+};
 
 /// What the book puts before a lock's name.
 const PREFIX: &str = "lock:";
@@ -101,6 +116,113 @@ fn braces_are_one_tag(name: &str) -> bool {
             open + 1 < close && name.rfind('{') == Some(open) && name.find('}') == Some(close)
         }
         _ => false,
+    }
+}
+
+impl FromStr for Token {
+    type Err = Error;
+
+    /// Takes the text of a token as it is stored in Redis, by us or by another library.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
+    fn from_str(text: &str) -> Result<Self> {
+        if text.is_empty() || text.len() > 512 {
+            return Err(Error::invalid("token", "it has to have 1 to 512 bytes"));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+/// Who may enter a reentrant lock again: a thread of a process, or whatever the caller names.
+///
+/// ```
+/// use leasehold::Owner;
+///
+/// assert_eq!(Owner::current_thread(), Owner::current_thread());
+/// assert_eq!(Owner::new("night job on host 7")?.as_str(), "night job on host 7");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(Box<str>);
+
+impl Owner {
+    /// This thread of this process: never the same for two threads, nor for two processes on any host.
+    #[must_use]
+    pub fn current_thread() -> Self {
+        static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
+        static THREADS: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        // After a fork the child has the parent's UUID and thread number, but not its process id.
+        Self(
+            format!(
+                "{}:{}:{}",
+                *PROCESS,
+                process::id(),
+                THREAD.with(|number| *number)
+            )
+            .into(),
+        )
+    }
+
+    /// This thread, for people to find: host, process and thread.
+    pub(crate) fn described() -> Self {
+        static HOST: LazyLock<String> = LazyLock::new(host);
+        thread_local! {
+            static TEXT: Box<str> = {
+                let thread = thread::current();
+                let name: String = thread.name().unwrap_or("thread").chars().take(64).collect();
+                format!("{}:{}:{name}", *HOST, process::id()).into()
+            };
+        }
+        Self(TEXT.with(Clone::clone))
+    }
+
+    /// An owner of the caller's own naming.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is empty, longer than 512 bytes, or looks like a field of a read-write lock: `kind`, or
+    /// something that starts with `r:`, `w:` or `i:`.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        if text.is_empty() || text.len() > 512 {
+            return Err(Error::invalid("owner", "it has to have 1 to 512 bytes"));
+        }
+        if text == "kind"
+            || ["r:", "w:", "i:"]
+                .iter()
+                .any(|field| text.starts_with(field))
+        {
+            return Err(Error::invalid(
+                "owner",
+                "`kind`, `r:`, `w:` and `i:` begin the fields of a read-write lock",
+            ));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text that is stored in Redis.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What this machine calls itself, as far as it can be asked without a system call of its own.
+fn host() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let said = kernel.or_else(|| {
+        env::var("HOSTNAME")
+            .or_else(|_| env::var("COMPUTERNAME"))
+            .ok()
+    });
+    let name: String = said.unwrap_or_default().trim().chars().take(64).collect();
+    if name.is_empty() {
+        String::from("?")
+    } else {
+        name
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use call::Script;
 
 use crate::{
-    name::LockName,
-    token::{FencingToken, Owner, Token},
+    name::{LockName, Owner},
+    token::{FencingToken, Token},
 };
 
 /// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.

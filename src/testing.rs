@@ -49,7 +49,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use server::Server;
 
-use crate::{Locks, Result, Token};
+use crate::{error::Result, locks::Locks, token::Token};
 
 /// A server that is none: locks in the memory of this process, with a clock that a test moves. A clone is the same.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The longest lease that is taken for one.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);

@@ -3,8 +3,7 @@
 use redis::{Arg, Cmd, Connection, Pipeline, RedisError, Value};
 
 use crate::{
-    Error, Result,
-    error::{Operation, is_wrong_type, makes_no_sense},
+    error::{Error, Operation, Result, is_wrong_type, makes_no_sense},
     exchange::{exchange, is_interrupted},
 };
 

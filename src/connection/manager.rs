@@ -14,7 +14,7 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
 use super::opener::{Opener, is_forbidden, set_timeouts};
 use crate::{
-    Error, Result,
+    error::{Error, Result},
     time::{self, Deadline},
 };
 

@@ -7,7 +7,11 @@ use redis::{
     ServerErrorKind,
 };
 
-use crate::{Error, Result, exchange::is_interrupted, time::Deadline};
+use crate::{
+    error::{Error, Result},
+    exchange::is_interrupted,
+    time::Deadline,
+};
 
 /// The oldest server this library is tested with.
 const OLDEST_REDIS: (u32, u32) = (6, 2);

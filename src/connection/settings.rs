@@ -10,7 +10,7 @@ use super::{
     opener::Opener,
     permits::Permits,
 };
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// As many clients as a Redis server takes unless it is told otherwise.

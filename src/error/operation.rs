@@ -2,8 +2,8 @@
 
 use redis::{ErrorKind, RedisError};
 
-use super::Error;
-use crate::{lease::LostReason, token::Token};
+use super::{Error, lost::LostReason};
+use crate::token::Token;
 
 /// Which function is at work on which lock: what every error of a conversation names.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,10 @@ use super::{
     offer::{MARKET, Offer, check_price, inventory_key},
     trade::{Decision, Held, MARKET_LOCK, has, until_committed, with_lock},
 };
-use crate::{Result, error::Operation, transaction::watch};
+use crate::{
+    error::{Operation, Result},
+    transaction::watch,
+};
 
 /// How long the book's `list_item` starts again after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,6 +1,9 @@
 //! What is for sale: an item of a seller at a whole price, and the keys it touches.
 
-use crate::{Error, Result, name::LockName};
+use crate::{
+    error::{Error, Result},
+    name::LockName,
+};
 
 /// The key of the market: a ZSET of `ITEM.SELLER` with the price as its score.
 ///

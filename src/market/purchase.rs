@@ -12,8 +12,7 @@ use super::{
     },
 };
 use crate::{
-    Error, Result,
-    error::Operation,
+    error::{Error, Operation, Result},
     transaction::{command, watch},
 };
 

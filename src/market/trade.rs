@@ -6,8 +6,7 @@ use redis::{Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use super::offer::MAX_PRICE;
 use crate::{
-    Error, Result,
-    error::Operation,
+    error::{Error, Operation, Result},
     exchange::is_interrupted,
     name::LockName,
     recipes::simple::{acquire, release_lock},

@@ -2,7 +2,12 @@
 
 use redis::{Connection, FromRedisValue, Pipeline, Value};
 
-use crate::{Error, Result, error::Operation, exchange::typed, name::LockName, transaction::watch};
+use crate::{
+    error::{Error, Operation, Result},
+    exchange::typed,
+    name::LockName,
+    transaction::watch,
+};
 
 /// How often a commit is repeated while the lock is still ours.
 const COMMIT_ATTEMPTS: u32 = 8;

@@ -6,10 +6,10 @@ use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::{Recipe, commit::commit, sealed};
 use crate::{
-    FencingToken, Owner, Result, Token,
-    error::{Operation, makes_no_sense},
-    name::LockName,
+    error::{Operation, Result, makes_no_sense},
+    name::{LockName, Owner},
     script::{self, Call, Refusal, Side, fencing_token},
+    token::{FencingToken, Token},
 };
 
 /// Which kind of lock.

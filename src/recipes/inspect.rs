@@ -4,7 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use redis::{RedisResult, Value};
 
-use crate::{FencingToken, Owner, Token, error::makes_no_sense, script::fencing_token};
+use crate::{
+    error::makes_no_sense,
+    name::Owner,
+    script::fencing_token,
+    token::{FencingToken, Token},
+};
 
 /// What stands at a lock's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

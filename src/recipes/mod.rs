@@ -13,7 +13,12 @@ use std::time::Duration;
 
 use redis::ConnectionLike;
 
-use crate::{Result, error::Operation, name::LockName, script::Call, time::lease_millis};
+use crate::{
+    error::{Operation, Result},
+    name::LockName,
+    script::Call,
+    time::lease_millis,
+};
 
 /// One hold on one lock: which recipe, which lock, whose token or owner.
 ///

@@ -29,12 +29,11 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::{Recipe, sealed, wait::until_granted};
 use crate::{
-    Error, Result,
-    error::Operation,
-    name::LockName,
+    error::{Error, Operation, Result},
+    name::{LockName, Owner},
     script::{self, Call, Refusal},
     time::{epoch_millis, lease_millis},
-    token::{FencingToken, Owner, Token},
+    token::{FencingToken, Token},
 };
 
 /// When a lease ends.

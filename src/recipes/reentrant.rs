@@ -25,12 +25,11 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::{Recipe, sealed, wait::until_granted};
 use crate::{
-    Result,
-    error::Operation,
-    name::LockName,
+    error::{Operation, Result},
+    name::{LockName, Owner},
     script::{self, Call, Refusal},
     time::lease_millis,
-    token::{FencingToken, Owner, Token},
+    token::{FencingToken, Token},
 };
 
 /// What an acquire grants beside the lock itself.

@@ -9,8 +9,7 @@ use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::{commit::commit, wait::until_granted};
 use crate::{
-    Result,
-    error::{Operation, makes_no_sense},
+    error::{Operation, Result, makes_no_sense},
     exchange::close_if_reset,
     name::LockName,
     script,

@@ -5,8 +5,7 @@ use std::time::Duration;
 use redis::RedisResult;
 
 use crate::{
-    Result,
-    error::Operation,
+    error::{Operation, Result},
     time::{Backoff, Deadline},
     token::Token,
 };

@@ -13,13 +13,13 @@ use redis::{RedisResult, Value};
 
 use super::store::{Now, Ran, Store};
 use crate::{
-    Error, Result, Token,
-    error::makes_no_sense,
-    lease::server::{
+    error::{Error, Result, makes_no_sense},
+    script::Call,
+    server::{
         self, Answer, Asked, Failure, Heard, InLine, Link, Patience, Replies, Reply, refused,
     },
-    script::Call,
     time::{Clock, Deadline},
+    token::Token,
 };
 
 /// How long whoever takes a lock away has it, in milliseconds.

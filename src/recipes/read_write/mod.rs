@@ -49,8 +49,7 @@ use redis::ConnectionLike;
 
 use super::{Recipe, sealed, wait::until_granted};
 use crate::{
-    Error, Result,
-    error::Operation,
+    error::{Error, Operation, Result},
     name::LockName,
     script::{self, Call, Side},
     token::Token,

@@ -46,8 +46,7 @@ use redis::ConnectionLike;
 
 use super::{once, repeatedly, whole_key};
 use crate::{
-    Error, Result,
-    error::Operation,
+    error::{Error, Operation, Result},
     script::{self, OneHash},
     time::lease_millis,
     token::Token,

@@ -5,8 +5,7 @@ use std::time::Duration;
 use redis::{ConnectionLike, RedisResult};
 
 use crate::{
-    Result,
-    error::Operation,
+    error::{Operation, Result},
     name::LockName,
     recipes::wait::until_granted,
     script::{self, Refusal, Side},

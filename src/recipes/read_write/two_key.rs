@@ -42,7 +42,12 @@ use std::time::Duration;
 use redis::ConnectionLike;
 
 use super::{once, repeatedly, whole_key};
-use crate::{Error, Result, error::Operation, script, time::lease_millis, token::Token};
+use crate::{
+    error::{Error, Operation, Result},
+    script,
+    time::lease_millis,
+    token::Token,
+};
 
 /// The two keys of a lock, in full.
 #[derive(Clone, Debug, PartialEq, Eq)]

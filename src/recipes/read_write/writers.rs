@@ -6,13 +6,12 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::Grant;
 use crate::{
-    Error, Result,
-    error::Operation,
-    name::LockName,
+    error::{Error, Operation, Result},
+    name::{LockName, Owner},
     recipes::wait::until_granted,
     script::{self, Refusal, Side},
     time::lease_millis,
-    token::{Owner, Token},
+    token::Token,
 };
 
 /// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is refused.

@@ -1,0 +1,273 @@
+//! What a user holds while.
+
+use std::{
+    fmt, process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, FromRedisValue, Pipeline};
+
+use crate::{
+    error::LostReason,
+    event::{Events, Lost},
+    locks::{options::Options, shared::Shared},
+    renewing::{
+        schedule::Id,
+        signal::LostSignal,
+        standing::{Kept, RenewalState},
+    },
+    server::Patience,
+    waiting::Turns,
+};
+use crate::{
+    error::{Error, Operation, Result},
+    recipes::{holding::Holding, sealed::Hold as _},
+    script::yes_or_no,
+    time::lease_millis,
+    token::{FencingToken, Token},
+};
+
+/// A lock that is held, until it is released or dropped. It may move to another thread.
+///
+/// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`], and says nothing.
+/// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing: the lock is the parent's.
+///
+/// What [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining), [`state`](Self::state) and
+/// [`lost`](Self::lost) say is computed from our own clock and from what the server has told; asking sends nothing.
+///
+/// # Guarantees
+/// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided that the clocks run at the
+///   same rate, that the server loses no data and that nobody deletes the lock by hand.
+/// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon after the server knows;
+///   at the end of the lease by our own clock.
+/// - When `release` has returned, nothing is sent for this hold any more.
+///
+/// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
+/// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.
+#[must_use = "dropping it releases the lock at once"]
+pub struct Lease {
+    pub(crate) shared: Arc<Shared<Lease>>,
+    pub(crate) hold: Arc<Holding>,
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) id: Id,
+    pub(crate) grant: Grant,
+    pub(crate) length: Duration,
+    pub(crate) drop_timeout: Duration,
+    pub(crate) events: Option<Arc<dyn Events>>,
+    pub(crate) released: bool,
+    /// Somebody has it. Otherwise it is never handed on, and nobody is told that it has been released.
+    pub(crate) is_claimed: bool,
+    /// Somebody has been given the token, and with it may release the lock.
+    disclosed: AtomicBool,
+}
+
+/// Since when and how a lock is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) fence: Option<FencingToken>,
+    /// A moment before the server was asked, or that at which the lock was handed over.
+    pub(crate) since: Instant,
+    /// Whether it may be handed over.
+    pub(crate) turns: Option<Turns>,
+}
+
+impl Lease {
+    /// The lease that somebody keeps as this.
+    pub(crate) fn new(
+        shared: &Arc<Shared<Lease>>,
+        hold: &Arc<Holding>,
+        options: &Options,
+        grant: Grant,
+        (id, kept): (Id, Arc<Kept>),
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            hold: Arc::clone(hold),
+            kept,
+            id,
+            grant,
+            length: options.lease,
+            drop_timeout: options.drop_timeout,
+            events: options.events.clone(),
+            released: false,
+            is_claimed: false,
+            disclosed: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on who wants to know is told of a loss.
+    pub(crate) fn tell_of_loss(&self) {
+        if let Some(events) = self.events.clone() {
+            let hold = Arc::clone(&self.hold);
+            let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));
+            // Without a thread for it, the loss is told by everything else.
+            let _ = self.lost().notify(lost);
+        }
+    }
+
+    /// The number to hand to the resource: greater than that of every holder before. A reader has none.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.grant.fence
+    }
+
+    /// The proof of this hold, for another process, or for the plain functions.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        self.disclosed.store(true, Ordering::SeqCst);
+        self.hold.token()
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.hold.lock_name().text()
+    }
+
+    /// Whether the lock is held, by our clock and by what the server has told. False at the end, with no grace.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// What is left of the lease by our clock, before the next renewal; nothing once it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.kept.remaining()
+    }
+
+    /// Held, lost, or in doubt because the last renewal failed.
+    #[must_use]
+    pub fn state(&self) -> RenewalState {
+        self.kept.state()
+    }
+
+    /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], and why.
+    pub fn check(&self) -> Result<()> {
+        if self.is_held() {
+            return Ok(());
+        }
+        Err(self.lost_for("Lease::check"))
+    }
+
+    /// A signal that the lease is lost, to poll, to wait on, or to be called by.
+    #[must_use]
+    pub fn lost(&self) -> LostSignal {
+        let (keeper, kept) = (Arc::clone(&self.shared.keeper), Arc::clone(&self.kept));
+        LostSignal::new(keeper, kept, self.id)
+    }
+
+    /// Why the last attempt to renew it failed, if it did: for a log, when it is lost.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.kept.failure(self.operation("renew"))
+    }
+
+    /// Asks the server whether the lock is still ours. One round trip; changes nothing.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: it is not. The lease is lost from now on.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
+    pub fn verify(&self) -> Result<()> {
+        self.ask("Lease::verify", Duration::from_millis(1))?;
+        self.check()
+    }
+
+    /// Lets the lease end so long from now, but never earlier than it does, nor later than [`Options::max_hold`] allows. 1 ms
+    /// to 24 h.
+    ///
+    /// For a step that must not be interrupted by a lost connection: the watchdog renews the usual lease anyway. One round
+    /// trip.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify), and [`Error::Invalid`] for the length.
+    pub fn renew(&self, lease: Duration) -> Result<()> {
+        let lease = self.kept.capped(lease);
+        let sent = self.ask("Lease::renew", lease)?;
+        let stands = self.shared.keeper.extend(self.id, &self.kept, sent + lease);
+        if stands {
+            return Ok(());
+        }
+        Err(self.lost_for("Lease::renew"))
+    }
+
+    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
+    ///
+    /// On any connection to the same server, for keys of the same server. If the lock has been renewed meanwhile, `build` is
+    /// called again, up to 8 times. Two round trips.
+    ///
+    /// # Errors
+    /// As [`commit_while_held`](crate::commit_while_held); [`Error::Lost`] if the lock is not ours any more, and nothing was
+    /// written.
+    pub fn commit<T: FromRedisValue>(
+        &self,
+        conn: &mut Connection,
+        build: impl FnMut(&mut Pipeline),
+    ) -> Result<T> {
+        self.check()?;
+        if !self.shared.server.stores_data() {
+            let reason = "the stand-in for tests stores nothing but locks";
+            return Err(Error::invalid("connection", reason));
+        }
+        self.hold.commit("Lease::commit", conn, build)
+    }
+
+    /// Somebody has taken over what was handed to it.
+    pub(crate) fn claimed(mut self) -> Self {
+        self.is_claimed = true;
+        self
+    }
+
+    /// How it may be handed over, if it may be.
+    pub(crate) fn turns(&self) -> Option<Turns> {
+        let is_over = self.released || self.is_a_copy() || self.disclosed.load(Ordering::SeqCst);
+        self.grant.turns.filter(|_| self.is_claimed && !is_over)
+    }
+
+    /// A child has a copy after a fork: the lock is not its own.
+    pub(crate) fn is_a_copy(&self) -> bool {
+        self.shared.process != process::id()
+    }
+
+    /// Renews by a connection of the pool. Returns a moment before it was sent.
+    fn ask(&self, name: &'static str, lease: Duration) -> Result<Instant> {
+        let operation = self.operation(name);
+        let millis = lease_millis("lease", lease)?;
+        let renewal = self.hold.renewal(millis);
+        let asked = self.shared.server.ask(&renewal, Patience::USUAL)?;
+        let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
+        if answer.map_err(|error| operation.unanswered(None, error))? {
+            return Ok(asked.sent);
+        }
+        self.shared
+            .keeper
+            .lose(self.id, &self.kept, LostReason::TakenAway);
+        Err(self.lost_for(name))
+    }
+
+    fn lost_for(&self, name: &'static str) -> Error {
+        self.operation(name).lost_because(self.kept.lost())
+    }
+
+    fn operation(&self, name: &'static str) -> Operation<'_> {
+        Operation::new(name, self.name())
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("hold", &self.hold)
+            .field("state", &self.state())
+            .field("remaining", &self.remaining())
+            .field("fencing_token", &self.grant.fence)
+            .finish_non_exhaustive()
+    }
+}

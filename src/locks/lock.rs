@@ -1,0 +1,194 @@
+//! One lock, before it is held.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use redis::{RedisResult, Value};
+
+use super::{acquire, inspection::Inspection, lease::Lease, options::Options, shared::Shared};
+use crate::{
+    error::{Error, Operation, Result},
+    name::{LockName, Owner},
+    recipes::{holding::Kind, inspect::understood},
+    script::{self, Call, yes_or_no},
+    server::Patience,
+};
+
+/// One lock, of whatever kind: to be acquired as often as you like, by any thread.
+///
+/// Making it sends nothing. A name that cannot be a lock's is an error of whatever is done with it first.
+#[derive(Clone)]
+#[must_use]
+pub struct Lock {
+    shared: Arc<Shared<Lease>>,
+    options: Options,
+    kind: Kind,
+    name: String,
+}
+
+impl Lock {
+    pub(crate) fn new(
+        shared: &Arc<Shared<Lease>>,
+        options: &Options,
+        kind: Kind,
+        name: &str,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            options: options.clone(),
+            kind,
+            name: name.to_owned(),
+        }
+    }
+
+    /// The same lock, held by these options instead: what they do not set is the default, not what was set before.
+    pub fn with(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes the lock, waiting up to `timeout` for it.
+    ///
+    /// Threads of this process that want the same lock are served first in, first out, and only the first of them asks the
+    /// server, when it says that something has happened to the lock. A thread that waits has no connection of the pool.
+    /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever. While it waits it survives a
+    /// server that restarts or is silent; then the last failure is the answer, and not `Contended`. A server that cannot be
+    /// reached by the first attempt is an error at once.
+    ///
+    /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody deletes it: look with
+    /// [`inspect`](Self::inspect).
+    ///
+    /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the pool later while the server
+    /// is silent.
+    ///
+    /// # Errors
+    /// - [`Error::Contended`](crate::Error::Contended): somebody else had it all the time.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option. Nothing was sent.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given back as soon as the
+    ///   server answers, or ends with its lease.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no lock of this kind.
+    /// - [`Error::Redis`](crate::Error::Redis): the server refused.
+    pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
+        let operation = Operation::new("Lock::acquire", &self.name);
+        self.acquire_as(operation, timeout)?
+            .ok_or_else(|| operation.contended())
+    }
+
+    /// Takes the lock if it is free. `Ok(None)`: somebody else has it.
+    ///
+    /// One round trip. Does not stand in the queue, so that it may be faster than those who do.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), except `Contended`.
+    pub fn try_acquire(&self) -> Result<Option<Lease>> {
+        let operation = Operation::new("Lock::try_acquire", &self.name);
+        self.acquire_as(operation, Duration::ZERO)
+    }
+
+    /// Runs something while the lock is held, and releases it on return and on panic.
+    ///
+    /// Waits as [`acquire`](Self::acquire) does. What runs is not stopped when the lease is lost: it may ask the lease.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); it has not run then. And [`Error::Lost`](crate::Error::Lost): it has run, but the
+    /// lease ended first, so that somebody else may have had the lock at the same time.
+    ///
+    /// ```no_run
+    /// use std::{fmt, sync::Arc, time::Duration};
+    ///
+    /// # fn count_pages() -> u64 { 0 }
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let pages = locks
+    ///     .lock("report:daily")
+    ///     .run(Duration::from_secs(5), |_lease| count_pages())?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn run<T>(&self, timeout: Duration, run: impl FnOnce(&Lease) -> T) -> Result<T> {
+        let lease = self.acquire(timeout)?;
+        let done = run(&lease);
+        match lease.release() {
+            // It was held until now; that nobody knows whether it has been let go does not undo what was done.
+            Ok(()) | Err(Error::Unknown { .. } | Error::Pool { .. }) => Ok(done),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Who has the lock, since when and for how long still, and how many threads of this process wait for it.
+    ///
+    /// One round trip; changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid), [`Error::Pool`](crate::Error::Pool) and
+    /// [`Error::Redis`](crate::Error::Redis), as [`acquire`](Self::acquire).
+    pub fn inspect(&self) -> Result<Inspection> {
+        let lock = self.lock_name()?;
+        let operation = Operation::new("Lock::inspect", &self.name);
+        let asked = self.ask(&script::inspect(&lock))?;
+        let found = asked
+            .and_then(|answer| understood(&answer))
+            .map_err(|error| operation.failed(error))?;
+        let waiting_here = self.shared.queues.waiting(lock.key());
+        Ok(Inspection::new(found, waiting_here))
+    }
+
+    /// Takes the lock away from whoever has it, all readers included: for operators. False: nobody had it.
+    ///
+    /// The holder is told, where the server tells of changes, but may write until it knows: a fencing token stops that.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect), and [`Error::Unknown`](crate::Error::Unknown): no answer came.
+    pub fn force_release(&self) -> Result<bool> {
+        let lock = self.lock_name()?;
+        let operation = Operation::new("Lock::force_release", &self.name);
+        let asked = self.ask(&script::force_release(&lock))?;
+        self.shared.released(lock.key());
+        asked
+            .and_then(|answer| yes_or_no(&answer))
+            .map_err(|error| operation.unanswered(None, error))
+    }
+
+    fn ask(&self, call: &Call) -> Result<RedisResult<Value>> {
+        let asked = self.shared.server.ask(call, Patience::USUAL)?;
+        Ok(asked.answer)
+    }
+
+    fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Option<Lease>> {
+        acquire::acquire(
+            operation,
+            &self.shared,
+            &self.options,
+            self.kind,
+            self.lock_name()?,
+            self.owner(),
+            timeout,
+        )
+    }
+
+    fn lock_name(&self) -> Result<LockName> {
+        LockName::prefixed(&self.options.prefix, &self.name)
+    }
+
+    fn owner(&self) -> Owner {
+        match (&self.options.owner, self.kind) {
+            (Some(owner), _) => owner.clone(),
+            (None, Kind::Reentrant) => Owner::current_thread(),
+            (None, _) => Owner::described(),
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("kind", &self.kind)
+            .field("name", &self.name)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Locks that are waited for, kept and given back: what most users take.
+
+mod acquire;
+mod inspection;
+mod lease;
+mod lock;
+mod options;
+mod release;
+mod shared;
+
+pub use inspection::{Holder, Inspection};
+pub use lease::Lease;
+pub use lock::Lock;
+pub use options::Options;
+
+use std::{
+    fmt, process,
+    sync::{Arc, Weak},
+};
+
+use crate::{
+    connection::Pool,
+    error::Result,
+    recipes::holding::Kind,
+    renewing::keeper::{Keeper, Limits},
+    server::{RedisServer, Server},
+    waiting::Queues,
+};
+use shared::Shared;
+
+/// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
+/// shares it.
+///
+/// Beside the pool it has three connections and two threads of its own, however many locks there are: one connection
+/// that listens for releases, one on which those who wait ask for their locks, and the
+/// [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
+/// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
+///
+/// A third thread is there while somebody wants to be [called](crate::LostSignal::notify).
+///
+/// # Examples
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # fn rebuild(edition: Option<leasehold::FencingToken>) {}
+/// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+/// let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+/// rebuild(lease.fencing_token());
+/// lease.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    pub(crate) shared: Arc<Shared<Lease>>,
+    pub(crate) options: Options,
+}
+
+impl Locks {
+    /// Locks on the server of this URL, with a [`Pool`] of its own; see [`Pool::connect`].
+    ///
+    /// Opens no connection and waits for nothing.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`](crate::Error::Invalid): the URL cannot be read.
+    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::new(&Pool::connect(url)?)
+    }
+
+    /// Locks that share a pool with other work.
+    ///
+    /// A lock takes a connection of the pool for the moment of an acquire or a release, and none while it waits or holds.
+    ///
+    /// # Errors
+    /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    pub fn new(pool: &Pool) -> Result<Self> {
+        Self::on(Arc::new(RedisServer::new(pool)))
+    }
+
+    /// Locks on this server, real or not.
+    pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
+        let clock = server.clock();
+        let limits = Limits {
+            connect: server.connect_timeout(),
+            answer: server.io_timeout(),
+        };
+        let shared = Arc::new(Shared {
+            clock,
+            keeper: Keeper::start(server.link(), limits, true, clock)?,
+            queues: Queues::new(clock),
+            process: process::id(),
+            server,
+        });
+        let heard: Weak<Shared<Lease>> = Arc::downgrade(&shared);
+        shared.server.tell(heard)?;
+        Ok(Self {
+            shared,
+            options: Options::new(),
+        })
+    }
+
+    /// The same locks, held by these options instead: what they do not set is the default, not what was set before. The
+    /// locks that this is asked of stay as they are.
+    #[must_use]
+    pub fn with(&self, options: Options) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            options,
+        }
+    }
+
+    /// The lock of this name for one holder at a time: [`recipes::mutex`](crate::recipes::mutex).
+    pub fn lock(&self, name: &str) -> Lock {
+        self.of_kind(Kind::Mutex, name)
+    }
+
+    /// The lock of this name for one owner at a time, who may enter again:
+    /// [`recipes::reentrant`](crate::recipes::reentrant). The owner is the thread, unless [`Options::owner`] names one.
+    pub fn reentrant(&self, name: &str) -> Lock {
+        self.of_kind(Kind::Reentrant, name)
+    }
+
+    /// The lock of this name for any number of readers: [`recipes::read_write`](crate::recipes::read_write).
+    pub fn read(&self, name: &str) -> Lock {
+        self.of_kind(Kind::Read, name)
+    }
+
+    /// The lock of this name for one writer, and no reader beside: [`recipes::read_write`](crate::recipes::read_write).
+    pub fn write(&self, name: &str) -> Lock {
+        self.of_kind(Kind::Write, name)
+    }
+
+    fn of_kind(&self, kind: Kind, name: &str) -> Lock {
+        Lock::new(&self.shared, &self.options, kind, name)
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;

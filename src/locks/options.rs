@@ -1,0 +1,203 @@
+//! How locks are held.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::{Error, Result},
+    name::Owner,
+    time::lease_millis,
+};
+use crate::{event::Events, waiting::Turns};
+
+/// So many fencing tokens are a second's worth.
+const MOST_TURNS: u32 = 1_000_000;
+
+/// How the locks of a [`Locks`](crate::Locks), or one [`Lock`](crate::Lock), are held: by value, with a default for each.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let options = leasehold::Options::new()
+///     .lease(Duration::from_secs(30))
+///     .max_hold(Duration::from_secs(3_600));
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Options {
+    pub(crate) prefix: Arc<str>,
+    pub(crate) lease: Duration,
+    pub(crate) renewal: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) backoff: (Duration, Duration),
+    pub(crate) drop_timeout: Duration,
+    pub(crate) hand_over: (u32, Duration),
+    pub(crate) owner: Option<Owner>,
+    pub(crate) events: Option<Arc<dyn Events>>,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self {
+            prefix: "lock:".into(),
+            lease: Duration::from_secs(10),
+            renewal: true,
+            max_hold: None,
+            backoff: (Duration::from_millis(1), Duration::from_millis(10)),
+            drop_timeout: Duration::from_secs(1),
+            hand_over: (0, Duration::ZERO),
+            owner: None,
+            events: None,
+        }
+    }
+
+    /// For how long a lock is ours without being renewed, 1 ms to 24 h. Default 10 s.
+    ///
+    /// Longer survives a longer outage of the server, and keeps everybody else waiting longer after a crash.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Whether the lease is renewed, at a third of it, for as long as the guard lives. Default yes.
+    ///
+    /// Without, the lock is lost when the lease has ended, however the work goes: for work that is known to be short, where
+    /// a holder that hangs is worse than one that is late.
+    pub fn renewal(mut self, renewal: bool) -> Self {
+        self.renewal = renewal;
+        self
+    }
+
+    /// How long a lock may be held in all, however often it is renewed: at least 1 ms. Default no limit.
+    ///
+    /// With a limit a holder that hangs lets the others in at last, and work that takes longer loses its lock.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// What stands before a lock's name in its key, also nothing; at most 128 bytes, no braces. Default `lock:`.
+    ///
+    /// Set to what another library uses, its locks exclude ours and ours its.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Pauses between attempts where the server tells us of no release, or does not answer: the first, doubled up to the
+    /// last, each shortened by up to a half at random. At least 100 µs, at most 1 min. Default 1 ms and 10 ms.
+    ///
+    /// Where it does tell, which is usual, nobody waits for a pause.
+    pub fn backoff(mut self, first: Duration, last: Duration) -> Self {
+        self.backoff = (first, last);
+        self
+    }
+
+    /// How long dropping a [`Lease`](crate::Lease) may take, 1 ms to 24 h. Default 1 s.
+    ///
+    /// What cannot be released in this time is released by the watchdog's thread later, or ends with its lease.
+    pub fn drop_timeout(mut self, timeout: Duration) -> Self {
+        self.drop_timeout = timeout;
+        self
+    }
+
+    /// How often a lock may be handed to the next thread of this process that waits for it without asking the server, and for
+    /// how long in all, before it is released there and other processes have their chance. Default no times: every release
+    /// goes to the server.
+    ///
+    /// For locks that many threads of a process want all the time, and hold for less than the two round trips that it takes
+    /// to release and acquire. `hand_over(256, Duration::from_millis(20))` is a good beginning: more turns gain little, and
+    /// other processes wait for so many. Only [mutexes](crate::Locks::lock) are handed over, between those that allow it,
+    /// while at least half of the lease that the next one expects is left, and no more than that lease.
+    ///
+    /// Each holder has a guard, a fencing token and a loss signal of its own. All have one [token](crate::Lease::token),
+    /// so that a lease whose token was asked for is not handed over. Other processes see the first of them in
+    /// [`Lock::inspect`](crate::Lock::inspect). At most a million times.
+    pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
+        self.hand_over = (turns, longest);
+        self
+    }
+
+    /// Who holds the lock, for people to read in [`Lock::inspect`](crate::Lock::inspect). Default host, process and thread.
+    ///
+    /// For a [reentrant](crate::Locks::reentrant) lock it is also who may enter again, and the default is the
+    /// [thread](Owner::current_thread).
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// Who is told of what happens. Default nobody.
+    pub fn events(mut self, events: Arc<dyn Events>) -> Self {
+        self.events = Some(events);
+        self
+    }
+
+    /// The lease in milliseconds, if all can be used.
+    pub(crate) fn checked(&self) -> Result<u64> {
+        let shortest = Duration::from_millis(1);
+        let millis = lease_millis("lease", self.lease)?;
+        lease_millis("drop_timeout", self.drop_timeout)?;
+        if self.max_hold.is_some_and(|longest| longest < shortest) {
+            return Err(Error::invalid("max_hold", "it has to be at least 1 ms"));
+        }
+        if self.hand_over.0 > MOST_TURNS {
+            return Err(Error::invalid("hand_over", "at most a million turns"));
+        }
+        let (first, last) = self.backoff;
+        if first < Duration::from_micros(100) || last < first || last > Duration::from_secs(60) {
+            return Err(Error::invalid(
+                "backoff",
+                "it has to be at least 100 µs, then at least as much, and at most 1 min",
+            ));
+        }
+        match self.max_hold {
+            Some(longest) if longest < self.lease => lease_millis("max_hold", longest),
+            _ => Ok(millis),
+        }
+    }
+
+    /// How long a lease is before it is renewed.
+    pub(crate) fn longest_at_first(&self) -> Duration {
+        (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
+    }
+
+    /// How many fencing tokens to reserve for those the lock is handed to: all of them fewer than the microseconds of the
+    /// lease, so that the clock has passed them when it ends.
+    pub(crate) fn reserved(&self, lease_millis: u64) -> u64 {
+        u64::from(self.hand_over.0).min(lease_millis * 1_000 - 1)
+    }
+
+    /// How often a lock that was granted at this moment may be handed on: never more often than there are fencing tokens.
+    pub(crate) fn turns(&self, lease_millis: u64, granted_at: Instant) -> Option<Turns> {
+        let turns = u32::try_from(self.reserved(lease_millis)).unwrap_or(u32::MAX);
+        // A time further away than the clock can tell is no bound.
+        let until = granted_at.checked_add(self.hand_over.1);
+        (turns > 0).then(|| Turns::new(turns, until))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("prefix", &self.prefix)
+            .field("lease", &self.lease)
+            .field("renewal", &self.renewal)
+            .field("max_hold", &self.max_hold)
+            .field("backoff", &self.backoff)
+            .field("drop_timeout", &self.drop_timeout)
+            .field("hand_over", &self.hand_over)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,230 @@
+//! Letting a lock go: handed over, given back, or left to the watchdog's thread, which tries again.
+
+use std::{
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    lease::{Grant, Lease},
+    options::Options,
+    shared::Shared,
+};
+use crate::{
+    error::{Error, LostReason, Operation, Result},
+    event::{Released, tell},
+    name::LockName,
+    recipes::{Recipe, holding::Holding, sealed},
+    renewing::{
+        entry::Terms,
+        standing::{Kept, RenewalState},
+    },
+    script::{Call, count},
+    server::Patience,
+    time::Deadline,
+    token::{FencingToken, Token},
+    waiting::Turns,
+};
+
+impl Lease {
+    /// Gives the lock back. One round trip.
+    ///
+    /// Waits for a renewal that is being sent at this moment. Whoever waits for the lock is woken.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
+    ///   thread, until the lease has ended.
+    pub fn release(mut self) -> Result<()> {
+        self.let_go(Duration::MAX)
+    }
+
+    /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or released any more.
+    ///
+    /// It ends with its lease, unless the other process renews it. Says what is left of it.
+    #[must_use = "who has the token has the lock"]
+    pub fn leave(mut self) -> (Token, Duration) {
+        let left = self.remaining();
+        self.end(Deadline::after(Duration::MAX));
+        self.shared.released(self.hold.lock_name().key());
+        (self.hold.token().clone(), left)
+    }
+
+    /// Stops the renewing: once, and not in a child's copy.
+    fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
+        let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
+        (!is_over).then(|| self.shared.keeper.stop_by(self.id, &self.kept, deadline))
+    }
+
+    /// Once. Afterwards there is nothing to release.
+    fn let_go(&mut self, patience: Duration) -> Result<()> {
+        if self.hand_over() {
+            self.released = true;
+            self.kept.stop();
+            self.tell_of_release();
+            return Ok(());
+        }
+        let deadline = Deadline::after(patience);
+        let Some(state) = self.end(deadline) else {
+            return Ok(());
+        };
+        let operation = Operation::new("Lease::release", self.hold.lock_name().text());
+        let given_back = self.give_back(operation, deadline);
+        if let (Err(error), Some(end)) = (&given_back, self.kept.end())
+            && !matches!(error, Error::WrongKind { .. })
+        {
+            // A renewal that nobody has heard of may have moved the end.
+            abandon(
+                &self.shared,
+                &self.hold,
+                self.grant.fence,
+                end + self.length,
+            );
+        }
+        self.shared.released(self.hold.lock_name().key());
+        self.tell_of_release();
+        match (given_back?, state) {
+            (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
+            (_, RenewalState::Lost(reason)) => Err(operation.lost_because(Some(reason))),
+            _ => Err(operation.lost_because(Some(LostReason::TakenAway))),
+        }
+    }
+
+    fn tell_of_release(&self) {
+        if !self.is_claimed {
+            return;
+        }
+        tell(self.events.as_ref(), |events| {
+            let held = self.shared.clock.since(self.grant.since);
+            events.released(&Released::new(self.name(), held));
+        });
+    }
+
+    fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {
+        let remaining = deadline.remaining();
+        let patience = Patience {
+            lent: remaining,
+            whole: remaining,
+            answer: Some(deadline),
+        };
+        let giving_back = self.hold.giving_back_after(self.grant.fence);
+        let asked = self.shared.server.ask(&giving_back, patience)?;
+        match asked.answer.and_then(|answer| count(&answer)) {
+            // The first may have done it, so that a no says nothing.
+            Ok(0) if asked.again => {
+                let silence = std::io::Error::from(std::io::ErrorKind::BrokenPipe).into();
+                Err(operation.unknown(None, silence))
+            }
+            Ok(held) => Ok(held > 0),
+            Err(error) => Err(operation.unanswered(None, error)),
+        }
+    }
+}
+
+impl Lease {
+    /// Hands the lock to the first of those who wait for it. False: it has to be released.
+    ///
+    /// The lock on the server stays as it is. This guard is of no use afterwards: it must not release or renew.
+    pub(crate) fn hand_over(&self) -> bool {
+        let Some(turns) = self.turns() else {
+            return false;
+        };
+        let key = self.hold.lock_name().key();
+        (self.shared.queues).hand_over(key, |options| self.successor(turns, options))
+    }
+
+    /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
+    /// one.
+    fn successor(&self, turns: Turns, options: &Options) -> Option<(Self, Instant)> {
+        let lock = self.hold.lock_name();
+        if lock.prefix() != &*options.prefix {
+            // The same key by another name.
+            return None;
+        }
+        if self.kept.state() != RenewalState::Held {
+            // A renewal that was done, but not answered, has moved the end further than we know.
+            return None;
+        }
+        let now = self.shared.clock.now();
+        let end = self.kept.end()?;
+        let cap = options
+            .max_hold
+            .and_then(|longest| now.checked_add(longest));
+        let turns = turns.next(now, end, options.longest_at_first())?;
+        let fence = self.fencing_token().map(FencingToken::next);
+        let terms = Terms {
+            lease: options.lease,
+            cap,
+            end: Some(cap.map_or(end, |cap| cap.min(end))),
+            renews: options.renewal,
+            look_at: None,
+        };
+        let hold = SharedHold::new(&self.hold, fence);
+        let kept = Kept::new(hold, terms.end, cap, self.shared.clock);
+        let kept: Arc<Kept> = Arc::new(kept.told(options.events.clone()));
+        let id = (self.shared.keeper).succeed(self.id, Arc::clone(&kept), terms)?;
+        let grant = Grant {
+            fence,
+            since: now,
+            turns: Some(turns),
+        };
+        let lease = Self::new(&self.shared, &self.hold, options, grant, (id, kept));
+        Some((lease, end))
+    }
+}
+
+/// Has the watchdog's thread give back what may be ours, until then.
+pub(crate) fn abandon(
+    shared: &Shared<Lease>,
+    hold: &Arc<Holding>,
+    last_used: Option<FencingToken>,
+    until: Instant,
+) {
+    let kept = Kept::new(
+        SharedHold::new(hold, last_used),
+        Some(until),
+        None,
+        shared.clock,
+    );
+    shared.keeper.abandon(Arc::new(kept), until);
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ = self.let_go(self.drop_timeout);
+    }
+}
+
+/// A hold that guards and the watchdog share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedHold {
+    hold: Arc<Holding>,
+    /// The last fencing token of it.
+    last_used: Option<FencingToken>,
+}
+
+impl SharedHold {
+    pub(crate) fn new(hold: &Arc<Holding>, last_used: Option<FencingToken>) -> Self {
+        Self {
+            hold: Arc::clone(hold),
+            last_used,
+        }
+    }
+}
+
+impl Recipe for SharedHold {}
+
+impl sealed::Hold for SharedHold {
+    fn lock(&self) -> &LockName {
+        self.hold.lock_name()
+    }
+
+    fn renewal(&self, lease_millis: u64) -> Call {
+        self.hold.renewal(lease_millis)
+    }
+
+    fn giving_back(&self) -> Call {
+        self.hold.giving_back_after(self.last_used)
+    }
+}

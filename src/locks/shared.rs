@@ -1,0 +1,78 @@
+//! What all clones of a `Locks`, its locks and leases share. `L` is what a waiting thread can be handed.
+
+use std::sync::Arc;
+
+use super::options::Options;
+use crate::{
+    renewing::keeper::Keeper,
+    server::{Heard, Server},
+    time::Clock,
+    waiting::Queues,
+};
+
+/// What all clones, locks and leases share.
+pub(crate) struct Shared<L> {
+    pub(crate) server: Arc<dyn Server>,
+    pub(crate) clock: Clock,
+    pub(crate) keeper: Arc<Keeper>,
+    /// Those who wait, with how each would hold a lock that is handed to it.
+    pub(crate) queues: Queues<Options, L>,
+    /// A child has a copy of all this after a fork.
+    pub(crate) process: u32,
+}
+
+impl<L> Shared<L> {
+    /// A thread of ours has let a lock go.
+    pub(crate) fn released(&self, key: &str) {
+        self.queues.released(key);
+    }
+}
+
+impl<L: Send> Heard for Shared<L> {
+    fn changed(&self, key: &str) {
+        self.queues.changed(key);
+        self.keeper.changed(key);
+    }
+
+    fn anything(&self) {
+        self.queues.anything();
+        self.keeper.look_at_all();
+    }
+
+    fn relies(&self) -> bool {
+        !self.queues.is_empty() || self.keeper.leases() > 0
+    }
+
+    fn heartbeat(&self) {
+        if !self.queues.is_empty() && !self.server.line_is_alive() {
+            self.queues.anything();
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    fn clock_moved(&self) {
+        self.queues.clock_moved();
+        self.keeper.clock_moved();
+    }
+
+    #[cfg(feature = "testing")]
+    fn reachable(&self) {
+        self.anything();
+        self.keeper.reachable();
+    }
+
+    #[cfg(feature = "testing")]
+    fn settle(&self, longest: std::time::Duration) {
+        self.keeper.settle(longest);
+    }
+}
+
+impl<L> Drop for Shared<L> {
+    fn drop(&mut self) {
+        if self.keeper.is_a_copy() {
+            return;
+        }
+        self.server.close();
+        self.keeper.close();
+    }
+}

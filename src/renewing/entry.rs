@@ -1,0 +1,229 @@
+//! One lease of the [`Schedule`](super::schedule::Schedule), and what an answer of the server means for it.
+
+use std::time::{Duration, Instant};
+
+use crate::{error::LostReason, server::Answer};
+
+/// A refused renewal is tried again after this at first, after twice as long each further time.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+const LAST_RETRY: Duration = Duration::from_millis(500);
+/// Between two looks at the same lease.
+pub(crate) const REST: Duration = Duration::from_millis(10);
+/// The least that can be asked of the server.
+const SHORTEST_LEASE: Duration = Duration::from_millis(1);
+
+/// What a lease is kept by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    /// When it has to end at the latest, however often it is renewed.
+    pub(crate) cap: Option<Instant>,
+    /// Its end, if that is known.
+    pub(crate) end: Option<Instant>,
+    /// Otherwise it runs out.
+    pub(crate) renews: bool,
+    /// When it is looked at for the first time, so that the server tells of whatever happens to it from then on.
+    pub(crate) look_at: Option<Instant>,
+}
+
+/// What the server is asked about a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Whether it is ours, and to let it last so long.
+    Renew(Duration),
+    /// Whether it is ours: the shortest renewal, which changes nothing.
+    Look,
+}
+
+impl Ask {
+    pub(crate) fn lease(self) -> Duration {
+        match self {
+            Self::Renew(lease) => lease,
+            Self::Look => SHORTEST_LEASE,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry<T> {
+    pub(crate) what: T,
+    pub(crate) terms: Terms,
+    /// When there is something to ask: the earlier of the next two.
+    pub(crate) due: Instant,
+    renew_at: Instant,
+    pub(crate) look_at: Option<Instant>,
+    looked_at: Option<Instant>,
+    /// What was asked last.
+    pub(crate) asked: Ask,
+    refusals: u32,
+    /// Being renewed at this moment.
+    pub(crate) out: bool,
+    /// To be forgotten as soon as it is not out any more.
+    pub(crate) leaving: bool,
+    pub(crate) alarm: bool,
+}
+
+/// What an answer means for the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Ours until then, by our clock.
+    Held(Instant),
+    Doubtful,
+    /// Forgotten by the schedule.
+    Lost(LostReason),
+}
+
+impl Terms {
+    pub(crate) fn third(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// The lease to ask for now, so that it does not outlast the cap.
+    pub(crate) fn lease_at(&self, now: Instant) -> Duration {
+        match self.cap {
+            Some(cap) => (cap.saturating_duration_since(now))
+                .clamp(SHORTEST_LEASE, self.lease.max(SHORTEST_LEASE)),
+            None => self.lease,
+        }
+    }
+
+    pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
+        let ended = self.end.or(self.cap).is_some_and(|end| end <= now);
+        ended.then(|| self.reason_at_the_end())
+    }
+
+    pub(crate) fn reason_at_the_end(&self) -> LostReason {
+        LostReason::at_the_end(self.end.or(self.cap), self.cap)
+    }
+}
+
+impl<T> Entry<T> {
+    pub(crate) fn new(what: T, terms: Terms, now: Instant) -> Self {
+        let renew_at = match terms.end {
+            Some(end) if !terms.renews => end,
+            Some(end) => {
+                let two_thirds_left = end.checked_sub(terms.third() * 2).unwrap_or(now);
+                two_thirds_left.clamp(now, now + terms.third())
+            }
+            None => now,
+        };
+        Self {
+            what,
+            terms,
+            due: terms.look_at.map_or(renew_at, |look| look.min(renew_at)),
+            renew_at,
+            look_at: terms.look_at,
+            looked_at: None,
+            asked: Ask::Look,
+            refusals: 0,
+            out: false,
+            leaving: false,
+            alarm: false,
+        }
+    }
+
+    /// What to ask now, if it is due, or so far on its way that it is worth sending with others: by its half, where it is
+    /// not being refused.
+    pub(crate) fn ask(&mut self, now: Instant) -> Option<Ask> {
+        let early = if self.refusals > 0 || self.is_last() {
+            Duration::ZERO
+        } else {
+            self.terms.third() / 2
+        };
+        let ask = if self.renew_at.saturating_duration_since(now) <= early {
+            Ask::Renew(self.terms.lease_at(now))
+        } else if self.look_at.is_some_and(|look| look <= now) {
+            // A look would not tell an end that is not known.
+            let renewal = Ask::Renew(self.terms.lease_at(now));
+            self.terms.end.map_or(renewal, |_| Ask::Look)
+        } else {
+            return None;
+        };
+        self.out = true;
+        self.asked = ask;
+        self.look_at = None;
+        self.looked_at = Some(now);
+        Some(ask)
+    }
+
+    /// Something may have happened to it: look soon, but not so often that others could keep us busy with it.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let rested = self.looked_at.map_or(now, |last| last + REST);
+        self.look_at = Some(now.max(rested));
+    }
+
+    pub(crate) fn set_due(&mut self) {
+        self.due = self
+            .look_at
+            .map_or(self.renew_at, |look| look.min(self.renew_at));
+    }
+
+    /// It ends no earlier than this: somebody else has renewed it.
+    pub(crate) fn extend(&mut self, end: Instant) {
+        let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
+        self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
+        if !self.terms.renews || self.is_last() {
+            self.renew_at = self.terms.end.unwrap_or(end);
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        self.terms.end.is_some() && (!self.terms.renews || self.terms.end == self.terms.cap)
+    }
+
+    pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<Verdict> {
+        if let Some(reason) = self.terms.lost_at(now) {
+            return Some(Verdict::Lost(reason));
+        }
+        match answer {
+            Answer::Ours(sent) => {
+                let end = self.renewed(sent);
+                Some(match self.terms.lost_at(now) {
+                    Some(reason) => Verdict::Lost(reason),
+                    None => Verdict::Held(end),
+                })
+            }
+            Answer::NotOurs => Some(Verdict::Lost(LostReason::TakenAway)),
+            // Still the first in the queue: the batch that teaches the script has to carry it.
+            Answer::Forgotten => {
+                self.again_at(now);
+                None
+            }
+            Answer::Refused => {
+                let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
+                let longest = LAST_RETRY.min(self.terms.third());
+                self.refusals += 1;
+                let retry = now + pause.min(longest);
+                self.again_at(self.terms.end.map_or(retry, |end| end.min(retry)));
+                Some(Verdict::Doubtful)
+            }
+            // Others first: should it be what breaks the connection, they get through all the same.
+            Answer::Unanswered => {
+                self.again_at(now);
+                Some(Verdict::Doubtful)
+            }
+        }
+    }
+
+    /// Asks the same once more.
+    fn again_at(&mut self, moment: Instant) {
+        match self.asked {
+            Ask::Renew(_) => self.renew_at = moment,
+            Ask::Look => self.look_at = Some(moment),
+        }
+    }
+
+    /// The end of a lease that was asked about by something sent after `sent`.
+    fn renewed(&mut self, sent: Instant) -> Instant {
+        self.refusals = 0;
+        if let (Ask::Look, Some(end)) = (self.asked, self.terms.end) {
+            return end;
+        }
+        self.extend(sent + self.terms.lease);
+        let end = self.terms.end.unwrap_or(sent);
+        if !self.is_last() {
+            self.renew_at = sent + self.terms.third();
+        }
+        end
+    }
+}

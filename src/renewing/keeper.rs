@@ -1,0 +1,218 @@
+//! The watchdog's two threads, and what its handles ask of them.
+
+use std::{
+    borrow::Borrow,
+    collections::{HashMap, VecDeque},
+    process,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{
+    entry::Terms,
+    schedule::{Id, Schedule},
+    standing::{Callback, Kept, RenewalState},
+};
+use crate::{
+    error::LostReason,
+    time::{Clock, Deadline},
+};
+
+/// How long the server may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) connect: Duration,
+    pub(crate) answer: Duration,
+}
+
+/// What the threads and all handles share.
+pub(crate) struct Keeper {
+    pub(super) state: Mutex<State>,
+    /// For the renewing thread: there is something new to do.
+    pub(super) wake: Condvar,
+    /// For those who stop a renewal: a batch has come back.
+    pub(super) landed: Condvar,
+    /// For the calling thread: there is somebody to call, or another end to wait for.
+    pub(super) call: Condvar,
+    /// For whoever drops the watchdog: a thread has ended.
+    pub(super) ended: Condvar,
+    pub(super) limits: Limits,
+    /// Somebody is told of what happens to the keys of our leases.
+    pub(super) told: bool,
+    pub(super) clock: Clock,
+    /// A child has our memory after a fork, but not our threads.
+    pub(super) process: u32,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) schedule: Schedule<Arc<Kept>>,
+    pub(super) calls: VecDeque<(Callback, LostReason)>,
+    /// Which leases there are of a key.
+    pub(super) of_key: HashMap<String, Vec<Id>>,
+    /// Until when the renewing thread sleeps, if it does: whoever is due later need not wake it.
+    pub(super) asleep_until: Option<Instant>,
+    pub(super) closing: bool,
+    pub(super) renewing: Option<JoinHandle<()>>,
+    pub(super) calling: Option<JoinHandle<()>>,
+    /// Threads that run.
+    pub(super) running: usize,
+    /// Threads that are telling a user at this moment.
+    #[cfg(feature = "testing")]
+    pub(super) telling: usize,
+}
+
+impl Keeper {
+    pub(crate) fn keep(&self, kept: Arc<Kept>, terms: Terms) -> Id {
+        let mut state = self.state.lock();
+        let key = self.told.then(|| kept.key().to_owned());
+        let id = state.schedule.keep(kept, terms, self.clock.now());
+        if let Some(key) = key {
+            state.of_key.entry(key).or_default().push(id);
+        }
+        self.wake_if_sooner(&state);
+        id
+    }
+
+    /// The renewing thread looks for itself when it has slept long enough.
+    pub(super) fn wake_if_sooner(&self, state: &State) {
+        let due = state.schedule.due_at();
+        if state
+            .asleep_until
+            .is_none_or(|end| due.is_some_and(|due| due < end))
+        {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Somebody else of this process has the lock from now on. `None`: it is not kept any more, or being renewed.
+    pub(crate) fn succeed(&self, id: Id, kept: Arc<Kept>, terms: Terms) -> Option<Id> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let key = kept.key().to_owned();
+        let next = state.schedule.succeed(id, kept, terms, self.clock.now())?;
+        state.forget_key(id, &key);
+        state.of_key.entry(key).or_default().push(next);
+        self.wake_if_sooner(state);
+        Some(next)
+    }
+
+    /// Somebody has changed this key.
+    pub(crate) fn changed(&self, key: &str) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(ids) = state.of_key.get(key) {
+            let now = self.clock.now();
+            for id in ids {
+                state.schedule.look(*id, now);
+            }
+            self.wake_if_sooner(state);
+        }
+    }
+
+    /// Anything may have happened without our being told.
+    pub(crate) fn look_at_all(&self) {
+        let mut state = self.state.lock();
+        state.schedule.look_at_all(self.clock.now());
+        self.wake_if_sooner(&state);
+    }
+
+    /// May be ours without anybody knowing: to be given back as soon as the server answers.
+    pub(crate) fn abandon(&self, hold: Arc<Kept>, until: Instant) {
+        let mut state = self.state.lock();
+        state.schedule.abandon(hold, until, self.clock.now());
+        self.wake_if_sooner(&state);
+    }
+
+    /// The server has told somebody else that it is lost.
+    pub(crate) fn lose(&self, id: Id, kept: &Kept, reason: LostReason) {
+        let mut state = self.state.lock();
+        state.schedule.stop(id);
+        self.lose_all(&mut state, [(kept, reason)]);
+    }
+
+    /// It was renewed by somebody else than the watchdog.
+    pub(crate) fn extend(&self, id: Id, kept: &Kept, end: Instant) -> bool {
+        let mut state = self.state.lock();
+        let end = state.schedule.extend(id, end);
+        self.call.notify_one();
+        end.is_some_and(|end| kept.renewed(end))
+    }
+
+    /// How many leases are being kept.
+    pub(crate) fn leases(&self) -> usize {
+        self.state.lock().schedule.len()
+    }
+
+    /// How long the first answer is waited for: connecting anew and one exchange.
+    pub(crate) fn patience(&self) -> Duration {
+        self.limits.connect + self.limits.answer
+    }
+
+    /// After this nothing is sent for the lease any more.
+    pub(crate) fn stop(&self, id: Id, kept: &Kept) -> RenewalState {
+        self.stop_by(id, kept, Deadline::after(Duration::MAX))
+    }
+
+    /// As [`stop`](Self::stop), waiting no longer than this for what is being sent.
+    pub(crate) fn stop_by(&self, id: Id, kept: &Kept, deadline: Deadline) -> RenewalState {
+        let mut state = self.state.lock();
+        state.schedule.stop(id);
+        state.forget_key(id, kept.key());
+        if let Some(reason) = kept.lost() {
+            self.lose_all(&mut state, [(kept, reason)]);
+        }
+        if state.schedule.is_out(id) {
+            self.wait_until_landed(&mut state, id, deadline);
+        }
+        drop(state);
+        kept.stop()
+    }
+
+    fn wait_until_landed(&self, state: &mut MutexGuard<'_, State>, id: Id, deadline: Deadline) {
+        // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
+        let longest = Deadline::after(self.limits.answer * 2);
+        let deadline = longest.or_sooner(deadline.moment());
+        while state.schedule.is_out(id) {
+            let Some(moment) = deadline.moment() else {
+                return;
+            };
+            if self.landed.wait_until(state, moment).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked for ever.
+    pub(crate) fn is_a_copy(&self) -> bool {
+        self.process != process::id()
+    }
+
+    pub(super) fn lose_all<K: Borrow<Kept>>(
+        &self,
+        state: &mut State,
+        lost: impl IntoIterator<Item = (K, LostReason)>,
+    ) {
+        for (kept, reason) in lost {
+            if let Some((callbacks, reason)) = kept.borrow().lose(reason) {
+                let calls = callbacks.into_iter().map(|callback| (callback, reason));
+                state.calls.extend(calls);
+                self.call.notify_one();
+            }
+        }
+    }
+}
+
+impl State {
+    fn forget_key(&mut self, id: Id, key: &str) {
+        if let Some((key, mut ids)) = self.of_key.remove_entry(key) {
+            ids.retain(|other| *other != id);
+            if !ids.is_empty() {
+                self.of_key.insert(key, ids);
+            }
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! When which lease is renewed, as a plain value: no lock, no clock, no I/O. Events in, actions out.
+//!
+//! A lease is renewed at a third of its length. When one is due, the batch that carries it takes others along that are
+//! in the second half of their third: leases that began at different moments come to share their round trips.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::LostReason,
+    renewing::entry::{Ask, Entry, Terms, Verdict},
+    server::Answer,
+};
+
+/// How many leases share a round trip.
+pub(crate) const BATCH: usize = 100;
+/// Names one lease; never used twice.
+pub(crate) type Id = u64;
+
+/// Leases and when they are due. `T` is whatever the caller wants to get back for one.
+#[derive(Debug)]
+pub(crate) struct Schedule<T> {
+    leases: BTreeMap<Id, Entry<T>>,
+    /// All that are not out, the first to be renewed first.
+    due: BTreeSet<(Instant, Id)>,
+    /// Those whose end somebody wants to be called at.
+    alarms: BTreeSet<(Instant, Id)>,
+    /// To be given back, since nobody knows whether we have them; the first to be asked about first. Until then the server
+    /// ends them by itself.
+    orphans: VecDeque<Orphan<T>>,
+    paused_until: Option<Instant>,
+    next_id: Id,
+}
+
+/// A hold that may be ours without anybody knowing.
+#[derive(Debug)]
+pub(crate) struct Orphan<T> {
+    pub(crate) what: T,
+    /// When the server has ended it by itself.
+    pub(crate) until: Instant,
+    since: Instant,
+}
+
+/// A question to be sent now.
+#[derive(Debug)]
+pub(crate) struct Turn<T> {
+    pub(crate) id: Id,
+    pub(crate) what: T,
+    pub(crate) ask: Ask,
+    /// The lease to ask for, or the one that is looked at.
+    pub(crate) lease: Duration,
+}
+
+/// What is to be done at a moment.
+#[derive(Debug)]
+pub(crate) struct Batch<T> {
+    /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
+    pub(crate) turns: Vec<Turn<T>>,
+    /// To be given back in the same round trip; without an answer, [`abandoned`](Schedule::abandon) once more.
+    pub(crate) orphans: Vec<Orphan<T>>,
+    /// These have come to their end and are forgotten.
+    pub(crate) over: Vec<(T, LostReason)>,
+}
+
+impl<T> Default for Schedule<T> {
+    fn default() -> Self {
+        Self {
+            leases: BTreeMap::new(),
+            due: BTreeSet::new(),
+            alarms: BTreeSet::new(),
+            orphans: VecDeque::new(),
+            paused_until: None,
+            next_id: 0,
+        }
+    }
+}
+
+impl<T: Clone> Schedule<T> {
+    /// One more lease: renewed at once if its end is not known, otherwise after a third of it, or when two are left.
+    pub(crate) fn keep(&mut self, what: T, terms: Terms, now: Instant) -> Id {
+        let id = self.next_id;
+        self.next_id += 1;
+        let entry = Entry::new(what, terms, now);
+        self.due.insert((entry.due, id));
+        self.leases.insert(id, entry);
+        id
+    }
+
+    /// When something has to be done next.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        let lease = self.due.first().map(|(due, _)| *due);
+        let orphan = self.orphans.front().map(|orphan| orphan.since);
+        let due = match (lease, orphan) {
+            (Some(lease), Some(orphan)) => lease.min(orphan),
+            (lease, orphan) => lease.or(orphan)?,
+        };
+        Some(self.paused_until.map_or(due, |until| until.max(due)))
+    }
+
+    /// To be given back as soon as the server answers, but not before `since`.
+    pub(crate) fn abandon(&mut self, what: T, until: Instant, since: Instant) {
+        let place = self
+            .orphans
+            .partition_point(|earlier| earlier.since <= since);
+        self.orphans.insert(place, Orphan { what, until, since });
+    }
+
+    /// Something may have happened to a lease.
+    pub(crate) fn look(&mut self, id: Id, now: Instant) {
+        self.change(id, |entry| entry.look(now));
+    }
+
+    /// Something may have happened to any lease.
+    pub(crate) fn look_at_all(&mut self, now: Instant) {
+        let all: Vec<Id> = self.leases.keys().copied().collect();
+        for id in all {
+            self.look(id, now);
+        }
+    }
+
+    /// The lease has been renewed by somebody else than us, until then. Returns until when it lasts.
+    pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
+        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
+        let (alarm, before) = (entry.alarm, entry.terms.end);
+        self.change(id, |entry| entry.extend(end));
+        if alarm {
+            if let Some(before) = before {
+                self.alarms.remove(&(before, id));
+            }
+            self.set_alarm(id);
+        }
+        self.leases.get(&id)?.terms.end
+    }
+
+    /// Somebody else has the lock of this lease now, and from now on it is kept for them. `None`: it is not kept any more, or a
+    /// renewal is on its way, which would reach the server in somebody else's time.
+    pub(crate) fn succeed(&mut self, id: Id, what: T, terms: Terms, now: Instant) -> Option<Id> {
+        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
+        let look_at = match (entry.out, entry.asked) {
+            (false, _) => entry.look_at,
+            // What comes back says nothing to the next.
+            (true, Ask::Look) => Some(now),
+            (true, Ask::Renew(_)) => return None,
+        };
+        self.stop(id);
+        Some(self.keep(what, Terms { look_at, ..terms }, now))
+    }
+
+    fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry<T>)) {
+        let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) else {
+            return;
+        };
+        change(entry);
+        if !entry.out {
+            self.due.remove(&(entry.due, id));
+            entry.set_due();
+            self.due.insert((entry.due, id));
+        }
+    }
+
+    /// What has to be done now: nothing while none is due.
+    pub(crate) fn take(&mut self, now: Instant) -> Batch<T> {
+        let mut batch = Batch {
+            turns: Vec::new(),
+            orphans: Vec::new(),
+            over: Vec::new(),
+        };
+        if self.due_at().is_none_or(|due| due > now) {
+            return batch;
+        }
+        let some = self.orphans.partition_point(|orphan| orphan.since <= now);
+        let some = some.min(BATCH);
+        batch.orphans = self.orphans.drain(..some).collect();
+        batch.orphans.retain(|orphan| orphan.until > now);
+        let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
+        for id in next {
+            let Some(entry) = self.leases.get_mut(&id) else {
+                continue;
+            };
+            if let Some(reason) = entry.terms.lost_at(now) {
+                batch.over.push((entry.what.clone(), reason));
+                self.stop(id);
+            } else if let Some(ask) = entry.ask(now) {
+                self.due.remove(&(entry.due, id));
+                let what = entry.what.clone();
+                let lease = match ask {
+                    Ask::Renew(lease) => lease,
+                    Ask::Look => entry.terms.lease,
+                };
+                batch.turns.push(Turn {
+                    id,
+                    what,
+                    ask,
+                    lease,
+                });
+            }
+        }
+        batch
+    }
+
+    /// What a renewal that was taken has come to. `None`: nothing has changed.
+    pub(crate) fn answered(&mut self, id: Id, answer: Answer, now: Instant) -> Option<Verdict> {
+        let entry = self.leases.get_mut(&id)?;
+        entry.out = false;
+        let end_before = entry.terms.end;
+        let verdict = entry.judge(answer, now);
+        if entry.leaving || matches!(verdict, Some(Verdict::Lost(_))) {
+            self.stop(id);
+            return verdict;
+        }
+        entry.set_due();
+        self.due.insert((entry.due, id));
+        if entry.alarm {
+            let end_now = entry.terms.end.map(|end| (end, id));
+            if let Some(end) = end_before {
+                self.alarms.remove(&(end, id));
+            }
+            self.alarms.extend(end_now);
+        }
+        verdict
+    }
+
+    /// The server cannot be reached and is not to be tried before that moment.
+    ///
+    /// Says which leases have come to their end meanwhile, and are forgotten, and which others wait for their renewal.
+    pub(crate) fn unreachable(
+        &mut self,
+        until: Instant,
+        now: Instant,
+    ) -> (Vec<(T, LostReason)>, Vec<T>) {
+        self.pause(until);
+        self.orphans.retain(|orphan| orphan.until > now);
+        let waiting: Vec<Id> = self
+            .due
+            .iter()
+            .take_while(|(due, _)| *due <= now)
+            .map(|(_, id)| *id)
+            .collect();
+        let (mut over, mut doubtful) = (Vec::new(), Vec::new());
+        for id in waiting {
+            let Some(entry) = self.leases.get(&id) else {
+                continue;
+            };
+            match entry.terms.lost_at(now) {
+                Some(reason) => {
+                    over.push((entry.what.clone(), reason));
+                    self.stop(id);
+                }
+                None => doubtful.push(entry.what.clone()),
+            }
+        }
+        (over, doubtful)
+    }
+
+    /// Nothing is to be sent before that moment.
+    pub(crate) fn pause(&mut self, until: Instant) {
+        self.paused_until = Some(until);
+    }
+
+    /// Never to be renewed again. True: a renewal is out at this moment, see [`is_out`](Self::is_out).
+    pub(crate) fn stop(&mut self, id: Id) -> bool {
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return false;
+        };
+        if let Some(end) = entry.terms.end {
+            self.alarms.remove(&(end, id));
+        }
+        entry.alarm = false;
+        entry.leaving = true;
+        let out = entry.out;
+        if !out {
+            self.due.remove(&(entry.due, id));
+            self.leases.remove(&id);
+        }
+        out
+    }
+
+    /// Whether a renewal of it has been taken and not answered.
+    pub(crate) fn is_out(&self, id: Id) -> bool {
+        self.leases.get(&id).is_some_and(|entry| entry.out)
+    }
+
+    /// From now on its end is one of the [`alarms`](Self::next_alarm).
+    pub(crate) fn set_alarm(&mut self, id: Id) {
+        if let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) {
+            entry.alarm = true;
+            self.alarms.extend(entry.terms.end.map(|end| (end, id)));
+        }
+    }
+
+    pub(crate) fn next_alarm(&self) -> Option<Instant> {
+        self.alarms.first().map(|(end, _)| *end)
+    }
+
+    /// Those with an alarm that have come to their end. They are forgotten.
+    pub(crate) fn ring(&mut self, now: Instant) -> Vec<(T, LostReason)> {
+        let mut over = Vec::new();
+        while let Some((end, id)) = self.alarms.first().copied().filter(|(end, _)| *end <= now) {
+            self.alarms.remove(&(end, id));
+            if let Some(entry) = self.leases.get(&id) {
+                over.push((entry.what.clone(), entry.terms.reason_at_the_end()));
+            }
+            self.stop(id);
+        }
+        over
+    }
+
+    /// Whether something is due, or on its way.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_busy(&self, now: Instant) -> bool {
+        self.due_at().is_some_and(|due| due <= now) || self.leases.values().any(|entry| entry.out)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// All leases.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+        self.leases.values().map(|entry| &entry.what)
+    }
+}
+
+#[cfg(test)]
+mod tests;

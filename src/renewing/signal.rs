@@ -1,0 +1,81 @@
+//! How a holder learns that its lease is lost.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::error::Result;
+use crate::{
+    error::LostReason,
+    renewing::{keeper::Keeper, schedule::Id, standing::Kept},
+};
+
+/// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.
+///
+/// It is raised when the server says that the lock is not ours, and by our own clock at the end of the lease, whichever
+/// comes first. It is never taken back, and never raised once the renewal has been stopped.
+///
+/// # Examples
+/// ```no_run
+/// # use std::sync::atomic::{AtomicBool, Ordering};
+/// # use std::sync::Arc;
+/// # fn watch(renewal: &leasehold::Renewal, running: Arc<AtomicBool>) -> leasehold::Result<()> {
+/// renewal.lost().notify(move |reason| {
+///     eprintln!("stopping: {reason}");
+///     running.store(false, Ordering::SeqCst);
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LostSignal {
+    keeper: Arc<Keeper>,
+    kept: Arc<Kept>,
+    id: Id,
+}
+
+impl LostSignal {
+    pub(crate) fn new(keeper: Arc<Keeper>, kept: Arc<Kept>, id: Id) -> Self {
+        Self { keeper, kept, id }
+    }
+
+    /// Whether the lease is lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Why the lease is lost, if it is.
+    #[must_use]
+    pub fn reason(&self) -> Option<LostReason> {
+        self.kept.lost()
+    }
+
+    /// Waits until the lease is lost, at most so long; true if it is.
+    ///
+    /// False as well, at once, when the renewal is stopped: then it will never be raised.
+    #[must_use]
+    pub fn wait_for(&self, timeout: Duration) -> bool {
+        let deadline = self.kept.clock().after(timeout);
+        self.kept.wait_until_lost(deadline)
+    }
+
+    /// Has something called when the lease is lost; at once if it is lost already; never if the renewal is stopped
+    /// before.
+    ///
+    /// It runs on a second thread of the watchdog, which the first callback of all starts: one that takes long delays
+    /// other callbacks, but no renewal. A panic in it stays without consequences. If the watchdog is dropped while the
+    /// lease still stands it is called then, with [`LostReason::Unwatched`], since nobody will be there later.
+    ///
+    /// # Errors
+    /// [`Error::Thread`](crate::Error::Thread): that thread could not be started. It will not be called.
+    pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
+        self.keeper.notify(self.id, &self.kept, Box::new(callback))
+    }
+}
+
+impl fmt::Debug for LostSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LostSignal")
+            .field("reason", &self.reason())
+            .finish_non_exhaustive()
+    }
+}

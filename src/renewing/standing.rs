@@ -1,0 +1,364 @@
+//! What the handle of a renewal, its signals and the watchdog's thread share of one lease.
+
+use std::{
+    fmt, mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::{
+    error::LostReason,
+    event::{Events, RenewalFailed, Renewed, tell},
+    server::Failure,
+};
+use crate::{
+    error::{Error, Operation},
+    recipes::Recipe,
+    time::{Clock, Deadline},
+};
+
+/// How a lease stands, as far as we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RenewalState {
+    /// The last renewal was answered: the lock is ours, and its end lies ahead.
+    Held,
+    /// The last attempt got no answer, or a refusal that says nothing about the lock. The lease still stands by our
+    /// clock, and it is tried again until it ends. Back to `Held` if that succeeds.
+    Unknown,
+    /// The lock is not ours any more. For good: what has been lost once is never held again.
+    Lost(LostReason),
+}
+
+/// What is called when a lease is lost.
+pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
+
+/// One lease. Whoever looks at it when our clock has reached its end makes it lost, for everybody and for good.
+pub(crate) struct Kept<H: ?Sized = dyn Recipe> {
+    standing: Mutex<Standing>,
+    changed: Condvar,
+    cap: Option<Instant>,
+    events: Option<Arc<dyn Events>>,
+    clock: Clock,
+    hold: H,
+}
+
+struct Standing {
+    phase: Phase,
+    /// `None` until the first answer.
+    end: Option<Instant>,
+    /// Why the last attempt failed.
+    failure: Option<Arc<Failure>>,
+    /// Nobody renews it any more.
+    unwatched: bool,
+    callbacks: Vec<Callback>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Live,
+    Lost(LostReason),
+    Stopped,
+}
+
+/// What has become of a callback.
+pub(crate) enum Registered {
+    Stored,
+    /// The lease is lost already.
+    CallNow(Callback, LostReason),
+    /// The renewal was stopped: it will never be called.
+    Never(Callback),
+}
+
+impl<H> Kept<H> {
+    pub(crate) fn new(hold: H, end: Option<Instant>, cap: Option<Instant>, clock: Clock) -> Self {
+        Self {
+            standing: Mutex::new(Standing {
+                phase: Phase::Live,
+                end,
+                failure: None,
+                unwatched: false,
+                callbacks: Vec::new(),
+            }),
+            changed: Condvar::new(),
+            cap,
+            events: None,
+            clock,
+            hold,
+        }
+    }
+
+    /// The same, and somebody is told of its renewals.
+    pub(crate) fn told(self, events: Option<Arc<dyn Events>>) -> Self {
+        Self { events, ..self }
+    }
+}
+
+impl Kept {
+    pub(crate) fn hold(&self) -> &dyn Recipe {
+        &self.hold
+    }
+
+    /// Tells of a renewal, or why there was none. Nothing may be locked.
+    pub(crate) fn tell(&self, failure: Option<&Failure>) {
+        tell(self.events.as_ref(), |events| match failure {
+            None => events.renewed(&Renewed::new(self.lock_name(), self.remaining())),
+            Some(failure) => {
+                let error = failure.error(Operation::new("renew", self.lock_name()));
+                events.renewal_failed(&RenewalFailed::new(self.lock_name(), &error));
+            }
+        });
+    }
+
+    /// The name of the lock.
+    pub(crate) fn lock_name(&self) -> &str {
+        self.hold.lock().text()
+    }
+
+    /// By which it ends.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The key of the lock.
+    pub(crate) fn key(&self) -> &str {
+        self.hold.lock().key()
+    }
+
+    /// Whoever waits looks at it again.
+    #[cfg(feature = "testing")]
+    pub(crate) fn clock_moved(&self) {
+        drop(self.standing.lock());
+        self.changed.notify_all();
+    }
+
+    /// Its standing, which the clock may just have ended.
+    fn look(&self) -> MutexGuard<'_, Standing> {
+        let mut standing = self.standing.lock();
+        if standing.phase == Phase::Live && standing.end.is_some_and(|end| end <= self.clock.now())
+        {
+            standing.phase = Phase::Lost(if standing.unwatched {
+                LostReason::Unwatched
+            } else {
+                LostReason::at_the_end(standing.end, self.cap)
+            });
+        }
+        standing
+    }
+
+    pub(crate) fn state(&self) -> RenewalState {
+        self.look().state()
+    }
+
+    /// What is left of it by our clock.
+    pub(crate) fn remaining(&self) -> Duration {
+        let standing = self.look();
+        match (standing.phase, standing.end) {
+            (Phase::Live, Some(end)) => end.saturating_duration_since(self.clock.now()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// When it ends by our clock, whether that has passed or not.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        self.standing.lock().end
+    }
+
+    /// A lease that does not outlast the longest hold.
+    pub(crate) fn capped(&self, lease: Duration) -> Duration {
+        let left = self
+            .cap
+            .map(|cap| cap.saturating_duration_since(self.clock.now()));
+        left.map_or(lease, |left| lease.min(left.max(Duration::from_millis(1))))
+    }
+
+    pub(crate) fn lost(&self) -> Option<LostReason> {
+        match self.look().phase {
+            Phase::Lost(reason) => Some(reason),
+            Phase::Live | Phase::Stopped => None,
+        }
+    }
+
+    /// Whether there has been an answer from which to count.
+    pub(crate) fn has_an_end(&self) -> bool {
+        self.look().end.is_some()
+    }
+
+    /// Why the last attempt failed.
+    pub(crate) fn failure(&self, operation: Operation<'_>) -> Option<Error> {
+        let failure = self.look().failure.clone()?;
+        Some(failure.error(operation))
+    }
+
+    /// The server has renewed it. False: it is not ours to renew any more.
+    pub(crate) fn renewed(&self, end: Instant) -> bool {
+        let mut standing = self.standing.lock();
+        if standing.phase != Phase::Live {
+            return false;
+        }
+        standing.end = Some(end);
+        standing.failure = None;
+        drop(standing);
+        self.changed.notify_all();
+        true
+    }
+
+    /// An attempt has failed, which proves nothing.
+    pub(crate) fn doubt(&self, failure: &Arc<Failure>) {
+        self.standing.lock().failure = Some(Arc::clone(failure));
+        self.changed.notify_all();
+    }
+
+    /// It is lost, for this reason unless there was one before. Returns whom to call.
+    pub(crate) fn lose(&self, reason: LostReason) -> Option<(Vec<Callback>, LostReason)> {
+        let mut standing = self.standing.lock();
+        if standing.phase == Phase::Live {
+            standing.phase = Phase::Lost(reason);
+        }
+        let callbacks = mem::take(&mut standing.callbacks);
+        let phase = standing.phase;
+        drop(standing);
+        self.changed.notify_all();
+        match phase {
+            Phase::Lost(reason) => Some((callbacks, reason)),
+            Phase::Live | Phase::Stopped => None,
+        }
+    }
+
+    /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call instead.
+    pub(crate) fn unwatch(&self) -> Vec<Callback> {
+        let mut standing = self.standing.lock();
+        standing.unwatched = true;
+        mem::take(&mut standing.callbacks)
+    }
+
+    /// The end of its renewal. Returns how it stood.
+    ///
+    /// Whoever has not been called by now never is. They are dropped, and may own anything: nothing may be locked.
+    pub(crate) fn stop(&self) -> RenewalState {
+        let mut standing = self.look();
+        let state = standing.state();
+        if standing.phase == Phase::Live {
+            standing.phase = Phase::Stopped;
+        }
+        let callbacks = mem::take(&mut standing.callbacks);
+        drop(standing);
+        self.changed.notify_all();
+        drop(callbacks);
+        state
+    }
+
+    pub(crate) fn register(&self, callback: Callback) -> Registered {
+        let mut standing = self.look();
+        match standing.phase {
+            Phase::Live => {
+                standing.callbacks.push(callback);
+                Registered::Stored
+            }
+            Phase::Lost(reason) => Registered::CallNow(callback, reason),
+            Phase::Stopped => Registered::Never(callback),
+        }
+    }
+
+    /// Waits for the first answer: an end, a loss or a refusal. Not past the deadline.
+    pub(crate) fn wait_for_first_answer(&self, deadline: Deadline) {
+        let mut standing = self.look();
+        while standing.phase == Phase::Live
+            && standing.end.is_none()
+            && !standing
+                .failure
+                .as_ref()
+                .is_some_and(|failure| failure.is_refusal())
+        {
+            if self.wait(&mut standing, deadline) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until it is lost or not renewed any more, or the deadline has passed. True: it is lost.
+    pub(crate) fn wait_until_lost(&self, deadline: Deadline) -> bool {
+        loop {
+            let mut standing = self.look();
+            match standing.phase {
+                Phase::Lost(_) => return true,
+                Phase::Stopped => return false,
+                Phase::Live if deadline.has_passed() => return false,
+                Phase::Live => {
+                    let end = standing.end;
+                    self.wait(&mut standing, deadline.or_sooner(end));
+                }
+            }
+        }
+    }
+
+    /// True: the deadline has passed.
+    fn wait(&self, standing: &mut MutexGuard<'_, Standing>, deadline: Deadline) -> bool {
+        if let Some(moment) = deadline.moment() {
+            return self.changed.wait_until(standing, moment).timed_out();
+        }
+        self.changed.wait(standing);
+        false
+    }
+}
+
+impl Standing {
+    fn state(&self) -> RenewalState {
+        match self.phase {
+            Phase::Lost(reason) => RenewalState::Lost(reason),
+            Phase::Live if self.end.is_some() && self.failure.is_none() && !self.unwatched => {
+                RenewalState::Held
+            }
+            Phase::Live | Phase::Stopped => RenewalState::Unknown,
+        }
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept")
+            .field("hold", &&self.hold)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{recipes::mutex::Hold, token::Token};
+
+    fn kept(end: Instant) -> Arc<Kept> {
+        let hold = Hold::new("a", &Token::random()).unwrap();
+        Arc::new(Kept::new(hold, Some(end), None, Clock::REAL))
+    }
+
+    #[test]
+    fn what_somebody_saw_lost_is_never_held_again() {
+        let now = Clock::REAL.now();
+        let lease = kept(now);
+        assert_eq!(lease.lost(), Some(LostReason::Ended));
+        assert!(!lease.renewed(now + Duration::from_secs(60)));
+        assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+        assert!(lease.remaining().is_zero());
+    }
+
+    #[test]
+    fn the_first_reason_stays() {
+        let lease = kept(Clock::REAL.now() + Duration::from_secs(60));
+        lease.lose(LostReason::TakenAway);
+        lease.lose(LostReason::Ended);
+        assert_eq!(lease.lost(), Some(LostReason::TakenAway));
+        assert_eq!(lease.stop(), RenewalState::Lost(LostReason::TakenAway));
+    }
+
+    #[test]
+    fn a_token_is_not_printed() {
+        let token: Token = "secret".parse().unwrap();
+        let hold = Hold::new("a", &token).unwrap();
+        let lease: Arc<Kept> = Arc::new(Kept::new(hold, None, None, Clock::REAL));
+        assert!(!format!("{lease:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,341 @@
+//! What the two threads do: one renews, one calls.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{
+    entry::{Ask, Verdict},
+    keeper::{Keeper, Limits, State},
+    schedule::{Id, Orphan, Turn},
+    standing::{Callback, Kept, Registered},
+};
+use crate::{
+    error::{Error, LostReason, Result},
+    script::Call,
+    server::{Answer, Failure, Link, Replies, Reply},
+    time::{Backoff, Clock, Deadline, whole_millis},
+};
+
+/// Renews everything, however many there are.
+const RENEWING: &str = "leasehold-watchdog";
+/// Calls those who want to be called: started by the first of them.
+const CALLING: &str = "leasehold-signals";
+/// Between attempts to reach the server.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(250);
+/// Before a server that refuses is asked again to take something back.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
+
+impl Keeper {
+    /// Starts the renewing thread. It connects when there is something to renew.
+    pub(crate) fn start(
+        link: Box<dyn Link>,
+        limits: Limits,
+        told: bool,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        let keeper = Arc::new(Self {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            landed: Condvar::new(),
+            call: Condvar::new(),
+            ended: Condvar::new(),
+            limits,
+            told,
+            clock,
+            process: process::id(),
+        });
+        let mut state = keeper.state.lock();
+        let renew = |keeper: &Self| keeper.renew_all(link);
+        state.renewing = Some(keeper.spawn(&mut state, RENEWING, renew)?);
+        drop(state);
+        Ok(keeper)
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        state: &mut State,
+        name: &str,
+        run: impl FnOnce(&Self) + Send + 'static,
+    ) -> Result<JoinHandle<()>> {
+        let keeper = Arc::clone(self);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                run(&keeper);
+                keeper.state.lock().running -= 1;
+                keeper.ended.notify_all();
+            })
+            .map_err(|source| Error::Thread { source })?;
+        state.running += 1;
+        Ok(thread)
+    }
+
+    /// Ends both threads, waiting for them no longer than one I/O time-out. What is lost by then is told first.
+    pub(crate) fn close(&self) {
+        if self.is_a_copy() {
+            return;
+        }
+        let deadline = Deadline::after(self.limits.answer);
+        let mut state = self.state.lock();
+        state.closing = true;
+        let mut calls = Vec::new();
+        for kept in state.schedule.all() {
+            let reason = kept.lost().unwrap_or(LostReason::Unwatched);
+            let callbacks = kept.unwatch();
+            calls.extend(callbacks.into_iter().map(|callback| (callback, reason)));
+        }
+        state.calls.extend(calls);
+        self.wake.notify_all();
+        self.call.notify_all();
+
+        let threads = [state.renewing.take(), state.calling.take()];
+        let mine = |thread: &&JoinHandle<()>| thread.thread().id() == thread::current().id();
+        // A callback may drop the watchdog: its own thread cannot wait for itself.
+        let own = threads.iter().flatten().filter(mine).count();
+        while state.running > own {
+            let Some(moment) = deadline.moment() else {
+                break;
+            };
+            if self.ended.wait_until(&mut state, moment).timed_out() {
+                return;
+            }
+        }
+        drop(state);
+        for thread in threads.into_iter().flatten() {
+            if !mine(&&thread) {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    pub(crate) fn notify(self: &Arc<Self>, id: Id, kept: &Kept, callback: Callback) -> Result<()> {
+        let mut state = self.state.lock();
+        let closing = state.closing;
+        if state.calling.is_none() && !closing {
+            state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);
+        }
+        match kept.register(callback) {
+            // Not under the lock: what it owns may want it.
+            Registered::Never(callback) => {
+                drop(state);
+                drop(callback);
+            }
+            Registered::CallNow(callback, reason) if closing => {
+                drop(state);
+                call(callback, reason);
+            }
+            Registered::Stored if closing => {
+                drop(state);
+                for callback in kept.unwatch() {
+                    call(callback, LostReason::Unwatched);
+                }
+            }
+            Registered::CallNow(callback, reason) => state.calls.push_back((callback, reason)),
+            Registered::Stored => state.schedule.set_alarm(id),
+        }
+        self.call.notify_one();
+        Ok(())
+    }
+
+    /// The renewing thread.
+    pub(crate) fn renew_all(&self, mut link: Box<dyn Link>) {
+        let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
+        let mut state = self.state.lock();
+        while !state.closing {
+            match state.schedule.due_at() {
+                None => self.wake.wait(&mut state),
+                Some(due) if due > self.clock.now() => {
+                    state.asleep_until = Some(due);
+                    self.wake.wait_until(&mut state, self.clock.real(due));
+                    state.asleep_until = None;
+                }
+                // To connect takes time in which a lease may be stopped: nothing may be on its way then.
+                Some(_) if !link.is_open() => {
+                    let opened = MutexGuard::unlocked(&mut state, || link.open());
+                    if let Err(failure) = opened {
+                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
+                    }
+                }
+                Some(_) if self.renew_batch(&mut state, &mut *link) => pauses.start_again(),
+                Some(_) => {
+                    let until = self.clock.now() + pauses.next_pause(Duration::MAX);
+                    state.schedule.pause(until);
+                }
+            }
+        }
+    }
+
+    /// False: the connection broke.
+    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut dyn Link) -> bool {
+        let batch = state.schedule.take(self.clock.now());
+        self.lose_all(state, batch.over);
+        let leases = batch.turns.iter().map(|turn| turn.lease);
+        let Some(shortest) = leases
+            .min()
+            .or(batch.orphans.first().map(|_| Duration::MAX))
+        else {
+            return true;
+        };
+        let Replies {
+            mut replies,
+            broken,
+        } = MutexGuard::unlocked(state, || {
+            let questions = batch.turns.iter().map(question);
+            let orphans = batch.orphans.iter();
+            let calls: Vec<Call> = questions
+                .chain(orphans.map(|orphan| orphan.what.hold().giving_back()))
+                .collect();
+            link.send(&calls, batch.turns.len(), shortest)
+        });
+        let given_back = replies.split_off(batch.turns.len());
+        let news = self.take_answers(state, &batch.turns, replies);
+        self.keep_orphans(state, batch.orphans, given_back);
+        self.landed.notify_all();
+        self.outside(state, || {
+            for (kept, failure) in &news {
+                kept.tell(failure.as_deref());
+            }
+            let_go((batch.turns, news));
+        });
+        !broken
+    }
+
+    /// What the server says of leases. Returns of which there is something to tell.
+    fn take_answers(
+        &self,
+        state: &mut State,
+        turns: &[Turn<Arc<Kept>>],
+        replies: Vec<Reply>,
+    ) -> Vec<(Arc<Kept>, Option<Arc<Failure>>)> {
+        let now = self.clock.now();
+        let mut news = Vec::new();
+        for (turn, (answer, failure)) in turns.iter().zip(replies) {
+            let is_news = match answer {
+                Answer::Ours(_) => turn.ask != Ask::Look,
+                Answer::Refused | Answer::Unanswered => true,
+                Answer::NotOurs | Answer::Forgotten => false,
+            };
+            if is_news {
+                news.push((Arc::clone(&turn.what), failure.clone()));
+            }
+            let verdict = state.schedule.answered(turn.id, answer, now);
+            if let (Some(Verdict::Doubtful | Verdict::Lost(_)), Some(why)) = (verdict, &failure) {
+                turn.what.doubt(why);
+            }
+            match verdict {
+                Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
+                    // Somebody has seen the clock end it before this answer came.
+                    state.schedule.stop(turn.id);
+                    self.lose_all(state, [(&*turn.what, LostReason::Ended)]);
+                }
+                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*turn.what, reason)]),
+                Some(Verdict::Held(_) | Verdict::Doubtful) | None => {}
+            }
+        }
+        news
+    }
+
+    /// What could not be given back is tried again.
+    fn keep_orphans(
+        &self,
+        state: &mut State,
+        orphans: Vec<Orphan<Arc<Kept>>>,
+        replies: Vec<Reply>,
+    ) {
+        let now = self.clock.now();
+        for (orphan, (answer, _)) in orphans.into_iter().zip(replies) {
+            let again = match answer {
+                Answer::Ours(_) | Answer::NotOurs => continue,
+                Answer::Forgotten | Answer::Unanswered => now,
+                Answer::Refused => now + REFUSED_PAUSE,
+            };
+            state.schedule.abandon(orphan.what, orphan.until, again);
+        }
+    }
+
+    fn unreachable(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        failure: &Arc<Failure>,
+        pause: Duration,
+    ) {
+        let now = self.clock.now();
+        let (over, doubtful) = state.schedule.unreachable(now + pause, now);
+        self.lose_all(state, over);
+        for kept in &doubtful {
+            kept.doubt(failure);
+        }
+        self.outside(state, || {
+            for kept in &doubtful {
+                kept.tell(Some(failure));
+            }
+            let_go(doubtful);
+        });
+    }
+
+    /// Runs what a user has written, with nothing locked.
+    #[cfg_attr(
+        not(feature = "testing"),
+        allow(clippy::unused_self, reason = "only a test waits for it")
+    )]
+    fn outside(&self, state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
+        #[cfg(feature = "testing")]
+        {
+            state.telling += 1;
+        }
+        MutexGuard::unlocked(state, run);
+        #[cfg(feature = "testing")]
+        {
+            state.telling -= 1;
+            self.landed.notify_all();
+        }
+    }
+
+    /// The calling thread.
+    pub(crate) fn call_all(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((callback, reason)) = state.calls.pop_front() {
+                self.outside(&mut state, || call(callback, reason));
+                continue;
+            }
+            if state.closing {
+                return;
+            }
+            let over = state.schedule.ring(self.clock.now());
+            if !over.is_empty() {
+                self.lose_all(&mut state, over);
+                continue;
+            }
+            match state.schedule.next_alarm() {
+                Some(end) => {
+                    self.call.wait_until(&mut state, self.clock.real(end));
+                }
+                None => self.call.wait(&mut state),
+            }
+        }
+    }
+}
+
+fn question(turn: &Turn<Arc<Kept>>) -> Call {
+    turn.what.hold().renewal(whole_millis(turn.ask.lease()))
+}
+
+/// What was asked about may be nobody else's by now, and its hooks own anything: nothing may be locked, and a panic in it is
+/// nobody's business here.
+fn let_go<T>(asked: T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(asked)));
+}
+
+/// A panic in it is nobody's business here.
+pub(crate) fn call(callback: Callback, reason: LostReason) {
+    let _ = catch_unwind(AssertUnwindSafe(|| callback(reason)));
+}

@@ -1,0 +1,210 @@
+//! What locks need of a server: the one seam, behind which a stand-in for tests can stand.
+
+mod listener;
+mod redis;
+mod renewals;
+mod waiters;
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use ::redis::{RedisError, RedisResult, Value};
+
+pub(crate) use redis::RedisServer;
+pub(crate) use renewals::RedisLink;
+#[cfg(feature = "testing")]
+pub(crate) use renewals::refused;
+
+use crate::{
+    connection::same_failure,
+    error::{Error, Operation, Result},
+    script::Call,
+    time::{Clock, Deadline},
+};
+
+/// A server, as locks know it: it runs scripts, and tells of changes.
+pub(crate) trait Server: Send + Sync + 'static {
+    /// By which its leases end.
+    fn clock(&self) -> Clock;
+
+    /// How long an answer may take.
+    fn io_timeout(&self) -> Duration;
+
+    /// How long connecting may take.
+    fn connect_timeout(&self) -> Duration;
+
+    /// Whether it stores anything beside locks.
+    fn stores_data(&self) -> bool;
+
+    /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
+    /// what may be sent twice.
+    fn ask(&self, call: &Call, patience: Patience) -> Result<Asked>;
+
+    /// Asks by the connection that all who wait share, so that a change of what was read is told. Waits for it until the
+    /// deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
+    fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine;
+
+    /// Sends what nobody waits for, if the shared connection is free soon.
+    fn send_in_line(&self, call: &Call, patience: Duration);
+
+    /// Whether the shared connection could not be used the last time.
+    fn line_has_failed(&self) -> bool;
+
+    /// Asks whether the shared connection is still there. False: it is not, and whoever waits has to ask again.
+    fn line_is_alive(&self) -> bool;
+
+    /// A connection for renewals.
+    fn link(&self) -> Box<dyn Link>;
+
+    /// From now on changes are told, by a thread if that takes one, once they are [wanted](Self::want).
+    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()>;
+
+    /// From now on somebody relies on being told.
+    fn want(&self);
+
+    /// Ends the telling.
+    fn close(&self);
+}
+
+/// How long an answer may be waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For a connection, while all are lent to others.
+    pub(crate) lent: Duration,
+    /// For a connection in all.
+    pub(crate) whole: Duration,
+    /// For the answer, where that is sooner than the I/O time-out.
+    pub(crate) answer: Option<Deadline>,
+}
+
+impl Patience {
+    /// As the pool allows.
+    pub(crate) const USUAL: Self = Self {
+        lent: Duration::MAX,
+        whole: Duration::MAX,
+        answer: None,
+    };
+}
+
+/// What came of asking.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) answer: RedisResult<Value>,
+    /// A moment before it was sent.
+    pub(crate) sent: Instant,
+    /// It was sent before, and nobody knows what came of that.
+    pub(crate) again: bool,
+}
+
+/// What came of asking on the shared connection.
+#[derive(Debug)]
+pub(crate) enum InLine {
+    Answered {
+        answer: Value,
+        /// A moment before it was sent.
+        sent: Instant,
+        /// When it was answered: times in the answer count from then, or a little earlier.
+        answered: Instant,
+        /// The change of what was read is going to be told.
+        tracked: bool,
+        /// It is a new connection: what was read on the one before is forgotten.
+        is_new: bool,
+    },
+    /// Others had the connection until the deadline.
+    Never,
+    /// There is no connection; nothing was sent.
+    Unsent(Error),
+    /// The server refused, or no answer came.
+    Failed(RedisError),
+}
+
+/// Who wants to know.
+pub(crate) trait Heard: Send + Sync {
+    /// A key was written, deleted or has expired.
+    fn changed(&self, key: &str);
+    /// Any key may have been, without our being told.
+    fn anything(&self);
+    /// Whether anybody relies on being told.
+    fn relies(&self) -> bool;
+    /// From time to time, while somebody does.
+    fn heartbeat(&self);
+    /// By a test: whoever sleeps until a moment has to look at the clock again.
+    #[cfg(feature = "testing")]
+    fn clock_moved(&self);
+    /// By a test: whoever waits before it tries the server again need not.
+    #[cfg(feature = "testing")]
+    fn reachable(&self);
+    /// Waits until all that is due has been done, at most so long.
+    #[cfg(feature = "testing")]
+    fn settle(&self, longest: Duration);
+}
+
+/// The watchdog's connection, opened anew whenever it has failed.
+pub(crate) trait Link: Send {
+    fn is_open(&self) -> bool;
+
+    /// Takes as long as connecting takes.
+    fn open(&mut self) -> Result<(), Arc<Failure>>;
+
+    /// Sends the calls in one round trip. Takes no longer than one I/O time-out, and less where a lease is short. Of the
+    /// calls, the first are questions about leases, the others give holds back.
+    fn send(&mut self, calls: &[Call], questions: usize, shortest_lease: Duration) -> Replies;
+}
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Renewed; the moment is one before it was sent.
+    Ours(Instant),
+    NotOurs,
+    /// The server has to be sent the whole script: next time.
+    Forgotten,
+    /// It said no to this one renewal, which leaves open whether the lock is ours.
+    Refused,
+    Unanswered,
+}
+
+/// What a batch has come to.
+pub(crate) struct Replies {
+    /// One for each call.
+    pub(crate) replies: Vec<Reply>,
+    /// The connection broke, or was silent for too long, and is closed.
+    pub(crate) broken: bool,
+}
+
+/// What a renewal has come to, and why, where it failed.
+pub(crate) type Reply = (Answer, Option<Arc<Failure>>);
+
+/// Why a renewal got no answer, or not the one it wanted.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// There was no connection to send it on.
+    Unsent(Error),
+    Sent(RedisError),
+}
+
+impl Failure {
+    pub(crate) fn sent(error: RedisError) -> Arc<Self> {
+        Arc::new(Self::Sent(error))
+    }
+
+    /// The server has refused, so that another attempt soon makes little sense.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Unsent(Error::Pool { source, .. }) => {
+                source.as_ref().is_some_and(|error| !error.is_io_error())
+            }
+            Self::Unsent(_) => true,
+            Self::Sent(error) => !error.is_io_error(),
+        }
+    }
+
+    pub(crate) fn error(&self, operation: Operation<'_>) -> Error {
+        match self {
+            Self::Unsent(error) => same_failure(error),
+            Self::Sent(error) => operation.unanswered(None, error.clone()),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A real server: the pool, the line of those who wait, and the listener.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use redis::{RedisError, RedisResult, Value};
+
+use super::{
+    Asked, Heard, InLine, Link, Patience, RedisLink, Server, listener::Listener, waiters::Line,
+};
+use crate::{
+    connection::{Beside, Pool, PooledConnection},
+    error::Result,
+    script::Call,
+    time::{self, Clock, Deadline},
+};
+
+/// A server that a pool leads to.
+pub(crate) struct RedisServer {
+    pool: Pool,
+    beside: Beside,
+    line: Line,
+    listener: Arc<Listener>,
+}
+
+impl RedisServer {
+    pub(crate) fn new(pool: &Pool) -> Self {
+        let beside = pool.beside();
+        let listener = Listener::new(beside.clone());
+        Self {
+            pool: pool.clone(),
+            line: Line::new(beside.clone(), Arc::clone(&listener)),
+            beside,
+            listener,
+        }
+    }
+}
+
+impl Server for RedisServer {
+    fn clock(&self) -> Clock {
+        Clock::REAL
+    }
+
+    fn io_timeout(&self) -> Duration {
+        self.beside.io_timeout()
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.beside.connect_timeout()
+    }
+
+    fn stores_data(&self) -> bool {
+        true
+    }
+
+    fn ask(&self, call: &Call, patience: Patience) -> Result<Asked> {
+        let deadline = Deadline::after(patience.whole);
+        let mut conn = self.pool.get_within(patience.lent, patience.whole)?;
+        let mut again = false;
+        loop {
+            let sent = time::now();
+            let answer = answered_by(&mut conn, call, patience, self.io_timeout());
+            if answer.as_ref().is_err_and(RedisError::is_io_error) {
+                conn.close();
+            }
+            let was_closed = answer
+                .as_ref()
+                .is_err_and(RedisError::is_connection_dropped);
+            if was_closed && !again {
+                drop(conn);
+                if let Ok(another) = self.pool.get_within(patience.lent, deadline.remaining()) {
+                    (conn, again) = (another, true);
+                    continue;
+                }
+            }
+            return Ok(Asked {
+                answer,
+                sent,
+                again,
+            });
+        }
+    }
+
+    fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine {
+        self.line.ask(call, deadline)
+    }
+
+    fn send_in_line(&self, call: &Call, patience: Duration) {
+        self.line.send(call, patience);
+    }
+
+    fn line_has_failed(&self) -> bool {
+        self.line.has_failed()
+    }
+
+    fn line_is_alive(&self) -> bool {
+        self.line.is_alive()
+    }
+
+    fn link(&self) -> Box<dyn Link> {
+        let listener = Some(Arc::clone(&self.listener));
+        Box::new(RedisLink::new(self.beside.clone(), listener))
+    }
+
+    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
+        self.listener.start(heard)
+    }
+
+    fn want(&self) {
+        self.listener.want();
+    }
+
+    fn close(&self) {
+        self.listener.close();
+    }
+}
+
+fn answered_by(
+    conn: &mut PooledConnection,
+    call: &Call,
+    patience: Patience,
+    io_timeout: Duration,
+) -> RedisResult<Value> {
+    if let Some(limit) = patience.answer.map(Deadline::remaining)
+        && limit < io_timeout
+    {
+        let limit = limit.max(Duration::from_millis(1));
+        conn.set_read_timeout(Some(limit))?;
+        conn.set_write_timeout(Some(limit))?;
+    }
+    call.send(conn.connection())
+}

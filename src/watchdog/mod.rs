@@ -1,0 +1,179 @@
+//! The thread that keeps leases alive.
+
+mod keep;
+mod renewal;
+
+pub use keep::Keep;
+pub use renewal::Renewal;
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use crate::{
+    connection::Pool,
+    error::{Operation, Result},
+    recipes::Recipe,
+    time::{self, Clock, Deadline},
+};
+use crate::{
+    error::LostReason,
+    renewing::{
+        keeper::{Keeper, Limits},
+        standing::Kept,
+    },
+    server::RedisLink,
+};
+
+/// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever kind.
+///
+/// A lease should be short, so that a crash does not keep the others out for long, and work takes as long as it takes.
+/// The watchdog renews at a third of the lease, for as long as the [`Renewal`] lives that [`keep`](Self::keep) returns.
+///
+/// - It has one connection of its own, beside the pool's, opened with the pool's time-outs when there is something to
+///   renew. Whoever waits for a connection of the pool delays no renewal.
+/// - Up to 100 renewals share a round trip. What the server says of one is of no consequence to the others.
+/// - After a failure it tries again soon (10 ms at first, up to 250 ms later), on a new connection, until the lease ends by
+///   our own clock. A server that restarts, or is silent, for half a lease costs no lock that it still has.
+/// - *Held*, *lost* and *unknown* are three answers, see [`RenewalState`](crate::RenewalState). A failure is not a loss.
+/// - A renewal never shortens a lease.
+/// - Whoever wants to be called at a loss is called on a second thread, which the first of them starts.
+///
+/// Dropping it ends its thread, and with it all renewing, and waits for that at most one I/O time-out of the pool. The
+/// renewals that still live run out: they are `Unknown` until their leases end by our clock, then lost.
+///
+/// # Source
+/// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets the end anew if the lock is
+/// still there and ours.
+///
+/// # Guarantees
+/// - [`Renewal::is_held`] is never true after the lease has ended on the server, provided that the clocks run at the same
+///   rate, that the server loses no data and that nobody deletes the lock by hand.
+/// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold any more; unless the
+///   thread got no processor time for two I/O time-outs while it was sending.
+/// - Nothing it waits for has no end, and its threads end with it, or when a connect that is under way has failed.
+///
+/// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
+/// take a [fencing token](crate::FencingToken) or [`commit_while_held`](crate::commit_while_held).
+///
+/// # Differences from the notes
+/// - Milliseconds instead of whole seconds, for every kind of lock and not only for the reentrant hash.
+/// - A renewal never shortens, and one that comes late cannot hurt the next hold.
+/// - A thread for all locks instead of a timer for each. It ends with its owner, so that a lock whose holder is gone is
+///   free after a lease; [`Keep::max_hold`] frees that of a holder which only hangs.
+///
+/// # Examples
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Pool, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold, release_lock};
+///
+/// # fn rebuild_next_page() -> Option<()> { None }
+/// let pool = Pool::connect("redis://127.0.0.1/")?;
+/// let watchdog = Watchdog::start(&pool)?;
+///
+/// let mut conn = pool.get()?;
+/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
+/// if let Some(token) = acquire_lock_with_timeout(&mut conn, "report", wait, lease)? {
+///     let renewal = watchdog.keep(&Hold::new("report", &token)?, lease)?;
+///     while renewal.is_held() && rebuild_next_page().is_some() {
+///         // … hours, if need be …
+///     }
+///     renewal.stop();
+///     release_lock(&mut conn, "report", &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// Only what can be renewed safely can be kept: a hold of a recipe of this crate, and not just any key.
+///
+/// ```compile_fail,E0277
+/// # use std::time::Duration;
+/// # fn f(watchdog: &leasehold::Watchdog) {
+/// watchdog.keep(&String::from("lock:report"), Duration::from_secs(10));
+/// # }
+/// ```
+pub struct Watchdog {
+    keeper: Arc<Keeper>,
+}
+
+impl Watchdog {
+    /// Starts the thread. Connects to nothing yet; of the pool it takes the address, the settings and the time-outs.
+    ///
+    /// # Errors
+    /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
+    pub fn start(pool: &Pool) -> Result<Self> {
+        let beside = pool.beside();
+        let limits = Limits {
+            connect: beside.connect_timeout(),
+            answer: beside.io_timeout(),
+        };
+        let link = RedisLink::untold(beside);
+        let keeper = Keeper::start(Box::new(link), limits, false, Clock::REAL)?;
+        Ok(Self { keeper })
+    }
+
+    /// Keeps a lock that was acquired before, with the defaults of [`Keep`].
+    ///
+    /// Renews it at once and waits for the answer, so that the lease is known to stand: one round trip. With no answer
+    /// it gives up after the connect and two I/O time-outs of the pool at the latest, by default six seconds.
+    ///
+    /// # Errors
+    /// Nothing is renewed then.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or not any more.
+    /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind): the server refused.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection could be opened, or
+    ///   not to a server like this.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. The lock may have been renewed once.
+    /// - [`Error::Invalid`](crate::Error::Invalid): a lease that is not between 1 ms and 24 h.
+    pub fn keep<H: Recipe + Clone>(&self, hold: &H, lease: Duration) -> Result<Renewal> {
+        self.keep_with(hold, Keep::lease(lease))
+    }
+
+    /// Keeps a lock as told: see [`Keep`] for what there is to tell.
+    ///
+    /// Waits, as [`keep`](Self::keep) does, unless [`Keep::held_until`] says that there is no need to.
+    ///
+    /// # Errors
+    /// As [`keep`](Self::keep), and:
+    /// - [`Error::Lost`](crate::Error::Lost): the moment given to [`Keep::held_until`] has passed.
+    /// - [`Error::Thread`](crate::Error::Thread): the thread for [`Keep::on_lost`] could not be started.
+    pub fn keep_with<H: Recipe + Clone>(&self, hold: &H, keep: Keep) -> Result<Renewal> {
+        let operation = Operation::new("Watchdog::keep", hold.lock().text());
+        let now = time::now();
+        let (terms, on_lost) = keep.checked(now)?;
+        if terms.end.is_some_and(|end| end <= now) {
+            return Err(operation.lost_because(Some(LostReason::Ended)));
+        }
+        let kept: Arc<Kept> = Arc::new(Kept::new(hold.clone(), terms.end, terms.cap, Clock::REAL));
+        let id = self.keeper.keep(Arc::clone(&kept), terms);
+        // From here on it is stopped when this function returns early.
+        let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&kept), id);
+
+        kept.wait_for_first_answer(Deadline::after(self.keeper.patience()));
+        if let Some(reason) = kept.lost() {
+            return Err(operation.lost_because(Some(reason)));
+        }
+        if !kept.has_an_end() {
+            let silence =
+                || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
+            return Err(kept.failure(operation).unwrap_or_else(silence));
+        }
+        if let Some(callback) = on_lost {
+            self.keeper.notify(id, &kept, callback)?;
+        }
+        Ok(renewal)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.keeper.close();
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog")
+            .field("leases", &self.keeper.leases())
+            .finish_non_exhaustive()
+    }
+}
