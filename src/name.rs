@@ -26,7 +26,7 @@ const COMPANION: &str = ":lease";
 
 /// A checked lock name and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockName {
+pub(crate) struct LockName {
     key: String,
     /// Where the name begins in it.
     name_at: usize,

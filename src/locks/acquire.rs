@@ -20,7 +20,7 @@ use crate::{
     locks::{
         lease::{Grant, Lease},
         options::Options,
-        release::{SharedHold, abandon},
+        release::abandon,
         shared::Shared,
     },
     renewing::{entry::Terms, standing::Kept},
@@ -377,8 +377,8 @@ impl Wait<'_> {
             renews: self.options.renewal,
             look_at: Some(now + ARMED_WITHIN),
         };
-        let hold = SharedHold::new(&self.hold, granted.fence);
-        let kept = Kept::new(hold, terms.end, cap, self.shared.clock);
+        let hold = Arc::clone(&self.hold);
+        let kept = Kept::new(hold, granted.fence, terms.end, cap, self.shared.clock);
         let kept: Arc<Kept> = Arc::new(kept.told(self.options.events.clone()));
         let id = self.shared.keeper.keep(Arc::clone(&kept), terms);
         self.shared.server.want();

@@ -14,13 +14,12 @@ use super::{
 use crate::{
     error::{Error, LostReason, Operation, Result},
     event::{Released, tell},
-    name::LockName,
-    recipes::{Recipe, holding::Holding, sealed},
+    recipes::holding::Holding,
     renewing::{
         entry::Terms,
         standing::{Kept, RenewalState},
     },
-    script::{Call, count},
+    script::count,
     server::Patience,
     time::Deadline,
     token::{FencingToken, Token},
@@ -108,7 +107,7 @@ impl Lease {
             whole: remaining,
             answer: Some(deadline),
         };
-        let giving_back = self.hold.giving_back_after(self.grant.fence);
+        let giving_back = self.hold.giving_back(self.grant.fence);
         let asked = self.shared.server.ask(&giving_back, patience)?;
         match asked.answer.and_then(|answer| count(&answer)) {
             // The first may have done it, so that a no says nothing.
@@ -160,8 +159,8 @@ impl Lease {
             renews: options.renewal,
             look_at: None,
         };
-        let hold = SharedHold::new(&self.hold, fence);
-        let kept = Kept::new(hold, terms.end, cap, self.shared.clock);
+        let hold = Arc::clone(&self.hold);
+        let kept = Kept::new(hold, fence, terms.end, cap, self.shared.clock);
         let kept: Arc<Kept> = Arc::new(kept.told(options.events.clone()));
         let id = (self.shared.keeper).succeed(self.id, Arc::clone(&kept), terms)?;
         let grant = Grant {
@@ -181,50 +180,12 @@ pub(crate) fn abandon(
     last_used: Option<FencingToken>,
     until: Instant,
 ) {
-    let kept = Kept::new(
-        SharedHold::new(hold, last_used),
-        Some(until),
-        None,
-        shared.clock,
-    );
+    let kept = Kept::new(Arc::clone(hold), last_used, Some(until), None, shared.clock);
     shared.keeper.abandon(Arc::new(kept), until);
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         let _ = self.let_go(self.drop_timeout);
-    }
-}
-
-/// A hold that guards and the watchdog share.
-#[derive(Clone, Debug)]
-pub(crate) struct SharedHold {
-    hold: Arc<Holding>,
-    /// The last fencing token of it.
-    last_used: Option<FencingToken>,
-}
-
-impl SharedHold {
-    pub(crate) fn new(hold: &Arc<Holding>, last_used: Option<FencingToken>) -> Self {
-        Self {
-            hold: Arc::clone(hold),
-            last_used,
-        }
-    }
-}
-
-impl Recipe for SharedHold {}
-
-impl sealed::Hold for SharedHold {
-    fn lock(&self) -> &LockName {
-        self.hold.lock_name()
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        self.hold.renewal(lease_millis)
-    }
-
-    fn giving_back(&self) -> Call {
-        self.hold.giving_back_after(self.last_used)
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
-use super::{Recipe, commit::commit, sealed};
+use super::commit::commit;
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::{LockName, Owner},
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 
 /// One hold, wanted or had. The owner is who may enter a reentrant lock again, otherwise a text for people.
 #[derive(Clone)]
-pub(crate) struct Holding {
+pub struct Holding {
     kind: Kind,
     lock: LockName,
     token: Token,
@@ -60,6 +60,12 @@ impl Holding {
             0
         };
         Self { reserved, ..self }
+    }
+
+    /// A hold that is known by its token alone.
+    pub(crate) fn named(kind: Kind, name: &str, token: &Token) -> Result<Self> {
+        let lock = LockName::new(name)?;
+        Ok(Self::new(kind, lock, token.clone(), Owner::described()))
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -112,11 +118,27 @@ impl Holding {
         }
     }
 
-    /// Lets go; of the fencing tokens, if some were reserved, this one was used last.
-    pub(crate) fn giving_back_after(&self, last_used: Option<FencingToken>) -> Call {
-        match last_used.filter(|_| self.reserved > 0) {
-            Some(last_used) => script::release_turns(&self.lock, &self.token, last_used),
-            None => sealed::Hold::giving_back(self),
+    /// Renews it: answers 1 while the lock is ours, 0 when it is not.
+    pub(crate) fn renewal(&self, lease_millis: u64) -> Call {
+        let (lock, token) = (&self.lock, &self.token);
+        match self.kind {
+            Kind::Mutex => script::renew_mutex(lock, token, lease_millis),
+            Kind::Reentrant => script::renew_reentrant(lock, &self.owner, lease_millis),
+            Kind::Read => script::renew_read_write(lock, Side::Reader, token, lease_millis),
+            Kind::Write => script::renew_read_write(lock, Side::Writer, token, lease_millis),
+        }
+    }
+
+    /// Lets go: answers more than 0 if the lock was ours. Of the fencing tokens, if some were reserved, this one was used
+    /// last.
+    pub(crate) fn giving_back(&self, last_used: Option<FencingToken>) -> Call {
+        let (lock, token) = (&self.lock, &self.token);
+        match (self.kind, last_used.filter(|_| self.reserved > 0)) {
+            (Kind::Mutex, Some(last_used)) => script::release_turns(lock, token, last_used),
+            (Kind::Mutex, None) => script::release_mutex(lock, token),
+            (Kind::Reentrant, _) => script::release_reentrant(lock, &self.owner, token),
+            (Kind::Read, _) => script::release_read_write(lock, Side::Reader, token),
+            (Kind::Write, _) => script::release_read_write(lock, Side::Writer, token),
         }
     }
 
@@ -172,34 +194,6 @@ fn whole_number(value: &Value) -> Option<u64> {
     match value {
         Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
         _ => None,
-    }
-}
-
-impl Recipe for Holding {}
-
-impl sealed::Hold for Holding {
-    fn lock(&self) -> &LockName {
-        &self.lock
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        let (lock, token) = (&self.lock, &self.token);
-        match self.kind {
-            Kind::Mutex => script::renew_mutex(lock, token, lease_millis),
-            Kind::Reentrant => script::renew_reentrant(lock, &self.owner, lease_millis),
-            Kind::Read => script::renew_read_write(lock, Side::Reader, token, lease_millis),
-            Kind::Write => script::renew_read_write(lock, Side::Writer, token, lease_millis),
-        }
-    }
-
-    fn giving_back(&self) -> Call {
-        let (lock, token) = (&self.lock, &self.token);
-        match self.kind {
-            Kind::Mutex => script::release_mutex(lock, token),
-            Kind::Reentrant => script::release_reentrant(lock, &self.owner, token),
-            Kind::Read => script::release_read_write(lock, Side::Reader, token),
-            Kind::Write => script::release_read_write(lock, Side::Writer, token),
-        }
     }
 }
 

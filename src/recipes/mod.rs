@@ -15,8 +15,6 @@ use redis::ConnectionLike;
 
 use crate::{
     error::{Operation, Result},
-    name::LockName,
-    script::Call,
     time::lease_millis,
 };
 
@@ -31,8 +29,9 @@ pub trait Recipe: sealed::Hold {
     /// [`Error::Invalid`](crate::Error::Invalid) for a lease that is not between 1 ms and 24 h, otherwise as the
     /// recipe's own `renew`.
     fn renew(&self, conn: &mut dyn ConnectionLike, lease: Duration) -> Result<bool> {
-        let operation = Operation::new("renew", self.lock().text());
-        let call = self.renewal(lease_millis("lease", lease)?);
+        let hold = self.holding();
+        let operation = Operation::new("renew", hold.lock_name().text());
+        let call = hold.renewal(lease_millis("lease", lease)?);
         call.asks(conn)
             .map_err(|error| operation.unanswered(None, error))
     }
@@ -42,8 +41,9 @@ pub trait Recipe: sealed::Hold {
     /// # Errors
     /// As the recipe's own `release`.
     fn release(&self, conn: &mut dyn ConnectionLike) -> Result<bool> {
-        let operation = Operation::new("release", self.lock().text());
-        self.giving_back()
+        let hold = self.holding();
+        let operation = Operation::new("release", hold.lock_name().text());
+        hold.giving_back(None)
             .counts(conn)
             .map(|held| held > 0)
             .map_err(|error| operation.unanswered(None, error))
@@ -51,15 +51,11 @@ pub trait Recipe: sealed::Hold {
 }
 
 pub(crate) mod sealed {
-    use super::{Call, LockName};
+    use super::holding::Holding;
 
-    /// What the crate needs to know of a hold.
+    /// A value that names one hold.
     pub trait Hold: std::fmt::Debug + Send + Sync + 'static {
-        /// The lock it is on.
-        fn lock(&self) -> &LockName;
-        /// The script that renews it: it answers 1 while the lock is ours, 0 when it is not.
-        fn renewal(&self, lease_millis: u64) -> Call;
-        /// The script that gives it back: it answers more than 0 if the lock was ours.
-        fn giving_back(&self) -> Call;
+        /// The hold.
+        fn holding(&self) -> &Holding;
     }
 }

@@ -27,11 +27,16 @@ use std::time::{Duration, SystemTime};
 
 use redis::{ConnectionLike, RedisResult};
 
-use super::{Recipe, sealed, wait::until_granted};
+use super::{
+    Recipe,
+    holding::{Holding, Kind},
+    sealed,
+    wait::until_granted,
+};
 use crate::{
     error::{Error, Operation, Result},
     name::{LockName, Owner},
-    script::{self, Call, Refusal},
+    script::{self, Refusal},
     time::{epoch_millis, lease_millis},
     token::{FencingToken, Token},
 };
@@ -351,10 +356,7 @@ fn attempt(
 
 /// A hold on a lock of this kind, or of [`simple`](super::simple): the key and the value are the same.
 #[derive(Clone, Debug)]
-pub struct Hold {
-    lock: LockName,
-    token: Token,
-}
+pub struct Hold(Holding);
 
 impl Hold {
     /// The hold that this token is, or is going to be, on the lock.
@@ -362,25 +364,14 @@ impl Hold {
     /// # Errors
     /// [`Error::Invalid`] for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
-        Ok(Self {
-            lock: LockName::new(name)?,
-            token: token.clone(),
-        })
+        Holding::named(Kind::Mutex, name, token).map(Self)
     }
 }
 
 impl Recipe for Hold {}
 
 impl sealed::Hold for Hold {
-    fn lock(&self) -> &LockName {
-        &self.lock
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        script::renew_mutex(&self.lock, &self.token, lease_millis)
-    }
-
-    fn giving_back(&self) -> Call {
-        script::release_mutex(&self.lock, &self.token)
+    fn holding(&self) -> &Holding {
+        &self.0
     }
 }

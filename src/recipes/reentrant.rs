@@ -23,7 +23,12 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, RedisResult};
 
-use super::{Recipe, sealed, wait::until_granted};
+use super::{
+    Recipe,
+    holding::{Holding, Kind},
+    sealed,
+    wait::until_granted,
+};
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
@@ -372,11 +377,7 @@ fn attempt(conn: &mut dyn ConnectionLike, call: &Call) -> RedisResult<Option<Gra
 
 /// One acquisition of a reentrant lock: it is renewed for its owner, and released as the acquisition that it is.
 #[derive(Clone, Debug)]
-pub struct Hold {
-    lock: LockName,
-    owner: Owner,
-    token: Token,
-}
+pub struct Hold(Holding);
 
 impl Hold {
     /// The acquisition that this token is, or is going to be, by this owner.
@@ -384,26 +385,16 @@ impl Hold {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
     pub fn new(name: &str, owner: &Owner, token: &Token) -> Result<Self> {
-        Ok(Self {
-            lock: LockName::new(name)?,
-            owner: owner.clone(),
-            token: token.clone(),
-        })
+        let lock = LockName::new(name)?;
+        let hold = Holding::new(Kind::Reentrant, lock, token.clone(), owner.clone());
+        Ok(Self(hold))
     }
 }
 
 impl Recipe for Hold {}
 
 impl sealed::Hold for Hold {
-    fn lock(&self) -> &LockName {
-        &self.lock
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        script::renew_reentrant(&self.lock, &self.owner, lease_millis)
-    }
-
-    fn giving_back(&self) -> Call {
-        script::release_reentrant(&self.lock, &self.owner, &self.token)
+    fn holding(&self) -> &Holding {
+        &self.0
     }
 }

@@ -15,8 +15,10 @@ use crate::{
 };
 use crate::{
     error::{Error, Operation},
-    recipes::Recipe,
+    recipes::holding::Holding,
+    script::Call,
     time::{Clock, Deadline},
+    token::FencingToken,
 };
 
 /// How a lease stands, as far as we know.
@@ -36,13 +38,15 @@ pub enum RenewalState {
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 
 /// One lease. Whoever looks at it when our clock has reached its end makes it lost, for everybody and for good.
-pub(crate) struct Kept<H: ?Sized = dyn Recipe> {
+pub(crate) struct Kept {
     standing: Mutex<Standing>,
     changed: Condvar,
     cap: Option<Instant>,
     events: Option<Arc<dyn Events>>,
     clock: Clock,
-    hold: H,
+    hold: Arc<Holding>,
+    /// The last fencing token of it.
+    last_used: Option<FencingToken>,
 }
 
 struct Standing {
@@ -72,8 +76,14 @@ pub(crate) enum Registered {
     Never(Callback),
 }
 
-impl<H> Kept<H> {
-    pub(crate) fn new(hold: H, end: Option<Instant>, cap: Option<Instant>, clock: Clock) -> Self {
+impl Kept {
+    pub(crate) fn new(
+        hold: Arc<Holding>,
+        last_used: Option<FencingToken>,
+        end: Option<Instant>,
+        cap: Option<Instant>,
+        clock: Clock,
+    ) -> Self {
         Self {
             standing: Mutex::new(Standing {
                 phase: Phase::Live,
@@ -87,6 +97,7 @@ impl<H> Kept<H> {
             events: None,
             clock,
             hold,
+            last_used,
         }
     }
 
@@ -94,11 +105,13 @@ impl<H> Kept<H> {
     pub(crate) fn told(self, events: Option<Arc<dyn Events>>) -> Self {
         Self { events, ..self }
     }
-}
 
-impl Kept {
-    pub(crate) fn hold(&self) -> &dyn Recipe {
+    pub(crate) fn hold(&self) -> &Holding {
         &self.hold
+    }
+
+    pub(crate) fn giving_back(&self) -> Call {
+        self.hold.giving_back(self.last_used)
     }
 
     /// Tells of a renewal, or why there was none. Nothing may be locked.
@@ -114,7 +127,7 @@ impl Kept {
 
     /// The name of the lock.
     pub(crate) fn lock_name(&self) -> &str {
-        self.hold.lock().text()
+        self.hold.lock_name().text()
     }
 
     /// By which it ends.
@@ -124,7 +137,7 @@ impl Kept {
 
     /// The key of the lock.
     pub(crate) fn key(&self) -> &str {
-        self.hold.lock().key()
+        self.hold.lock_name().key()
     }
 
     /// Whoever waits looks at it again.
@@ -319,7 +332,7 @@ impl Standing {
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept")
-            .field("hold", &&self.hold)
+            .field("hold", &self.hold)
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
@@ -328,11 +341,15 @@ impl fmt::Debug for Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{recipes::mutex::Hold, token::Token};
+    use crate::{
+        recipes::{mutex::Hold, sealed::Hold as _},
+        token::Token,
+    };
 
     fn kept(end: Instant) -> Arc<Kept> {
         let hold = Hold::new("a", &Token::random()).unwrap();
-        Arc::new(Kept::new(hold, Some(end), None, Clock::REAL))
+        let hold = Arc::new(hold.holding().clone());
+        Arc::new(Kept::new(hold, None, Some(end), None, Clock::REAL))
     }
 
     #[test]
@@ -358,7 +375,13 @@ mod tests {
     fn a_token_is_not_printed() {
         let token: Token = "secret".parse().unwrap();
         let hold = Hold::new("a", &token).unwrap();
-        let lease: Arc<Kept> = Arc::new(Kept::new(hold, None, None, Clock::REAL));
+        let lease: Arc<Kept> = Arc::new(Kept::new(
+            Arc::new(hold.holding().clone()),
+            None,
+            None,
+            None,
+            Clock::REAL,
+        ));
         assert!(!format!("{lease:?}").contains("secret"));
     }
 }

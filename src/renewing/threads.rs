@@ -191,7 +191,7 @@ impl Keeper {
             let questions = batch.turns.iter().map(question);
             let orphans = batch.orphans.iter();
             let calls: Vec<Call> = questions
-                .chain(orphans.map(|orphan| orphan.what.hold().giving_back()))
+                .chain(orphans.map(|orphan| orphan.what.giving_back()))
                 .collect();
             link.send(&calls, batch.turns.len(), shortest)
         });

@@ -137,13 +137,19 @@ impl Watchdog {
     /// - [`Error::Lost`](crate::Error::Lost): the moment given to [`Keep::held_until`] has passed.
     /// - [`Error::Thread`](crate::Error::Thread): the thread for [`Keep::on_lost`] could not be started.
     pub fn keep_with<H: Recipe + Clone>(&self, hold: &H, keep: Keep) -> Result<Renewal> {
-        let operation = Operation::new("Watchdog::keep", hold.lock().text());
+        let operation = Operation::new("Watchdog::keep", hold.holding().lock_name().text());
         let now = time::now();
         let (terms, on_lost) = keep.checked(now)?;
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
-        let kept: Arc<Kept> = Arc::new(Kept::new(hold.clone(), terms.end, terms.cap, Clock::REAL));
+        let kept: Arc<Kept> = Arc::new(Kept::new(
+            Arc::new(hold.holding().clone()),
+            None,
+            terms.end,
+            terms.cap,
+            Clock::REAL,
+        ));
         let id = self.keeper.keep(Arc::clone(&kept), terms);
         // From here on it is stopped when this function returns early.
         let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&kept), id);

@@ -47,20 +47,21 @@ use std::time::Duration;
 
 use redis::ConnectionLike;
 
-use super::{Recipe, sealed, wait::until_granted};
+use super::{
+    Recipe,
+    holding::{Holding, Kind},
+    sealed,
+    wait::until_granted,
+};
 use crate::{
     error::{Error, Operation, Result},
-    name::LockName,
-    script::{self, Call, Side},
+    script::Call,
     token::Token,
 };
 
 /// A reader's hold on a lock of this kind.
 #[derive(Clone, Debug)]
-pub struct ReadHold {
-    lock: LockName,
-    token: Token,
-}
+pub struct ReadHold(Holding);
 
 impl ReadHold {
     /// The hold that this token is, or is going to be, on the lock.
@@ -68,35 +69,21 @@ impl ReadHold {
     /// # Errors
     /// [`Error::Invalid`] for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
-        Ok(Self {
-            lock: LockName::new(name)?,
-            token: token.clone(),
-        })
+        Holding::named(Kind::Read, name, token).map(Self)
     }
 }
 
 impl Recipe for ReadHold {}
 
 impl sealed::Hold for ReadHold {
-    fn lock(&self) -> &LockName {
-        &self.lock
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        script::renew_read_write(&self.lock, Side::Reader, &self.token, lease_millis)
-    }
-
-    fn giving_back(&self) -> Call {
-        script::release_read_write(&self.lock, Side::Reader, &self.token)
+    fn holding(&self) -> &Holding {
+        &self.0
     }
 }
 
 /// A writer's hold on a lock of this kind.
 #[derive(Clone, Debug)]
-pub struct WriteHold {
-    lock: LockName,
-    token: Token,
-}
+pub struct WriteHold(Holding);
 
 impl WriteHold {
     /// The hold that this token is, or is going to be, on the lock.
@@ -104,26 +91,15 @@ impl WriteHold {
     /// # Errors
     /// [`Error::Invalid`] for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
-        Ok(Self {
-            lock: LockName::new(name)?,
-            token: token.clone(),
-        })
+        Holding::named(Kind::Write, name, token).map(Self)
     }
 }
 
 impl Recipe for WriteHold {}
 
 impl sealed::Hold for WriteHold {
-    fn lock(&self) -> &LockName {
-        &self.lock
-    }
-
-    fn renewal(&self, lease_millis: u64) -> Call {
-        script::renew_read_write(&self.lock, Side::Writer, &self.token, lease_millis)
-    }
-
-    fn giving_back(&self) -> Call {
-        script::release_read_write(&self.lock, Side::Writer, &self.token)
+    fn holding(&self) -> &Holding {
+        &self.0
     }
 }
 
