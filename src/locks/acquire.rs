@@ -23,7 +23,7 @@ use crate::{
         release::abandon,
         shared::Shared,
     },
-    renewing::{entry::Terms, standing::Kept},
+    renewing::{entry::Terms, standing::Standing},
     server::{InLine, Patience},
     waiting::{Leaving, Place},
 };
@@ -378,9 +378,9 @@ impl Wait<'_> {
             look_at: Some(now + ARMED_WITHIN),
         };
         let hold = Arc::clone(&self.hold);
-        let kept = Kept::new(hold, granted.fence, terms.end, cap, self.shared.clock);
-        let kept: Arc<Kept> = Arc::new(kept.told(self.options.events.clone()));
-        let id = self.shared.keeper.keep(Arc::clone(&kept), terms);
+        let standing = Standing::new(hold, granted.fence, terms.end, cap, self.shared.clock);
+        let standing: Arc<Standing> = Arc::new(standing.told(self.options.events.clone()));
+        let id = self.shared.keeper.keep(Arc::clone(&standing), terms);
         self.shared.server.want();
         let turns = self.options.turns(self.lease_millis, granted.sent);
         let grant = Grant {
@@ -388,7 +388,7 @@ impl Wait<'_> {
             since: granted.sent,
             turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
         };
-        Lease::new(self.shared, &self.hold, self.options, grant, (id, kept)).claimed()
+        Lease::new(self.shared, &self.hold, self.options, grant, (id, standing)).claimed()
     }
 
     fn now(&self) -> Instant {

@@ -18,7 +18,7 @@ use crate::{
     renewing::{
         schedule::Id,
         signal::LostSignal,
-        standing::{Kept, RenewalState},
+        standing::{RenewalState, Standing},
     },
     server::Patience,
     waiting::Turns,
@@ -52,7 +52,7 @@ use crate::{
 pub struct Lease {
     pub(crate) shared: Arc<Shared<Lease>>,
     pub(crate) hold: Arc<Holding>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) id: Id,
     pub(crate) grant: Grant,
     pub(crate) length: Duration,
@@ -82,12 +82,12 @@ impl Lease {
         hold: &Arc<Holding>,
         options: &Options,
         grant: Grant,
-        (id, kept): (Id, Arc<Kept>),
+        (id, standing): (Id, Arc<Standing>),
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
             hold: Arc::clone(hold),
-            kept,
+            standing,
             id,
             grant,
             length: options.lease,
@@ -137,13 +137,13 @@ impl Lease {
     /// What is left of the lease by our clock, before the next renewal; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.kept.remaining()
+        self.standing.remaining()
     }
 
     /// Held, lost, or in doubt because the last renewal failed.
     #[must_use]
     pub fn state(&self) -> RenewalState {
-        self.kept.state()
+        self.standing.state()
     }
 
     /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
@@ -160,14 +160,14 @@ impl Lease {
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
-        let (keeper, kept) = (Arc::clone(&self.shared.keeper), Arc::clone(&self.kept));
-        LostSignal::new(keeper, kept, self.id)
+        let (keeper, standing) = (Arc::clone(&self.shared.keeper), Arc::clone(&self.standing));
+        LostSignal::new(keeper, standing, self.id)
     }
 
     /// Why the last attempt to renew it failed, if it did: for a log, when it is lost.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.kept.failure(self.operation("renew"))
+        self.standing.failure(self.operation("renew"))
     }
 
     /// Asks the server whether the lock is still ours. One round trip; changes nothing.
@@ -189,9 +189,12 @@ impl Lease {
     /// # Errors
     /// As [`verify`](Self::verify), and [`Error::Invalid`] for the length.
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        let lease = self.kept.capped(lease);
+        let lease = self.standing.capped(lease);
         let sent = self.ask("Lease::renew", lease)?;
-        let stands = self.shared.keeper.extend(self.id, &self.kept, sent + lease);
+        let stands = self
+            .shared
+            .keeper
+            .extend(self.id, &self.standing, sent + lease);
         if stands {
             return Ok(());
         }
@@ -248,12 +251,12 @@ impl Lease {
         }
         self.shared
             .keeper
-            .lose(self.id, &self.kept, LostReason::TakenAway);
+            .lose(self.id, &self.standing, LostReason::TakenAway);
         Err(self.lost_for(name))
     }
 
     fn lost_for(&self, name: &'static str) -> Error {
-        self.operation(name).lost_because(self.kept.lost())
+        self.operation(name).lost_because(self.standing.lost())
     }
 
     fn operation(&self, name: &'static str) -> Operation<'_> {

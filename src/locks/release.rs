@@ -17,7 +17,7 @@ use crate::{
     recipes::holding::Holding,
     renewing::{
         entry::Terms,
-        standing::{Kept, RenewalState},
+        standing::{RenewalState, Standing},
     },
     script::count,
     server::Patience,
@@ -53,14 +53,18 @@ impl Lease {
     /// Stops the renewing: once, and not in a child's copy.
     fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
         let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
-        (!is_over).then(|| self.shared.keeper.stop_by(self.id, &self.kept, deadline))
+        (!is_over).then(|| {
+            self.shared
+                .keeper
+                .stop_by(self.id, &self.standing, deadline)
+        })
     }
 
     /// Once. Afterwards there is nothing to release.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             self.released = true;
-            self.kept.stop();
+            self.standing.stop();
             self.tell_of_release();
             return Ok(());
         }
@@ -70,7 +74,7 @@ impl Lease {
         };
         let operation = Operation::new("Lease::release", self.hold.lock_name().text());
         let given_back = self.give_back(operation, deadline);
-        if let (Err(error), Some(end)) = (&given_back, self.kept.end())
+        if let (Err(error), Some(end)) = (&given_back, self.standing.end())
             && !matches!(error, Error::WrongKind { .. })
         {
             // A renewal that nobody has heard of may have moved the end.
@@ -141,12 +145,12 @@ impl Lease {
             // The same key by another name.
             return None;
         }
-        if self.kept.state() != RenewalState::Held {
+        if self.standing.state() != RenewalState::Held {
             // A renewal that was done, but not answered, has moved the end further than we know.
             return None;
         }
         let now = self.shared.clock.now();
-        let end = self.kept.end()?;
+        let end = self.standing.end()?;
         let cap = options
             .max_hold
             .and_then(|longest| now.checked_add(longest));
@@ -160,15 +164,15 @@ impl Lease {
             look_at: None,
         };
         let hold = Arc::clone(&self.hold);
-        let kept = Kept::new(hold, fence, terms.end, cap, self.shared.clock);
-        let kept: Arc<Kept> = Arc::new(kept.told(options.events.clone()));
-        let id = (self.shared.keeper).succeed(self.id, Arc::clone(&kept), terms)?;
+        let standing = Standing::new(hold, fence, terms.end, cap, self.shared.clock);
+        let standing: Arc<Standing> = Arc::new(standing.told(options.events.clone()));
+        let id = (self.shared.keeper).succeed(self.id, Arc::clone(&standing), terms)?;
         let grant = Grant {
             fence,
             since: now,
             turns: Some(turns),
         };
-        let lease = Self::new(&self.shared, &self.hold, options, grant, (id, kept));
+        let lease = Self::new(&self.shared, &self.hold, options, grant, (id, standing));
         Some((lease, end))
     }
 }
@@ -180,8 +184,8 @@ pub(crate) fn abandon(
     last_used: Option<FencingToken>,
     until: Instant,
 ) {
-    let kept = Kept::new(Arc::clone(hold), last_used, Some(until), None, shared.clock);
-    shared.keeper.abandon(Arc::new(kept), until);
+    let standing = Standing::new(Arc::clone(hold), last_used, Some(until), None, shared.clock);
+    shared.keeper.abandon(Arc::new(standing), until);
 }
 
 impl Drop for Lease {

@@ -46,7 +46,7 @@ impl Ask {
 
 #[derive(Debug)]
 pub(crate) struct Entry<T> {
-    pub(crate) what: T,
+    pub(crate) item: T,
     pub(crate) terms: Terms,
     /// When there is something to ask: the earlier of the next two.
     pub(crate) due: Instant,
@@ -57,8 +57,8 @@ pub(crate) struct Entry<T> {
     pub(crate) asked: Ask,
     refusals: u32,
     /// Being renewed at this moment.
-    pub(crate) out: bool,
-    /// To be forgotten as soon as it is not out any more.
+    pub(crate) in_flight: bool,
+    /// To be forgotten as soon as it is not in flight any more.
     pub(crate) leaving: bool,
     pub(crate) alarm: bool,
 }
@@ -98,7 +98,7 @@ impl Terms {
 }
 
 impl<T> Entry<T> {
-    pub(crate) fn new(what: T, terms: Terms, now: Instant) -> Self {
+    pub(crate) fn new(item: T, terms: Terms, now: Instant) -> Self {
         let renew_at = match terms.end {
             Some(end) if !terms.renews => end,
             Some(end) => {
@@ -108,7 +108,7 @@ impl<T> Entry<T> {
             None => now,
         };
         Self {
-            what,
+            item,
             terms,
             due: terms.look_at.map_or(renew_at, |look| look.min(renew_at)),
             renew_at,
@@ -116,7 +116,7 @@ impl<T> Entry<T> {
             looked_at: None,
             asked: Ask::Look,
             refusals: 0,
-            out: false,
+            in_flight: false,
             leaving: false,
             alarm: false,
         }
@@ -139,7 +139,7 @@ impl<T> Entry<T> {
         } else {
             return None;
         };
-        self.out = true;
+        self.in_flight = true;
         self.asked = ask;
         self.look_at = None;
         self.looked_at = Some(now);

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{
     entry::Terms,
     schedule::{Id, Schedule},
-    standing::{Callback, Kept, RenewalState},
+    standing::{Callback, RenewalState, Standing},
 };
 use crate::{
     error::LostReason,
@@ -49,7 +49,7 @@ pub(crate) struct Keeper {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) schedule: Schedule<Arc<Kept>>,
+    pub(super) schedule: Schedule<Arc<Standing>>,
     pub(super) calls: VecDeque<(Callback, LostReason)>,
     /// Which leases there are of a key.
     pub(super) of_key: HashMap<String, Vec<Id>>,
@@ -66,10 +66,10 @@ pub(super) struct State {
 }
 
 impl Keeper {
-    pub(crate) fn keep(&self, kept: Arc<Kept>, terms: Terms) -> Id {
+    pub(crate) fn keep(&self, standing: Arc<Standing>, terms: Terms) -> Id {
         let mut state = self.state.lock();
-        let key = self.told.then(|| kept.key().to_owned());
-        let id = state.schedule.keep(kept, terms, self.clock.now());
+        let key = self.told.then(|| standing.key().to_owned());
+        let id = state.schedule.keep(standing, terms, self.clock.now());
         if let Some(key) = key {
             state.of_key.entry(key).or_default().push(id);
         }
@@ -89,11 +89,13 @@ impl Keeper {
     }
 
     /// Somebody else of this process has the lock from now on. `None`: it is not kept any more, or being renewed.
-    pub(crate) fn succeed(&self, id: Id, kept: Arc<Kept>, terms: Terms) -> Option<Id> {
+    pub(crate) fn succeed(&self, id: Id, standing: Arc<Standing>, terms: Terms) -> Option<Id> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let key = kept.key().to_owned();
-        let next = state.schedule.succeed(id, kept, terms, self.clock.now())?;
+        let key = standing.key().to_owned();
+        let next = state
+            .schedule
+            .succeed(id, standing, terms, self.clock.now())?;
         state.forget_key(id, &key);
         state.of_key.entry(key).or_default().push(next);
         self.wake_if_sooner(state);
@@ -121,25 +123,25 @@ impl Keeper {
     }
 
     /// May be ours without anybody knowing: to be given back as soon as the server answers.
-    pub(crate) fn abandon(&self, hold: Arc<Kept>, until: Instant) {
+    pub(crate) fn abandon(&self, hold: Arc<Standing>, until: Instant) {
         let mut state = self.state.lock();
         state.schedule.abandon(hold, until, self.clock.now());
         self.wake_if_sooner(&state);
     }
 
     /// The server has told somebody else that it is lost.
-    pub(crate) fn lose(&self, id: Id, kept: &Kept, reason: LostReason) {
+    pub(crate) fn lose(&self, id: Id, standing: &Standing, reason: LostReason) {
         let mut state = self.state.lock();
         state.schedule.stop(id);
-        self.lose_all(&mut state, [(kept, reason)]);
+        self.lose_all(&mut state, [(standing, reason)]);
     }
 
     /// It was renewed by somebody else than the watchdog.
-    pub(crate) fn extend(&self, id: Id, kept: &Kept, end: Instant) -> bool {
+    pub(crate) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
         let mut state = self.state.lock();
         let end = state.schedule.extend(id, end);
         self.call.notify_one();
-        end.is_some_and(|end| kept.renewed(end))
+        end.is_some_and(|end| standing.renewed(end))
     }
 
     /// How many leases are being kept.
@@ -153,30 +155,30 @@ impl Keeper {
     }
 
     /// After this nothing is sent for the lease any more.
-    pub(crate) fn stop(&self, id: Id, kept: &Kept) -> RenewalState {
-        self.stop_by(id, kept, Deadline::after(Duration::MAX))
+    pub(crate) fn stop(&self, id: Id, standing: &Standing) -> RenewalState {
+        self.stop_by(id, standing, Deadline::after(Duration::MAX))
     }
 
     /// As [`stop`](Self::stop), waiting no longer than this for what is being sent.
-    pub(crate) fn stop_by(&self, id: Id, kept: &Kept, deadline: Deadline) -> RenewalState {
+    pub(crate) fn stop_by(&self, id: Id, standing: &Standing, deadline: Deadline) -> RenewalState {
         let mut state = self.state.lock();
         state.schedule.stop(id);
-        state.forget_key(id, kept.key());
-        if let Some(reason) = kept.lost() {
-            self.lose_all(&mut state, [(kept, reason)]);
+        state.forget_key(id, standing.key());
+        if let Some(reason) = standing.lost() {
+            self.lose_all(&mut state, [(standing, reason)]);
         }
-        if state.schedule.is_out(id) {
+        if state.schedule.is_in_flight(id) {
             self.wait_until_landed(&mut state, id, deadline);
         }
         drop(state);
-        kept.stop()
+        standing.stop()
     }
 
     fn wait_until_landed(&self, state: &mut MutexGuard<'_, State>, id: Id, deadline: Deadline) {
         // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
         let longest = Deadline::after(self.limits.answer * 2);
         let deadline = longest.or_sooner(deadline.moment());
-        while state.schedule.is_out(id) {
+        while state.schedule.is_in_flight(id) {
             let Some(moment) = deadline.moment() else {
                 return;
             };
@@ -191,13 +193,13 @@ impl Keeper {
         self.process != process::id()
     }
 
-    pub(super) fn lose_all<K: Borrow<Kept>>(
+    pub(super) fn lose_all<K: Borrow<Standing>>(
         &self,
         state: &mut State,
         lost: impl IntoIterator<Item = (K, LostReason)>,
     ) {
-        for (kept, reason) in lost {
-            if let Some((callbacks, reason)) = kept.borrow().lose(reason) {
+        for (standing, reason) in lost {
+            if let Some((callbacks, reason)) = standing.borrow().lose(reason) {
                 let calls = callbacks.into_iter().map(|callback| (callback, reason));
                 state.calls.extend(calls);
                 self.call.notify_one();

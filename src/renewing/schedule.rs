@@ -37,7 +37,7 @@ pub(crate) struct Schedule<T> {
 /// A hold that may be ours without anybody knowing.
 #[derive(Debug)]
 pub(crate) struct Orphan<T> {
-    pub(crate) what: T,
+    pub(crate) item: T,
     /// When the server has ended it by itself.
     pub(crate) until: Instant,
     since: Instant,
@@ -45,9 +45,9 @@ pub(crate) struct Orphan<T> {
 
 /// A question to be sent now.
 #[derive(Debug)]
-pub(crate) struct Turn<T> {
+pub(crate) struct Question<T> {
     pub(crate) id: Id,
-    pub(crate) what: T,
+    pub(crate) item: T,
     pub(crate) ask: Ask,
     /// The lease to ask for, or the one that is looked at.
     pub(crate) lease: Duration,
@@ -57,7 +57,7 @@ pub(crate) struct Turn<T> {
 #[derive(Debug)]
 pub(crate) struct Batch<T> {
     /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
-    pub(crate) turns: Vec<Turn<T>>,
+    pub(crate) questions: Vec<Question<T>>,
     /// To be given back in the same round trip; without an answer, [`abandoned`](Schedule::abandon) once more.
     pub(crate) orphans: Vec<Orphan<T>>,
     /// These have come to their end and are forgotten.
@@ -79,10 +79,10 @@ impl<T> Default for Schedule<T> {
 
 impl<T: Clone> Schedule<T> {
     /// One more lease: renewed at once if its end is not known, otherwise after a third of it, or when two are left.
-    pub(crate) fn keep(&mut self, what: T, terms: Terms, now: Instant) -> Id {
+    pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
         self.next_id += 1;
-        let entry = Entry::new(what, terms, now);
+        let entry = Entry::new(item, terms, now);
         self.due.insert((entry.due, id));
         self.leases.insert(id, entry);
         id
@@ -100,11 +100,11 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// To be given back as soon as the server answers, but not before `since`.
-    pub(crate) fn abandon(&mut self, what: T, until: Instant, since: Instant) {
+    pub(crate) fn abandon(&mut self, item: T, until: Instant, since: Instant) {
         let place = self
             .orphans
             .partition_point(|earlier| earlier.since <= since);
-        self.orphans.insert(place, Orphan { what, until, since });
+        self.orphans.insert(place, Orphan { item, until, since });
     }
 
     /// Something may have happened to a lease.
@@ -136,16 +136,16 @@ impl<T: Clone> Schedule<T> {
 
     /// Somebody else has the lock of this lease now, and from now on it is kept for them. `None`: it is not kept any more, or a
     /// renewal is on its way, which would reach the server in somebody else's time.
-    pub(crate) fn succeed(&mut self, id: Id, what: T, terms: Terms, now: Instant) -> Option<Id> {
+    pub(crate) fn succeed(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
         let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
-        let look_at = match (entry.out, entry.asked) {
+        let look_at = match (entry.in_flight, entry.asked) {
             (false, _) => entry.look_at,
             // What comes back says nothing to the next.
             (true, Ask::Look) => Some(now),
             (true, Ask::Renew(_)) => return None,
         };
         self.stop(id);
-        Some(self.keep(what, Terms { look_at, ..terms }, now))
+        Some(self.keep(item, Terms { look_at, ..terms }, now))
     }
 
     fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry<T>)) {
@@ -153,7 +153,7 @@ impl<T: Clone> Schedule<T> {
             return;
         };
         change(entry);
-        if !entry.out {
+        if !entry.in_flight {
             self.due.remove(&(entry.due, id));
             entry.set_due();
             self.due.insert((entry.due, id));
@@ -163,7 +163,7 @@ impl<T: Clone> Schedule<T> {
     /// What has to be done now: nothing while none is due.
     pub(crate) fn take(&mut self, now: Instant) -> Batch<T> {
         let mut batch = Batch {
-            turns: Vec::new(),
+            questions: Vec::new(),
             orphans: Vec::new(),
             over: Vec::new(),
         };
@@ -180,18 +180,18 @@ impl<T: Clone> Schedule<T> {
                 continue;
             };
             if let Some(reason) = entry.terms.lost_at(now) {
-                batch.over.push((entry.what.clone(), reason));
+                batch.over.push((entry.item.clone(), reason));
                 self.stop(id);
             } else if let Some(ask) = entry.ask(now) {
                 self.due.remove(&(entry.due, id));
-                let what = entry.what.clone();
+                let item = entry.item.clone();
                 let lease = match ask {
                     Ask::Renew(lease) => lease,
                     Ask::Look => entry.terms.lease,
                 };
-                batch.turns.push(Turn {
+                batch.questions.push(Question {
                     id,
-                    what,
+                    item,
                     ask,
                     lease,
                 });
@@ -203,7 +203,7 @@ impl<T: Clone> Schedule<T> {
     /// What a renewal that was taken has come to. `None`: nothing has changed.
     pub(crate) fn answered(&mut self, id: Id, answer: Answer, now: Instant) -> Option<Verdict> {
         let entry = self.leases.get_mut(&id)?;
-        entry.out = false;
+        entry.in_flight = false;
         let end_before = entry.terms.end;
         let verdict = entry.judge(answer, now);
         if entry.leaving || matches!(verdict, Some(Verdict::Lost(_))) {
@@ -245,10 +245,10 @@ impl<T: Clone> Schedule<T> {
             };
             match entry.terms.lost_at(now) {
                 Some(reason) => {
-                    over.push((entry.what.clone(), reason));
+                    over.push((entry.item.clone(), reason));
                     self.stop(id);
                 }
-                None => doubtful.push(entry.what.clone()),
+                None => doubtful.push(entry.item.clone()),
             }
         }
         (over, doubtful)
@@ -259,7 +259,7 @@ impl<T: Clone> Schedule<T> {
         self.paused_until = Some(until);
     }
 
-    /// Never to be renewed again. True: a renewal is out at this moment, see [`is_out`](Self::is_out).
+    /// Never to be renewed again. True: a renewal is in flight at this moment, see [`is_in_flight`](Self::is_in_flight).
     pub(crate) fn stop(&mut self, id: Id) -> bool {
         let Some(entry) = self.leases.get_mut(&id) else {
             return false;
@@ -269,17 +269,17 @@ impl<T: Clone> Schedule<T> {
         }
         entry.alarm = false;
         entry.leaving = true;
-        let out = entry.out;
-        if !out {
+        let in_flight = entry.in_flight;
+        if !in_flight {
             self.due.remove(&(entry.due, id));
             self.leases.remove(&id);
         }
-        out
+        in_flight
     }
 
     /// Whether a renewal of it has been taken and not answered.
-    pub(crate) fn is_out(&self, id: Id) -> bool {
-        self.leases.get(&id).is_some_and(|entry| entry.out)
+    pub(crate) fn is_in_flight(&self, id: Id) -> bool {
+        self.leases.get(&id).is_some_and(|entry| entry.in_flight)
     }
 
     /// From now on its end is one of the [`alarms`](Self::next_alarm).
@@ -300,7 +300,7 @@ impl<T: Clone> Schedule<T> {
         while let Some((end, id)) = self.alarms.first().copied().filter(|(end, _)| *end <= now) {
             self.alarms.remove(&(end, id));
             if let Some(entry) = self.leases.get(&id) {
-                over.push((entry.what.clone(), entry.terms.reason_at_the_end()));
+                over.push((entry.item.clone(), entry.terms.reason_at_the_end()));
             }
             self.stop(id);
         }
@@ -310,7 +310,8 @@ impl<T: Clone> Schedule<T> {
     /// Whether something is due, or on its way.
     #[cfg(feature = "testing")]
     pub(crate) fn is_busy(&self, now: Instant) -> bool {
-        self.due_at().is_some_and(|due| due <= now) || self.leases.values().any(|entry| entry.out)
+        self.due_at().is_some_and(|due| due <= now)
+            || self.leases.values().any(|entry| entry.in_flight)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -319,7 +320,7 @@ impl<T: Clone> Schedule<T> {
 
     /// All leases.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
-        self.leases.values().map(|entry| &entry.what)
+        self.leases.values().map(|entry| &entry.item)
     }
 }
 

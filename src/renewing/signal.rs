@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::error::Result;
 use crate::{
     error::LostReason,
-    renewing::{keeper::Keeper, schedule::Id, standing::Kept},
+    renewing::{keeper::Keeper, schedule::Id, standing::Standing},
 };
 
 /// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.
@@ -28,13 +28,17 @@ use crate::{
 #[derive(Clone)]
 pub struct LostSignal {
     keeper: Arc<Keeper>,
-    kept: Arc<Kept>,
+    standing: Arc<Standing>,
     id: Id,
 }
 
 impl LostSignal {
-    pub(crate) fn new(keeper: Arc<Keeper>, kept: Arc<Kept>, id: Id) -> Self {
-        Self { keeper, kept, id }
+    pub(crate) fn new(keeper: Arc<Keeper>, standing: Arc<Standing>, id: Id) -> Self {
+        Self {
+            keeper,
+            standing,
+            id,
+        }
     }
 
     /// Whether the lease is lost.
@@ -46,7 +50,7 @@ impl LostSignal {
     /// Why the lease is lost, if it is.
     #[must_use]
     pub fn reason(&self) -> Option<LostReason> {
-        self.kept.lost()
+        self.standing.lost()
     }
 
     /// Waits until the lease is lost, at most so long; true if it is.
@@ -54,8 +58,8 @@ impl LostSignal {
     /// False as well, at once, when the renewal is stopped: then it will never be raised.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let deadline = self.kept.clock().after(timeout);
-        self.kept.wait_until_lost(deadline)
+        let deadline = self.standing.clock().after(timeout);
+        self.standing.wait_until_lost(deadline)
     }
 
     /// Has something called when the lease is lost; at once if it is lost already; never if the renewal is stopped
@@ -68,7 +72,8 @@ impl LostSignal {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): that thread could not be started. It will not be called.
     pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
-        self.keeper.notify(self.id, &self.kept, Box::new(callback))
+        self.keeper
+            .notify(self.id, &self.standing, Box::new(callback))
     }
 }
 

@@ -38,8 +38,8 @@ pub enum RenewalState {
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 
 /// One lease. Whoever looks at it when our clock has reached its end makes it lost, for everybody and for good.
-pub(crate) struct Kept {
-    standing: Mutex<Standing>,
+pub(crate) struct Standing {
+    facts: Mutex<Facts>,
     changed: Condvar,
     cap: Option<Instant>,
     events: Option<Arc<dyn Events>>,
@@ -49,7 +49,7 @@ pub(crate) struct Kept {
     last_used: Option<FencingToken>,
 }
 
-struct Standing {
+struct Facts {
     phase: Phase,
     /// `None` until the first answer.
     end: Option<Instant>,
@@ -76,7 +76,7 @@ pub(crate) enum Registered {
     Never(Callback),
 }
 
-impl Kept {
+impl Standing {
     pub(crate) fn new(
         hold: Arc<Holding>,
         last_used: Option<FencingToken>,
@@ -85,7 +85,7 @@ impl Kept {
         clock: Clock,
     ) -> Self {
         Self {
-            standing: Mutex::new(Standing {
+            facts: Mutex::new(Facts {
                 phase: Phase::Live,
                 end,
                 failure: None,
@@ -143,32 +143,31 @@ impl Kept {
     /// Whoever waits looks at it again.
     #[cfg(feature = "testing")]
     pub(crate) fn clock_moved(&self) {
-        drop(self.standing.lock());
+        drop(self.facts.lock());
         self.changed.notify_all();
     }
 
-    /// Its standing, which the clock may just have ended.
-    fn look(&self) -> MutexGuard<'_, Standing> {
-        let mut standing = self.standing.lock();
-        if standing.phase == Phase::Live && standing.end.is_some_and(|end| end <= self.clock.now())
-        {
-            standing.phase = Phase::Lost(if standing.unwatched {
+    /// Its facts, as of now: the clock may just have ended it.
+    fn current(&self) -> MutexGuard<'_, Facts> {
+        let mut facts = self.facts.lock();
+        if facts.phase == Phase::Live && facts.end.is_some_and(|end| end <= self.clock.now()) {
+            facts.phase = Phase::Lost(if facts.unwatched {
                 LostReason::Unwatched
             } else {
-                LostReason::at_the_end(standing.end, self.cap)
+                LostReason::at_the_end(facts.end, self.cap)
             });
         }
-        standing
+        facts
     }
 
     pub(crate) fn state(&self) -> RenewalState {
-        self.look().state()
+        self.current().state()
     }
 
     /// What is left of it by our clock.
     pub(crate) fn remaining(&self) -> Duration {
-        let standing = self.look();
-        match (standing.phase, standing.end) {
+        let facts = self.current();
+        match (facts.phase, facts.end) {
             (Phase::Live, Some(end)) => end.saturating_duration_since(self.clock.now()),
             _ => Duration::ZERO,
         }
@@ -176,7 +175,7 @@ impl Kept {
 
     /// When it ends by our clock, whether that has passed or not.
     pub(crate) fn end(&self) -> Option<Instant> {
-        self.standing.lock().end
+        self.facts.lock().end
     }
 
     /// A lease that does not outlast the longest hold.
@@ -188,7 +187,7 @@ impl Kept {
     }
 
     pub(crate) fn lost(&self) -> Option<LostReason> {
-        match self.look().phase {
+        match self.current().phase {
             Phase::Lost(reason) => Some(reason),
             Phase::Live | Phase::Stopped => None,
         }
@@ -196,43 +195,43 @@ impl Kept {
 
     /// Whether there has been an answer from which to count.
     pub(crate) fn has_an_end(&self) -> bool {
-        self.look().end.is_some()
+        self.current().end.is_some()
     }
 
     /// Why the last attempt failed.
     pub(crate) fn failure(&self, operation: Operation<'_>) -> Option<Error> {
-        let failure = self.look().failure.clone()?;
+        let failure = self.current().failure.clone()?;
         Some(failure.error(operation))
     }
 
     /// The server has renewed it. False: it is not ours to renew any more.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
-        let mut standing = self.standing.lock();
-        if standing.phase != Phase::Live {
+        let mut facts = self.facts.lock();
+        if facts.phase != Phase::Live {
             return false;
         }
-        standing.end = Some(end);
-        standing.failure = None;
-        drop(standing);
+        facts.end = Some(end);
+        facts.failure = None;
+        drop(facts);
         self.changed.notify_all();
         true
     }
 
     /// An attempt has failed, which proves nothing.
     pub(crate) fn doubt(&self, failure: &Arc<Failure>) {
-        self.standing.lock().failure = Some(Arc::clone(failure));
+        self.facts.lock().failure = Some(Arc::clone(failure));
         self.changed.notify_all();
     }
 
     /// It is lost, for this reason unless there was one before. Returns whom to call.
     pub(crate) fn lose(&self, reason: LostReason) -> Option<(Vec<Callback>, LostReason)> {
-        let mut standing = self.standing.lock();
-        if standing.phase == Phase::Live {
-            standing.phase = Phase::Lost(reason);
+        let mut facts = self.facts.lock();
+        if facts.phase == Phase::Live {
+            facts.phase = Phase::Lost(reason);
         }
-        let callbacks = mem::take(&mut standing.callbacks);
-        let phase = standing.phase;
-        drop(standing);
+        let callbacks = mem::take(&mut facts.callbacks);
+        let phase = facts.phase;
+        drop(facts);
         self.changed.notify_all();
         match phase {
             Phase::Lost(reason) => Some((callbacks, reason)),
@@ -242,32 +241,32 @@ impl Kept {
 
     /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call instead.
     pub(crate) fn unwatch(&self) -> Vec<Callback> {
-        let mut standing = self.standing.lock();
-        standing.unwatched = true;
-        mem::take(&mut standing.callbacks)
+        let mut facts = self.facts.lock();
+        facts.unwatched = true;
+        mem::take(&mut facts.callbacks)
     }
 
     /// The end of its renewal. Returns how it stood.
     ///
     /// Whoever has not been called by now never is. They are dropped, and may own anything: nothing may be locked.
     pub(crate) fn stop(&self) -> RenewalState {
-        let mut standing = self.look();
-        let state = standing.state();
-        if standing.phase == Phase::Live {
-            standing.phase = Phase::Stopped;
+        let mut facts = self.current();
+        let state = facts.state();
+        if facts.phase == Phase::Live {
+            facts.phase = Phase::Stopped;
         }
-        let callbacks = mem::take(&mut standing.callbacks);
-        drop(standing);
+        let callbacks = mem::take(&mut facts.callbacks);
+        drop(facts);
         self.changed.notify_all();
         drop(callbacks);
         state
     }
 
     pub(crate) fn register(&self, callback: Callback) -> Registered {
-        let mut standing = self.look();
-        match standing.phase {
+        let mut facts = self.current();
+        match facts.phase {
             Phase::Live => {
-                standing.callbacks.push(callback);
+                facts.callbacks.push(callback);
                 Registered::Stored
             }
             Phase::Lost(reason) => Registered::CallNow(callback, reason),
@@ -277,15 +276,15 @@ impl Kept {
 
     /// Waits for the first answer: an end, a loss or a refusal. Not past the deadline.
     pub(crate) fn wait_for_first_answer(&self, deadline: Deadline) {
-        let mut standing = self.look();
-        while standing.phase == Phase::Live
-            && standing.end.is_none()
-            && !standing
+        let mut facts = self.current();
+        while facts.phase == Phase::Live
+            && facts.end.is_none()
+            && !facts
                 .failure
                 .as_ref()
                 .is_some_and(|failure| failure.is_refusal())
         {
-            if self.wait(&mut standing, deadline) {
+            if self.wait(&mut facts, deadline) {
                 return;
             }
         }
@@ -294,30 +293,30 @@ impl Kept {
     /// Waits until it is lost or not renewed any more, or the deadline has passed. True: it is lost.
     pub(crate) fn wait_until_lost(&self, deadline: Deadline) -> bool {
         loop {
-            let mut standing = self.look();
-            match standing.phase {
+            let mut facts = self.current();
+            match facts.phase {
                 Phase::Lost(_) => return true,
                 Phase::Stopped => return false,
                 Phase::Live if deadline.has_passed() => return false,
                 Phase::Live => {
-                    let end = standing.end;
-                    self.wait(&mut standing, deadline.or_sooner(end));
+                    let end = facts.end;
+                    self.wait(&mut facts, deadline.or_sooner(end));
                 }
             }
         }
     }
 
     /// True: the deadline has passed.
-    fn wait(&self, standing: &mut MutexGuard<'_, Standing>, deadline: Deadline) -> bool {
+    fn wait(&self, facts: &mut MutexGuard<'_, Facts>, deadline: Deadline) -> bool {
         if let Some(moment) = deadline.moment() {
-            return self.changed.wait_until(standing, moment).timed_out();
+            return self.changed.wait_until(facts, moment).timed_out();
         }
-        self.changed.wait(standing);
+        self.changed.wait(facts);
         false
     }
 }
 
-impl Standing {
+impl Facts {
     fn state(&self) -> RenewalState {
         match self.phase {
             Phase::Lost(reason) => RenewalState::Lost(reason),
@@ -329,9 +328,9 @@ impl Standing {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept")
+        f.debug_struct("Standing")
             .field("hold", &self.hold)
             .field("state", &self.state())
             .finish_non_exhaustive()
@@ -346,16 +345,16 @@ mod tests {
         token::Token,
     };
 
-    fn kept(end: Instant) -> Arc<Kept> {
+    fn standing(end: Instant) -> Arc<Standing> {
         let hold = Hold::new("a", &Token::random()).unwrap();
         let hold = Arc::new(hold.holding().clone());
-        Arc::new(Kept::new(hold, None, Some(end), None, Clock::REAL))
+        Arc::new(Standing::new(hold, None, Some(end), None, Clock::REAL))
     }
 
     #[test]
     fn what_somebody_saw_lost_is_never_held_again() {
         let now = Clock::REAL.now();
-        let lease = kept(now);
+        let lease = standing(now);
         assert_eq!(lease.lost(), Some(LostReason::Ended));
         assert!(!lease.renewed(now + Duration::from_secs(60)));
         assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
@@ -364,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_stays() {
-        let lease = kept(Clock::REAL.now() + Duration::from_secs(60));
+        let lease = standing(Clock::REAL.now() + Duration::from_secs(60));
         lease.lose(LostReason::TakenAway);
         lease.lose(LostReason::Ended);
         assert_eq!(lease.lost(), Some(LostReason::TakenAway));
@@ -375,7 +374,7 @@ mod tests {
     fn a_token_is_not_printed() {
         let token: Token = "secret".parse().unwrap();
         let hold = Hold::new("a", &token).unwrap();
-        let lease: Arc<Kept> = Arc::new(Kept::new(
+        let lease: Arc<Standing> = Arc::new(Standing::new(
             Arc::new(hold.holding().clone()),
             None,
             None,

@@ -13,7 +13,10 @@ impl Keeper {
     /// Both threads look at it again.
     pub(crate) fn clock_moved(&self) {
         let state = self.state.lock();
-        state.schedule.all().for_each(|kept| kept.clock_moved());
+        state
+            .schedule
+            .all()
+            .for_each(|standing| standing.clock_moved());
         self.wake.notify_all();
         self.call.notify_all();
     }

@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{
     entry::{Ask, Verdict},
     keeper::{Keeper, Limits, State},
-    schedule::{Id, Orphan, Turn},
-    standing::{Callback, Kept, Registered},
+    schedule::{Id, Orphan, Question},
+    standing::{Callback, Registered, Standing},
 };
 use crate::{
     error::{Error, LostReason, Result},
@@ -87,9 +87,9 @@ impl Keeper {
         let mut state = self.state.lock();
         state.closing = true;
         let mut calls = Vec::new();
-        for kept in state.schedule.all() {
-            let reason = kept.lost().unwrap_or(LostReason::Unwatched);
-            let callbacks = kept.unwatch();
+        for standing in state.schedule.all() {
+            let reason = standing.lost().unwrap_or(LostReason::Unwatched);
+            let callbacks = standing.unwatch();
             calls.extend(callbacks.into_iter().map(|callback| (callback, reason)));
         }
         state.calls.extend(calls);
@@ -116,13 +116,18 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn notify(self: &Arc<Self>, id: Id, kept: &Kept, callback: Callback) -> Result<()> {
+    pub(crate) fn notify(
+        self: &Arc<Self>,
+        id: Id,
+        standing: &Standing,
+        callback: Callback,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         let closing = state.closing;
         if state.calling.is_none() && !closing {
             state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);
         }
-        match kept.register(callback) {
+        match standing.register(callback) {
             // Not under the lock: what it owns may want it.
             Registered::Never(callback) => {
                 drop(state);
@@ -134,7 +139,7 @@ impl Keeper {
             }
             Registered::Stored if closing => {
                 drop(state);
-                for callback in kept.unwatch() {
+                for callback in standing.unwatch() {
                     call(callback, LostReason::Unwatched);
                 }
             }
@@ -177,7 +182,7 @@ impl Keeper {
     fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut dyn Link) -> bool {
         let batch = state.schedule.take(self.clock.now());
         self.lose_all(state, batch.over);
-        let leases = batch.turns.iter().map(|turn| turn.lease);
+        let leases = batch.questions.iter().map(|question| question.lease);
         let Some(shortest) = leases
             .min()
             .or(batch.orphans.first().map(|_| Duration::MAX))
@@ -188,22 +193,22 @@ impl Keeper {
             mut replies,
             broken,
         } = MutexGuard::unlocked(state, || {
-            let questions = batch.turns.iter().map(question);
+            let questions = batch.questions.iter().map(call_of);
             let orphans = batch.orphans.iter();
             let calls: Vec<Call> = questions
-                .chain(orphans.map(|orphan| orphan.what.giving_back()))
+                .chain(orphans.map(|orphan| orphan.item.giving_back()))
                 .collect();
-            link.send(&calls, batch.turns.len(), shortest)
+            link.send(&calls, batch.questions.len(), shortest)
         });
-        let given_back = replies.split_off(batch.turns.len());
-        let news = self.take_answers(state, &batch.turns, replies);
+        let given_back = replies.split_off(batch.questions.len());
+        let news = self.take_answers(state, &batch.questions, replies);
         self.keep_orphans(state, batch.orphans, given_back);
         self.landed.notify_all();
         self.outside(state, || {
-            for (kept, failure) in &news {
-                kept.tell(failure.as_deref());
+            for (standing, failure) in &news {
+                standing.tell(failure.as_deref());
             }
-            let_go((batch.turns, news));
+            let_go((batch.questions, news));
         });
         !broken
     }
@@ -212,31 +217,31 @@ impl Keeper {
     fn take_answers(
         &self,
         state: &mut State,
-        turns: &[Turn<Arc<Kept>>],
+        questions: &[Question<Arc<Standing>>],
         replies: Vec<Reply>,
-    ) -> Vec<(Arc<Kept>, Option<Arc<Failure>>)> {
+    ) -> Vec<(Arc<Standing>, Option<Arc<Failure>>)> {
         let now = self.clock.now();
         let mut news = Vec::new();
-        for (turn, (answer, failure)) in turns.iter().zip(replies) {
+        for (question, (answer, failure)) in questions.iter().zip(replies) {
             let is_news = match answer {
-                Answer::Ours(_) => turn.ask != Ask::Look,
+                Answer::Ours(_) => question.ask != Ask::Look,
                 Answer::Refused | Answer::Unanswered => true,
                 Answer::NotOurs | Answer::Forgotten => false,
             };
             if is_news {
-                news.push((Arc::clone(&turn.what), failure.clone()));
+                news.push((Arc::clone(&question.item), failure.clone()));
             }
-            let verdict = state.schedule.answered(turn.id, answer, now);
+            let verdict = state.schedule.answered(question.id, answer, now);
             if let (Some(Verdict::Doubtful | Verdict::Lost(_)), Some(why)) = (verdict, &failure) {
-                turn.what.doubt(why);
+                question.item.doubt(why);
             }
             match verdict {
-                Some(Verdict::Held(end)) if !turn.what.renewed(end) => {
+                Some(Verdict::Held(end)) if !question.item.renewed(end) => {
                     // Somebody has seen the clock end it before this answer came.
-                    state.schedule.stop(turn.id);
-                    self.lose_all(state, [(&*turn.what, LostReason::Ended)]);
+                    state.schedule.stop(question.id);
+                    self.lose_all(state, [(&*question.item, LostReason::Ended)]);
                 }
-                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*turn.what, reason)]),
+                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*question.item, reason)]),
                 Some(Verdict::Held(_) | Verdict::Doubtful) | None => {}
             }
         }
@@ -247,7 +252,7 @@ impl Keeper {
     fn keep_orphans(
         &self,
         state: &mut State,
-        orphans: Vec<Orphan<Arc<Kept>>>,
+        orphans: Vec<Orphan<Arc<Standing>>>,
         replies: Vec<Reply>,
     ) {
         let now = self.clock.now();
@@ -257,7 +262,7 @@ impl Keeper {
                 Answer::Forgotten | Answer::Unanswered => now,
                 Answer::Refused => now + REFUSED_PAUSE,
             };
-            state.schedule.abandon(orphan.what, orphan.until, again);
+            state.schedule.abandon(orphan.item, orphan.until, again);
         }
     }
 
@@ -270,12 +275,12 @@ impl Keeper {
         let now = self.clock.now();
         let (over, doubtful) = state.schedule.unreachable(now + pause, now);
         self.lose_all(state, over);
-        for kept in &doubtful {
-            kept.doubt(failure);
+        for standing in &doubtful {
+            standing.doubt(failure);
         }
         self.outside(state, || {
-            for kept in &doubtful {
-                kept.tell(Some(failure));
+            for standing in &doubtful {
+                standing.tell(Some(failure));
             }
             let_go(doubtful);
         });
@@ -325,8 +330,11 @@ impl Keeper {
     }
 }
 
-fn question(turn: &Turn<Arc<Kept>>) -> Call {
-    turn.what.hold().renewal(whole_millis(turn.ask.lease()))
+fn call_of(question: &Question<Arc<Standing>>) -> Call {
+    question
+        .item
+        .hold()
+        .renewal(whole_millis(question.ask.lease()))
 }
 
 /// What was asked about may be nobody else's by now, and its hooks own anything: nothing may be locked, and a panic in it is

@@ -18,7 +18,7 @@ use crate::{
     error::LostReason,
     renewing::{
         keeper::{Keeper, Limits},
-        standing::Kept,
+        standing::Standing,
     },
     server::RedisLink,
 };
@@ -143,28 +143,28 @@ impl Watchdog {
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
-        let kept: Arc<Kept> = Arc::new(Kept::new(
+        let standing: Arc<Standing> = Arc::new(Standing::new(
             Arc::new(hold.holding().clone()),
             None,
             terms.end,
             terms.cap,
             Clock::REAL,
         ));
-        let id = self.keeper.keep(Arc::clone(&kept), terms);
+        let id = self.keeper.keep(Arc::clone(&standing), terms);
         // From here on it is stopped when this function returns early.
-        let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&kept), id);
+        let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&standing), id);
 
-        kept.wait_for_first_answer(Deadline::after(self.keeper.patience()));
-        if let Some(reason) = kept.lost() {
+        standing.wait_for_first_answer(Deadline::after(self.keeper.patience()));
+        if let Some(reason) = standing.lost() {
             return Err(operation.lost_because(Some(reason)));
         }
-        if !kept.has_an_end() {
+        if !standing.has_an_end() {
             let silence =
                 || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
-            return Err(kept.failure(operation).unwrap_or_else(silence));
+            return Err(standing.failure(operation).unwrap_or_else(silence));
         }
         if let Some(callback) = on_lost {
-            self.keeper.notify(id, &kept, callback)?;
+            self.keeper.notify(id, &standing, callback)?;
         }
         Ok(renewal)
     }

@@ -7,7 +7,7 @@ use crate::renewing::{
     keeper::Keeper,
     schedule::Id,
     signal::LostSignal,
-    standing::{Kept, RenewalState},
+    standing::{RenewalState, Standing},
 };
 
 /// A lease that a [`Watchdog`](crate::Watchdog) keeps alive. Dropping it ends the renewing, not the lease.
@@ -30,13 +30,17 @@ use crate::renewing::{
 #[must_use = "dropping it ends the renewing at once"]
 pub struct Renewal {
     keeper: Arc<Keeper>,
-    kept: Arc<Kept>,
+    standing: Arc<Standing>,
     id: Id,
 }
 
 impl Renewal {
-    pub(crate) fn new(keeper: Arc<Keeper>, kept: Arc<Kept>, id: Id) -> Self {
-        Self { keeper, kept, id }
+    pub(crate) fn new(keeper: Arc<Keeper>, standing: Arc<Standing>, id: Id) -> Self {
+        Self {
+            keeper,
+            standing,
+            id,
+        }
     }
 
     /// Whether the lease stands, by our clock and by what the server has said. Never true after it has ended on the
@@ -52,26 +56,30 @@ impl Renewal {
     /// What is left of the lease by our clock; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.kept.remaining()
+        self.standing.remaining()
     }
 
     /// Held, lost, or in doubt.
     #[must_use]
     pub fn state(&self) -> RenewalState {
-        self.kept.state()
+        self.standing.state()
     }
 
     /// Why the last attempt to renew failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.kept
-            .failure(Operation::new("renew", self.kept.lock_name()))
+        self.standing
+            .failure(Operation::new("renew", self.standing.lock_name()))
     }
 
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
-        LostSignal::new(Arc::clone(&self.keeper), Arc::clone(&self.kept), self.id)
+        LostSignal::new(
+            Arc::clone(&self.keeper),
+            Arc::clone(&self.standing),
+            self.id,
+        )
     }
 
     /// Ends the renewing, so that the lock can be released. Says how the lease stood.
@@ -92,7 +100,7 @@ impl Renewal {
         if self.keeper.is_a_copy() {
             return RenewalState::Unknown;
         }
-        self.keeper.stop(self.id, &self.kept)
+        self.keeper.stop(self.id, &self.standing)
     }
 }
 
@@ -105,7 +113,7 @@ impl Drop for Renewal {
 impl fmt::Debug for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Renewal")
-            .field("hold", &self.kept.hold())
+            .field("hold", &self.standing.hold())
             .field("state", &self.state())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()

@@ -21,12 +21,12 @@ fn those_due_first_go_first() {
         schedule.keep(name, ending_in(due), start);
     }
     assert_eq!(schedule.due_at(), Some(start + MS * 10));
-    assert!(schedule.take(start + MS * 9).turns.is_empty());
+    assert!(schedule.take(start + MS * 9).questions.is_empty());
     let names: Vec<_> = schedule
         .take(start + MS * 10)
-        .turns
+        .questions
         .iter()
-        .map(|turn| turn.what)
+        .map(|question| question.item)
         .collect();
     assert_eq!(names, ["a", "b", "c"]);
 }
@@ -35,11 +35,11 @@ fn those_due_first_go_first() {
 fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
     let (mut schedule, start) = (Schedule::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);
-    assert_eq!(schedule.take(start).turns.len(), 1);
+    assert_eq!(schedule.take(start).questions.len(), 1);
     assert_eq!(schedule.answered(id, Answer::Forgotten, start), None);
     for pause in [10, 20, 40, 80, 160, 320, 500, 500] {
         let now = schedule.due_at().unwrap();
-        assert_eq!(schedule.take(now).turns.len(), 1);
+        assert_eq!(schedule.take(now).questions.len(), 1);
         schedule.answered(id, Answer::Refused, now);
         assert_eq!(schedule.due_at(), Some(now + MS * pause));
     }
@@ -52,7 +52,7 @@ fn one_that_was_refused_keeps_no_other_from_being_given_back() {
     schedule.abandon("refused", until, start + MS * 500);
     schedule.abandon("new", until, start);
     assert_eq!(schedule.due_at(), Some(start));
-    let names = |batch: Batch<_>| batch.orphans.iter().map(|o| o.what).collect::<Vec<_>>();
+    let names = |batch: Batch<_>| batch.orphans.iter().map(|o| o.item).collect::<Vec<_>>();
     assert_eq!(names(schedule.take(start)), ["new"]);
     assert_eq!(schedule.due_at(), Some(start + MS * 500));
     assert_eq!(names(schedule.take(start + MS * 500)), ["refused"]);
@@ -72,7 +72,7 @@ fn a_look_without_an_answer_is_asked_again() {
     let pauses = [(Answer::Unanswered, 0), (Answer::Forgotten, 0)];
     for (answer, pause) in pauses.into_iter().chain([(Answer::Refused, 10)]) {
         let now = schedule.due_at().unwrap();
-        assert_eq!(schedule.take(now).turns[0].ask, Ask::Look);
+        assert_eq!(schedule.take(now).questions[0].ask, Ask::Look);
         schedule.answered(id, answer, now);
         assert_eq!(schedule.due_at(), Some(now + MS * pause), "{answer:?}");
     }
@@ -86,7 +86,7 @@ fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
     schedule.answered(id, Answer::Refused, start);
     schedule.look(id, start);
     let now = schedule.due_at().unwrap();
-    assert_eq!(schedule.take(now).turns[0].ask, Ask::Renew(MS * 3_000));
+    assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
 }
 
 #[test]
@@ -100,13 +100,13 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
     let first = schedule.keep("a", Terms { look_at, ..terms }, start);
     let second = schedule.succeed(first, "b", terms, start).unwrap();
     assert_eq!(schedule.due_at(), look_at);
-    let looking = schedule.take(start + MS * 20).turns;
+    let looking = schedule.take(start + MS * 20).questions;
     assert_eq!((looking[0].id, looking[0].ask), (second, Ask::Look));
     // The answer says nothing to whoever has it by then.
     let now = start + MS * 21;
     let third = schedule.succeed(second, "c", terms, now).unwrap();
     schedule.answered(second, Answer::Ours(start + MS * 20), now);
-    let looking = schedule.take(now).turns;
+    let looking = schedule.take(now).questions;
     assert_eq!((looking[0].id, looking[0].ask), (third, Ask::Look));
 }
 

@@ -67,16 +67,16 @@ impl Known {
 
 impl Known {
     /// That this question is asked, and now.
-    pub(super) fn assert_wanted(&self, turn: &Turn<usize>, now: Instant) {
+    pub(super) fn assert_wanted(&self, question: &Question<usize>, now: Instant) {
         assert!(!self.gone, "a question about what is stopped or lost");
         assert!(
             self.end().is_none_or(|end| end > now),
             "a question after the end"
         );
-        match turn.ask {
+        match question.ask {
             Ask::Renew(lease) => {
                 assert!(self.terms.renews, "a renewal of what only runs out");
-                assert!(lease == turn.lease && lease >= MS && lease <= self.terms.lease);
+                assert!(lease == question.lease && lease >= MS && lease <= self.terms.lease);
                 let cap = self.terms.cap.map(|cap| cap.max(now + MS));
                 assert!(cap.is_none_or(|cap| now + lease <= cap));
                 let third = self.terms.third();
@@ -84,7 +84,7 @@ impl Known {
                 assert!(!early || self.failed, "a renewal that was not wanted yet");
             }
             Ask::Look => {
-                assert!(turn.ask.lease() <= MS, "a look that renews");
+                assert!(question.ask.lease() <= MS, "a look that renews");
                 let wanted = self.look.is_some_and(|since| since <= now);
                 assert!(wanted || self.failed, "a look that nobody wanted");
                 let rested = self.asked.is_none_or(|asked| now >= asked + REST);

@@ -66,7 +66,7 @@ impl Orphans {
             assert_eq!(asked.len(), self.due(now), "not those that are due");
         }
         for orphan in asked {
-            let known = &mut self.0[orphan.what];
+            let known = &mut self.0[orphan.item];
             assert!(!known.done, "given back twice, or after the end");
             assert!(known.since <= now && orphan.until == known.until);
             let mood = match moods() {
@@ -82,7 +82,7 @@ impl Orphans {
                     0
                 };
                 known.since = now + MS * pause;
-                schedule.abandon(orphan.what, orphan.until, known.since);
+                schedule.abandon(orphan.item, orphan.until, known.since);
             }
             if matches!(mood, Mood::Unanswered | Mood::Unreachable) {
                 schedule.pause(now + MS * 10);

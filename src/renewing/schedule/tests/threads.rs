@@ -73,36 +73,44 @@ impl World {
                 state.told[lease] = true;
             }
             drop(state);
-            let answers: Vec<_> = batch.turns.iter().map(|turn| self.renew(turn)).collect();
+            let answers: Vec<_> = batch
+                .questions
+                .iter()
+                .map(|question| self.renew(question))
+                .collect();
             let given_back: Vec<_> = batch
                 .orphans
                 .into_iter()
-                .filter(|orphan| !self.give_back(orphan.what))
+                .filter(|orphan| !self.give_back(orphan.item))
                 .collect();
             state = self.state.lock().unwrap();
-            for (turn, answers) in batch.turns.iter().zip(answers) {
+            for (question, answers) in batch.questions.iter().zip(answers) {
                 let answer = if answers {
                     Answer::Ours(now)
                 } else {
                     Answer::Unanswered
                 };
                 let later = state.now;
-                if let Some(Verdict::Lost(_)) = state.schedule.answered(turn.id, answer, later) {
-                    state.told[turn.what] = true;
+                if let Some(Verdict::Lost(_)) = state.schedule.answered(question.id, answer, later)
+                {
+                    state.told[question.item] = true;
                 }
             }
             for orphan in given_back {
                 let now = state.now;
-                state.schedule.abandon(orphan.what, orphan.until, now);
+                state.schedule.abandon(orphan.item, orphan.until, now);
             }
             self.landed.notify_all();
         }
     }
 
-    fn renew(&self, turn: &Turn<usize>) -> bool {
+    fn renew(&self, question: &Question<usize>) -> bool {
         thread::yield_now();
         let mut server = self.server.lock().unwrap();
-        assert!(!server.stopped[turn.what], "renewed after it was stopped");
+        assert!(
+            !server.stopped[question.item],
+            "renewed after it was stopped"
+        );
         server.answers()
     }
 
@@ -119,7 +127,7 @@ impl World {
         let mut state = self.state.lock().unwrap();
         let stood = state.schedule.leases.contains_key(&id);
         state.schedule.stop(id);
-        while state.schedule.is_out(id) {
+        while state.schedule.is_in_flight(id) {
             state = self.landed.wait(state).unwrap();
         }
         self.server.lock().unwrap().stopped[lease] = true;

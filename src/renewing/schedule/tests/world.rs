@@ -225,7 +225,7 @@ impl World {
     fn hand_over(&mut self, index: usize, terms: Terms, alarm: bool, now: Instant) {
         let count = self.leases.len();
         let before = &mut self.leases[index];
-        let is_out = self.schedule.is_out(before.id);
+        let is_in_flight = self.schedule.is_in_flight(before.id);
         let next = self.schedule.succeed(before.id, count, terms, now);
         assert_eq!(next.is_none(), before.gone, "it is stopped or lost");
         let Some(id) = next else {
@@ -236,7 +236,7 @@ impl World {
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
         assert_eq!(self.schedule.succeed(before, count, terms, now), None);
-        let look = if is_out { Some(now) } else { look };
+        let look = if is_in_flight { Some(now) } else { look };
         self.keeps(id, terms, alarm, look, server_end);
     }
 
@@ -288,9 +288,9 @@ impl World {
         let due = self.schedule.due_at().is_some_and(|due| due <= self.now);
         let batch = self.schedule.take(self.now);
         let sent = self.now;
-        assert!(batch.turns.len() <= BATCH);
+        assert!(batch.questions.len() <= BATCH);
         let orphans = if due { self.orphans.due(self.now) } else { 0 };
-        assert_eq!(due, batch.turns.len() + batch.over.len() + orphans > 0);
+        assert_eq!(due, batch.questions.len() + batch.over.len() + orphans > 0);
         let teaching = due && mem::take(&mut self.teach);
         if due {
             let (orphans, schedule) = (batch.orphans, &mut self.schedule);
@@ -300,29 +300,29 @@ impl World {
         for (index, reason) in batch.over {
             self.over(index, reason);
         }
-        if !batch.turns.is_empty() {
+        if !batch.questions.is_empty() {
             self.attempts.push(self.now);
         }
-        for turn in batch.turns {
+        for question in batch.questions {
             let mood = match (self.moods)() {
                 // The batch after one that met a forgotten script brings it along.
                 Mood::Forgotten if teaching => Mood::Refused,
                 mood => mood,
             };
             self.teach |= matches!(mood, Mood::Forgotten);
-            self.answer(&turn, sent, mood);
+            self.answer(&question, sent, mood);
             if matches!(mood, Mood::Unanswered | Mood::Unreachable) {
                 self.schedule.pause(self.now + MS * 10);
             }
         }
     }
 
-    fn answer(&mut self, turn: &Turn<usize>, sent: Instant, mood: Mood) {
+    fn answer(&mut self, question: &Question<usize>, sent: Instant, mood: Mood) {
         let count = self.leases.len();
-        let lease = &mut self.leases[turn.what];
-        assert_eq!(turn.id, lease.id, "a question about an earlier turn");
-        assert!(self.schedule.is_out(turn.id));
-        lease.assert_wanted(turn, sent);
+        let lease = &mut self.leases[question.item];
+        assert_eq!(question.id, lease.id, "a question about an earlier turn");
+        assert!(self.schedule.is_in_flight(question.id));
+        lease.assert_wanted(question, sent);
         (lease.asked, lease.look) = (Some(sent), None);
 
         let answer = match mood {
@@ -333,29 +333,32 @@ impl World {
             _ => Answer::Ours(sent),
         };
         if let Answer::Ours(_) = answer {
-            lease.is_asked(turn.ask, sent);
+            lease.is_asked(question.ask, sent);
         }
         match mood {
             Mood::StoppedMeanwhile => {
-                assert!(self.schedule.stop(turn.id) && self.schedule.is_out(turn.id));
+                assert!(self.schedule.stop(question.id) && self.schedule.is_in_flight(question.id));
                 lease.gone = true;
-                self.schedule.look(turn.id, sent);
-                assert_eq!(self.schedule.extend(turn.id, sent + MS * 900), None);
+                self.schedule.look(question.id, sent);
+                assert_eq!(self.schedule.extend(question.id, sent + MS * 900), None);
             }
             Mood::ChangedMeanwhile => {
-                self.schedule.look(turn.id, sent);
+                self.schedule.look(question.id, sent);
                 lease.look = Some(sent);
             }
-            Mood::HandedOverMeanwhile => match turn.ask {
+            Mood::HandedOverMeanwhile => match question.ask {
                 Ask::Renew(_) => {
-                    let next = self.schedule.succeed(turn.id, 0, lease.terms, sent);
+                    let next = self.schedule.succeed(question.id, 0, lease.terms, sent);
                     assert_eq!(next, None, "it would be renewed by the one before");
-                    assert!(self.schedule.is_out(turn.id), "it is still its own");
+                    assert!(
+                        self.schedule.is_in_flight(question.id),
+                        "it is still its own"
+                    );
                 }
                 // There is a bound on turns.
                 Ask::Look if count < MOST => {
                     let terms = lease.terms;
-                    self.hand_over(turn.what, terms, false, sent);
+                    self.hand_over(question.item, terms, false, sent);
                 }
                 Ask::Look => {}
             },
@@ -363,10 +366,10 @@ impl World {
             Mood::Late(ms) => self.now += MS * ms,
             _ => {}
         }
-        let verdict = self.schedule.answered(turn.id, answer, self.now);
-        assert!(!self.schedule.is_out(turn.id));
-        let lease = &mut self.leases[turn.what];
-        assert_eq!(verdict, lease.expected(turn.ask, answer, self.now));
+        let verdict = self.schedule.answered(question.id, answer, self.now);
+        assert!(!self.schedule.is_in_flight(question.id));
+        let lease = &mut self.leases[question.item];
+        assert_eq!(verdict, lease.expected(question.ask, answer, self.now));
         if let Some(Verdict::Held(end)) = verdict {
             assert!(Some(end) <= lease.server_end, "held past the server's end");
         }
