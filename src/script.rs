@@ -18,35 +18,35 @@ macro_rules! scripts {
     ($($name:ident = $first:literal $(then $second:literal)?;)+) => {
         $(static $name: LazyLock<Script> = LazyLock::new(|| {
             Script::new(stringify!($name), concat!(
-                include_str!(concat!("recipes/lua/", $first)),
-                $(include_str!(concat!("recipes/lua/", $second)),)?
+                include_str!(concat!("recipes/", $first)),
+                $(include_str!(concat!("recipes/", $second)),)?
             ))
         });)+
     };
 }
 
 scripts! {
-    ACQUIRE_SIMPLE = "acquire_simple.lua";
-    ACQUIRE_MUTEX = "acquire_mutex.lua";
-    RENEW_MUTEX = "renew_mutex.lua";
-    RELEASE_MUTEX = "release_mutex.lua";
-    RELEASE_TURNS = "release_turns.lua";
-    ACQUIRE_REENTRANT = "acquire_reentrant.lua";
-    RENEW_REENTRANT = "renew_reentrant.lua";
-    RELEASE_REENTRANT = "release_reentrant.lua";
-    ACQUIRE_READ = "read_write.lua" then "acquire_read.lua";
-    ACQUIRE_WRITE = "read_write.lua" then "acquire_write.lua";
-    RENEW_READ_WRITE = "renew_read_write.lua";
-    RELEASE_READ_WRITE = "read_write.lua" then "release_read_write.lua";
-    ACQUIRE_READ_TWO_KEY = "two_key.lua" then "acquire_read_two_key.lua";
-    RELEASE_READ_TWO_KEY = "two_key.lua" then "release_read_two_key.lua";
-    ACQUIRE_WRITE_TWO_KEY = "acquire_write_two_key.lua";
-    ACQUIRE_READ_ONE_HASH = "one_hash.lua" then "acquire_read_one_hash.lua";
-    ACQUIRE_WRITE_ONE_HASH = "one_hash.lua" then "acquire_write_one_hash.lua";
-    RELEASE_READ_ONE_HASH = "one_hash.lua" then "release_read_one_hash.lua";
-    INSPECT = "inspect.lua";
-    FORCE_RELEASE = "force_release.lua";
-    RELEASE_WRITE_ONE_HASH = "one_hash.lua" then "release_write_one_hash.lua";
+    ACQUIRE_SIMPLE = "simple/acquire.lua";
+    ACQUIRE_MUTEX = "mutex/acquire.lua";
+    RENEW_MUTEX = "mutex/renew.lua";
+    RELEASE_MUTEX = "mutex/release.lua";
+    RELEASE_TURNS = "mutex/release_turns.lua";
+    ACQUIRE_REENTRANT = "reentrant/acquire.lua";
+    RENEW_REENTRANT = "reentrant/renew.lua";
+    RELEASE_REENTRANT = "reentrant/release.lua";
+    ACQUIRE_READ = "read_write/holders.lua" then "read_write/acquire_read.lua";
+    ACQUIRE_WRITE = "read_write/holders.lua" then "read_write/acquire_write.lua";
+    RENEW_READ_WRITE = "read_write/renew.lua";
+    RELEASE_READ_WRITE = "read_write/holders.lua" then "read_write/release.lua";
+    ACQUIRE_READ_TWO_KEY = "article/two_key/readers.lua" then "article/two_key/acquire_read.lua";
+    RELEASE_READ_TWO_KEY = "article/two_key/readers.lua" then "article/two_key/release_read.lua";
+    ACQUIRE_WRITE_TWO_KEY = "article/two_key/acquire_write.lua";
+    ACQUIRE_READ_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/acquire_read.lua";
+    ACQUIRE_WRITE_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/acquire_write.lua";
+    RELEASE_READ_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/release_read.lua";
+    INSPECT = "inspect/inspect.lua";
+    FORCE_RELEASE = "inspect/force_release.lua";
+    RELEASE_WRITE_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/release_write.lua";
 }
 
 /// What is told to whom is refused.

@@ -100,12 +100,28 @@ fn every_link_between_pages_leads_somewhere() {
     }
 }
 
+/// The Lua files of the recipes, by their paths below `src/recipes`.
+fn scripts() -> BTreeMap<String, String> {
+    let recipes = in_the_project("src/recipes");
+    let (mut folders, mut scripts) = (vec![recipes.clone()], BTreeMap::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "lua") {
+                let name = path.strip_prefix(&recipes).unwrap().display().to_string();
+                scripts.insert(name, fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    assert!(!scripts.is_empty());
+    scripts
+}
+
 #[test]
 fn every_line_of_lua_on_a_page_stands_in_a_script() {
-    let mut scripts = String::new();
-    for entry in fs::read_dir(in_the_project("src/recipes/lua")).unwrap() {
-        scripts += &fs::read_to_string(entry.unwrap().path()).unwrap();
-    }
+    let scripts: String = scripts().into_values().collect();
     for (name, text) in pages() {
         for block in text.split("```lua\n").skip(1) {
             let code = block.split("```").next().unwrap();
@@ -132,10 +148,7 @@ fn every_script_is_quoted_whole_and_in_order_where_it_is_explained() {
         let quoted = blocks.map(|block| block.split("```").next().unwrap());
         sections.insert(script, quoted.collect());
     }
-    for entry in fs::read_dir(in_the_project("src/recipes/lua")).unwrap() {
-        let file = entry.unwrap();
-        let script = file.file_name().into_string().unwrap();
-        let source = fs::read_to_string(file.path()).unwrap();
+    for (script, source) in scripts() {
         let quoted = sections.remove(script.as_str()).unwrap_or_default();
         assert_eq!(code_lines(&quoted), code_lines(&source), "{script}");
     }

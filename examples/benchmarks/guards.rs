@@ -27,8 +27,8 @@ pub(crate) fn free(
     effort: Effort,
 ) -> anyhow::Result<()> {
     let locks = Locks::connect(&server.url())?;
-    let acquire = Script::new(include_str!("../../src/recipes/lua/acquire_mutex.lua"));
-    let release = Script::new(include_str!("../../src/recipes/lua/release_mutex.lua"));
+    let acquire = Script::new(include_str!("../../src/recipes/mutex/acquire.lua"));
+    let release = Script::new(include_str!("../../src/recipes/mutex/release.lua"));
     let guards = |_: &mut Connection, thread: usize| {
         let lease = locks.lock(&name(thread)).acquire(Duration::ZERO)?;
         Ok(lease.release()?)

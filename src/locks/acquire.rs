@@ -10,7 +10,7 @@ use redis::{RedisResult, Value};
 use crate::{
     error::{Error, Operation, Result, may_pass},
     name::{LockName, Owner},
-    recipes::holding::{Attempt, Holding, Kind},
+    recipes::hold::{Attempt, Holding, Kind},
     script::Refusal,
     time::{Backoff, Deadline},
     token::{FencingToken, Token},

@@ -25,7 +25,7 @@ use crate::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    recipes::holding::Holding,
+    recipes::hold::Holding,
     script::yes_or_no,
     time::lease_millis,
     token::{FencingToken, Token},

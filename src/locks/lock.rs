@@ -8,7 +8,7 @@ use super::{acquire, inspection::Inspection, lease::Lease, options::Options, sha
 use crate::{
     error::{Error, Operation, Result},
     name::{LockName, Owner},
-    recipes::{holding::Kind, inspect::understood},
+    recipes::{hold::Kind, inspect::understood},
     script::{self, Call, yes_or_no},
     server::Patience,
 };

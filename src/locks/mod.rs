@@ -21,7 +21,7 @@ use std::{
 use crate::{
     connection::Pool,
     error::Result,
-    recipes::holding::Kind,
+    recipes::hold::Kind,
     renewing::keeper::{Keeper, Limits},
     server::{RedisServer, Server},
     waiting::Queues,

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, LostReason, Operation, Result},
     event::{Released, tell},
-    recipes::holding::Holding,
+    recipes::hold::Holding,
     renewing::{
         entry::Terms,
         standing::{RenewalState, Standing},

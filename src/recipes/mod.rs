@@ -1,7 +1,8 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
+mod article;
 mod commit;
-pub(crate) mod holding;
+pub(crate) mod hold;
 pub(crate) mod inspect;
 pub mod mutex;
 pub mod read_write;
@@ -51,7 +52,7 @@ pub trait Recipe: sealed::Hold {
 }
 
 pub(crate) mod sealed {
-    use super::holding::Holding;
+    use super::hold::Holding;
 
     /// A value that names one hold.
     pub trait Hold: std::fmt::Debug + Send + Sync + 'static {

@@ -15,7 +15,7 @@ use crate::{
 };
 use crate::{
     error::{Error, Operation},
-    recipes::holding::Holding,
+    recipes::hold::Holding,
     script::Call,
     time::{Clock, Deadline},
     token::FencingToken,

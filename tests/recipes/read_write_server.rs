@@ -261,9 +261,20 @@ fn all_keys_are_in_one_slot() {
 /// Every script says what it takes and answers, and names no key that is not among its `KEYS`.
 #[test]
 fn every_key_is_declared() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recipes/lua");
-    for file in fs::read_dir(directory).unwrap() {
-        let path = file.unwrap().path();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recipes")];
+    let mut scripts = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                None => folders.push(path),
+                Some(extension) if extension == "lua" => scripts.push(path),
+                Some(_) => {}
+            }
+        }
+    }
+    assert!(!scripts.is_empty());
+    for path in scripts {
         let (script, name) = (fs::read_to_string(&path).unwrap(), path.display());
         assert!(script.starts_with("-- "), "{name} does not say what it is");
         let code = script.lines().filter(|line| !line.starts_with("--"));

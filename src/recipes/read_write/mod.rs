@@ -32,32 +32,24 @@
 //! An acquire or a release looks at every holder, so that its cost on the server grows with their number, by about a
 //! microsecond each. A renewal costs the same for any number.
 
-pub mod one_hash;
 mod readers;
-pub mod two_key;
 mod writers;
 
 pub use self::{
     readers::{acquire_read, release_read, renew_read, try_acquire_read},
     writers::{acquire_write, release_write, renew_write, try_acquire_write},
 };
-pub use super::mutex::Grant;
-
-use std::time::Duration;
-
-use redis::ConnectionLike;
+pub use super::{
+    article::{one_hash, two_key},
+    mutex::Grant,
+};
 
 use super::{
     Recipe,
-    holding::{Holding, Kind},
+    hold::{Holding, Kind},
     sealed,
-    wait::until_granted,
 };
-use crate::{
-    error::{Error, Operation, Result},
-    script::Call,
-    token::Token,
-};
+use crate::{error::Result, token::Token};
 
 /// A reader's hold on a lock of this kind.
 #[derive(Clone, Debug)]
@@ -101,39 +93,4 @@ impl sealed::Hold for WriteHold {
     fn holding(&self) -> &Holding {
         &self.0
     }
-}
-
-/// A key that the caller of one of the article's editions names in full.
-fn whole_key(argument: &'static str, key: &str) -> Result<()> {
-    if key.is_empty() || key.len() > 512 {
-        return Err(Error::invalid(argument, "it has to have 1 to 512 bytes"));
-    }
-    Ok(())
-}
-
-/// One attempt at a lock of one of the article's editions, which grant a yes or a no.
-fn once(
-    conn: &mut dyn ConnectionLike,
-    operation: Operation<'_>,
-    token: &Token,
-    attempt: &Call,
-) -> Result<bool> {
-    attempt
-        .asks(conn)
-        .map_err(|error| operation.unanswered(Some(token), error))
-}
-
-/// The same attempt until it is granted or the time is over.
-fn repeatedly(
-    conn: &mut dyn ConnectionLike,
-    operation: Operation<'_>,
-    token: &Token,
-    acquire_timeout: Duration,
-    attempt: &Call,
-) -> Result<bool> {
-    until_granted(operation, token, acquire_timeout, || {
-        let granted = attempt.asks(conn)?;
-        Ok(granted.then_some(()))
-    })
-    .map(|granted| granted.is_some())
 }

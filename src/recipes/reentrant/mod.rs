@@ -25,7 +25,7 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::{
     Recipe,
-    holding::{Holding, Kind},
+    hold::{Holding, Kind},
     sealed,
     wait::until_granted,
 };

@@ -29,7 +29,7 @@ use redis::{ConnectionLike, RedisResult};
 
 use super::{
     Recipe,
-    holding::{Holding, Kind},
+    hold::{Holding, Kind},
     sealed,
     wait::until_granted,
 };

@@ -1,0 +1,50 @@
+//! The two editions of the article *Redis 分布式读写锁*, for programs that share a lock with its scripts.
+
+pub mod one_hash;
+pub mod two_key;
+
+use std::time::Duration;
+
+use redis::ConnectionLike;
+
+use super::wait::until_granted;
+use crate::{
+    error::{Error, Operation, Result},
+    script::Call,
+    token::Token,
+};
+
+/// A key that the caller of one of the article's editions names in full.
+fn whole_key(argument: &'static str, key: &str) -> Result<()> {
+    if key.is_empty() || key.len() > 512 {
+        return Err(Error::invalid(argument, "it has to have 1 to 512 bytes"));
+    }
+    Ok(())
+}
+
+/// One attempt at a lock of one of the article's editions, which grant a yes or a no.
+fn once(
+    conn: &mut dyn ConnectionLike,
+    operation: Operation<'_>,
+    token: &Token,
+    attempt: &Call,
+) -> Result<bool> {
+    attempt
+        .asks(conn)
+        .map_err(|error| operation.unanswered(Some(token), error))
+}
+
+/// The same attempt until it is granted or the time is over.
+fn repeatedly(
+    conn: &mut dyn ConnectionLike,
+    operation: Operation<'_>,
+    token: &Token,
+    acquire_timeout: Duration,
+    attempt: &Call,
+) -> Result<bool> {
+    until_granted(operation, token, acquire_timeout, || {
+        let granted = attempt.asks(conn)?;
+        Ok(granted.then_some(()))
+    })
+    .map(|granted| granted.is_some())
+}
