@@ -65,7 +65,7 @@
 //!
 //! **The ways do not exclude each other.** A lock is only seen by those who ask for it. What happens when one market is
 //! traded in by two ways, and a sale by one comes while a purchase of the same item by the other is between reading and
-//! writing (it is tried out in `tests/market_mixed.rs`):
+//! writing (it is tried out in `tests/market/mixed.rs`):
 //!
 //! | the purchase is by | a sale by another way meanwhile |
 //! |---|---|

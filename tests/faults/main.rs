@@ -2,11 +2,13 @@
 //! half, and the next call works.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod between;
 #[path = "../common/mod.rs"]
 mod common;
+
+mod between;
 mod cuts;
 mod refusals;
+mod server_states;
 mod signals;
 mod trial;
 mod waiting;

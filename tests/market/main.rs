@@ -1,0 +1,17 @@
+//! The market on real servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod hostile;
+mod mixed;
+mod model;
+mod races;
+mod storm;
+mod trades;

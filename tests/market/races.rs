@@ -1,0 +1,282 @@
+//! What happens between the moment a trade reads and the moment it writes, decided at that very command.
+
+use std::thread;
+
+use crate::common::{
+    Proxy, Server,
+    market::{Way, clear, everything, funds, has, offer, price, run, typed_error, user},
+};
+use leasehold::{Error, Listing, Purchase};
+use redis::Connection;
+
+/// A server, a proxy that comes between, and the way to trade.
+struct Bazaar {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Bazaar {
+    fn open() -> Self {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        Self { server, proxy }
+    }
+
+    /// The server afresh: seller 1 has a ring and offers a sword for 10, buyer 2 has 125.
+    fn clear(&self) -> (Connection, Connection) {
+        let mut direct = self.server.connection().unwrap();
+        clear(&mut direct).unwrap();
+        user(&mut direct, "1", "7", &["ring"]).unwrap();
+        user(&mut direct, "2", "125", &[]).unwrap();
+        offer(&mut direct, "sword", "1", "10").unwrap();
+        (self.proxy.connection().unwrap(), direct)
+    }
+
+    /// Lets something happen on a connection of its own when the next such command is about to be executed.
+    fn before(&self, command: &str, meanwhile: impl FnOnce(&mut Connection) + Send + 'static) {
+        let mut direct = self.server.connection().unwrap();
+        self.proxy.at(command).run(move || meanwhile(&mut direct));
+    }
+}
+
+#[test]
+fn a_buyer_who_spends_meanwhile_is_not_overdrawn() {
+    let bazaar = Bazaar::open();
+    for way in Way::ALL {
+        let (mut conn, mut direct) = bazaar.clear();
+        bazaar.before("MULTI", |meanwhile| {
+            run(meanwhile, &["HINCRBY", "users:2", "funds", "-116"]).unwrap();
+        });
+        let refusal = Purchase::NotEnoughMoney {
+            price: 10,
+            funds: 9,
+            retries: 1,
+        };
+        assert_eq!(
+            way.buy(&mut conn, "2", "sword", "1", 10).unwrap(),
+            refusal,
+            "{way:?}"
+        );
+        assert!(bazaar.proxy.happened());
+        assert_eq!(funds(&mut direct, "2").unwrap(), Some(9));
+        assert_eq!(
+            price(&mut direct, "sword", "1").unwrap().as_deref(),
+            Some("10")
+        );
+    }
+}
+
+#[test]
+fn a_buyer_of_two_things_at_once_is_not_overdrawn() {
+    // Not under the market's lock: there the second waits for the first.
+    let bazaar = Bazaar::open();
+    for way in [Way::Watch, Way::ItemLock] {
+        let (mut conn, mut direct) = bazaar.clear();
+        offer(&mut direct, "castle", "3", "120").unwrap();
+        bazaar.before("EXEC", move |meanwhile| {
+            assert!(
+                way.buy(meanwhile, "2", "castle", "3", 120)
+                    .unwrap()
+                    .is_bought()
+            );
+        });
+        let refusal = Purchase::NotEnoughMoney {
+            price: 10,
+            funds: 5,
+            retries: 1,
+        };
+        assert_eq!(
+            way.buy(&mut conn, "2", "sword", "1", 10).unwrap(),
+            refusal,
+            "{way:?}"
+        );
+        assert!(bazaar.proxy.happened());
+        assert_eq!(funds(&mut direct, "2").unwrap(), Some(5));
+        assert!(!has(&mut direct, "2", "sword").unwrap());
+    }
+}
+
+#[test]
+fn of_two_purchases_at_once_that_only_one_can_pay_for_one_succeeds() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for way in Way::ALL {
+        for _ in 0..20 {
+            clear(&mut conn).unwrap();
+            user(&mut conn, "2", "300", &[]).unwrap();
+            offer(&mut conn, "lamp", "1", "150").unwrap();
+            offer(&mut conn, "horse", "1", "300").unwrap();
+            let buy = |item, price| {
+                let mut conn = server.connection().unwrap();
+                move || {
+                    way.buy(&mut conn, "2", item, "1", price)
+                        .unwrap()
+                        .is_bought()
+                }
+            };
+            let (lamp, horse) = thread::scope(|scope| {
+                let lamp = scope.spawn(buy("lamp", 150));
+                let horse = scope.spawn(buy("horse", 300));
+                (lamp.join().unwrap(), horse.join().unwrap())
+            });
+            assert!(lamp != horse, "{way:?}: {lamp} {horse}");
+            let left = if lamp { 150 } else { 0 };
+            assert_eq!(funds(&mut conn, "2").unwrap(), Some(left));
+            assert_eq!(funds(&mut conn, "1").unwrap(), Some(300 - left));
+        }
+    }
+}
+
+#[test]
+fn of_two_buyers_of_one_item_one_gets_it() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for way in Way::ALL {
+        for _ in 0..20 {
+            clear(&mut conn).unwrap();
+            offer(&mut conn, "sword", "1", "10").unwrap();
+            for buyer in ["2", "3"] {
+                user(&mut conn, buyer, "10", &[]).unwrap();
+            }
+            let buy = |buyer| {
+                let mut conn = server.connection().unwrap();
+                move || way.buy(&mut conn, buyer, "sword", "1", 10).unwrap()
+            };
+            let outcomes = thread::scope(|scope| {
+                ["2", "3"]
+                    .map(|buyer| scope.spawn(buy(buyer)))
+                    .map(|buyer| buyer.join().unwrap())
+            });
+            assert!(
+                outcomes.iter().any(Purchase::is_bought),
+                "{way:?}: {outcomes:?}"
+            );
+            assert!(
+                outcomes
+                    .iter()
+                    .any(|outcome| matches!(outcome, Purchase::NotForSale { .. })),
+                "{way:?}: {outcomes:?}"
+            );
+            assert_eq!(funds(&mut conn, "1").unwrap(), Some(10));
+            assert!(has(&mut conn, "2", "sword").unwrap() != has(&mut conn, "3", "sword").unwrap());
+        }
+    }
+}
+
+#[test]
+fn an_item_of_the_same_name_that_comes_meanwhile_is_not_merged() {
+    let bazaar = Bazaar::open();
+    for way in Way::ALL {
+        for is_bought in [false, true] {
+            if is_bought && way == Way::MarketLock {
+                continue; // It would wait for the lock.
+            }
+            let (mut conn, mut direct) = bazaar.clear();
+            offer(&mut direct, "sword", "3", "0").unwrap();
+            bazaar.before("MULTI", move |meanwhile| {
+                if is_bought {
+                    let purchase = way.buy(meanwhile, "2", "sword", "3", 0);
+                    assert!(purchase.unwrap().is_bought());
+                } else {
+                    run(meanwhile, &["SADD", "inventory:2", "sword"]).unwrap();
+                }
+            });
+            let purchase = way.buy(&mut conn, "2", "sword", "1", 10).unwrap();
+            assert_eq!(purchase, Purchase::AlreadyOwned { retries: 1 }, "{way:?}");
+            assert_eq!(funds(&mut direct, "2").unwrap(), Some(125));
+            assert!(price(&mut direct, "sword", "1").unwrap().is_some());
+        }
+    }
+}
+
+#[test]
+fn an_item_that_leaves_meanwhile_is_not_listed() {
+    let bazaar = Bazaar::open();
+    for way in Way::ALL {
+        let (mut conn, mut direct) = bazaar.clear();
+        bazaar.before("MULTI", |meanwhile| {
+            run(meanwhile, &["SMOVE", "inventory:1", "inventory:3", "ring"]).unwrap();
+        });
+        let refusal = Listing::NotOwned { retries: 1 };
+        assert_eq!(
+            way.list(&mut conn, "ring", "1", 5).unwrap(),
+            refusal,
+            "{way:?}"
+        );
+        assert_eq!(price(&mut direct, "ring", "1").unwrap(), None);
+    }
+}
+
+#[test]
+fn a_lock_that_is_lost_half_way_writes_nothing() {
+    let bazaar = Bazaar::open();
+    for way in Way::LOCKS {
+        // Before it reads, between reading and writing, and when all is said but EXEC.
+        for moment in ["WATCH", "MULTI", "EXEC"] {
+            for loss in LOSSES {
+                for item in ["ring", "sword"] {
+                    lose_the_lock(&bazaar, way, moment, loss, item);
+                }
+            }
+        }
+    }
+}
+
+/// What can happen to the key `LOCK`.
+const LOSSES: [&[&str]; 4] = [
+    &["DEL", "LOCK"],
+    &["SET", "LOCK", "somebody"],
+    &["PEXPIRE", "LOCK", "0"],
+    &["FLUSHALL"],
+];
+
+/// Lists the ring or buys the sword, and loses the lock at that moment.
+fn lose_the_lock(bazaar: &Bazaar, way: Way, moment: &str, loss: &[&str], item: &str) {
+    let (mut conn, mut direct) = bazaar.clear();
+    let mut expected = everything(&mut direct).unwrap();
+    let lock = way.lock_key(item, "1").unwrap();
+    let command: Vec<String> = loss.iter().map(|arg| arg.replace("LOCK", &lock)).collect();
+    bazaar.before(moment, move |meanwhile| {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        run(meanwhile, &command).unwrap();
+    });
+
+    let error = match item {
+        "ring" => typed_error(way.list(&mut conn, item, "1", 5)),
+        _ => typed_error(way.buy(&mut conn, "2", item, "1", 10)),
+    };
+    let (error, what) = (error.unwrap(), format!("{way:?} {moment} {loss:?}"));
+    assert!(matches!(error, Error::Lost { .. }), "{what}: {error}");
+    if loss.contains(&"somebody") {
+        let theirs: String = redis::cmd("GET").arg(&lock).query(&mut direct).unwrap();
+        assert_eq!(theirs, "somebody");
+        run(&mut direct, &["DEL", &lock]).unwrap();
+    }
+    if loss == ["FLUSHALL"] {
+        expected.clear();
+    }
+    assert_eq!(everything(&mut direct).unwrap(), expected, "{what}");
+}
+
+#[test]
+fn a_key_that_changes_its_type_meanwhile_moves_no_money() {
+    // Under the item's lock neither key is watched: every trade of every item would come between.
+    let bazaar = Bazaar::open();
+    for way in [Way::Watch, Way::MarketLock] {
+        for key in ["market:", "users:1"] {
+            let (mut conn, mut direct) = bazaar.clear();
+            bazaar.before("MULTI", move |meanwhile| {
+                run(meanwhile, &["SET", key, "something else"]).unwrap();
+            });
+            let error = typed_error(way.buy(&mut conn, "2", "sword", "1", 10)).unwrap();
+            assert!(
+                matches!(&error, Error::WrongKind { found, .. } if found.contains(key)),
+                "{way:?} {key}: {error}"
+            );
+            assert_eq!(funds(&mut direct, "2").unwrap(), Some(125));
+            assert!(!has(&mut direct, "2", "sword").unwrap());
+            let left: Vec<_> = everything(&mut direct).unwrap().into_keys().collect();
+            assert_eq!(left, ["inventory:1", "market:", "users:1", "users:2"]);
+        }
+    }
+}

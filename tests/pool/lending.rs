@@ -1,0 +1,278 @@
+//! What the pool opens, sends, lends, refuses and says while the server is well.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{Server, clients, wait};
+use leasehold::{
+    Error, Pool, PooledConnection, Token, acquire_lock, acquire_lock_with_timeout,
+    commit_while_held, r2d2, redis, release_lock,
+};
+use redis::{Client, Commands, Connection};
+
+const WAIT: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(10);
+/// What takes longer than this has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn pool_of(server: &Server, size: u32) -> Pool {
+    let client = Client::open(server.url()).unwrap();
+    let builder = Pool::builder().max_size(size).get_timeout(LIMIT);
+    builder.build(&client).unwrap()
+}
+
+/// How often each command was called, the one that asks apart.
+fn calls(admin: &mut Connection) -> BTreeMap<String, String> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
+    let calls = info.lines().filter_map(|line| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let count = rest.split_once(',')?.0;
+        (!command.starts_with("config")).then(|| (command.to_owned(), count.to_owned()))
+    });
+    calls.collect()
+}
+
+fn forget_calls(admin: &mut Connection) {
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(admin).unwrap();
+}
+
+#[test]
+fn a_connection_asks_the_version_once_and_nothing_is_sent_when_it_is_lent() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = Pool::connect(&server.url()).unwrap();
+    forget_calls(&mut admin);
+    drop(pool.get().unwrap());
+    let once = BTreeMap::from([("info".to_owned(), "1".to_owned())]);
+    assert_eq!(calls(&mut admin), once);
+
+    forget_calls(&mut admin);
+    for _ in 0..100 {
+        drop(pool.get().unwrap());
+    }
+    assert_eq!(calls(&mut admin), BTreeMap::new());
+}
+
+#[test]
+fn no_connection_is_opened_before_it_is_wanted() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = pool_of(&server, 10);
+    // The server may not have noticed yet that whoever started it has gone.
+    wait::until(|| Ok(clients::count(&mut admin) == 0)).unwrap();
+
+    let first = pool.get().unwrap();
+    assert_eq!(clients::count(&mut admin), 1);
+    let second = pool.get().unwrap();
+    assert_eq!(clients::count(&mut admin), 2);
+    drop((first, second));
+    for _ in 0..20 {
+        drop(pool.get().unwrap());
+    }
+    assert_eq!(clients::count(&mut admin), 2);
+}
+
+#[test]
+fn sixty_four_threads_share_eight_connections() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = pool_of(&server, 8);
+    let working = AtomicUsize::new(64);
+    let most = thread::scope(|scope| {
+        for worker in 0..64 {
+            let (pool, working) = (&pool, &working);
+            scope.spawn(move || {
+                lock_and_release(pool, &format!("lock{worker}"), 30);
+                working.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        let mut most = 0;
+        let started = Instant::now();
+        while working.load(Ordering::Relaxed) > 0 && started.elapsed() < LIMIT {
+            most = most.max(clients::count(&mut admin));
+        }
+        most.max(clients::count(&mut admin))
+    });
+    assert_eq!(working.into_inner(), 0);
+    assert!((1..=8).contains(&most), "{most}");
+}
+
+type Use<'a> = &'a dyn Fn(&mut PooledConnection);
+
+fn lock_and_release(pool: &Pool, name: &str, times: u32) {
+    for _ in 0..times {
+        let mut conn = pool.get().unwrap();
+        let token = acquire_lock_with_timeout(&mut conn, name, WAIT, LEASE)
+            .unwrap()
+            .unwrap();
+        assert!(release_lock(&mut conn, name, &token).unwrap());
+    }
+}
+
+#[test]
+fn when_all_are_lent_it_says_so_in_time() {
+    let server = Server::start().unwrap();
+    let pool = Pool::builder()
+        .max_size(2)
+        .get_timeout(Duration::from_millis(500))
+        .build(&Client::open(server.url()).unwrap())
+        .unwrap();
+    let _lent = (pool.get().unwrap(), pool.get().unwrap());
+    let asked = Instant::now();
+    let error = pool.get().unwrap_err();
+    assert!(asked.elapsed() >= Duration::from_millis(500));
+    assert!(asked.elapsed() < LIMIT);
+    assert_eq!(
+        error.to_string(),
+        "no connection from the pool: all 2 are lent, and none came back within 500ms"
+    );
+}
+
+#[test]
+fn whoever_waits_is_served_when_a_broken_connection_comes_back() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = Pool::builder()
+        .max_size(1)
+        .get_timeout(Duration::from_secs(60))
+        .build(&Client::open(server.url()).unwrap())
+        .unwrap();
+    // Nobody can see that a thread waits already. One that does not yet has only less to wait for.
+    for _ in 0..20 {
+        give_a_broken_one_back_while_somebody_waits(&pool, &mut admin);
+    }
+}
+
+fn give_a_broken_one_back_while_somebody_waits(pool: &Pool, admin: &mut Connection) {
+    let mut broken = pool.get().unwrap();
+    let broken_id = clients::id(&mut broken);
+    thread::scope(|scope| {
+        let (waits, waiting) = mpsc::channel();
+        let (answers, answered) = mpsc::channel();
+        scope.spawn(move || {
+            waits.send(()).unwrap();
+            answers.send(clients::id(&mut pool.get().unwrap())).unwrap();
+        });
+        waiting.recv().unwrap();
+        // The other thread has the time that all this takes.
+        clients::kill(admin, broken_id);
+        wait::until(|| Ok(!clients::exists(admin, broken_id))).unwrap();
+        release_lock(&mut broken, "a", &Token::random()).unwrap_err();
+        drop(broken);
+        assert_ne!(answered.recv_timeout(LIMIT).unwrap(), broken_id);
+    });
+}
+
+#[test]
+fn our_functions_leave_no_watch_to_the_next_borrower() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = pool_of(&server, 1);
+    let mine = acquire_lock(&mut admin, "a", WAIT).unwrap().unwrap();
+    let foreign = Token::random();
+    let _: u64 = admin.lpush("lock:list", "x").unwrap();
+    let set = |pipe: &mut redis::Pipeline| {
+        pipe.set("x", 1).ignore();
+    };
+
+    let uses: [(&str, Use<'_>); 5] = [
+        ("release of what is not ours", &|conn| {
+            assert!(!release_lock(conn, "a", &foreign).unwrap());
+        }),
+        ("release of a foreign type", &|conn| {
+            release_lock(conn, "list", &foreign).unwrap_err();
+        }),
+        ("commit of what is not ours", &|conn| {
+            let commit = commit_while_held::<()>(conn, "a", &foreign, set);
+            assert!(matches!(commit, Err(Error::Lost { .. })));
+        }),
+        ("commit that is refused", &|conn| {
+            let commit = commit_while_held::<()>(conn, "a", &mine, |pipe| {
+                pipe.cmd("NONSENSE");
+            });
+            assert!(matches!(commit, Err(Error::Redis { .. })));
+        }),
+        ("commit", &|conn| {
+            commit_while_held::<()>(conn, "a", &mine, set).unwrap();
+        }),
+    ];
+    for (what, borrow) in uses {
+        let mut conn = pool.get().unwrap();
+        let borrowed = clients::id(&mut conn);
+        borrow(&mut conn);
+        drop(conn);
+        assert_next_borrower_can_write(&pool, borrowed, &mut admin, what);
+    }
+}
+
+/// Although all that may have been watched on the same connection has changed since.
+fn assert_next_borrower_can_write(pool: &Pool, same: u64, admin: &mut Connection, what: &str) {
+    for key in ["lock:a", "lock:list"] {
+        let _: bool = admin.expire(key, 60).unwrap();
+    }
+    let mut conn = pool.get().unwrap();
+    assert_eq!(clients::id(&mut conn), same);
+    let mut transaction = redis::pipe();
+    let executed: Option<(i64,)> = transaction.atomic().incr("n", 1).query(&mut conn).unwrap();
+    assert!(executed.is_some(), "{what}");
+}
+
+#[test]
+fn time_outs_that_a_borrower_changed_are_set_again() {
+    let server = Server::start().unwrap();
+    let pool = Pool::builder()
+        .max_size(1)
+        .io_timeout(Duration::from_millis(500))
+        .build(&Client::open(server.url()).unwrap())
+        .unwrap();
+    let conn = pool.get().unwrap();
+    conn.set_read_timeout(None).unwrap();
+    drop(conn);
+
+    let mut conn = pool.get().unwrap();
+    let asked = Instant::now();
+    let blocked = redis::cmd("BLPOP").arg("nothing").arg(3).exec(&mut conn);
+    assert!(blocked.unwrap_err().is_timeout());
+    assert!(asked.elapsed() < WAIT);
+}
+
+#[test]
+fn a_pool_or_a_connection_of_the_callers_own_works() {
+    let server = Server::start().unwrap();
+    let client = Client::open(server.url()).unwrap();
+    let pool: r2d2::Pool<Client> = r2d2::Pool::builder()
+        .max_size(2)
+        .build(client.clone())
+        .unwrap();
+    let mut bare = client.get_connection().unwrap();
+
+    let mut pooled = pool.get().unwrap();
+    let token = acquire_lock_with_timeout(&mut pooled, "a", WAIT, LEASE)
+        .unwrap()
+        .unwrap();
+    let refused = acquire_lock(&mut bare, "a", Duration::ZERO).unwrap();
+    assert_eq!(refused, None);
+    let (set,): (bool,) = commit_while_held(&mut pooled, "a", &token, |pipe| {
+        pipe.set("x", 1);
+    })
+    .unwrap();
+    assert!(set);
+    assert!(release_lock(&mut bare, "a", &token).unwrap());
+    let token = acquire_lock(&mut bare, "a", WAIT).unwrap().unwrap();
+    assert!(release_lock(&mut pooled, "a", &token).unwrap());
+}
+
+#[test]
+fn a_pool_is_shared_and_a_connection_is_sent() {
+    fn shared<T: Clone + Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    shared::<Pool>();
+    sent::<PooledConnection>();
+}

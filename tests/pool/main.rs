@@ -1,0 +1,14 @@
+//! `Pool` on real servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod lending;
+mod restart;
+mod texts;

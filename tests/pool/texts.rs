@@ -1,0 +1,243 @@
+//! What the pool refuses, accepts and says of settings, URLs, passwords and servers.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener},
+    thread,
+    time::Duration,
+};
+
+use crate::common::{Server, clients};
+use leasehold::{Error, Pool, PoolBuilder, Token, acquire_lock, redis, release_lock};
+use redis::Client;
+
+/// What no text may show.
+const SENTINEL: &str = "Sentinel-Passw0rd";
+
+fn texts(error: Error) -> String {
+    let debug = format!("{error:?}");
+    format!("{debug} {:#}", anyhow::Error::from(error))
+}
+
+#[test]
+fn a_size_or_a_time_out_without_sense_is_refused() {
+    let client = Client::open("redis://127.0.0.1/").unwrap();
+    let refused = |builder: PoolBuilder, name: &str| match builder.build(&client) {
+        Err(Error::Invalid { argument, .. }) => assert_eq!(argument, name),
+        other => panic!("{name}: {other:?}"),
+    };
+    for size in [0, 10_001, u32::MAX] {
+        refused(Pool::builder().max_size(size), "max_size");
+    }
+    let nonsense = [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_nanos(999_999),
+        Duration::from_nanos(86_400_000_000_001),
+        Duration::MAX,
+    ];
+    for timeout in nonsense {
+        refused(Pool::builder().get_timeout(timeout), "get_timeout");
+        refused(Pool::builder().connect_timeout(timeout), "connect_timeout");
+        refused(Pool::builder().io_timeout(timeout), "io_timeout");
+    }
+    for (size, timeout) in [
+        (1, Duration::from_millis(1)),
+        (10_000, Duration::from_secs(86_400)),
+    ] {
+        let builder = Pool::builder()
+            .max_size(size)
+            .get_timeout(timeout)
+            .connect_timeout(timeout)
+            .io_timeout(timeout);
+        builder.build(&client).unwrap();
+    }
+}
+
+#[test]
+fn a_url_without_sense_is_refused_and_not_repeated() {
+    for url in [
+        "",
+        "nonsense",
+        "127.0.0.1:6379",
+        "http://:Sentinel-Passw0rd@127.0.0.1/",
+        "redis://",
+        "redis://:Sentinel-Passw0rd@127.0.0.1:port/",
+        "redis://:Sentinel-Passw0rd@127.0.0.1:99999/",
+        "redis://:Sentinel-Passw0rd@127.0.0.1/database",
+        "redis://:Sentinel-Passw0rd@127.0.0.1/?protocol=9",
+        "redis://:Sentinel-Passw0rd%ff@127.0.0.1/",
+        "redis://:Sentinel-Passw0rd@0.0.0.0/",
+    ] {
+        let error = Pool::connect(url).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Invalid {
+                    argument: "url",
+                    ..
+                }
+            ),
+            "{url}: {error}"
+        );
+        let texts = texts(error);
+        assert!(
+            texts.contains("invalid url")
+                && texts.contains("percent-encoded")
+                && !texts.contains(SENTINEL),
+            "{texts}"
+        );
+    }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn tls_without_its_feature_is_refused() {
+    let error = Pool::connect("rediss://127.0.0.1/").unwrap_err();
+    assert!(
+        error.to_string().contains("the feature is not enabled"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_server_of_another_kind_is_said() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let _ = connection.read(&mut [0; 1_000]);
+            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let pool = Pool::connect(&format!("redis://:password@{address}/")).unwrap();
+    let texts = texts(pool.get().unwrap_err());
+    let wanted = format!("{address} does not answer like a Redis server");
+    assert!(texts.contains(&wanted), "{texts}");
+}
+
+#[test]
+fn no_text_shows_the_password() {
+    let server = Server::start_with(&["--requirepass", SENTINEL]).unwrap();
+    let address = format!("127.0.0.1:{}", server.port());
+    let pool = Pool::connect(&format!("redis://:{SENTINEL}@{address}/")).unwrap();
+    let conn = pool.get().unwrap();
+    let builder = Pool::builder();
+    let shown = format!("{pool:?} {pool:#?} {conn:?} {builder:?}");
+    assert!(
+        shown.contains("Pool") && !shown.contains(SENTINEL),
+        "{shown}"
+    );
+
+    for (url, why) in [
+        (
+            format!("redis://:not-{SENTINEL}@{address}/"),
+            "Password authentication failed",
+        ),
+        (
+            format!("redis://nobody:{SENTINEL}@{address}/"),
+            "Password authentication failed",
+        ),
+        (format!("redis://{address}/"), "NOAUTH"),
+        (
+            format!("redis://:{SENTINEL}@{address}/99"),
+            "refused to switch database",
+        ),
+    ] {
+        let error = Pool::connect(&url).unwrap().get().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Pool {
+                    source: Some(_),
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let texts = texts(error);
+        assert!(texts.contains(why) && !texts.contains(SENTINEL), "{texts}");
+        assert!(
+            texts.contains(&format!("{address} refused the connection")),
+            "{texts}"
+        );
+    }
+}
+
+#[test]
+fn a_server_that_forbids_to_ask_its_version_is_taken() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let rules = [
+        "SETUSER", "worker", "on", ">pw", "~*", "+@all", "-info", "-ping",
+    ];
+    redis::cmd("ACL").arg(&rules).exec(&mut admin).unwrap();
+    let pool = Pool::connect(&server.url().replace("//", "//worker:pw@")).unwrap();
+
+    let mut first = pool.get().unwrap();
+    let second = clients::id(&mut pool.get().unwrap());
+    let first_id = clients::id(&mut first);
+    clients::kill(&mut admin, first_id);
+    release_lock(&mut first, "a", &Token::random()).unwrap_err();
+    drop(first);
+    // It is doubted now, and that PING is refused shows that it is there.
+    assert_eq!(clients::id(&mut pool.get().unwrap()), second);
+}
+
+#[test]
+fn a_socket_on_this_machine_is_used_by_its_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("redis.sock");
+    let path = path.to_str().unwrap();
+    let _server = Server::start_with(&["--unixsocket", path]).unwrap();
+    for scheme in ["redis+unix", "unix"] {
+        let pool = Pool::connect(&format!("{scheme}://{path}?db=3")).unwrap();
+        let mut conn = pool.get().unwrap();
+        let token = acquire_lock(&mut conn, "a", Duration::ZERO)
+            .unwrap()
+            .unwrap();
+        assert!(release_lock(&mut conn, "a", &token).unwrap());
+    }
+    let error = Pool::connect(&format!("redis+unix://{path}.not"))
+        .unwrap()
+        .get();
+    let texts = texts(error.unwrap_err());
+    assert!(
+        texts.contains(&format!("could not connect to {path}.not")),
+        "{texts}"
+    );
+}
+
+#[test]
+fn a_server_that_says_it_is_too_old_is_named_as_that() {
+    for (version, is_taken) in [("5.0.14", false), ("6.0.16", false), ("6.2.0", true)] {
+        let port = server_of_version(version);
+        let pool = Pool::connect(&format!("redis://127.0.0.1:{port}/")).unwrap();
+        match pool.get() {
+            Ok(_) => assert!(is_taken),
+            Err(error) => assert_eq!(
+                error.to_string(),
+                format!(
+                    "the server is too old (it says {version}): it has to be Redis 6.2 or Valkey 7.2, or newer"
+                )
+            ),
+        }
+    }
+}
+
+/// Answers whatever comes with the text that a server of this version answers to INFO.
+fn server_of_version(version: &str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let info = format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
+    let answer = format!("${}\r\n{info}\r\n", info.len());
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut question = [0; 1024];
+        while stream.read(&mut question).unwrap_or(0) > 0 {
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    port
+}

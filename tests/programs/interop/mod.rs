@@ -1,0 +1,262 @@
+//! A program on the book's functions, in its Python or its Java edition, and one on ours, on the same locks.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{
+    Server,
+    book::{Book, BookClient, Edition, Program},
+    slack::slack,
+    wait,
+};
+use leasehold::{Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock};
+use redis::{Commands, Connection};
+
+const NO_WAIT: Duration = Duration::ZERO;
+/// The book's loop makes no attempt at all for a wait of nothing.
+const SHORT: Duration = Duration::from_millis(20);
+/// Long enough for at least one, on any machine.
+const A_WHILE: Duration = Duration::from_millis(100);
+const PATIENT: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(10);
+
+/// A meeting of both on a server of their own.
+type Meeting = fn(&Server, &mut Connection, &mut dyn BookClient);
+
+fn with_both_editions(meeting: Meeting) {
+    for edition in [Edition::Python, Edition::Java] {
+        let server = Server::start().unwrap();
+        let mut book = Book::new(&server, edition).unwrap();
+        meeting(&server, &mut server.connection().unwrap(), &mut book);
+    }
+}
+
+fn millis_left(ours: &mut Connection) -> i64 {
+    ours.pttl("lock:a").unwrap()
+}
+
+#[test]
+fn they_exclude_each_other() {
+    with_both_editions(exclude_each_other);
+}
+
+fn exclude_each_other(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    let (untimed, timed) = ("a", "b");
+    let one = acquire_lock(ours, untimed, NO_WAIT).unwrap().unwrap();
+    let two = acquire_lock_with_timeout(ours, timed, NO_WAIT, LEASE).unwrap();
+    for name in [untimed, timed] {
+        assert_eq!(book.acquire_lock(name, SHORT).unwrap(), None);
+        let refused = book.acquire_lock_with_timeout(name, SHORT, LEASE);
+        assert_eq!(refused.unwrap(), None);
+    }
+    assert!(release_lock(ours, untimed, &one).unwrap());
+    assert!(release_lock(ours, timed, &two.unwrap()).unwrap());
+
+    let one = book.acquire_lock(untimed, PATIENT).unwrap().unwrap();
+    let two = book
+        .acquire_lock_with_timeout(timed, PATIENT, LEASE)
+        .unwrap();
+    for name in [untimed, timed] {
+        assert_eq!(acquire_lock(ours, name, SHORT).unwrap(), None);
+        let refused = acquire_lock_with_timeout(ours, name, SHORT, LEASE);
+        assert_eq!(refused.unwrap(), None);
+    }
+    assert_eq!(ours.get(format!("lock:{untimed}")), Ok(one.clone()));
+    assert!(book.release_lock(untimed, &one).unwrap());
+    assert!(book.release_lock(timed, &two.unwrap()).unwrap());
+}
+
+#[test]
+fn they_wait_for_each_other() {
+    with_both_editions(wait_for_each_other);
+}
+
+fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    let held = acquire_lock_with_timeout(ours, "a", NO_WAIT, LEASE).unwrap();
+    let attempts = wait::calls(ours, "setnx").unwrap();
+    let identifier = thread::scope(|scope| {
+        let theirs = scope.spawn(|| {
+            let identifier = book.acquire_lock_with_timeout("a", PATIENT, LEASE);
+            (identifier.unwrap().unwrap(), Instant::now())
+        });
+        wait::until(|| Ok(wait::calls(ours, "setnx")? >= attempts + 2)).unwrap();
+        assert!(release_lock(ours, "a", &held.unwrap()).unwrap());
+        let released = Instant::now();
+        let (identifier, taken) = theirs.join().unwrap();
+        assert!(taken.saturating_duration_since(released) <= slack());
+        identifier
+    });
+
+    let mut watcher = server.connection().unwrap();
+    let attempts = wait::calls(ours, "evalsha").unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let token = acquire_lock_with_timeout(ours, "a", PATIENT, LEASE);
+            (token.unwrap().unwrap(), Instant::now())
+        });
+        wait::until(|| Ok(wait::calls(&mut watcher, "evalsha")? >= attempts + 2)).unwrap();
+        assert!(book.release_lock("a", &identifier).unwrap());
+        let released = Instant::now();
+        let (_, taken) = waiter.join().unwrap();
+        assert!(taken.saturating_duration_since(released) <= slack());
+    });
+}
+
+#[test]
+fn they_give_an_end_to_each_others_lock_that_has_none() {
+    with_both_editions(give_an_end);
+}
+
+fn give_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    let five_seconds = Duration::from_secs(5);
+    let token = acquire_lock(ours, "a", NO_WAIT).unwrap().unwrap();
+    assert_eq!(millis_left(ours), -1);
+    let refused = book.acquire_lock_with_timeout("a", A_WHILE, five_seconds);
+    assert_eq!(refused.unwrap(), None);
+    assert!((1..=5_000).contains(&millis_left(ours)));
+    let () = commit_while_held(ours, "a", &token, |_| {}).unwrap();
+    assert!(
+        release_lock(ours, "a", &token).unwrap(),
+        "ours until its end"
+    );
+
+    let identifier = book.acquire_lock("a", PATIENT).unwrap().unwrap();
+    assert_eq!(millis_left(ours), -1);
+    let refused = acquire_lock_with_timeout(ours, "a", NO_WAIT, five_seconds);
+    assert_eq!(refused.unwrap(), None);
+    assert!((1..=5_000).contains(&millis_left(ours)));
+    assert!(book.release_lock("a", &identifier).unwrap());
+}
+
+#[test]
+fn they_leave_an_end_that_is_set_as_it_is() {
+    with_both_editions(leave_an_end);
+}
+
+fn leave_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    // In its last half second a lock's TTL is 0.
+    let lease = Duration::from_millis(300);
+    let lost = acquire_lock_with_timeout(ours, "a", NO_WAIT, lease).unwrap();
+    let identifier = book.acquire_lock_with_timeout("a", Duration::from_secs(2), LEASE);
+    let identifier = identifier.unwrap().unwrap();
+    assert!(!release_lock(ours, "a", &lost.unwrap()).unwrap());
+
+    for lease in [Duration::from_millis(1), Duration::from_secs(100)] {
+        let refused = acquire_lock_with_timeout(ours, "a", NO_WAIT, lease);
+        assert_eq!(refused.unwrap(), None);
+        assert!((2_000..=10_000).contains(&millis_left(ours)));
+    }
+    assert!(book.release_lock("a", &identifier).unwrap());
+}
+
+#[test]
+fn they_cannot_release_each_others() {
+    with_both_editions(cannot_release);
+}
+
+fn cannot_release(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    let identifier = book.acquire_lock_with_timeout("a", PATIENT, LEASE);
+    let identifier = identifier.unwrap().unwrap();
+    assert!(!release_lock(ours, "a", &Token::random()).unwrap());
+    assert_eq!(ours.get("lock:a"), Ok(identifier.clone()));
+    assert!(book.release_lock("a", &identifier).unwrap());
+    assert!(!book.release_lock("a", &identifier).unwrap());
+
+    let token = acquire_lock(ours, "a", NO_WAIT).unwrap().unwrap();
+    assert!(!book.release_lock("a", &identifier).unwrap());
+    assert_eq!(ours.get("lock:a"), Ok(token.to_string()));
+    assert!(release_lock(ours, "a", &token).unwrap());
+}
+
+#[test]
+fn they_hand_a_lock_over_by_its_text() {
+    with_both_editions(hand_over);
+}
+
+fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    let identifier = book.acquire_lock("a", PATIENT).unwrap().unwrap();
+    let token: Token = identifier.parse().unwrap();
+    let () = commit_while_held(ours, "a", &token, |_| {}).unwrap();
+    assert!(release_lock(ours, "a", &token).unwrap());
+
+    let token = acquire_lock(ours, "a", NO_WAIT).unwrap().unwrap();
+    assert!(book.release_lock("a", &token.to_string()).unwrap());
+}
+
+#[test]
+fn they_count_together() {
+    with_both_editions(count_together);
+}
+
+fn count_together(server: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
+    let times = 25;
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut conn = server.connection().unwrap();
+            scope.spawn(move || {
+                for _ in 0..times {
+                    let token = acquire_lock_with_timeout(&mut conn, "a", PATIENT, LEASE);
+                    let number: Option<i64> = conn.get("number").unwrap();
+                    let () = conn.set("number", number.unwrap_or(0) + 1).unwrap();
+                    assert!(release_lock(&mut conn, "a", &token.unwrap().unwrap()).unwrap());
+                }
+            });
+        }
+        book.count_under_lock("a", "number", times).unwrap();
+    });
+    assert_eq!(ours.get("number"), Ok(3 * times));
+}
+
+/// Why `acquire_lock` is not for use beside the book's Java code.
+#[test]
+fn javas_lease_below_a_second_deletes_a_lock_without_end_but_none_of_ours_that_has_one() {
+    let server = Server::start().unwrap();
+    let mut ours = server.connection().unwrap();
+    let mut java = Book::new(&server, Edition::Java).unwrap();
+    let half_a_second = Duration::from_millis(500);
+
+    let timed = acquire_lock_with_timeout(&mut ours, "timed", NO_WAIT, LEASE).unwrap();
+    let refused = java.acquire_lock_with_timeout("timed", SHORT, half_a_second);
+    assert_eq!(refused.unwrap(), None);
+    assert!(release_lock(&mut ours, "timed", &timed.unwrap()).unwrap());
+
+    let untimed = acquire_lock(&mut ours, "a", NO_WAIT).unwrap().unwrap();
+    let taken = java.acquire_lock_with_timeout("a", PATIENT, half_a_second);
+    assert!(taken.unwrap().is_some(), "EXPIRE 0 deleted it");
+    assert!(!release_lock(&mut ours, "a", &untimed).unwrap());
+}
+
+fn with_program(command: &str, args: &[&str]) {
+    let server = Server::start().unwrap();
+    let mut ours = server.connection().unwrap();
+    let mut program = Program::start(command, args, &server).unwrap();
+    let meetings: [Meeting; 7] = [
+        exclude_each_other,
+        wait_for_each_other,
+        give_an_end,
+        leave_an_end,
+        cannot_release,
+        hand_over,
+        count_together,
+    ];
+    for meeting in meetings {
+        meeting(&server, &mut ours, &mut program);
+        let () = redis::cmd("FLUSHALL").query(&mut ours).unwrap();
+    }
+}
+
+/// Wants Python 3: `cargo test --test programs python_program -- --ignored`
+#[test]
+#[ignore = "wants Python 3; the command is in its documentation"]
+fn all_of_it_with_a_python_program() {
+    with_program("python3", &["tests/programs/interop/book_lock.py"]);
+}
+
+/// Wants a JDK of 11 or later: `cargo test --test programs java_program -- --ignored`
+#[test]
+#[ignore = "wants a JDK; the command is in its documentation"]
+fn all_of_it_with_a_java_program() {
+    with_program("java", &["tests/programs/interop/BookLock.java"]);
+}

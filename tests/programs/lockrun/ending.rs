@@ -1,0 +1,188 @@
+//! The command ends, and only then the lock.
+
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    common::{
+        Server,
+        wait::{at_once, unless_halted, until},
+    },
+    lockrun::tool::{LONG, Tool, guardian, is_locked, ms, run, send},
+};
+
+#[test]
+fn a_signal_to_the_tool_ends_the_command_first_and_then_the_lock() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+            let name = signal.as_str().trim_start_matches("SIG");
+            let script = format!("trap 'echo told; read go; exit 7' {name}; echo in; {LONG}");
+            let mut tool = Tool::start(&server, "", &script);
+            tool.hear("in").signal(signal);
+            tool.hear("told");
+            assert!(is_locked(&server), "{signal}: the command still runs");
+            assert_eq!(tool.finish().code, 7, "{signal}");
+            assert!(!is_locked(&server), "{signal}");
+        }
+    });
+}
+
+#[test]
+fn who_ignores_the_signal_is_killed_after_the_grace() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let script = format!("trap '' TERM; echo in; {LONG}");
+        let mut tool = Tool::start(&server, "--grace 100ms", &script);
+        tool.hear("in").signal(Signal::SIGTERM);
+        let told = Instant::now();
+        tool.ends_with(137);
+        // Nor longer: it waits for no process that is dead.
+        assert!(told.elapsed() < ms(1_000), "{:?}", told.elapsed());
+        assert!(!is_locked(&server));
+    });
+}
+
+/// `setsid` is of Linux.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_leaves_the_group_is_reached_too() {
+    use crate::lockrun::tool::lockrun;
+
+    let cases = [
+        (
+            format!("trap 'echo told; exit 7' TERM; echo in; {LONG}"),
+            7,
+            "told\n",
+        ),
+        (format!("trap '' TERM; ({LONG}) & echo in; wait"), 137, ""),
+    ];
+    at_once(cases, |(script, code, said)| {
+        let server = Server::start().unwrap();
+        let mut command = lockrun(&server);
+        command.args(["--grace", "500ms", "--", "setsid", "sh", "-c", &script]);
+        let mut tool = Tool::spawn(&mut command);
+        tool.hear("in").signal(Signal::SIGTERM);
+        assert_eq!(tool.ends_with(code).out, said);
+        assert!(!is_locked(&server));
+    });
+}
+
+/// Whether a process is stopped is asked as Linux wants it.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_is_stopped_hears_the_signal_too() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "", "echo $$; exec sleep 20");
+        let command = tool.line();
+        send(command.parse().unwrap(), Signal::SIGSTOP);
+        let stat = format!("/proc/{command}/stat");
+        until(|| Ok(std::fs::read_to_string(&stat)?.contains(") T "))).unwrap();
+        tool.signal(Signal::SIGTERM);
+        tool.ends_with(143);
+    });
+}
+
+#[test]
+fn a_hangup_is_only_passed_on_and_leaves_the_guardian_at_its_post() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let script = format!("trap 'echo told' HUP; echo in; {LONG}");
+        let mut tool = Tool::start(&server, "", &script);
+        tool.hear("in").signal(Signal::SIGHUP);
+        tool.hear("told");
+        assert!(tool.is_running() && is_locked(&server));
+        tool.signal(Signal::SIGKILL);
+        tool.silence();
+    });
+}
+
+/// What a process ignores is known on Linux only.
+#[cfg(target_os = "linux")]
+#[test]
+fn under_nohup_a_hangup_is_for_nobody() {
+    unless_halted(|| {
+        use crate::lockrun::tool::lockrun;
+
+        let server = Server::start().unwrap();
+        let lockrun = lockrun(&server);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+        shell.arg(lockrun.get_program()).args(lockrun.get_args());
+        let mut tool = Tool::spawn(shell.args(["--", "sh", "-c", "echo in; exec cat"]));
+        tool.hear("in").signal(Signal::SIGHUP);
+        // Were it passed on, nobody would be there for the second any more.
+        tool.echoes("one");
+        assert!(tool.is_running());
+        tool.signal(Signal::SIGTERM);
+        tool.ends_with(143);
+    });
+}
+
+/// Some that start others ignore or block it, and that is passed on.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
+    unless_halted(|| {
+        use crate::lockrun::tool::lockrun;
+
+        let server = Server::start().unwrap();
+        let lockrun = lockrun(&server);
+        for how in ["--ignore-signal=CHLD", "--block-signal=CHLD"] {
+            let mut env = std::process::Command::new("env");
+            env.arg(how);
+            env.arg(lockrun.get_program()).args(lockrun.get_args());
+            Tool::spawn(env.args(["--", "sh", "-c", "exit 3"])).ends_with(3);
+            assert!(!is_locked(&server), "{how}");
+        }
+    });
+}
+
+#[test]
+fn what_the_command_leaves_running_ends_before_the_lock() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let leaves = [
+            ("trap 'echo told; exit' TERM", "told\n"),
+            ("trap '' TERM", ""),
+        ];
+        for (trap, said) in leaves {
+            let script = format!("({trap}; echo in; {LONG}) & read go; exit 0");
+            let mut tool = Tool::start(&server, "--grace 500ms", &script);
+            tool.hear("in");
+            let ended = tool.finish();
+            assert_eq!((ended.code, &*ended.out), (0, said), "{trap}");
+            assert!(!is_locked(&server));
+        }
+    });
+}
+
+#[test]
+fn a_killed_tool_takes_its_command_along() {
+    let scripts = [
+        "echo in; exec sleep 20".to_owned(),
+        format!("trap '' TERM; {LONG} & echo in; wait"),
+    ];
+    at_once(scripts, |script| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "", &script);
+        tool.hear("in").signal(Signal::SIGKILL);
+        tool.silence();
+        assert!(is_locked(&server), "nobody has released it");
+    });
+}
+
+#[test]
+fn a_killed_guardian_changes_nothing_for_the_command() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "--lease 600ms", "echo $$; exec cat");
+        let command = tool.line();
+        send(guardian(&command), Signal::SIGKILL);
+        tool.echoes("still here");
+        assert_eq!(tool.finish().code, 0);
+        assert_eq!(run(&server, "", "exit 3").code, 3);
+    });
+}

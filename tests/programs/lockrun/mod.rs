@@ -1,0 +1,9 @@
+//! The example `lockrun` as a user runs it.
+
+mod causes;
+mod ending;
+mod interrupted;
+mod operator;
+mod outage;
+mod tool;
+mod turns;

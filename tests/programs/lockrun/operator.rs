@@ -1,0 +1,190 @@
+//! Who has it, taking it away, and what scripts are told.
+
+use leasehold::{Locks, Options, Owner};
+use redis::Commands;
+use serde_json::Value;
+
+use crate::{
+    common::{Server, example, wait::unless_halted},
+    lockrun::tool::{KEY, LONG, Tool, ask, lockrun, run},
+};
+
+fn json(text: &str) -> Value {
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn the_status_is_that_of_the_holder() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let free = ask(&server, "--status");
+        assert_eq!((free.code, &*free.out), (0, "a: free\n"));
+        let free = json(&ask(&server, "--status --json").out);
+        assert_eq!(free["held"], false);
+
+        let mut tool = Tool::start(&server, "", "echo $LEASEHOLD_FENCING_TOKEN; exec cat");
+        let fence = tool.line();
+        let held = ask(&server, "--status");
+        assert_eq!(held.code, 0);
+        for text in ["a: held", "since", "ago", "unless renewed", &fence] {
+            assert!(held.out.contains(text), "{text}: {}", held.out);
+        }
+        let held = json(&ask(&server, "--status --json").out);
+        assert_eq!(held["held"], true);
+        let holder = &held["holders"][0];
+        let owner = holder["owner"].as_str().unwrap();
+        assert!(owner.contains(&format!(":{}:", tool.pid())), "{owner}");
+        assert_eq!(holder["fencing_token"].to_string(), fence);
+        let left = holder["remaining_ms"].as_u64().unwrap();
+        assert!((30_000..=60_000).contains(&left), "{left}");
+        assert!(holder["since"].as_str().unwrap().ends_with('Z'));
+        assert_eq!(tool.finish().code, 0);
+    });
+}
+
+#[test]
+fn taken_away_the_lock_ends_the_command() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let script = format!("trap 'echo told; exit 3' TERM; echo in; {LONG}");
+        let mut tool = Tool::start(&server, "--json", &script);
+        tool.hear("in");
+        let taken = ask(&server, "--force-release");
+        assert_eq!((taken.code, &*taken.out), (0, "a: taken away\n"));
+        let ended = tool.ends_with(70);
+        assert_eq!(ended.out, "told\n");
+        let outcome = json(ended.last());
+        assert_eq!(outcome["outcome"], "lost");
+        assert_eq!(outcome["exit_code"], 70);
+        assert_eq!(outcome["command_exit_code"], 3);
+        assert_eq!(outcome["lost_reason"], "taken_away");
+        let message = "`a` was taken away: the command was ended, exit status: 3";
+        assert_eq!(outcome["message"], message);
+
+        let taken = ask(&server, "--force-release --json");
+        assert_eq!(
+            (taken.code, &json(&taken.out)["released"]),
+            (0, &false.into())
+        );
+    });
+}
+
+#[test]
+fn a_lock_that_is_lost_at_the_last_moment_is_told() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "", "echo in; read go; exit 0");
+        tool.hear("in");
+        let _: () = server.connection().unwrap().del(KEY).unwrap();
+        // Whether the tool hears of it before its release or by it.
+        tool.tells("go");
+        let ended = tool.ends_with(70);
+        assert!(ended.last().contains("`a` was taken away"), "{ended:?}");
+    });
+}
+
+#[test]
+fn scripts_are_told_every_outcome() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let ended = run(&server, "--json", "echo out; exit 3");
+        assert_eq!((ended.code, &*ended.out), (3, "out\n"));
+        let outcome = json(&ended.err);
+        assert_eq!(outcome["name"], "a");
+        assert_eq!(outcome["outcome"], "ended");
+        assert_eq!(outcome["command_exit_code"], 3);
+        assert!(outcome["fencing_token"].as_u64() > Some(0));
+        assert!(outcome["lost_reason"].is_null());
+        assert!(outcome["held_ms"].is_u64() && outcome["waited_ms"].is_u64());
+
+        let killed = json(&run(&server, "--json", "kill -KILL $$").err);
+        assert_eq!(
+            (&killed["command_signal"], &killed["exit_code"]),
+            (&9.into(), &137.into())
+        );
+
+        let mut holder = Tool::holding(&server, "");
+        holder.hear("in");
+        let busy = json(&run(&server, "--json", "true").err);
+        assert_eq!(
+            (&busy["outcome"], &busy["exit_code"]),
+            (&"busy".into(), &75.into())
+        );
+        assert_eq!(holder.finish().code, 0);
+
+        let mut nothing = lockrun(&server);
+        let not_run = Tool::spawn(nothing.args(["--json", "--", "/no/such/program"])).ends();
+        let not_run = json(not_run.last());
+        assert_eq!(
+            (&not_run["outcome"], &not_run["exit_code"]),
+            (&"not_run".into(), &127.into())
+        );
+        let nameless = |last: &[&str]| {
+            let mut nameless = example("lockrun");
+            nameless.args(["--name", "", "--json", "--url", &server.url()]);
+            Tool::spawn(nameless.args(last)).ends_with(64)
+        };
+        assert_eq!(json(&nameless(&["--", "true"]).err)["outcome"], "usage");
+        assert_eq!(json(&nameless(&["--status"]).out)["outcome"], "usage");
+    });
+}
+
+#[test]
+fn what_is_no_lock_is_left_alone() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let _: () = conn.rpush(KEY, "something").unwrap();
+        let ended = run(&server, "", "echo in");
+        assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
+        assert!(ask(&server, "--status").out.contains("not a lock"));
+        let refused = ask(&server, "--force-release");
+        assert_eq!((refused.code, &*refused.out), (64, ""), "{refused:?}");
+        assert_eq!(conn.llen(KEY), Ok(1));
+    });
+}
+
+#[test]
+fn a_lock_with_no_end_is_seen_and_cleared() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let _: () = conn.set(KEY, "somebody").unwrap();
+        assert_eq!(run(&server, "", "echo in").code, 75);
+        let status = ask(&server, "--status").out;
+        assert!(status.contains("no end"), "{status}");
+        assert_eq!(ask(&server, "--force-release").code, 0);
+        assert_eq!(run(&server, "", "echo in").out, "in\n");
+    });
+}
+
+/// The two keys are those that the documentation names.
+#[test]
+fn a_companion_that_is_something_else_is_refused() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let companion = "{lock:a}:lease";
+        let _: () = conn.set(companion, "something").unwrap();
+        let ended = run(&server, "", "echo in");
+        assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
+        let _: () = conn.del(companion).unwrap();
+        assert_eq!(run(&server, "", "echo in").out, "in\n");
+        assert!(conn.hexists::<_, _, bool>(companion, "fence").unwrap());
+    });
+}
+
+#[test]
+fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let owner = Owner::new("evil\u{1b}[2J\na: free").unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        let locks = locks.with(Options::new().owner(owner));
+        let _lease = locks.lock("a").try_acquire().unwrap().unwrap();
+        let status = ask(&server, "--status").out;
+        assert!(!status.contains('\u{1b}'), "{status:?}");
+        assert!(!status.lines().any(|line| line == "a: free"), "{status:?}");
+    });
+}

@@ -1,0 +1,178 @@
+//! The lock cannot be kept: the command ends before the lease does.
+
+use std::{thread, time::Instant};
+
+use nix::sys::signal::Signal;
+use redis::{Commands, cmd};
+
+use crate::{
+    common::{
+        Server,
+        wait::{at_once, until},
+    },
+    lockrun::tool::{KEY, LONG, Tool, guardian, is_locked, ms, run, send},
+};
+
+/// Long enough for what has to be over before it ends to be over a quarter of a second before.
+const LEASE: &str = "2500ms";
+
+/// Why nobody renews.
+#[derive(Clone, Copy, Debug)]
+enum Gone {
+    ServerKilled,
+    ServerSilent,
+    ToolStopped,
+}
+
+/// What the command does when it is told.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Ends,
+    GoesOn,
+}
+
+/// Each waits for most of its time: all at the same time.
+#[test]
+fn longer_than_a_lease_and_shorter() {
+    let cases: [fn(); 6] = [
+        what_cannot_be_renewed_ends_before_the_lease,
+        an_outage_that_is_shorter_than_the_lease_is_survived,
+        a_failure_that_has_passed_is_not_the_reason,
+        a_command_may_run_for_longer_than_the_lease,
+        a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once,
+        a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once,
+    ];
+    at_once(cases, |case| case());
+}
+
+fn what_cannot_be_renewed_ends_before_the_lease() {
+    let cases = [
+        (Gone::ServerKilled, Told::Ends),
+        (Gone::ServerKilled, Told::GoesOn),
+        (Gone::ServerSilent, Told::Ends),
+        (Gone::ServerSilent, Told::GoesOn),
+        (Gone::ToolStopped, Told::GoesOn),
+    ];
+    at_once(cases, |(gone, told)| ends_in_time(gone, told));
+}
+
+/// The last renewal was sent before it went wrong, so that the lease ends no later than its length after that.
+fn ends_in_time(gone: Gone, told: Told) {
+    let mut server = Server::start().unwrap();
+    let after = match told {
+        Told::Ends => "; exit 3",
+        Told::GoesOn => "",
+    };
+    let script = format!("trap 'echo told{after}' TERM; echo in; {LONG}");
+    let args = format!("--lease {LEASE} --grace 500ms");
+    let mut tool = Tool::apart(&server, &args, &script);
+    tool.hear("in");
+    let since = Instant::now();
+    match gone {
+        Gone::ServerKilled => server.kill().unwrap(),
+        Gone::ServerSilent => server.freeze().unwrap(),
+        Gone::ToolStopped => send(tool.pid(), Signal::SIGSTOP),
+    }
+    let said = tool.silence();
+    let silent_after = since.elapsed();
+    assert!(
+        silent_after < ms(2_500),
+        "{gone:?} {told:?}: {silent_after:?}"
+    );
+    // Who is stopped can tell nobody.
+    let expected = match gone {
+        Gone::ToolStopped => "",
+        _ => "told\n",
+    };
+    assert_eq!(said, expected, "{gone:?} {told:?}");
+    match gone {
+        Gone::ToolStopped => send(tool.pid(), Signal::SIGCONT),
+        _ => server.kill().unwrap(),
+    }
+    let ended = tool.ends_with(70);
+    let outcome = ended.last();
+    for part in ["`a` could not be renewed ", ": the command was ended, "] {
+        assert!(outcome.contains(part), "{gone:?} {told:?}: {ended:?}");
+    }
+    if let Gone::ServerKilled = gone {
+        assert!(outcome.contains("onnection refused"), "{ended:?}");
+    }
+}
+
+fn an_outage_that_is_shorter_than_the_lease_is_survived() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut tool = Tool::holding(&server, "--lease 1500ms --grace 100ms");
+    tool.hear("in");
+    server.freeze().unwrap();
+    // Past the first renewal, and far from the last moment.
+    thread::sleep(ms(700));
+    server.thaw().unwrap();
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_000)).unwrap();
+    tool.echoes("still here");
+    assert_eq!(tool.finish().code, 0);
+}
+
+fn a_failure_that_has_passed_is_not_the_reason() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut admin = server.connection().unwrap();
+    let mut scripts = |rule: &str| {
+        let user = ["SETUSER", "default", rule];
+        cmd("ACL").arg(&user).query::<()>(&mut admin).unwrap();
+    };
+    let mut tool = Tool::holding(&server, "--lease 1500ms --grace 100ms");
+    tool.hear("in");
+    scripts("-@scripting");
+    // Past the first renewal.
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? < 900)).unwrap();
+    scripts("+@scripting");
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_250)).unwrap();
+    // The tool has heard of it too.
+    until(|| Ok(conn.pttl::<_, i64>(KEY)? < 1_100)).unwrap();
+    tool.signal(Signal::SIGSTOP);
+    until(|| Ok(!is_locked(&server))).unwrap();
+    tool.signal(Signal::SIGCONT);
+    let ended = tool.ends_with(70);
+    assert!(ended.last().contains("renewed in time"), "{ended:?}");
+}
+
+fn a_command_may_run_for_longer_than_the_lease() {
+    let server = Server::start().unwrap();
+    let ended = run(&server, "--lease 500ms", "sleep 1.2; echo out; exit 3");
+    assert_eq!((ended.code, &*ended.out, &*ended.err), (3, "out\n", ""));
+}
+
+/// As when a machine or a container is halted.
+fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
+    let server = Server::start().unwrap();
+    let script = format!("trap '' TERM; echo $$; {LONG}");
+    let mut tool = Tool::apart(&server, "--lease 1s", &script);
+    let command = tool.line();
+    let guardian = guardian(&command);
+    tool.signal(Signal::SIGSTOP);
+    send(guardian, Signal::SIGSTOP);
+    until(|| Ok(!is_locked(&server))).unwrap();
+    send(guardian, Signal::SIGCONT);
+    tool.silence();
+    tool.signal(Signal::SIGCONT);
+    tool.ends_with(70);
+}
+
+fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
+    let server = Server::start().unwrap();
+    let script = format!("trap '' TERM; echo $$; {LONG}");
+    let mut tool = Tool::apart(&server, "--lease 3600ms --grace 1200ms", &script);
+    let command = tool.line();
+    let guardian = guardian(&command);
+    // Else it does that, for it is sooner.
+    send(guardian, Signal::SIGKILL);
+    tool.signal(Signal::SIGSTOP);
+    until(|| Ok(!is_locked(&server))).unwrap();
+    let went_on = Instant::now();
+    tool.signal(Signal::SIGCONT);
+    tool.silence();
+    // Without a grace.
+    assert!(went_on.elapsed() < ms(900), "{:?}", went_on.elapsed());
+    tool.ends_with(70);
+}

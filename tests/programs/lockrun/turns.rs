@@ -1,0 +1,251 @@
+//! One after the other, and what each leaves to say.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, thread};
+
+use nix::sys::signal::Signal;
+use redis::Commands;
+
+use crate::{
+    common::{
+        Server, example,
+        server::free_port,
+        wait::{at_once, calls, unless_halted, until},
+    },
+    lockrun::tool::{KEY, Tool, ask, is_locked, lockrun, ms, run},
+};
+
+#[test]
+fn of_two_at_once_one_is_told_that_it_is_busy_and_says_nothing() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut first = Tool::holding(&server, "");
+        first.hear("in");
+        let second = run(&server, "", "echo in");
+        assert_eq!((second.code, &*second.out, &*second.err), (75, "", ""));
+        let second = run(&server, "--wait 100ms --verbose", "echo in");
+        assert_eq!((second.code, &*second.out), (75, ""));
+        assert!(second.err.contains("somebody else has `a`"), "{second:?}");
+        first.echoes("still here");
+        let first = first.finish();
+        assert_eq!((first.code, &*first.err), (0, ""));
+        assert!(!is_locked(&server));
+    });
+}
+
+#[test]
+fn who_waits_runs_when_the_first_has_ended() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut first = Tool::holding(&server, "");
+        first.hear("in");
+        let mut second = Tool::start(&server, "--wait 10s", "echo in; exit 4");
+        wait_for_slices(&server);
+        assert!(second.is_running());
+        assert_eq!(first.finish().code, 0);
+        second.hear("in");
+        second.ends_with(4);
+    });
+}
+
+#[test]
+fn who_waits_waits_for_a_server_that_restarts_too() {
+    at_once([true, false], |restarts| {
+        let mut server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let _: () = conn.pset_ex(KEY, "somebody", 60_000).unwrap();
+        let mut tool = Tool::start(&server, "--wait 20s", "echo in; exit 4");
+        // The first slice is over then.
+        (0..3).for_each(|_| wait_for_slices(&server));
+        server.kill().unwrap();
+        // For longer than one slice.
+        thread::sleep(ms(400));
+        assert!(tool.is_running());
+        if restarts {
+            server.restart().unwrap();
+            tool.hear("in");
+            tool.ends_with(4);
+        } else {
+            tool.signal(Signal::SIGTERM);
+            assert_eq!(tool.ends_with(143).out, "");
+        }
+    });
+}
+
+#[test]
+fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut first = Tool::holding(&server, "");
+        first.hear("in");
+        let second = Tool::start(&server, "--wait 10s", "echo in");
+        wait_for_slices(&server);
+        second.signal(Signal::SIGTERM);
+        assert_eq!(second.ends_with(143).out, "");
+        first.finish();
+        assert!(!is_locked(&server));
+    });
+}
+
+/// Until somebody who waits has asked again and again.
+fn wait_for_slices(server: &Server) {
+    let mut conn = server.connection().unwrap();
+    let before = calls(&mut conn, "evalsha").unwrap();
+    until(|| Ok(calls(&mut conn, "evalsha")? >= before + 2)).unwrap();
+}
+
+#[test]
+fn the_commands_own_end_is_passed_on() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let cases = [
+            ("exit 0", 0),
+            ("exit 3", 3),
+            ("exit 75", 75),
+            ("kill -KILL $$", 137),
+            ("kill -TERM $$", 143),
+            ("kill -HUP $$", 129),
+        ];
+        for (script, code) in cases {
+            let ended = run(&server, "", script);
+            assert_eq!((ended.code, &*ended.err), (code, ""), "{script}");
+            assert!(!is_locked(&server));
+        }
+    });
+}
+
+#[test]
+fn the_command_gets_its_arguments_and_its_pipes_as_they_are() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut command = lockrun(&server);
+        let script = r#"cat; [ "$1" = "$(printf '\377')" ] && shift; printf '%s|' "$@""#;
+        command.args(["--", "sh", "-c", script, "sh"]);
+        command.arg(OsStr::from_bytes(b"\xff"));
+        command.args(["a b", "", "*", "'\"", "--status", "--", "$HOME\\n"]);
+        let mut tool = Tool::spawn(&mut command);
+        tool.tells("by stdin");
+        let ended = tool.finish();
+        let out = "by stdin\na b||*|'\"|--status|--|$HOME\\n|";
+        assert_eq!((ended.code, &*ended.out), (0, out));
+    });
+}
+
+#[test]
+fn in_a_pipeline_nobody_reads_any_more_it_ends_as_others_do() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "", "exec yes");
+        tool.hear("y").deaf();
+        tool.ends_with(141);
+        assert!(!is_locked(&server));
+    });
+}
+
+/// As the documentation says.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_leaves_the_group_outlives_the_lock() {
+    unless_halted(|| {
+        use crate::lockrun::tool::{LONG, send};
+
+        let server = Server::start().unwrap();
+        let daemon = format!("trap 'echo told; exit' TERM; echo $$; {LONG}");
+        let mut command = lockrun(&server);
+        let command = command.args(["--", "sh", "-c", "setsid sh -c \"$DAEMON\" & read go"]);
+        let mut tool = Tool::spawn(command.env("DAEMON", daemon));
+        let daemon = tool.line().parse().unwrap();
+        tool.tells("go");
+        until(|| Ok(!tool.is_running())).unwrap();
+        assert!(!is_locked(&server));
+        send(daemon, Signal::SIGTERM);
+        let ended = tool.finish();
+        assert_eq!((ended.code, &*ended.out), (0, "told\n"));
+    });
+}
+
+#[test]
+fn what_cannot_be_run_is_told_as_a_shell_does() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for (command, code) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
+            let ended = Tool::spawn(lockrun(&server).args(["--", command])).ends();
+            assert_eq!(ended.code, code, "{ended:?}");
+            assert!(ended.err.contains(command), "{ended:?}");
+            assert!(!is_locked(&server));
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_anything_is_run() {
+    let server = Server::start().unwrap();
+    at_once(
+        [
+            "--lease 100ms",
+            "--lease 30",
+            "--lease 3s --grace 2s",
+            "--bogus",
+            "--status",
+            "--wait soon",
+        ],
+        |args| {
+            let ended = run(&server, args, "echo in");
+            assert_eq!((ended.code, &*ended.out), (64, ""), "{args}");
+            assert!(!ended.err.is_empty());
+        },
+    );
+    assert_eq!(ask(&server, "").code, 64, "no command");
+    let help = ask(&server, "--help");
+    assert!(help.code == 0 && help.out.contains("Examples:"));
+}
+
+#[test]
+fn without_a_server_nothing_is_run() {
+    unless_halted(|| {
+        let url = format!("redis://127.0.0.1:{}/", free_port().unwrap());
+        let start = |args: &[&str]| {
+            Tool::spawn(
+                example("lockrun")
+                    .args(["--name", "a"])
+                    .args(args)
+                    .env("LEASEHOLD_URL", &url),
+            )
+            .ends_with(69)
+        };
+        let ended = start(&["--", "echo", "in"]);
+        assert_eq!(ended.out, "");
+        assert!(ended.err.starts_with("lockrun: "), "{ended:?}");
+        start(&["--status"]);
+        start(&["--force-release"]);
+    });
+}
+
+#[test]
+fn a_url_that_is_empty_in_the_environment_is_none() {
+    unless_halted(|| {
+        let status = |args: &[&str]| {
+            let mut command = example("lockrun");
+            command.args(["--name", "a", "--status"]).args(args);
+            Tool::spawn(command.env("LEASEHOLD_URL", "")).ends()
+        };
+        // There may be a server at the usual place.
+        let usual = status(&[]);
+        assert!([0, 69].contains(&usual.code), "{usual:?}");
+        // Who names one means it: a script's variable may not be set.
+        let named = status(&["--url", ""]);
+        assert_eq!(named.code, 64, "{named:?}");
+    });
+}
+
+#[test]
+fn the_fencing_token_is_in_the_commands_environment_and_grows() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let fence = || {
+            let ended = run(&server, "", "echo $LEASEHOLD_FENCING_TOKEN");
+            ended.out.trim().parse::<u64>().unwrap()
+        };
+        let first = fence();
+        assert!(fence() > first);
+    });
+}

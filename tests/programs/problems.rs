@@ -1,0 +1,55 @@
+//! The examples of the book's three problems show the failure and then the cure.
+
+use crate::common::{Server, example};
+
+/// The stories that an example tells: a title and what happens.
+fn stories_of(name: &str) -> Vec<String> {
+    let server = Server::start().unwrap();
+    let output = example(name).arg(server.url()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut left = server.connection().unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut left).unwrap();
+    assert!(
+        keys.iter().all(|key| key.ends_with(":lease")),
+        "left behind: {keys:?}"
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.trim().split("\n\n").map(str::to_owned).collect()
+}
+
+fn goes_wrong(story: &str) -> bool {
+    story.contains("WRONG")
+}
+
+#[test]
+fn an_overrun_releases_another_lock_only_without_the_token() {
+    let stories = stories_of("problem_1_overrun");
+    assert!(goes_wrong(&stories[0]), "{stories:?}");
+    assert!(
+        stories[1..].iter().all(|story| !goes_wrong(story)),
+        "{stories:?}"
+    );
+    assert!(stories[1].contains("B's lock stands"));
+}
+
+#[test]
+fn a_crash_blocks_others_only_without_an_end() {
+    let stories = stories_of("problem_2_crash");
+    assert!(goes_wrong(&stories[0]), "{stories:?}");
+    assert!(
+        stories[1..].iter().all(|story| !goes_wrong(story)),
+        "{stories:?}"
+    );
+    assert_eq!(stories.len(), 3);
+}
+
+#[test]
+fn of_two_holders_both_write_only_without_asking() {
+    let stories = stories_of("problem_3_two_holders");
+    assert!(goes_wrong(&stories[0]), "{stories:?}");
+    assert!(stories[1].ends_with("the report is by B"), "{stories:?}");
+    assert!(
+        stories[2].contains("refused") && stories[2].ends_with("the report is by B"),
+        "{stories:?}"
+    );
+}

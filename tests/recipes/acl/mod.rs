@@ -1,0 +1,260 @@
+//! The access list that docs/guarantees.md names for each recipe is enough, and nothing in it can be left out.
+
+mod waiting;
+
+use std::{fs, path::Path, time::Duration};
+
+use crate::common::Server;
+use leasehold::{
+    Owner, Pool, Result, Token, Watchdog,
+    recipes::{
+        mutex::{self, End},
+        read_write::{self, ReadHold, WriteHold, one_hash, two_key},
+        reentrant::{self, Release},
+    },
+};
+use redis::Connection;
+
+const NAME: &str = "app:a";
+const LEASE: Duration = Duration::from_secs(10);
+const LONGER: Duration = Duration::from_secs(20);
+
+/// The rules of the row that is for this.
+pub(crate) fn rules(what: &str) -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
+    let text = fs::read_to_string(page).unwrap();
+    let row = text
+        .lines()
+        .find(|line| line.starts_with(&format!("| {what}")));
+    // In a table a `|` that ends no cell is escaped.
+    let row = row.unwrap_or_default().replace("\\|", "\n");
+    let words = row.rsplit('|').nth(1).unwrap_or_default();
+    let words = words.replace('\n', "|");
+    words
+        .split([' ', '`'])
+        .flat_map(|word| match word {
+            "KEYS" => vec!["~lock:app:*"],
+            "BOTH" => vec!["~lock:app:*", "~{lock:app:*}:lease"],
+            word if word.starts_with(['~', '&', '+']) => vec![word],
+            _ => Vec::new(),
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+struct Bench {
+    server: Server,
+    operator: Connection,
+}
+
+/// What stands on the server before, and what then has to work.
+type Scene<'s> = (
+    &'s dyn Fn(&mut Connection),
+    &'s dyn Fn(&mut Connection) -> Result<bool>,
+);
+
+impl Bench {
+    fn start() -> Self {
+        let server = Server::start().unwrap();
+        let operator = server.connection().unwrap();
+        Self { server, operator }
+    }
+
+    fn url(&mut self, rules: &[String]) -> String {
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "app", "reset", "on", ">secret"])
+            .arg(rules)
+            .exec(&mut self.operator)
+            .unwrap();
+        format!("redis://app:secret@127.0.0.1:{}/", self.server.port())
+    }
+
+    /// Whether a user with these rules may do all of it, on a server that knows no script yet.
+    fn all_work(&mut self, rules: &[String], scenes: &[Scene<'_>]) -> bool {
+        let client = redis::Client::open(self.url(rules)).unwrap();
+        scenes.iter().all(|(prepare, run)| {
+            redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
+            prepare(&mut self.operator);
+            redis::cmd("SCRIPT")
+                .arg("FLUSH")
+                .exec(&mut self.operator)
+                .unwrap();
+            matches!(run(&mut client.get_connection().unwrap()), Ok(true))
+        })
+    }
+
+    /// The rules let all of it work, and without any one of them, a command or a key, something does not.
+    #[track_caller]
+    fn assert_exact(&mut self, rules: &[String], scenes: &[Scene<'_>]) {
+        assert!(self.all_work(rules, scenes), "{rules:?} is too little");
+        for (at, rule) in rules.iter().enumerate() {
+            let mut others = rules.to_vec();
+            others.remove(at);
+            assert!(!self.all_work(&others, scenes), "{rule} is not needed");
+        }
+    }
+}
+
+fn nothing(_: &mut Connection) {}
+
+#[test]
+fn what_the_table_names_for_mutex() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
+    let end = End::After(LEASE);
+    let lock = |conn: &mut Connection| {
+        mutex::try_acquire(conn, NAME, &token, end).unwrap();
+    };
+
+    let acquire = |conn: &mut Connection| {
+        let first = mutex::acquire(conn, NAME, &token, Duration::ZERO, end)?;
+        let again = mutex::try_acquire(conn, NAME, &token, End::After(LONGER))?;
+        let others = mutex::acquire(conn, NAME, &other, Duration::ZERO, end)?;
+        Ok(first.is_some() && again == first && others.is_none())
+    };
+    bench.assert_exact(&rules("`mutex::try_acquire`,"), &[(&nothing, &acquire)]);
+    let unfenced = |conn: &mut Connection| mutex::try_acquire_unfenced(conn, NAME, &token, LEASE);
+    let row = rules("`mutex::try_acquire_unfenced`");
+    bench.assert_exact(&row, &[(&nothing, &unfenced)]);
+    let renew = |conn: &mut Connection| mutex::renew(conn, NAME, &token, LONGER);
+    bench.assert_exact(&rules("`mutex::renew`"), &[(&lock, &renew)]);
+    let release = |conn: &mut Connection| mutex::release(conn, NAME, &token);
+    bench.assert_exact(&rules("`mutex::release`"), &[(&lock, &release)]);
+}
+
+#[test]
+fn what_the_table_names_for_reentrant() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
+    let owner = Owner::current_thread();
+    let enter = |conn: &mut Connection| {
+        reentrant::try_acquire(conn, NAME, &owner, &token, LEASE).unwrap();
+    };
+    // Taken twice by a program that writes no companion.
+    let bare = |conn: &mut Connection| {
+        redis::cmd("HSET")
+            .arg(&["lock:app:a", owner.as_str(), "2"])
+            .exec(conn)
+            .unwrap();
+    };
+
+    let acquire = |conn: &mut Connection| {
+        let mut counts = Vec::new();
+        for token in [&token, &other, &token] {
+            let granted = reentrant::acquire(conn, NAME, &owner, token, Duration::ZERO, LEASE)?;
+            counts.extend(granted.map(|granted| granted.count()));
+        }
+        Ok(counts == [1, 2, 2])
+    };
+    bench.assert_exact(&rules("`reentrant::try_acquire`"), &[(&nothing, &acquire)]);
+    let renew = |conn: &mut Connection| reentrant::renew(conn, NAME, &owner, LONGER);
+    bench.assert_exact(&rules("`reentrant::renew`"), &[(&enter, &renew)]);
+    let release = |conn: &mut Connection| {
+        let unknown = reentrant::release(conn, NAME, &owner, &other)?;
+        let ours = reentrant::release(conn, NAME, &owner, &token)?;
+        Ok([unknown, ours] == [Release::NotHeld, Release::Freed])
+    };
+    let release_bare = |conn: &mut Connection| {
+        let released = reentrant::release(conn, NAME, &owner, &token)?;
+        Ok(released == Release::StillHeld { count: 1 })
+    };
+    let scenes: [Scene<'_>; 2] = [(&enter, &release), (&bare, &release_bare)];
+    bench.assert_exact(&rules("`reentrant::release`"), &scenes);
+    let holds = |conn: &mut Connection| Ok(reentrant::holds(conn, NAME, &owner)? == 1);
+    bench.assert_exact(&rules("`reentrant::holds`"), &[(&enter, &holds)]);
+}
+
+#[test]
+fn what_the_table_names_for_read_write() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
+    let short = Duration::from_millis(20);
+
+    let reads = |conn: &mut Connection| {
+        Ok(read_write::try_acquire_read(conn, NAME, &token, LEASE)?
+            && read_write::try_acquire_read(conn, NAME, &other, LONGER)?
+            && read_write::release_read(conn, NAME, &token)?
+            && read_write::release_read(conn, NAME, &other)?)
+    };
+    let reader = rules("a reader of `read_write`");
+    bench.assert_exact(&reader, &[(&nothing, &reads)]);
+    let writes = |conn: &mut Connection| {
+        Ok(
+            read_write::try_acquire_write(conn, NAME, &token, LEASE)?.is_some()
+                && read_write::acquire_write(conn, NAME, &other, short, LEASE)?.is_none()
+                && read_write::release_write(conn, NAME, &token)?,
+        )
+    };
+    let mut row = [reader, rules("a writer of `read_write`")].concat();
+    row.sort_unstable();
+    row.dedup();
+    bench.assert_exact(&row, &[(&nothing, &writes)]);
+
+    let reads = |conn: &mut Connection| {
+        assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
+    };
+    let renew_read = |conn: &mut Connection| read_write::renew_read(conn, NAME, &token, LONGER);
+    let too_late = |conn: &mut Connection| Ok(!renew_read(conn)?);
+    let for_readers = rules("`renew_read`");
+    bench.assert_exact(
+        &for_readers,
+        &[(&reads, &renew_read), (&nothing, &too_late)],
+    );
+    let writes = |conn: &mut Connection| {
+        let granted = read_write::try_acquire_write(conn, NAME, &token, LEASE).unwrap();
+        assert!(granted.is_some());
+    };
+    let renew_write = |conn: &mut Connection| read_write::renew_write(conn, NAME, &token, LONGER);
+    let too_late = |conn: &mut Connection| Ok(!renew_write(conn)?);
+    let row = [for_readers, vec!["~{lock:app:*}:lease".into()]].concat();
+    bench.assert_exact(&row, &[(&writes, &renew_write), (&nothing, &too_late)]);
+}
+
+#[test]
+fn what_the_table_names_for_the_editions() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
+    let keys = two_key::Keys::new("readKey", "writeKey").unwrap();
+    let leases = one_hash::Leases::default();
+
+    let reads = |conn: &mut Connection| {
+        Ok(two_key::try_acquire_read(conn, &keys, &token, LEASE)?
+            && two_key::try_acquire_read(conn, &keys, &other, LEASE)?
+            && two_key::release_read(conn, &keys, &token)?
+            && two_key::release_read(conn, &keys, &other)?)
+    };
+    bench.assert_exact(&rules("a reader of `two_key`"), &[(&nothing, &reads)]);
+    let writes = |conn: &mut Connection| {
+        Ok(two_key::try_acquire_write(conn, &keys, &token, LEASE)?
+            && two_key::try_acquire_write(conn, &keys, &token, LONGER)?
+            && two_key::release_write(conn, &keys, &token)?)
+    };
+    bench.assert_exact(&rules("a writer of `two_key`"), &[(&nothing, &writes)]);
+    let both = |conn: &mut Connection| {
+        let key = "hashKey";
+        Ok(one_hash::try_acquire_read(conn, key, &token, &leases)?
+            && one_hash::release_read(conn, key, &token, &leases)?
+            && one_hash::try_acquire_write(conn, key, &token, &leases)?
+            && one_hash::release_write(conn, key, &token, &leases)?)
+    };
+    bench.assert_exact(&rules("`one_hash`"), &[(&nothing, &both)]);
+}
+
+/// It sends what the recipe's own renew sends, and nothing else.
+#[test]
+fn what_renewing_needs_is_enough_for_the_watchdog() {
+    let mut bench = Bench::start();
+    let token = Token::random();
+    let needs = [rules("`renew_read`"), vec!["~{lock:app:*}:lease".into()]].concat();
+    let pool = Pool::connect(&bench.url(&needs)).unwrap();
+    let watchdog = Watchdog::start(&pool).unwrap();
+    let conn = &mut bench.operator;
+    assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
+    let hold = ReadHold::new(NAME, &token).unwrap();
+    assert!(watchdog.keep(&hold, LONGER).unwrap().is_held());
+    assert!(read_write::release_read(conn, NAME, &token).unwrap());
+    let granted = read_write::try_acquire_write(conn, NAME, &token, LEASE).unwrap();
+    assert!(granted.is_some());
+    let hold = WriteHold::new(NAME, &token).unwrap();
+    assert!(watchdog.keep(&hold, LONGER).unwrap().is_held());
+}

@@ -1,0 +1,159 @@
+//! What `docs/guarantees.md` names for a lease that waits and is told: it is enough, and what any part of it is for.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Error, Lock, Locks, Options};
+use redis::Commands;
+
+use super::rules;
+use crate::common::{Server, hold::comes_true, wait::at_once};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+type Kind = fn(&Locks, &str) -> Lock;
+
+/// A lock's name, its kind, whoever keeps it out, and the rows of the table that it needs.
+type Row = (&'static str, Kind, Kind, &'static [&'static str]);
+
+const MUTEX: &[&str] = &[
+    "`mutex::try_acquire`,",
+    "`mutex::renew`",
+    "`mutex::release`",
+];
+const REENTRANT: &[&str] = &[
+    "`reentrant::try_acquire`",
+    "`reentrant::renew`",
+    "`reentrant::release`",
+];
+const READER: &[&str] = &["a reader of `read_write`", "`renew_read`"];
+const WRITER: &[&str] = &[
+    "a writer of `read_write`",
+    "a reader of `read_write`",
+    "`renew_read`",
+];
+const ROWS: [Row; 4] = [
+    ("app:m", Locks::lock, Locks::lock, MUTEX),
+    ("app:e", Locks::reentrant, Locks::reentrant, REENTRANT),
+    ("app:r", Locks::read, Locks::write, READER),
+    ("app:w", Locks::write, Locks::read, WRITER),
+];
+
+/// A user who may do this; no channels but those that are named, whatever the server's default.
+fn user(server: &Server, lock: &str, rules: &[String]) -> Locks {
+    let name = &lock.replace(':', "-");
+    redis::cmd("ACL")
+        .arg(&["SETUSER", name, "reset", "resetchannels", "on", ">secret"])
+        .arg(rules)
+        .exec(&mut server.connection().unwrap())
+        .unwrap();
+    Locks::connect(&format!(
+        "redis://{name}:secret@127.0.0.1:{}/",
+        server.port()
+    ))
+    .unwrap()
+}
+
+/// The connection on which this user listens.
+fn listener(server: &Server, lock: &str) -> Option<String> {
+    let mut list = redis::cmd("CLIENT");
+    let list: String = list
+        .arg("LIST")
+        .query(&mut server.connection().unwrap())
+        .unwrap();
+    let user = format!("user={} ", lock.replace(':', "-"));
+    let is_one = |line: &&str| line.contains(&user) && line.contains(" sub=1 ");
+    list.lines()
+        .find(is_one)?
+        .split(' ')
+        .next()
+        .map(str::to_owned)
+}
+
+/// Whether a waiter is woken by the release, where it would otherwise ask again after seconds.
+fn is_woken(lock: &Lock, other: &Lock) -> bool {
+    let pauses = Options::new().backoff(LONG, LONG);
+    let held = other.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(800 * MS) {
+            Ok(lease) => lease.release().map(|()| true),
+            Err(Error::Contended { .. }) => Ok(false),
+            Err(error) => Err(error),
+        });
+        assert!(comes_true(|| other.inspect().unwrap().is_held()));
+        thread::sleep(250 * MS); // it is in line, and the listener has had time to connect
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap()
+    })
+}
+
+/// Whether a holder is told of a deletion, where it would otherwise find out at its next renewal.
+fn is_told(server: &Server, lock: &Lock) -> bool {
+    let lease = lock.acquire(LONG).unwrap();
+    thread::sleep(100 * MS);
+    let key = format!("lock:{}", lock.name());
+    let () = server.connection().unwrap().del(key).unwrap();
+    lease.lost().wait_for(400 * MS)
+}
+
+/// With usual pauses it has the lock soon after its release all the same.
+fn asks_again(lock: &Lock, other: &Lock) {
+    let held = other.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.acquire(LONG).unwrap().release());
+        thread::sleep(50 * MS);
+        held.release().unwrap();
+        assert!(comes_true(|| waiter.is_finished()), "{lock:?}");
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+/// Each waits for most of its time: all at the same time.
+#[test]
+fn a_lease_needs_what_the_table_names() {
+    let cases: [fn(); 2] = [
+        what_the_table_names_for_a_lease_is_enough,
+        without_any_part_of_it_a_lease_asks_again_after_a_pause,
+    ];
+    at_once(cases, |case| case());
+}
+
+fn what_the_table_names_for_a_lease_is_enough() {
+    let server = Server::start().unwrap();
+    let admin = Locks::connect(&server.url()).unwrap();
+    let for_waiting = rules("a `Lease`");
+    assert_eq!(for_waiting.len(), 4, "{for_waiting:?}");
+    at_once(ROWS, |(name, kind, other, rows)| {
+        let mut needs: Vec<_> = rows.iter().flat_map(|row| rules(row)).collect();
+        needs.extend(for_waiting.clone());
+        let locks = user(&server, name, &needs);
+        let (lock, other) = (kind(&locks, name), other(&admin, name));
+        assert!(is_woken(&lock, &other), "{name}");
+        assert!(is_told(&server, &lock), "{name}");
+        // `PING` is not among the rules: a heartbeat that is refused is an answer too.
+        let (held, listening) = (other.acquire(LONG).unwrap(), listener(&server, name));
+        assert!(listening.is_some());
+        let waits = || assert!(lock.acquire(1_300 * MS).is_err());
+        thread::scope(|scope| scope.spawn(waits).join().unwrap());
+        assert_eq!(listener(&server, name), listening, "{name}");
+        drop(held);
+    });
+}
+
+fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
+    let server = Server::start().unwrap();
+    let admin = Locks::connect(&server.url()).unwrap();
+    let for_waiting = rules("a `Lease`");
+    let mutex: Vec<_> = MUTEX.iter().flat_map(|row| rules(row)).collect();
+    at_once(0..for_waiting.len(), |left_out| {
+        let mut needs = for_waiting.clone();
+        let rule = needs.remove(left_out);
+        needs.extend(mutex.clone());
+        let name = format!("app:{left_out}");
+        let locks = user(&server, &name, &needs);
+        let (lock, other) = (locks.lock(&name), admin.lock(&name));
+        assert!(!is_woken(&lock, &other), "{rule} is not needed to wait");
+        assert!(!is_told(&server, &lock), "{rule} is not needed to hold");
+        asks_again(&lock, &other);
+    });
+}

@@ -1,0 +1,270 @@
+//! The lock by `SET … NX`: who gets it, for how long, and what a second sending of the same does.
+
+mod end;
+mod faults;
+mod hostile;
+mod set_options;
+
+use crate::common;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{Server, State, wait::until};
+use leasehold::{
+    Error, Token, acquire_lock, acquire_lock_with_timeout,
+    recipes::{
+        Recipe, mutex,
+        mutex::{End, Grant},
+    },
+    release_lock,
+};
+use redis::{Commands, Connection};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: End = End::After(Duration::from_secs(10));
+const MINUTE: End = End::After(Duration::from_secs(60));
+
+fn start() -> (Server, Connection) {
+    let server = Server::start().unwrap();
+    let conn = server.connection().unwrap();
+    (server, conn)
+}
+
+fn try_acquire(conn: &mut Connection, token: &Token, end: End) -> Option<Grant> {
+    mutex::try_acquire(conn, "a", token, end).unwrap()
+}
+
+/// What is left of the lock in milliseconds, -1 for one without an end, -2 for none.
+fn left(conn: &mut Connection) -> i64 {
+    conn.pttl("lock:a").unwrap()
+}
+
+#[test]
+fn it_excludes_until_it_is_released() {
+    let (_server, mut conn) = start();
+    let (ours, theirs) = (Token::random(), Token::random());
+    let first = try_acquire(&mut conn, &ours, LEASE).unwrap();
+    assert_eq!(
+        conn.get::<_, String>("lock:a").unwrap(),
+        ours.to_string(),
+        "the value is the token"
+    );
+    assert!((9_000..=10_000).contains(&left(&mut conn)));
+    assert_eq!(try_acquire(&mut conn, &theirs, LEASE), None);
+    assert!(mutex::release(&mut conn, "a", &ours).unwrap());
+    assert_eq!(left(&mut conn), -2);
+    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
+    let second = try_acquire(&mut conn, &theirs, LEASE).unwrap();
+    assert!(second.fencing_token() > first.fencing_token());
+}
+
+#[test]
+fn an_attempt_that_is_sent_twice_is_granted_once() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    let first = try_acquire(&mut conn, &token, MINUTE);
+    assert_eq!(
+        try_acquire(&mut conn, &token, LEASE),
+        first,
+        "the same fencing token"
+    );
+    assert!(left(&mut conn) > 59_000, "never shortened");
+    assert_eq!(
+        try_acquire(&mut conn, &token, End::After(Duration::from_secs(120))),
+        first
+    );
+    assert!(left(&mut conn) > 119_000, "lengthened");
+    assert!(mutex::release(&mut conn, "a", &token).unwrap());
+    assert_eq!(left(&mut conn), -2, "one release is enough");
+}
+
+#[test]
+fn renewing_never_shortens() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    try_acquire(&mut conn, &token, MINUTE).unwrap();
+    assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
+    assert!(left(&mut conn) > 59_000);
+    assert!(mutex::renew(&mut conn, "a", &token, 100 * SECOND).unwrap());
+    assert!(left(&mut conn) > 99_000);
+    conn.pexpire::<_, ()>("{lock:a}:lease", 1_000).unwrap();
+    assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
+    let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
+    assert!(
+        companion > left(&mut conn),
+        "what it has beside it outlives it"
+    );
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let (_server, mut conn) = start();
+    try_acquire(&mut conn, &Token::random(), LEASE).unwrap();
+    let before = State::of(&mut conn).unwrap();
+    let other = Token::random();
+    assert_eq!(try_acquire(&mut conn, &other, MINUTE), None);
+    assert!(!mutex::try_acquire_unfenced(&mut conn, "a", &other, SECOND).unwrap());
+    assert!(!mutex::renew(&mut conn, "a", &other, 100 * SECOND).unwrap());
+    assert!(!mutex::release(&mut conn, "a", &other).unwrap());
+    assert_eq!(State::of(&mut conn).unwrap(), before);
+    assert!(!mutex::renew(&mut conn, "free", &other, SECOND).unwrap());
+    assert_eq!(
+        State::of(&mut conn).unwrap(),
+        before,
+        "renewing never takes"
+    );
+}
+
+#[test]
+fn the_bare_command_takes_it_once_and_gives_it_an_end() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    assert!(mutex::try_acquire_unfenced(&mut conn, "a", &token, 10 * SECOND).unwrap());
+    assert!((9_000..=10_000).contains(&left(&mut conn)));
+    assert_eq!(
+        conn.keys::<_, Vec<String>>("*").unwrap(),
+        ["lock:a"],
+        "no companion"
+    );
+    assert!(
+        !mutex::try_acquire_unfenced(&mut conn, "a", &token, SECOND).unwrap(),
+        "it does not know its own"
+    );
+    assert!(mutex::renew(&mut conn, "a", &token, 100 * SECOND).unwrap());
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), ["lock:a"]);
+    assert!(mutex::release(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn a_lock_without_a_fencing_token_gets_one_and_is_never_shortened() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    assert!(mutex::try_acquire_unfenced(&mut conn, "a", &token, 60 * SECOND).unwrap());
+    let first = try_acquire(&mut conn, &token, LEASE);
+    assert!(first.is_some());
+    assert!(left(&mut conn) > 59_000);
+    assert_eq!(try_acquire(&mut conn, &token, LEASE), first);
+}
+
+#[test]
+fn the_books_lock_without_an_end_keeps_none() {
+    let (_server, mut conn) = start();
+    let token = acquire_lock(&mut conn, "a", SECOND).unwrap().unwrap();
+    assert!(try_acquire(&mut conn, &token, LEASE).is_some());
+    assert_eq!(left(&mut conn), -1);
+    assert!(try_acquire(&mut conn, &token, LEASE).is_some());
+    assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
+    assert_eq!(left(&mut conn), -1);
+    assert!(release_lock(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn it_and_the_books_lock_exclude_each_other() {
+    let (_server, mut conn) = start();
+    let ours = Token::random();
+    try_acquire(&mut conn, &ours, LEASE).unwrap();
+    let book = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, SECOND);
+    assert_eq!(book.unwrap(), None);
+    assert!(!release_lock(&mut conn, "a", &Token::random()).unwrap());
+    assert!(release_lock(&mut conn, "a", &ours).unwrap(), "same value");
+
+    let book = acquire_lock_with_timeout(&mut conn, "a", SECOND, 10 * SECOND)
+        .unwrap()
+        .unwrap();
+    assert_eq!(try_acquire(&mut conn, &ours, LEASE), None);
+    assert!(!mutex::try_acquire_unfenced(&mut conn, "a", &ours, SECOND).unwrap());
+    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
+    assert!(mutex::release(&mut conn, "a", &book).unwrap(), "same value");
+}
+
+#[test]
+fn it_and_any_other_program_that_locks_by_set_nx_exclude_each_other() {
+    let (_server, mut conn) = start();
+    let set_nx = |conn: &mut Connection| -> Option<String> {
+        let mut set = redis::cmd("SET");
+        set.arg("lock:a")
+            .arg("somebody")
+            .arg("EX")
+            .arg(10)
+            .arg("NX");
+        set.query(conn).unwrap()
+    };
+    let ours = Token::random();
+    try_acquire(&mut conn, &ours, LEASE).unwrap();
+    assert_eq!(set_nx(&mut conn), None);
+    assert!(mutex::release(&mut conn, "a", &ours).unwrap());
+
+    assert!(set_nx(&mut conn).is_some());
+    assert_eq!(try_acquire(&mut conn, &ours, LEASE), None);
+    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
+    assert!(!mutex::renew(&mut conn, "a", &ours, 100 * SECOND).unwrap());
+    assert!(left(&mut conn) <= 10_000);
+    let theirs: Token = "somebody".parse().unwrap();
+    assert!(mutex::release(&mut conn, "a", &theirs).unwrap());
+}
+
+#[test]
+fn waiting_ends_with_the_lock_or_at_the_deadline() {
+    let (server, mut conn) = start();
+    let (ours, theirs) = (Token::random(), Token::random());
+    try_acquire(&mut conn, &theirs, LEASE).unwrap();
+    let started = Instant::now();
+    let wait = Duration::from_millis(100);
+    let refused = mutex::acquire(&mut conn, "a", &ours, wait, LEASE).unwrap();
+    assert_eq!(refused, None);
+    assert!(started.elapsed() >= wait);
+
+    let mut waiting = server.connection().unwrap();
+    let waiter =
+        thread::spawn(move || mutex::acquire(&mut waiting, "a", &ours, 10 * SECOND, LEASE));
+    until(|| Ok(common::wait::calls(&mut conn, "evalsha")? > 5)).unwrap();
+    assert!(mutex::release(&mut conn, "a", &theirs).unwrap());
+    assert!(waiter.join().unwrap().unwrap().is_some());
+}
+
+#[test]
+fn a_wait_of_nothing_tries_once() {
+    let (_server, mut conn) = start();
+    let acquire = |conn: &mut Connection| {
+        mutex::acquire(conn, "a", &Token::random(), Duration::ZERO, LEASE).unwrap()
+    };
+    assert!(acquire(&mut conn).is_some());
+    assert_eq!(acquire(&mut conn), None);
+}
+
+#[test]
+fn a_hold_is_renewed_and_released_as_the_lock_is() {
+    let (_server, mut conn) = start();
+    let token = Token::random();
+    let hold = mutex::Hold::new("a", &token).unwrap();
+    assert!(!hold.renew(&mut conn, SECOND).unwrap());
+    try_acquire(&mut conn, &token, LEASE).unwrap();
+    assert!(hold.renew(&mut conn, 60 * SECOND).unwrap());
+    assert!(left(&mut conn) > 59_000);
+    assert!(hold.release(&mut conn).unwrap());
+    assert!(!hold.release(&mut conn).unwrap());
+    assert!(mutex::Hold::new("", &token).is_err());
+}
+
+#[test]
+fn bad_arguments_are_refused_before_anything_is_sent() {
+    let (server, mut conn) = start();
+    let token = Token::random();
+    let mut monitor = common::monitor::Monitor::start(&server).unwrap();
+    for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        let refused = [
+            mutex::try_acquire(&mut conn, "a", &token, End::After(lease)).map(drop),
+            mutex::acquire(&mut conn, "a", &token, SECOND, End::After(lease)).map(drop),
+            mutex::try_acquire_unfenced(&mut conn, "a", &token, lease).map(drop),
+            mutex::renew(&mut conn, "a", &token, lease).map(drop),
+            mutex::release(&mut conn, "", &token).map(drop),
+            mutex::try_acquire(&mut conn, "a:lease", &token, LEASE).map(drop),
+        ];
+        for result in refused {
+            assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
+        }
+    }
+    assert_eq!(monitor.commands().unwrap(), Vec::<String>::new());
+}

@@ -1,0 +1,283 @@
+//! The lock that its owner may take again: who gets in, how often, for how long, and what a second sending does.
+
+mod document;
+mod faults;
+mod hostile;
+
+use crate::common;
+use std::{collections::HashMap, thread, time::Duration};
+
+use crate::common::{
+    Server, State,
+    wait::{calls, until},
+};
+use leasehold::{
+    Error, Owner, Token,
+    recipes::{
+        Recipe,
+        reentrant::{self, Grant, Hold, Release},
+    },
+};
+use redis::{Commands, Connection};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn start() -> (Server, Connection) {
+    let server = Server::start().unwrap();
+    let conn = server.connection().unwrap();
+    (server, conn)
+}
+
+fn owner(text: &str) -> Owner {
+    Owner::new(text).unwrap()
+}
+
+fn try_acquire(conn: &mut Connection, owner: &Owner, token: &Token) -> Option<Grant> {
+    reentrant::try_acquire(conn, "a", owner, token, LEASE).unwrap()
+}
+
+fn release(conn: &mut Connection, owner: &Owner, token: &Token) -> Release {
+    reentrant::release(conn, "a", owner, token).unwrap()
+}
+
+fn holds(conn: &mut Connection, owner: &Owner) -> u64 {
+    reentrant::holds(conn, "a", owner).unwrap()
+}
+
+/// What is left of the lock in milliseconds, -1 for one without an end, -2 for none.
+fn left(conn: &mut Connection) -> i64 {
+    conn.pttl("lock:a").unwrap()
+}
+
+#[test]
+fn its_owner_enters_again_and_nobody_else_does() {
+    let (_server, mut conn) = start();
+    let (ours, theirs) = (owner("ours"), owner("theirs"));
+    let tokens = [Token::random(), Token::random(), Token::random()];
+    let mut fences = Vec::new();
+    for (token, count) in tokens.iter().zip(1..) {
+        let grant = try_acquire(&mut conn, &ours, token).unwrap();
+        assert_eq!(grant.count(), count);
+        assert_eq!(holds(&mut conn, &ours), count);
+        fences.push(grant.fencing_token());
+        assert_eq!(try_acquire(&mut conn, &theirs, &Token::random()), None);
+    }
+    assert_eq!(fences, [fences[0]; 3], "one hold, one fencing token");
+    let hash: HashMap<String, u64> = conn.hgetall("lock:a").unwrap();
+    assert_eq!(hash, HashMap::from([("ours".to_owned(), 3)]));
+    assert!((9_000..=10_000).contains(&left(&mut conn)));
+
+    // In any order.
+    let still = |count| Release::StillHeld { count };
+    assert_eq!(release(&mut conn, &ours, &tokens[1]), still(2));
+    assert_eq!(release(&mut conn, &ours, &tokens[0]), still(1));
+    assert_eq!(try_acquire(&mut conn, &theirs, &Token::random()), None);
+    assert_eq!(release(&mut conn, &ours, &tokens[2]), Release::Freed);
+    assert_eq!(left(&mut conn), -2);
+    assert_eq!(holds(&mut conn, &ours), 0);
+    let next = try_acquire(&mut conn, &theirs, &Token::random()).unwrap();
+    assert!(next.fencing_token() > fences[0]);
+}
+
+#[test]
+fn an_acquire_that_is_sent_twice_counts_once() {
+    let (_server, mut conn) = start();
+    let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
+    let first = try_acquire(&mut conn, &ours, &outer);
+    assert_eq!(try_acquire(&mut conn, &ours, &outer), first);
+    let second = try_acquire(&mut conn, &ours, &inner);
+    assert_eq!(try_acquire(&mut conn, &ours, &inner), second);
+    assert_eq!(holds(&mut conn, &ours), 2);
+    assert_eq!(
+        release(&mut conn, &ours, &inner),
+        Release::StillHeld { count: 1 }
+    );
+    assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
+}
+
+#[test]
+fn a_release_that_is_sent_twice_counts_once() {
+    let (_server, mut conn) = start();
+    let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
+    try_acquire(&mut conn, &ours, &outer).unwrap();
+    try_acquire(&mut conn, &ours, &inner).unwrap();
+    let still = Release::StillHeld { count: 1 };
+    assert_eq!(release(&mut conn, &ours, &inner), still);
+    let before = State::of(&mut conn).unwrap();
+    assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
+    assert_eq!(State::of(&mut conn).unwrap(), before);
+    assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
+    assert_eq!(release(&mut conn, &ours, &outer), Release::NotHeld);
+}
+
+#[test]
+fn entering_again_never_shortens_the_lease() {
+    let (_server, mut conn) = start();
+    let ours = owner("ours");
+    let mut enter = |lease| {
+        let token = Token::random();
+        reentrant::try_acquire(&mut conn, "a", &ours, &token, lease).unwrap();
+        reentrant::try_acquire(&mut conn, "a", &ours, &token, SECOND).unwrap();
+        left(&mut conn)
+    };
+    assert!(enter(MINUTE) > 59_000);
+    assert!(enter(SECOND) > 59_000);
+    assert!(enter(2 * MINUTE) > 119_000, "but lengthens it");
+}
+
+#[test]
+fn renewing_never_shortens_and_is_only_for_the_owner() {
+    let (_server, mut conn) = start();
+    let (ours, theirs) = (owner("ours"), owner("theirs"));
+    assert!(!reentrant::renew(&mut conn, "a", &ours, MINUTE).unwrap());
+    assert_eq!(left(&mut conn), -2, "renewing never takes");
+    try_acquire(&mut conn, &ours, &Token::random()).unwrap();
+    let before = State::of(&mut conn).unwrap();
+    assert!(!reentrant::renew(&mut conn, "a", &theirs, MINUTE).unwrap());
+    assert_eq!(State::of(&mut conn).unwrap(), before);
+    assert!(reentrant::renew(&mut conn, "a", &ours, MINUTE).unwrap());
+    assert!(left(&mut conn) > 59_000);
+    assert!(reentrant::renew(&mut conn, "a", &ours, SECOND).unwrap());
+    assert!(left(&mut conn) > 59_000);
+    assert_eq!(holds(&mut conn, &ours), 1, "one renewal is no acquisition");
+    for renew in [true, false] {
+        conn.pexpire::<_, ()>("{lock:a}:lease", 1_000).unwrap();
+        if renew {
+            assert!(reentrant::renew(&mut conn, "a", &ours, SECOND).unwrap());
+        } else {
+            try_acquire(&mut conn, &ours, &Token::random()).unwrap();
+        }
+        let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
+        assert!(
+            companion > left(&mut conn),
+            "what it has beside it outlives it"
+        );
+    }
+}
+
+#[test]
+fn a_renewal_that_comes_late_does_not_shorten_the_next_hold() {
+    let (_server, mut conn) = start();
+    let ours = owner("ours");
+    let short = Duration::from_millis(1);
+    reentrant::try_acquire(&mut conn, "a", &ours, &Token::random(), short).unwrap();
+    until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    let token = Token::random();
+    reentrant::try_acquire(&mut conn, "a", &ours, &token, MINUTE).unwrap();
+    assert!(reentrant::renew(&mut conn, "a", &ours, SECOND).unwrap());
+    assert!(left(&mut conn) > 59_000);
+}
+
+#[test]
+fn a_release_that_comes_late_does_not_free_the_next_hold() {
+    let (_server, mut conn) = start();
+    let ours = owner("ours");
+    let (outer, inner, next) = (Token::random(), Token::random(), Token::random());
+    let first = try_acquire(&mut conn, &ours, &outer).unwrap();
+    try_acquire(&mut conn, &ours, &inner).unwrap();
+    conn.pexpire::<_, ()>("lock:a", 1).unwrap();
+    until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
+
+    let second = try_acquire(&mut conn, &ours, &next).unwrap();
+    assert_eq!(second.count(), 1);
+    assert!(second.fencing_token() > first.fencing_token());
+    assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
+    assert_eq!(release(&mut conn, &ours, &outer), Release::NotHeld);
+    assert_eq!(holds(&mut conn, &ours), 1);
+    assert_eq!(release(&mut conn, &ours, &next), Release::Freed);
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let (_server, mut conn) = start();
+    let (ours, theirs, token) = (owner("ours"), owner("theirs"), Token::random());
+    try_acquire(&mut conn, &theirs, &token).unwrap();
+    let before = State::of(&mut conn).unwrap();
+    assert_eq!(try_acquire(&mut conn, &ours, &token), None);
+    assert_eq!(
+        release(&mut conn, &ours, &token),
+        Release::NotHeld,
+        "right token, wrong owner"
+    );
+    assert_eq!(
+        release(&mut conn, &theirs, &Token::random()),
+        Release::NotHeld,
+        "right owner, wrong token"
+    );
+    assert_eq!(holds(&mut conn, &ours), 0);
+    assert_eq!(State::of(&mut conn).unwrap(), before);
+}
+
+#[test]
+fn waiting_ends_with_the_lock_or_at_the_deadline() {
+    let (server, mut conn) = start();
+    let (ours, theirs, token) = (owner("ours"), owner("theirs"), Token::random());
+    try_acquire(&mut conn, &theirs, &token).unwrap();
+    let short = Duration::from_millis(50);
+    let (first, second) = (Token::random(), Token::random());
+    let refused = reentrant::acquire(&mut conn, "a", &ours, &first, short, LEASE).unwrap();
+    assert_eq!(refused, None);
+
+    let mut waiting = server.connection().unwrap();
+    let waiter =
+        thread::spawn(move || reentrant::acquire(&mut waiting, "a", &ours, &second, MINUTE, LEASE));
+    let seen = calls(&mut conn, "evalsha").unwrap();
+    until(|| Ok(calls(&mut conn, "evalsha")? > seen + 3)).unwrap();
+    assert_eq!(release(&mut conn, &theirs, &token), Release::Freed);
+    assert_eq!(waiter.join().unwrap().unwrap().unwrap().count(), 1);
+}
+
+#[test]
+fn two_threads_are_two_owners() {
+    let here = Owner::current_thread();
+    let there = thread::spawn(Owner::current_thread).join().unwrap();
+    assert_ne!(here, there);
+    let (_server, mut conn) = start();
+    try_acquire(&mut conn, &here, &Token::random()).unwrap();
+    assert_eq!(try_acquire(&mut conn, &there, &Token::random()), None);
+}
+
+#[test]
+fn a_hold_is_renewed_for_its_owner_and_released_as_one_acquisition() {
+    let (_server, mut conn) = start();
+    let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
+    let hold = Hold::new("a", &ours, &inner).unwrap();
+    assert!(!hold.renew(&mut conn, MINUTE).unwrap());
+    try_acquire(&mut conn, &ours, &outer).unwrap();
+    try_acquire(&mut conn, &ours, &inner).unwrap();
+    assert!(hold.renew(&mut conn, MINUTE).unwrap());
+    assert!(left(&mut conn) > 59_000);
+    assert!(hold.release(&mut conn).unwrap());
+    assert!(!hold.release(&mut conn).unwrap());
+    assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
+}
+
+#[test]
+fn bad_arguments_are_refused_before_anything_is_sent() {
+    let (server, mut conn) = start();
+    let mut monitor = common::monitor::Monitor::start(&server).unwrap();
+    let (ours, token) = (owner("ours"), Token::random());
+    for (name, lease) in [
+        ("a", Duration::ZERO),
+        ("a", Duration::from_nanos(1)),
+        ("a", Duration::MAX),
+        ("", LEASE),
+        ("a:lease", LEASE),
+    ] {
+        let refused = [
+            reentrant::try_acquire(&mut conn, name, &ours, &token, lease).map(drop),
+            reentrant::acquire(&mut conn, name, &ours, &token, SECOND, lease).map(drop),
+            reentrant::renew(&mut conn, name, &ours, lease).map(drop),
+        ];
+        for result in refused {
+            assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
+        }
+    }
+    assert!(reentrant::release(&mut conn, "", &ours, &token).is_err());
+    assert!(reentrant::holds(&mut conn, "", &ours).is_err());
+    assert!(Owner::new("kind").is_err() && Owner::new("r:x").is_err());
+    assert_eq!(monitor.commands().unwrap(), Vec::<String>::new());
+}

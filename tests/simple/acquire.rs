@@ -1,0 +1,163 @@
+//! `acquire_lock` and `acquire_lock_with_timeout`: what they write, and what they answer.
+
+use std::{thread, time::Duration};
+
+use crate::common::{Proxy, Server, monitor::Monitor, wait};
+use leasehold::{Error, Token, acquire_lock, acquire_lock_with_timeout};
+use redis::Commands;
+
+const NO_WAIT: Duration = Duration::ZERO;
+const LEASE: Duration = Duration::from_secs(10);
+
+#[test]
+fn the_lock_and_its_end_are_one_command() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+
+    let timed = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, LEASE).unwrap();
+    let untimed = acquire_lock(&mut conn, "b", NO_WAIT).unwrap();
+
+    assert_eq!(
+        monitor.commands().unwrap(),
+        [
+            format!("SET lock:a {} NX PX 10000", timed.unwrap()),
+            format!("SET lock:b {} NX", untimed.unwrap()),
+        ]
+    );
+}
+
+#[test]
+fn a_lock_that_was_waited_for_gets_its_end_in_one_command() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut other = server.connection().unwrap();
+    let () = other.pset_ex("lock:a", "another holder", 10_000).unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+
+    let waiter = thread::spawn(move || {
+        acquire_lock_with_timeout(&mut conn, "a", Duration::MAX, LEASE).unwrap()
+    });
+    wait::until(|| Ok(wait::calls(&mut other, "evalsha")? >= 2)).unwrap();
+    let () = other.del("lock:a").unwrap();
+    let token = waiter.join().unwrap().unwrap();
+
+    let commands = monitor.commands().unwrap();
+    let writes: Vec<_> = commands
+        .iter()
+        .filter(|command| !command.starts_with("EVAL"))
+        .filter(|command| command.starts_with("SET ") || command.contains("EXPIRE"))
+        .collect();
+    assert_eq!(
+        writes,
+        [
+            &format!("SET lock:a {token} NX PX 10000"),
+            &format!("SET lock:a {token} PX 10000"),
+        ],
+        "the first finds the lock held, the second takes it"
+    );
+}
+
+#[test]
+fn the_value_is_the_text_of_the_token_and_each_token_is_new() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let one = acquire_lock(&mut conn, "a", NO_WAIT).unwrap().unwrap();
+    let two = acquire_lock(&mut conn, "b", NO_WAIT).unwrap().unwrap();
+
+    assert_eq!(conn.get("lock:a"), Ok(one.to_string()));
+    assert_eq!(conn.get("lock:b"), Ok(two.to_string()));
+    assert_ne!(one, two);
+    assert_eq!(one.to_string().len(), 36, "a UUID, as in the book");
+}
+
+#[test]
+fn a_lease_below_a_second_is_a_lease() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+
+    for (lease, sent) in [
+        (Duration::from_millis(1), 1),
+        (Duration::from_micros(1_500), 2),
+        (Duration::from_millis(999), 999),
+    ] {
+        let name = format!("of {sent} ms");
+        let token = acquire_lock_with_timeout(&mut conn, &name, NO_WAIT, lease).unwrap();
+        assert_eq!(
+            monitor.commands().unwrap(),
+            [format!("SET lock:{name} {} NX PX {sent}", token.unwrap())]
+        );
+    }
+    let ttl: i64 = conn.pttl("lock:of 999 ms").unwrap();
+    assert!((1..=999).contains(&ttl), "{ttl}");
+}
+
+#[test]
+fn a_reply_that_came_too_late_was_ours_all_the_same() {
+    // The request is held back until the client has given up on it: its repetition finds the client's own token.
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy
+        .at("SET")
+        .run(|| thread::sleep(Duration::from_millis(300)));
+    conn.set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+
+    let token = acquire_lock_with_timeout(&mut conn, "a", LEASE, LEASE).unwrap();
+
+    let token: Token = token.unwrap();
+    conn.set_read_timeout(None).unwrap();
+    assert_eq!(conn.get("lock:a"), Ok(token.to_string()));
+}
+
+#[test]
+fn a_script_that_the_server_forgot_is_sent_again() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let () = conn.set("lock:a", "another holder").unwrap();
+
+    for _ in 0..2 {
+        let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut conn).unwrap();
+        let refused = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, LEASE).unwrap();
+        assert_eq!(refused, None);
+    }
+    assert_eq!(wait::calls(&mut conn, "eval").unwrap(), 2);
+}
+
+#[test]
+fn a_key_of_another_type_is_an_error_and_not_a_wait() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for (name, create, args) in [
+        ("list", "RPUSH", "x"),
+        ("set", "SADD", "x"),
+        ("hash", "HSET", "field x"),
+        ("sorted", "ZADD", "1 x"),
+        ("stream", "XADD", "* field x"),
+    ] {
+        let key = format!("lock:{name}");
+        let args: Vec<_> = args.split(' ').collect();
+        redis::cmd(create)
+            .arg(&key)
+            .arg(args)
+            .exec(&mut conn)
+            .unwrap();
+        let before: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut conn).unwrap();
+
+        let wait = Duration::from_secs(3);
+        for answer in [
+            acquire_lock(&mut conn, name, wait),
+            acquire_lock_with_timeout(&mut conn, name, wait, LEASE),
+        ] {
+            assert!(
+                matches!(&answer, Err(Error::WrongKind { lock, .. }) if lock == name),
+                "{answer:?}"
+            );
+        }
+        let after: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut conn).unwrap();
+        assert_eq!(before, after);
+        assert_eq!(conn.pttl(&key), Ok(-1), "it got no end either");
+    }
+}

@@ -1,0 +1,217 @@
+//! `commit_while_held`: all of it while the lock is ours, or nothing.
+
+use std::time::Duration;
+
+use crate::common::{Proxy, Server, wait};
+use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock};
+use redis::{Commands, Connection, Pipeline};
+
+const NO_WAIT: Duration = Duration::ZERO;
+const LEASE: Duration = Duration::from_secs(10);
+
+fn held_lock(conn: &mut Connection) -> Token {
+    acquire_lock_with_timeout(conn, "a", NO_WAIT, LEASE)
+        .unwrap()
+        .unwrap()
+}
+
+fn count_up(pipeline: &mut Pipeline) {
+    pipeline.incr("counter", 1);
+}
+
+fn counter(conn: &mut Connection) -> i64 {
+    conn.get::<_, Option<i64>>("counter").unwrap().unwrap_or(0)
+}
+
+/// A commit during which `between` was called just before its transaction, and how often `build` was called.
+fn commit_while(
+    server: &Server,
+    mut between: impl FnMut(&mut Connection) + Send + 'static,
+) -> (Result<(i64,)>, u32) {
+    let token = held_lock(&mut server.connection().unwrap());
+    let mut other = server.connection().unwrap();
+    let proxy = Proxy::in_front_of(server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("MULTI").run_each_time(move || between(&mut other));
+    let mut builds = 0;
+    let result = commit_while_held(&mut conn, "a", &token, |pipeline| {
+        builds += 1;
+        count_up(pipeline);
+    });
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+    (result, builds)
+}
+
+/// A transaction that has nothing to do with the lock is not aborted by a write to the lock. Leaves the lock as it is.
+fn assert_nothing_is_watched(conn: &mut Connection, other: &mut Connection) {
+    let () = other.persist("lock:a").unwrap();
+    let () = other.pexpire("lock:a", 10_000).unwrap();
+    let () = redis::cmd("MULTI").query(conn).unwrap();
+    let () = redis::cmd("PING").query(conn).unwrap();
+    let executed: Option<Vec<String>> = redis::cmd("EXEC").query(conn).unwrap();
+    assert!(executed.is_some());
+}
+
+#[test]
+fn it_writes_while_the_lock_is_held_and_does_not_release_it() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = held_lock(&mut conn);
+
+    for expected in 1..=3 {
+        let (count,): (i64,) = commit_while_held(&mut conn, "a", &token, count_up).unwrap();
+        assert_eq!(count, expected);
+    }
+
+    assert_eq!(conn.get("lock:a"), Ok(token.to_string()));
+    let ttl: i64 = conn.pttl("lock:a").unwrap();
+    assert!(
+        (5_000..=10_000).contains(&ttl),
+        "{ttl}: the end is as it was"
+    );
+    assert!(release_lock(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn nothing_is_written_without_the_lock() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut other = server.connection().unwrap();
+    let theirs = held_lock(&mut conn);
+    let ours = Token::random();
+
+    let lost: Result<()> = commit_while_held(&mut conn, "a", &ours, count_up);
+    assert!(
+        matches!(&lost, Err(Error::Lost { lock, .. }) if lock == "a"),
+        "somebody else has it: {lost:?}"
+    );
+    assert_nothing_is_watched(&mut conn, &mut other);
+
+    assert!(release_lock(&mut conn, "a", &theirs).unwrap());
+    let lost: Result<()> = commit_while_held(&mut conn, "a", &theirs, count_up);
+    assert!(
+        matches!(lost, Err(Error::Lost { .. })),
+        "released: {lost:?}"
+    );
+    assert_nothing_is_watched(&mut conn, &mut other);
+
+    let lease = Duration::from_millis(1);
+    let ended = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, lease).unwrap();
+    wait::until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    let lost: Result<()> = commit_while_held(&mut conn, "a", &ended.unwrap(), count_up);
+    assert!(matches!(lost, Err(Error::Lost { .. })), "ended: {lost:?}");
+    assert_eq!(counter(&mut conn), 0);
+}
+
+#[test]
+fn a_lock_of_another_type_is_an_error() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let () = conn.rpush("lock:a", "x").unwrap();
+
+    let refused: Result<()> = commit_while_held(&mut conn, "a", &Token::random(), count_up);
+    assert!(
+        matches!(&refused, Err(Error::WrongKind { lock, .. }) if lock == "a"),
+        "{refused:?}"
+    );
+    assert_eq!(counter(&mut conn), 0);
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+}
+
+#[test]
+fn nothing_is_written_when_the_lock_is_taken_over_before_the_transaction() {
+    let server = Server::start().unwrap();
+    let (lost, builds) = commit_while(&server, |other| {
+        let () = other.set("lock:a", "the next holder").unwrap();
+    });
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    assert_eq!(builds, 2, "the second round finds out why");
+    assert_eq!(counter(&mut server.connection().unwrap()), 0);
+}
+
+#[test]
+fn nothing_is_written_when_the_lock_ends_before_the_transaction() {
+    let server = Server::start().unwrap();
+    let (lost, _) = commit_while(&server, |other| {
+        let () = other.pexpire("lock:a", 1).unwrap();
+        wait::until(|| Ok(!other.exists::<_, bool>("lock:a")?)).unwrap();
+    });
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    assert_eq!(counter(&mut server.connection().unwrap()), 0);
+}
+
+#[test]
+fn a_lock_that_is_renewed_before_the_transaction_is_not_lost() {
+    let server = Server::start().unwrap();
+    let mut renewals = 0;
+    let (committed, builds) = commit_while(&server, move |other| {
+        if renewals < 7 {
+            renewals += 1;
+            let () = other.pexpire("lock:a", 20_000).unwrap();
+        }
+    });
+    assert_eq!(committed.unwrap(), (1,));
+    assert_eq!(builds, 8, "once for each try, each from an empty pipeline");
+    assert_eq!(counter(&mut server.connection().unwrap()), 1);
+}
+
+#[test]
+fn a_lock_that_is_renewed_for_ever_is_given_up_on() {
+    let server = Server::start().unwrap();
+    let (contended, builds) = commit_while(&server, |other| {
+        let () = other.pexpire("lock:a", 20_000).unwrap();
+    });
+    assert!(
+        matches!(contended, Err(Error::Contended { .. })),
+        "{contended:?}"
+    );
+    assert_eq!(builds, 8);
+    assert_eq!(counter(&mut server.connection().unwrap()), 0);
+}
+
+#[test]
+fn a_build_that_panics_leaves_nothing_behind() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = held_lock(&mut conn);
+
+    let call = std::panic::AssertUnwindSafe(|| {
+        commit_while_held::<()>(&mut conn, "a", &token, |pipeline| {
+            count_up(pipeline);
+            std::panic::resume_unwind(Box::new("no panic message, this one is meant"));
+        })
+    });
+    assert!(std::panic::catch_unwind(call).is_err());
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+    assert_eq!(counter(&mut conn), 0);
+}
+
+#[test]
+fn the_lock_can_be_given_back_in_the_transaction_itself() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = held_lock(&mut conn);
+
+    let () = commit_while_held(&mut conn, "a", &token, |pipeline| {
+        count_up(pipeline);
+        pipeline.del("lock:a");
+    })
+    .unwrap();
+    assert_eq!(counter(&mut conn), 1);
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn no_commands_ask_whether_the_lock_is_still_held() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = held_lock(&mut conn);
+
+    let () = commit_while_held(&mut conn, "a", &token, |_| {}).unwrap();
+    let none: Vec<i64> = commit_while_held(&mut conn, "a", &token, |_| {}).unwrap();
+    assert!(none.is_empty());
+
+    assert!(release_lock(&mut conn, "a", &token).unwrap());
+    let lost: Result<()> = commit_while_held(&mut conn, "a", &token, |_| {});
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+}

@@ -1,0 +1,166 @@
+//! The end that `acquire_lock_with_timeout` gives to somebody else's lock: only if it has none, and never to another one.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::common::{Proxy, Server, monitor::Monitor, slack::slack};
+use leasehold::{acquire_lock, acquire_lock_with_timeout};
+use redis::Commands;
+
+const NO_WAIT: Duration = Duration::ZERO;
+const LEASE: Duration = Duration::from_secs(10);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// What a program on the book's functions leaves when it dies between `SETNX` and `EXPIRE`.
+fn lock_without_end(conn: &mut redis::Connection) {
+    conn.set::<_, _, ()>("lock:a", "another holder").unwrap();
+}
+
+fn lock_with_end(conn: &mut redis::Connection, millis: u64) {
+    conn.pset_ex::<_, _, ()>("lock:a", "another holder", millis)
+        .unwrap();
+}
+
+#[test]
+fn a_waiter_with_a_lease_below_a_second_never_deletes_a_lock_without_end() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    lock_without_end(&mut conn);
+
+    let refused = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, millis(900)).unwrap();
+
+    assert_eq!(refused, None);
+    assert_eq!(conn.get("lock:a"), Ok("another holder".to_owned()));
+    let ttl: i64 = conn.pttl("lock:a").unwrap();
+    assert!((1..=900).contains(&ttl), "{ttl}");
+}
+
+#[test]
+fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    lock_without_end(&mut conn);
+
+    let started = Instant::now();
+    let token = acquire_lock_with_timeout(&mut conn, "a", LEASE, millis(200)).unwrap();
+
+    assert!(token.is_some());
+    assert!(started.elapsed() >= millis(199), "its end was respected");
+    assert!(started.elapsed() <= millis(200) + slack());
+}
+
+#[test]
+fn the_end_that_one_waiter_gave_is_not_moved_by_the_next() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    lock_without_end(&mut conn);
+
+    let hour = Duration::from_secs(3600);
+    assert_eq!(
+        acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, LEASE).unwrap(),
+        None
+    );
+    for lease in [millis(1), hour] {
+        let refused = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, lease).unwrap();
+        assert_eq!(refused, None);
+    }
+    let ttl: i64 = conn.pttl("lock:a").unwrap();
+    assert!(
+        (5_000..=10_000).contains(&ttl),
+        "{ttl}: the first waiter's lease"
+    );
+}
+
+#[test]
+fn a_lock_that_has_an_end_is_neither_renewed_nor_shortened_nor_written_by_a_waiter() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    lock_with_end(&mut conn, 60_000);
+    let ends = server_time_millis(&mut conn) + conn.pttl::<_, i64>("lock:a").unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+
+    for lease in [
+        millis(1),
+        Duration::from_secs(60),
+        Duration::from_secs(3600),
+    ] {
+        let refused = acquire_lock_with_timeout(&mut conn, "a", millis(20), lease).unwrap();
+        assert_eq!(refused, None);
+    }
+
+    let now = server_time_millis(&mut conn) + conn.pttl::<_, i64>("lock:a").unwrap();
+    assert!((now - ends).abs() < 250, "{ends} became {now}");
+    for command in monitor.commands().unwrap() {
+        let reads = ["EVALSHA ", "EVAL ", "GET ", "PTTL ", "TIME"];
+        let asks_only = reads.iter().any(|read| command.starts_with(read));
+        let first_try = command.starts_with("SET ") && command.contains(" NX ");
+        assert!(asks_only || first_try, "{command}");
+    }
+}
+
+fn server_time_millis(conn: &mut redis::Connection) -> i64 {
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(conn).unwrap();
+    seconds * 1000 + micros / 1000
+}
+
+#[test]
+fn a_lock_in_its_last_half_second_is_left_to_end() {
+    // TTL rounds what is left to whole seconds: 0 here, which the book's printed code takes for "has no end".
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    lock_with_end(&mut conn, 300);
+
+    let token = acquire_lock_with_timeout(&mut conn, "a", Duration::from_secs(2), LEASE).unwrap();
+
+    assert!(
+        token.is_some(),
+        "it was kept alive by those who wait for it"
+    );
+}
+
+#[test]
+fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
+    // A look at the end and a repair in two requests would find a lock without end, and shorten the next holder's.
+    let server = Server::start().unwrap();
+    let mut other = server.connection().unwrap();
+    lock_without_end(&mut other);
+    let shortest = Arc::new(AtomicI64::new(i64::MAX));
+    let seen = Arc::clone(&shortest);
+    let mut with_end = false;
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at_command(1).run_each_time(move || {
+        if with_end {
+            let ttl: i64 = other.pttl("lock:a").unwrap();
+            seen.fetch_min(ttl, Ordering::Relaxed);
+            lock_without_end(&mut other);
+        } else {
+            lock_with_end(&mut other, 60_000);
+        }
+        with_end = !with_end;
+    });
+
+    let refused = acquire_lock_with_timeout(&mut conn, "a", millis(100), millis(5_000)).unwrap();
+
+    assert_eq!(refused, None);
+    let shortest = shortest.load(Ordering::Relaxed);
+    assert!((30_000..=60_000).contains(&shortest), "{shortest}");
+}
+
+#[test]
+fn a_waiter_for_a_lock_without_end_gives_none() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    lock_without_end(&mut conn);
+
+    assert_eq!(acquire_lock(&mut conn, "a", millis(20)).unwrap(), None);
+    assert_eq!(conn.pttl("lock:a"), Ok(-1));
+}

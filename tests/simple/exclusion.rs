@@ -1,0 +1,104 @@
+//! One holder at a time, however many threads want the lock.
+
+use std::{collections::HashSet, thread, time::Duration};
+
+use crate::common::Server;
+use leasehold::{Token, acquire_lock, acquire_lock_with_timeout, release_lock};
+use redis::{Commands, Connection};
+
+const PATIENT: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_secs(10);
+
+/// Adds one to the lock's own number by a `GET` and a `SET`, and makes sure that nobody else is at it.
+fn count_up(conn: &mut Connection, name: &str, token: &Token) {
+    let (number, mark) = (format!("number:{name}"), format!("mark:{name}"));
+    let alone: bool = conn.set_nx(&mark, token.to_string()).unwrap();
+    assert!(alone, "two at once hold `{name}`");
+    let before: Option<u32> = conn.get(&number).unwrap();
+    thread::yield_now();
+    let () = conn.set(&number, before.unwrap_or(0) + 1).unwrap();
+    assert_eq!(conn.get_del(&mark), Ok(token.to_string()));
+}
+
+/// Every thread takes the named lock of each of its rounds. Returns all tokens.
+fn hammer(
+    server: &Server,
+    threads: usize,
+    rounds: usize,
+    name_of: impl Fn(usize) -> &'static str + Sync,
+) -> Vec<String> {
+    let work = |thread: usize| {
+        let mut conn = server.connection().unwrap();
+        let round = |round: usize| {
+            let name = name_of(thread + round);
+            let token = if round.is_multiple_of(5) {
+                acquire_lock(&mut conn, name, PATIENT)
+            } else {
+                acquire_lock_with_timeout(&mut conn, name, PATIENT, LEASE)
+            };
+            let token = token.unwrap().unwrap();
+            count_up(&mut conn, name, &token);
+            assert!(release_lock(&mut conn, name, &token).unwrap());
+            token.to_string()
+        };
+        (0..rounds).map(round).collect::<Vec<_>>()
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+#[test]
+fn threads_that_want_one_lock_have_it_one_at_a_time() {
+    let server = Server::start().unwrap();
+    let tokens = hammer(&server, 8, 20, |_| "a");
+
+    let mut conn = server.connection().unwrap();
+    assert_eq!(conn.get("number:a"), Ok(160));
+    assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), 160);
+    assert_eq!(conn.exists("lock:a"), Ok(false));
+}
+
+#[test]
+fn threads_that_want_several_locks_have_each_one_at_a_time() {
+    const NAMES: [&str; 3] = ["a", "b", "{shop}:c"];
+    let server = Server::start().unwrap();
+    let tokens = hammer(&server, 6, 30, |round| NAMES[round % NAMES.len()]);
+
+    let mut conn = server.connection().unwrap();
+    let numbers: Vec<u32> = NAMES
+        .iter()
+        .map(|name| conn.get(format!("number:{name}")).unwrap())
+        .collect();
+    assert_eq!(numbers, [60, 60, 60]);
+    assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), 180);
+}
+
+#[test]
+fn of_all_who_try_at_once_for_a_lock_that_ended_one_gets_it() {
+    let server = Server::start().unwrap();
+    let mut dead = server.connection().unwrap();
+    let lease = Duration::from_millis(200);
+    acquire_lock_with_timeout(&mut dead, "a", Duration::ZERO, lease).unwrap();
+
+    let patience = Duration::from_millis(450);
+    let got_it = thread::scope(|scope| {
+        let waiters: Vec<_> = (0..8)
+            .map(|_| {
+                let mut conn = server.connection().unwrap();
+                scope.spawn(move || acquire_lock_with_timeout(&mut conn, "a", patience, LEASE))
+            })
+            .collect();
+        waiters
+            .into_iter()
+            .filter_map(|waiter| waiter.join().unwrap().unwrap())
+            .count()
+    });
+    assert_eq!(got_it, 1);
+}

@@ -1,0 +1,20 @@
+//! The plain functions of the book on real servers: `acquire_lock`, `acquire_lock_with_timeout`, `release_lock`,
+//! `commit_while_held`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod acquire;
+mod bad_input;
+mod book_tests;
+mod commit;
+mod end;
+mod exclusion;
+mod release;
+mod replies;
+mod wait;

@@ -1,0 +1,260 @@
+//! `release_lock`: nobody's lock but ours, whatever happens between its two round trips, and no `WATCH` left behind.
+
+use std::{sync::mpsc, time::Duration};
+
+use crate::common::{Proxy, Server, monitor::Monitor, wait};
+use leasehold::{Error, Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
+use redis::{Commands, Connection};
+
+const NO_WAIT: Duration = Duration::ZERO;
+const LEASE: Duration = Duration::from_secs(10);
+
+fn held_lock(conn: &mut Connection) -> Token {
+    acquire_lock_with_timeout(conn, "a", NO_WAIT, LEASE)
+        .unwrap()
+        .unwrap()
+}
+
+/// Takes the lock on one connection and releases it on another one, after `between` was called just before the `DEL`.
+/// Returns what the release said and the connection that it was said on, with the proxy that it goes through.
+fn release_while(
+    server: &Server,
+    mut between: impl FnMut(&mut Connection) + Send + 'static,
+) -> (Result<bool>, Connection, Proxy) {
+    let token = held_lock(&mut server.connection().unwrap());
+    let mut other = server.connection().unwrap();
+    let proxy = Proxy::in_front_of(server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("MULTI").run_each_time(move || between(&mut other));
+    (release_lock(&mut conn, "a", &token), conn, proxy)
+}
+
+/// A transaction that has nothing to do with the lock is not aborted by a write to the lock.
+fn assert_nothing_is_watched(conn: &mut Connection, other: &mut Connection) {
+    let () = other.set("lock:a", "written from elsewhere").unwrap();
+    let () = redis::cmd("MULTI").query(conn).unwrap();
+    let () = redis::cmd("PING").query(conn).unwrap();
+    let executed: Option<Vec<String>> = redis::cmd("EXEC").query(conn).unwrap();
+    assert_eq!(executed, Some(vec!["PONG".to_owned()]));
+}
+
+#[test]
+fn a_lock_is_released_once() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let timed = held_lock(&mut conn);
+    assert!(release_lock(&mut conn, "a", &timed).unwrap());
+    assert_eq!(conn.exists("lock:a"), Ok(false));
+    assert!(!release_lock(&mut conn, "a", &timed).unwrap());
+
+    let untimed = acquire_lock(&mut conn, "a", NO_WAIT).unwrap().unwrap();
+    assert!(release_lock(&mut conn, "a", &untimed).unwrap());
+    assert_eq!(conn.exists("lock:a"), Ok(false));
+}
+
+#[test]
+fn it_takes_two_round_trips_and_watches_before_it_looks() {
+    let server = Server::start().unwrap();
+    let token = held_lock(&mut server.connection().unwrap());
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    let mut monitor = Monitor::start(&server).unwrap();
+    let (released, traffic) = proxy.traffic_of(|| release_lock(&mut conn, "a", &token));
+    assert!(released.unwrap());
+    assert_eq!(traffic.round_trips, 2);
+    assert_eq!(
+        monitor.commands().unwrap()[..2],
+        ["WATCH lock:a", "GET lock:a"],
+        "what changes after the look is seen"
+    );
+}
+
+#[test]
+fn a_lock_that_somebody_else_has_is_not_ours_to_release() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let theirs = held_lock(&mut conn);
+    let prefix = theirs.to_string()[..35].parse().unwrap();
+    let longer = format!("{theirs} ").parse().unwrap();
+
+    for ours in [Token::random(), prefix, longer] {
+        assert!(!release_lock(&mut conn, "a", &ours).unwrap());
+    }
+
+    assert_eq!(conn.get("lock:a"), Ok(theirs.to_string()));
+    let ttl: i64 = conn.pttl("lock:a").unwrap();
+    assert!((5_000..=10_000).contains(&ttl), "{ttl}");
+}
+
+#[test]
+fn a_lock_that_has_ended_is_not_ours_to_release() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let lease = Duration::from_millis(1);
+    let token = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, lease).unwrap();
+    let token = token.unwrap();
+    wait::until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+
+    let next = held_lock(&mut conn);
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+    assert_eq!(conn.get("lock:a"), Ok(next.to_string()));
+}
+
+#[test]
+fn a_lock_that_ends_before_the_delete_was_not_released() {
+    let server = Server::start().unwrap();
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
+        let () = other.pexpire("lock:a", 1).unwrap();
+        wait::until(|| Ok(!other.exists::<_, bool>("lock:a")?)).unwrap();
+    });
+    assert!(!released.unwrap());
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+}
+
+#[test]
+fn a_delete_that_found_nothing_released_nothing() {
+    // What a server before 6.0.9 answers when the lock ends after the WATCH.
+    let server = Server::start().unwrap();
+    let token = held_lock(&mut server.connection().unwrap());
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("EXEC").reply("*1\r\n:0\r\n");
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+    assert!(proxy.happened());
+}
+
+#[test]
+fn a_lock_that_is_taken_over_before_the_delete_stays() {
+    let server = Server::start().unwrap();
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
+        let () = other.pset_ex("lock:a", "the next holder", 60_000).unwrap();
+    });
+    assert!(!released.unwrap());
+    assert_eq!(conn.get("lock:a"), Ok("the next holder".to_owned()));
+    let ttl: i64 = conn.pttl("lock:a").unwrap();
+    assert!((30_000..=60_000).contains(&ttl), "{ttl}");
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+}
+
+#[test]
+fn a_lock_that_becomes_another_type_before_the_delete_stays() {
+    let server = Server::start().unwrap();
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
+        let () = other.del("lock:a").unwrap();
+        let () = other.rpush("lock:a", "x").unwrap();
+    });
+    assert!(
+        matches!(released, Err(Error::WrongKind { .. })),
+        "{released:?}"
+    );
+    assert_eq!(conn.llen("lock:a"), Ok(1));
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+}
+
+#[test]
+fn an_end_given_by_somebody_else_before_the_delete_does_not_keep_the_lock() {
+    let server = Server::start().unwrap();
+    let mut touched = false;
+    let (released, mut conn, _proxy) = release_while(&server, move |other| {
+        if !touched {
+            let () = other.expire("lock:a", 10).unwrap();
+            touched = true;
+        }
+    });
+    assert!(released.unwrap(), "the lock was ours all the time");
+    assert_eq!(conn.exists("lock:a"), Ok(false));
+}
+
+#[test]
+fn a_lock_that_is_touched_for_ever_is_given_up_on() {
+    let server = Server::start().unwrap();
+    let (released, mut conn, _proxy) = release_while(&server, |other| {
+        let () = other.expire("lock:a", 10).unwrap();
+    });
+    assert!(
+        matches!(released, Err(Error::Contended { .. })),
+        "{released:?}"
+    );
+    assert_eq!(conn.exists("lock:a"), Ok(true));
+    assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
+}
+
+#[test]
+fn nothing_is_watched_after_any_outcome() {
+    let server = Server::start().unwrap();
+    let mut other = server.connection().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = Token::random();
+
+    let released = held_lock(&mut conn);
+    assert!(release_lock(&mut conn, "a", &released).unwrap());
+    assert_nothing_is_watched(&mut conn, &mut other);
+
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+    assert_nothing_is_watched(&mut conn, &mut other);
+
+    let () = other.del("lock:a").unwrap();
+    assert!(!release_lock(&mut conn, "a", &token).unwrap());
+    assert_nothing_is_watched(&mut conn, &mut other);
+
+    let () = other.del("lock:a").unwrap();
+    let () = other.rpush("lock:a", "x").unwrap();
+    let refused = release_lock(&mut conn, "a", &token);
+    assert!(
+        matches!(&refused, Err(Error::WrongKind { lock, .. }) if lock == "a"),
+        "{refused:?}"
+    );
+    assert_eq!(other.llen("lock:a"), Ok(1));
+    assert_nothing_is_watched(&mut conn, &mut other);
+}
+
+#[test]
+fn another_connection_and_another_process_can_release_it() {
+    let server = Server::start().unwrap();
+    let text = held_lock(&mut server.connection().unwrap()).to_string();
+    let mut conn = server.connection().unwrap();
+    assert_eq!(conn.get("lock:a"), Ok(text.clone()));
+
+    let token: Token = text.parse().unwrap();
+    assert_eq!(token.to_string(), text);
+    assert!(release_lock(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn a_lock_of_another_library_can_be_released_by_its_value() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let longest = "x".repeat(512);
+    for text in ["worker 7:3", "1", "名前\r\n\0", &longest] {
+        let () = conn.set("lock:a", text).unwrap();
+        assert!(release_lock(&mut conn, "a", &text.parse().unwrap()).unwrap());
+    }
+}
+
+#[test]
+fn a_token_is_shown_by_its_display_alone() {
+    let server = Server::start().unwrap();
+    let token = Token::random();
+    assert_eq!(format!("{token:?}"), "Token(..)");
+    assert_eq!(format!("{token:#?}"), "Token(..)");
+
+    // An acquire whose outcome is unknown hands over its token, but does not tell it.
+    let (go_on, stop) = mpsc::channel();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    proxy.at("SET").run(move || {
+        // An acquire that never gave up would get its answer then.
+        let _ = stop.recv_timeout(LEASE);
+    });
+    conn.set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    let error = acquire_lock(&mut conn, "a", NO_WAIT).unwrap_err();
+    go_on.send(()).unwrap();
+    let sent = error.token().unwrap().to_string();
+    assert!(!format!("{error} {error:?} {error:#?}").contains(&sent));
+
+    let mut conn = server.connection().unwrap();
+    wait::until(|| Ok(conn.exists("lock:a")?)).unwrap();
+    assert!(release_lock(&mut conn, "a", error.token().unwrap()).unwrap());
+}
