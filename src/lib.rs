@@ -25,7 +25,7 @@
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
-//! | read how a lock works on the server | [`recipes`], `docs/recipes.md` and `docs/scripts.md` |
+//! | read how a lock works on the server | [`recipes`], `docs/recipes.md`, and the scripts in the folder of each recipe |
 //!
 //! # A job that must not run twice
 //!

@@ -129,28 +129,3 @@ fn every_line_of_lua_on_a_page_stands_in_a_script() {
         }
     }
 }
-
-/// Its lines without comments and empty ones.
-fn code_lines(lua: &str) -> Vec<&str> {
-    let lines = lua.lines();
-    lines
-        .filter(|line| !line.is_empty() && !line.starts_with("--"))
-        .collect()
-}
-
-#[test]
-fn every_script_is_quoted_whole_and_in_order_where_it_is_explained() {
-    let page = fs::read_to_string(in_the_project("docs/scripts.md")).unwrap();
-    let mut sections: BTreeMap<&str, String> = BTreeMap::new();
-    for section in page.split("\n### `").skip(1) {
-        let (script, text) = section.split_once('`').unwrap();
-        let blocks = text.split("```lua\n").skip(1);
-        let quoted = blocks.map(|block| block.split("```").next().unwrap());
-        sections.insert(script, quoted.collect());
-    }
-    for (script, source) in scripts() {
-        let quoted = sections.remove(script.as_str()).unwrap_or_default();
-        assert_eq!(code_lines(&quoted), code_lines(&source), "{script}");
-    }
-    assert!(sections.is_empty(), "no such scripts: {sections:?}");
-}

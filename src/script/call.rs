@@ -15,16 +15,19 @@ const BYTES: usize = 256;
 
 pub(super) struct Script {
     name: &'static str,
-    source: &'static str,
+    source: String,
     sha1: String,
 }
 
 impl Script {
-    pub(super) fn new(name: &'static str, source: &'static str) -> Self {
+    /// The comments stay here: a script is sent whole to each new connection of the watchdog.
+    pub(super) fn new(name: &'static str, file: &'static str) -> Self {
+        let is_code = |line: &&str| !line.trim_start().starts_with("--");
+        let source: String = file.split_inclusive('\n').filter(is_code).collect();
         Self {
             name,
+            sha1: redis::Script::new(&source).get_hash().to_owned(),
             source,
-            sha1: redis::Script::new(source).get_hash().to_owned(),
         }
     }
 
@@ -89,7 +92,7 @@ impl Call {
     /// The command that carries the script.
     pub(crate) fn whole(&self) -> Cmd {
         let mut whole = redis::cmd("EVAL");
-        whole.arg(self.script.source);
+        whole.arg(&self.script.source);
         for word in self.words(2) {
             whole.arg(word);
         }

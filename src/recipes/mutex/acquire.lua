@@ -14,11 +14,18 @@
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. What is
 -- stored is the last of those that are reserved, which the clock has passed when the lease ends. Numbers stay texts where
 -- they can: to write one out takes Lua as long as a small command.
+
+-- The server's clock, which comes as two texts: seconds and microseconds. Filled up with zeros and put together, they
+-- are the time in microseconds, and without the last three digits in milliseconds. They stay texts, since to write a
+-- number out takes Lua as long as a small command. The lease is a length, for now.
 local time = redis.call('TIME')
 local micros = string.sub('00000' .. time[2], -6)
 local clock = time[1] .. micros
 local now = time[1] .. string.sub(micros, 1, 3)
 local lease = ARGV[2]
+-- An end that is a moment is turned into a length here, by the server's clock. The command's own `NX PXAT` with a
+-- moment in the past answers OK, and there is no lock; here that is an error. So is an end that is further away than
+-- any lease may be. Both are judged before the lock is looked at: a wrong end is wrong whether the lock is free or not.
 if ARGV[3] ~= '0' then
   lease = ARGV[3] - now
   if lease <= 0 then
@@ -28,11 +35,16 @@ if ARGV[3] ~= '0' then
   end
 end
 
+-- Somebody else has it. Nothing more is read, and nothing is written. Whoever is going to wait is told for how long the
+-- lock lasts at the most (`ARGV[5]`); a plain attempt is told nil. Our own token goes on: this attempt was sent before.
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   return ARGV[5] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
 
+-- The companion: the last fencing token, and how many of those up to it were reserved for hand-overs. They have to be
+-- whole numbers to which more can be added. A hash without a fencing token is not a companion of ours, and nothing is
+-- written into it.
 local last = redis.call('HMGET', KEYS[2], 'fence', 'reserved')
 local fence, reserved = last[1], last[2] or '0'
 if fence then
@@ -46,6 +58,12 @@ end
 
 -- Its end is far enough away for short leases if it was written in the same 1,000 seconds: the last fencing token tells.
 -- So the end is written before the next one is.
+-- The companion lives much longer than the lock, since the next holder's fencing token has to be greater. It is not
+-- kept for ever: when it is gone, the clock is further on than it was. All but the last nine digits of a fencing token
+-- change every 1,000 seconds. Where they are those of the last one, the end was written less than that ago, and is
+-- still nearly a day away: for a lease of up to two hours, `7200000`, that will do. The end comes before the fencing
+-- token that tells of it, so that a user who may not write it is refused every time; a new companion begins with 0 for
+-- that.
 if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
   if not fence then
     redis.call('HSET', KEYS[2], 'fence', 0)
@@ -53,10 +71,19 @@ if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(leas
   redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
 end
 
+-- The lock is held, it has a fencing token, and that is ours: an attempt that is sent again. It keeps the one it was
+-- given, the first of those that were reserved.
 local ours
 if holder and fence and redis.call('HMGET', KEYS[2], 'token')[1] == ARGV[1] then
   ours = string.format('%.0f', fence - reserved)
 else
+  -- In every other case the hold is new, or was taken without a fencing token, and gets a new one: the clock in
+  -- microseconds, or one more than the last, whichever is greater. So it grows when the companion is lost, and also
+  -- when the clock stands still. The other fields are for people to read, but `token`: it says next time whose the
+  -- fencing token is.
+  -- `ARGV[6]` is how many more fencing tokens to reserve after ours: 0, unless the lock may be handed over within a
+  -- process. What is stored is the last of them, so that even a program that knows nothing of hand-overs gives a
+  -- greater one. `reserved` is written only where it differs from what is there.
   ours = clock
   if fence and tonumber(fence) >= tonumber(clock) then
     ours = string.format('%.0f', fence + 1)
@@ -71,14 +98,18 @@ else
   end
 end
 
+-- The lock itself, last of all: if a command before it is forbidden to us, there is no lock.
 if not holder then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', lease)
 else
+  -- Sent again, the end moves to later only. `PTTL` of a lock without an end is -1: the book's, and it keeps none.
   local left = redis.call('PTTL', KEYS[1])
   if left >= 0 and left < tonumber(lease) then -- -1 is a lock without an end: the book's
     redis.call('PEXPIRE', KEYS[1], lease)
   end
 end
+-- The read after the last write, for those who stand in line behind us; a plain attempt is sent by a connection that
+-- tracks nothing. And the answer.
 if ARGV[5] == '1' then
   redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 end

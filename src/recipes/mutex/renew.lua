@@ -7,22 +7,33 @@
 --
 -- Never shortens: an end further away, or none (a book lock), stays. The companion lives as long as the lock does, where
 -- it is this hold's: a lock that was taken without a fencing token has none.
+
+-- A lock that is free, or somebody else's, is not ours any more. Nobody can take it between this comparison and what
+-- follows.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
+-- Is the companion this hold's? A lock that was taken by `try_acquire_unfenced` or by `simple` has none, and the one
+-- that is there tells of an earlier hold. It is looked at now, because a key of another type has to stop us before we
+-- write. That error gets a word of its own before it: the lock is still ours, and a watchdog must not take it for lost.
+-- `pcall` answers an error as a table instead of ending the script.
 local companion = redis.pcall('HGET', KEYS[2], 'token')
 if type(companion) == 'table' then
   return redis.error_reply('COMPANION ' .. companion.err)
 end
 local has_companion = companion == ARGV[1]
 
+-- The end moves to later only, and a lock without an end (-1) keeps none. `left` is remembered for what follows.
 local lease = tonumber(ARGV[2])
 local left = redis.call('PTTL', KEYS[1])
 if left >= 0 and left < lease then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
+-- The companion has to outlive the lock: ten leases, or ten times what was left if that was more, but not more than ten
+-- days.
 if has_companion then
   redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease, math.min(10 * left, 864000000)))
 end
+-- The read after the last write, and the answer.
 redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -5,15 +5,20 @@
 -- returns  1 if we are among the readers; if a writer is in or waits 0, or { milliseconds until the last one ends }
 --
 -- Safe to send twice: a reader that is in already is recognised, whoever waits. A refused attempt writes nothing.
+
+-- All holders, or an error.
 local wrong = look()
 if wrong then
   return wrong
 end
 
+-- The same token holds the lock for writing. It would wait for itself, so it is told at once.
 local ours = 'r:' .. ARGV[1]
 if ends['w:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for writing')
 end
+-- A reader comes in unless there is a writer or a writer's intent. One that is in already may stay, whoever waits. A
+-- refusal writes nothing. Whoever is going to wait is told for how long (`ARGV[3]`).
 if not ends[ours] then
   local free_at = last_end('^[wi]:')
   if free_at then
@@ -21,5 +26,6 @@ if not ends[ours] then
   end
 end
 
+-- In, until the lease ends.
 hold(ours, tonumber(ARGV[2]))
 return 1

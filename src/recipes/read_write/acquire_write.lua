@@ -12,15 +12,22 @@
 -- and is written anew only when less than 300 ms of it are left. Whatever can fail is looked at before the first write,
 -- and the lock is written last: a command that is forbidden to us leaves no lock.
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
+
+-- All holders, or an error.
 local wrong = look()
 if wrong then
   return wrong
 end
 
+-- Our field as a writer and as one that waits. The same token holds the lock for reading: it would wait for itself.
 local ours, intent = 'w:' .. ARGV[1], 'i:' .. ARGV[1]
 if ends['r:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for reading')
 end
+-- A writer comes in unless there is a reader or another writer. Another writer's intent is no obstacle: writers have no
+-- order among themselves. If we wait (`ARGV[3]`), the refusal leaves our intent for a second, and writes it anew only
+-- when less than 300 ms of it are left. So a refused attempt seldom writes, and a writer that died keeps nobody out for
+-- longer than a second.
 if not ends[ours] then
   local free_at = last_end('^[rw]:')
   if free_at then
@@ -31,6 +38,7 @@ if not ends[ours] then
   end
 end
 
+-- The companion, checked as in `mutex/acquire.lua`.
 local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
 local fence = last[1]
 if fence then
@@ -41,15 +49,19 @@ elseif redis.call('EXISTS', KEYS[2]) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 
+-- A new hold gets a new fencing token; our own, sent again, keeps it. As in `mutex/acquire.lua`, but that the lock is
+-- ours if our field is there.
 if not (ends[ours] and fence and last[2] == ARGV[1]) then
   local clock = time[1] * 1000000 + time[2]
   fence = string.format('%.0f', math.max(clock, (fence or 0) + 1))
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
 end
+-- The companion lives ten times as long as this hold will last, a day at least and ten days at most.
 local lease = tonumber(ARGV[2])
 local left = math.max(lease, (ends[ours] or 0) - now)
 redis.call('PEXPIRE', KEYS[2], math.max(86400000, math.min(10 * left, 864000000)))
 
+-- Granted: the intent goes and the hold comes, in one `store`. The lock is written last.
 if ends[intent] then
   drop(intent)
 end

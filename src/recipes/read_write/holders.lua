@@ -5,15 +5,22 @@
 --
 -- An end that has passed counts as absent, and is removed by the next acquire or release that writes. The key ends with
 -- the last of them. All is looked at before the first write, and whatever is none of these stops the script.
+
+-- The server's clock in milliseconds. `ends` will hold the ends of those who are in or wait, by field, and `over` the
+-- fields whose end has passed.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends, over = {}, {}
 
 -- Sorts the fields into `ends`, by field, and `over`, a list. Answers an error, or nothing.
+-- No key: a free lock.
 local function look()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return
   end
+  -- All fields, each with its value. `kind` marks the hash as ours. The others are named after their holder: `r:` and a
+  -- token for a reader, `w:` for the writer, `i:` for a writer that waits. Any other name belongs to another kind of
+  -- lock.
   local stored, is_ours = redis.call('HGETALL', KEYS[1]), false
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
@@ -22,22 +29,28 @@ local function look()
     elseif not string.find(field, '^[rwi]:.') then
       return redis.error_reply('WRONGKIND a hash that is no read-write lock')
     else
+      -- The value has to be a time in whole milliseconds. If not, somebody else wrote it, and nobody can say whether it
+      -- is over.
       local ending = string.find(value, '^%d+$') and tonumber(value)
       if not ending or ending >= 9007199254740992 then
         return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
       elseif ending >= now then
+        -- A hold whose end has passed counts as absent, whoever's it is: that is why a crashed reader is in nobody's
+        -- way. It is only noted here; to remove it is a write, and that has to wait.
         ends[field] = ending
       else
         table.insert(over, field)
       end
     end
   end
+  -- A hash without `kind` is not ours: it may be a reentrant lock of the notes, whose owner is called `r:…`.
   if not is_ours then
     return redis.error_reply('WRONGKIND a hash that is no read-write lock')
   end
 end
 
 -- When the last of the holders with such a field ends, or nothing if there is none.
+-- Whether holders of some kinds are in, and when the last of them is gone.
 local function last_end(pattern)
   local last
   for field, ending in pairs(ends) do
@@ -52,6 +65,7 @@ end
 -- one is named. The key's end comes first and again at last: where it is forbidden to us to set it, nothing has been
 -- written, and a new key gets one too. It is a millisecond later than the last hold's, since PEXPIRE may count from an
 -- earlier moment than TIME: since Redis 7.2 from the one at which the script began.
+-- `store` writes what has changed. The key is to last as long as the last of its fields. If none is left it goes.
 local function store(field)
   local last = 0
   for _, ending in pairs(ends) do
@@ -61,11 +75,16 @@ local function store(field)
     redis.call('DEL', KEYS[1])
     return
   end
+  -- The key's end is set before the first write: where `PEXPIRE` is forbidden to us, nothing has been written. It is a
+  -- millisecond later than the last hold's. Since Redis 7.2 `PEXPIRE` counts from the moment at which the script began,
+  -- and `TIME` may be later: without that millisecond the key would go while the last hold still stands.
   local left = string.format('%.0f', last - now + 1)
   redis.call('PEXPIRE', KEYS[1], left)
+  -- What is over goes.
   for _, passed in ipairs(over) do
     redis.call('HDEL', KEYS[1], passed)
   end
+  -- The one field that is new, or later than it was. The key may not have been there before, so it gets its end again.
   if field then
     redis.call('HSET', KEYS[1], 'kind', 'rw', field, string.format('%.0f', ends[field]))
     redis.call('PEXPIRE', KEYS[1], left)
@@ -73,6 +92,8 @@ local function store(field)
 end
 
 -- Lets a hold end so many milliseconds from now, but never earlier than it does already.
+-- A hold is never shortened: what it has stays if that is more. Then it is stored, and the key is read for the
+-- tracking. `EXISTS` was the first command of `look`: the last one must not be the one that is forbidden to us.
 local function hold(field, millis)
   ends[field] = math.max(ends[field] or 0, now + millis)
   store(field)
@@ -80,6 +101,7 @@ local function hold(field, millis)
 end
 
 -- Ends a hold.
+-- A hold is ended here by putting it among those that are over. `store` removes them.
 local function drop(field)
   ends[field] = nil
   table.insert(over, field)

@@ -4,6 +4,9 @@
 --
 -- Removes nobody else's field, unless its end has passed. The key goes with the last of them. A writer's companion
 -- stays: the next fencing token has to be greater than the last.
+
+-- All holders, or an error. `ARGV[1]` is the field: a reader's, a writer's, or the intent of a writer that gives up
+-- waiting. Not there, or its end has passed: it was not ours any more.
 local wrong = look()
 if wrong then
   return wrong
@@ -11,6 +14,7 @@ end
 if not ends[ARGV[1]] then
   return 0
 end
+-- Our field goes, what is over goes, and nobody else's. With the last of them the key goes.
 drop(ARGV[1])
 store()
 return 1

@@ -8,8 +8,11 @@
 -- A hold whose end has passed is not ours, even if nobody has removed it yet. Never shortens. Looks at no other holder,
 -- so that it costs the same however many there are; the key's end is only moved to a later time, a millisecond after the
 -- field's (see read_write.lua). The companion lives as long as the lock does, where it is this hold's.
+
+-- The server's clock in milliseconds.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- Is it a lock of this kind? No key at all is a lock that has ended. Any other hash is another kind of lock.
 local found = redis.call('HMGET', KEYS[1], 'kind', ARGV[1])
 if found[1] ~= 'rw' then
   if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -17,33 +20,43 @@ if found[1] ~= 'rw' then
   end
   return redis.error_reply('WRONGKIND a hash that is no read-write lock')
 end
+-- Our field is gone: not ours any more. It is no time: somebody else wrote it.
 if not found[2] then
   return 0
 end
 if not (string.find(found[2], '^%d+$') and tonumber(found[2]) < 9007199254740992) then
   return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
 end
+-- A hold that has ended is not ours, even if nobody has removed it yet. It is not brought back: somebody may have been
+-- told already that the lock was free.
 if tonumber(found[2]) < now then
   return 0
 end
 
+-- For a writer: is the companion this hold's? A reader's renewal names no second key. `HMGET` and not `HGET`, so that
+-- the script needs one command less; its answer is a list, and one with `err` an error, as in `mutex/renew.lua`.
 local companion = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'token') or {}
 if companion.err then
   return redis.error_reply('COMPANION ' .. companion.err)
 end
 local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 
+-- The new end, never an earlier one. The key has to last a millisecond longer, as in `read_write/holders.lua`; other
+-- holders may have set it further away. Without an end (-1) it is left as it is.
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])
 if left >= 0 and left <= lease then
   redis.call('PEXPIRE', KEYS[1], lease + 1)
 end
+-- The field is written only if it changes.
 if ends > tonumber(found[2]) then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ends))
 end
+-- The companion outlives the lock, as in `read_write/acquire_write.lua`.
 if has_companion then
   redis.call('PEXPIRE', KEYS[2], math.max(86400000, math.min(10 * (ends - now), 864000000)))
 end
+-- The read after the last write, and the answer.
 redis.call('HMGET', KEYS[1], 'kind') -- a write ends the tracking of a key, a read starts it again
 return 1

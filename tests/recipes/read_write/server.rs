@@ -277,7 +277,9 @@ fn every_key_is_declared() {
     for path in scripts {
         let (script, name) = (fs::read_to_string(&path).unwrap(), path.display());
         assert!(script.starts_with("-- "), "{name} does not say what it is");
-        let code = script.lines().filter(|line| !line.starts_with("--"));
+        let code = script
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"));
         for line in code {
             for call in line.replace("pcall(", "call(").split("redis.call(").skip(1) {
                 let declared = call

@@ -11,22 +11,31 @@
 -- stamp of the article's is ever equal to one. A stamp that is older than a hold may last counts as absent, and is
 -- removed by the next script that writes. All is looked at before the first write, and whatever is none of these stops
 -- the script.
+
+-- The server's clock in milliseconds, with a fraction: the article's stamps have none, so that none is ever equal to
+-- one of ours. `holders` will hold the stamps of those who are in, `over` the fields that are too old.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local stamp = string.format('%.3f', now)
 local holders, over = {}, {}
 
 -- Sorts the fields into `holders`, by field, and `over`, a list. Answers an error, or nothing.
+-- All fields, each with its value. `EXISTS` is asked first, because it is also the last command of an acquire: where it
+-- is forbidden to us, nothing may have been written. `read` and `write` are the article's; those that go on with `:`
+-- are ours.
 local function look()
   local stored = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HGETALL', KEYS[1]) or {}
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
     local reads = field == 'read' or string.find(field, '^read:')
+    -- A field of another name, or a stamp that is no time, belongs to another kind of lock.
     if not (reads or field == 'write' or string.find(field, '^write:.')) then
       return redis.error_reply('WRONGKIND a hash that is no lock of this kind')
     elseif not (string.find(value, '^%d+%.?%d*$') and tonumber(value) < 9007199254740992) then
       return redis.error_reply('WRONGKIND a stamp that is no time in milliseconds')
     elseif now - tonumber(value) > tonumber(reads and ARGV[2] or ARGV[3]) then
+      -- How long a reader and a writer may stay is not in the lock: the caller says it. This is the article's
+      -- comparison, with the server's clock in place of the client's. What is too old counts as absent.
       table.insert(over, field)
     else
       holders[field] = value
@@ -35,6 +44,7 @@ local function look()
 end
 
 -- Of two stamps, either of which may be missing, the later.
+-- Of two stamps the later. Either may be missing.
 local function later(a, b)
   if a and b then
     return tonumber(a) > tonumber(b) and a or b
@@ -43,6 +53,8 @@ local function later(a, b)
 end
 
 -- The latest stamp of the readers with a field of their own, and whether one of them is this stamp.
+-- The latest of our own readers, and whether one of them came at this very moment, `sought`. If one did, that is where
+-- `read` has its stamp from. If none did, it is the article's.
 local function readers(sought)
   local last, found
   for field, value in pairs(holders) do
@@ -56,10 +68,13 @@ end
 
 -- Lets the key stay at least so many milliseconds from now. To be called before the first write, so that where it is
 -- forbidden to us nothing has been written, and again after it, since there may have been no key.
+-- How long the key stays: never shorter than before. -1, no end, and -2, no key, are less than any length. It is called
+-- before the first write, where it may be forbidden to us, and after the last, when there is a key for certain.
 local function stay(millis)
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), millis)))
 end
 
+-- Removes fields.
 local function remove(fields)
   for _, field in ipairs(fields) do
     redis.call('HDEL', KEYS[1], field)

@@ -5,6 +5,8 @@
 -- returns  1 if we were among the readers until now, 0 if not
 --
 -- The article's scripts go on seeing a reader as long as there is one, ours or theirs.
+
+-- All holders, or an error. Our own field says whether we are in. A reader whose stay is over is not.
 local wrong = look()
 if wrong then
   return wrong
@@ -15,9 +17,13 @@ if not started then
   return 0
 end
 
+-- We go, and what is too old.
 holders[ours] = nil
 remove(over)
 remove({ ours })
+-- If `read` has our stamp, or has been removed by a reader of the article, it gets that of the latest reader who is
+-- left: as long as there is one, the article's writers see it. Without any it goes. Another stamp in `read` is somebody
+-- else's, and stays.
 if not holders['read'] or holders['read'] == started then
   local last = readers()
   if last then
@@ -26,4 +32,5 @@ if not holders['read'] or holders['read'] == started then
     remove({ 'read' })
   end
 end
+-- We were in until now. The key goes with its last field by itself.
 return 1

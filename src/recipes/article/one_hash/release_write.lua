@@ -5,6 +5,9 @@
 -- returns  1 if we were the writer until now, 0 if not
 --
 -- The article's writers write their own stamp, so `write` says who is in.
+
+-- All holders, or an error. The article's writers put their own stamp into `write`, so `write` says who is in. It is
+-- ours only if it has the very stamp of our field.
 local wrong = look()
 if wrong then
   return wrong
@@ -13,6 +16,7 @@ local ours = 'write:' .. ARGV[1]
 if not holders['write'] or holders['write'] ~= holders[ours] then
   return 0
 end
+-- What is too old goes, and both of our fields. The key goes with its last field by itself.
 remove(over)
 remove({ 'write', ours })
 return 1

@@ -6,21 +6,28 @@
 --
 -- Neither kind minds what the other writes: the article's scripts only ask whether the key exists. The key ends with
 -- the last reader.
+
+-- The server's clock in milliseconds, and what the read key holds. A key of another type stops the script here.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.call('GET', KEYS[1])
 
 -- The readers that are in, by token, or nil if the key holds anything else than what we write.
+-- Is it our list? `pcall` catches the error on anything that is no JSON. A program on the article's scripts writes `1`,
+-- which is JSON, but no table. An empty table names no reader, and we never write one.
 local function listed()
   local is_json, found = pcall(cjson.decode, value)
   if not is_json or type(found) ~= 'table' or not next(found) then
     return nil
   end
+  -- Tokens and their ends. One pair of any other kind, and the list is not ours: it counts as a reader whom we do not
+  -- know. Written as `not (… < …)`, because that is also true of what is no number (NaN).
   local readers = {}
   for token, ending in pairs(found) do
     if type(token) ~= 'string' or type(ending) ~= 'number' or not (ending < 9007199254740992) then
       return nil
     end
+    -- A reader whose end has passed is left out. A list of such readers only is empty, but still ours.
     if ending >= now then
       readers[token] = ending
     end
@@ -30,6 +37,7 @@ end
 
 -- Writes the list. The key ends a millisecond after the last reader: PX may count from an earlier moment than TIME, since
 -- Redis 7.2 from the one at which the script began.
+-- `store` writes the list. The key is to last as long as the last reader; without any, it goes.
 local function store(readers)
   local last = 0
   for _, ending in pairs(readers) do
@@ -38,6 +46,8 @@ local function store(readers)
   if last == 0 then
     redis.call('DEL', KEYS[1])
   else
+    -- The list and its end in one command, a millisecond after the last reader's as in `read_write/holders.lua`. The
+    -- article's programs only ask whether the key exists, and do not mind what it holds.
     local left = string.format('%.0f', last - now + 1)
     redis.call('SET', KEYS[1], cjson.encode(readers), 'PX', left)
   end
