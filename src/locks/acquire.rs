@@ -222,7 +222,7 @@ impl Wait<'_> {
                 is_new,
             } => {
                 if is_new {
-                    self.shared.queues.anything();
+                    self.shared.queues.wake_all_heads();
                 }
                 self.came(Ok(answer), sent, answered, tracked)
             }
@@ -359,8 +359,8 @@ impl Wait<'_> {
 
     fn leaving(&self) -> Leaving {
         match self.hold.kind() {
-            Kind::Mutex | Kind::Write => Leaving::Alone,
-            Kind::Reentrant | Kind::Read => Leaving::Among,
+            Kind::Mutex | Kind::Write => Leaving::Exclusive,
+            Kind::Reentrant | Kind::Read => Leaving::Shared,
         }
     }
 

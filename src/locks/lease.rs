@@ -21,7 +21,7 @@ use crate::{
         standing::{RenewalState, Standing},
     },
     server::Patience,
-    waiting::Turns,
+    waiting::HandOverBudget,
 };
 use crate::{
     error::{Error, Operation, Result},
@@ -72,7 +72,7 @@ pub(crate) struct Grant {
     /// A moment before the server was asked, or that at which the lock was handed over.
     pub(crate) since: Instant,
     /// Whether it may be handed over.
-    pub(crate) turns: Option<Turns>,
+    pub(crate) turns: Option<HandOverBudget>,
 }
 
 impl Lease {
@@ -229,7 +229,7 @@ impl Lease {
     }
 
     /// How it may be handed over, if it may be.
-    pub(crate) fn turns(&self) -> Option<Turns> {
+    pub(crate) fn turns(&self) -> Option<HandOverBudget> {
         let is_over = self.released || self.is_a_copy() || self.disclosed.load(Ordering::SeqCst);
         self.grant.turns.filter(|_| self.is_claimed && !is_over)
     }

@@ -11,7 +11,7 @@ use crate::{
     name::Owner,
     time::lease_millis,
 };
-use crate::{event::Events, waiting::Turns};
+use crate::{event::Events, waiting::HandOverBudget};
 
 /// So many fencing tokens are a second's worth.
 const MOST_TURNS: u32 = 1_000_000;
@@ -173,11 +173,11 @@ impl Options {
     }
 
     /// How often a lock that was granted at this moment may be handed on: never more often than there are fencing tokens.
-    pub(crate) fn turns(&self, lease_millis: u64, granted_at: Instant) -> Option<Turns> {
+    pub(crate) fn turns(&self, lease_millis: u64, granted_at: Instant) -> Option<HandOverBudget> {
         let turns = u32::try_from(self.reserved(lease_millis)).unwrap_or(u32::MAX);
         // A time further away than the clock can tell is no bound.
         let until = granted_at.checked_add(self.hand_over.1);
-        (turns > 0).then(|| Turns::new(turns, until))
+        (turns > 0).then(|| HandOverBudget::new(turns, until))
     }
 }
 

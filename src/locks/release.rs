@@ -23,7 +23,7 @@ use crate::{
     server::Patience,
     time::Deadline,
     token::{FencingToken, Token},
-    waiting::Turns,
+    waiting::HandOverBudget,
 };
 
 impl Lease {
@@ -139,7 +139,7 @@ impl Lease {
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
     /// one.
-    fn successor(&self, turns: Turns, options: &Options) -> Option<(Self, Instant)> {
+    fn successor(&self, turns: HandOverBudget, options: &Options) -> Option<(Self, Instant)> {
         let lock = self.hold.lock_name();
         if lock.prefix() != &*options.prefix {
             // The same key by another name.
@@ -154,7 +154,7 @@ impl Lease {
         let cap = options
             .max_hold
             .and_then(|longest| now.checked_add(longest));
-        let turns = turns.next(now, end, options.longest_at_first())?;
+        let turns = turns.spend(now, end, options.longest_at_first())?;
         let fence = self.fencing_token().map(FencingToken::next);
         let terms = Terms {
             lease: options.lease,

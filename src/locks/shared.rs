@@ -35,7 +35,7 @@ impl<L: Send> Heard for Shared<L> {
     }
 
     fn anything(&self) {
-        self.queues.anything();
+        self.queues.wake_all_heads();
         self.keeper.look_at_all();
     }
 
@@ -45,7 +45,7 @@ impl<L: Send> Heard for Shared<L> {
 
     fn heartbeat(&self) {
         if !self.queues.is_empty() && !self.server.line_is_alive() {
-            self.queues.anything();
+            self.queues.wake_all_heads();
         }
     }
 

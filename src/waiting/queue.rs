@@ -33,11 +33,11 @@ pub(crate) struct Queue<W> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// It has the lock, and nobody else can have it beside.
-    Alone,
+    Exclusive,
     /// It has the lock, and others may join.
-    Among,
+    Shared,
     /// It has waited for too long, or met an error.
-    InVain,
+    WithoutLock,
 }
 
 /// What the head does next.
@@ -80,7 +80,7 @@ impl<W> Queue<W> {
             .iter()
             .position(|(other, _)| *other == ticket)?;
         self.waiting.remove(place);
-        if why != Leaving::InVain {
+        if why != Leaving::WithoutLock {
             self.turns_in_a_row += 1;
             self.held_here = true;
         }
@@ -88,8 +88,8 @@ impl<W> Queue<W> {
             return None;
         }
         let next = match why {
-            Leaving::Alone => Next::AtRelease,
-            Leaving::Among | Leaving::InVain => Next::Now,
+            Leaving::Exclusive => Next::AtRelease,
+            Leaving::Shared | Leaving::WithoutLock => Next::Now,
         };
         Some((self.head()?, next))
     }

@@ -138,7 +138,7 @@ impl<T, L> Queues<T, L> {
             key: key.to_owned(),
             ticket,
             bell,
-            leaving: Leaving::InVain,
+            leaving: Leaving::WithoutLock,
             look_again: None,
         }
     }
@@ -211,7 +211,7 @@ impl<T, L> Queues<T, L> {
     }
 
     /// Something may have happened to any lock.
-    pub(crate) fn anything(&self) {
+    pub(crate) fn wake_all_heads(&self) {
         for bell in self.by_key.lock().queues.values().filter_map(Queue::head) {
             bell.ring(Next::Now);
         }

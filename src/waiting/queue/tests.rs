@@ -17,9 +17,9 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let leaving = prop_oneof![
-        Just(Leaving::Alone),
-        Just(Leaving::Among),
-        Just(Leaving::InVain)
+        Just(Leaving::Exclusive),
+        Just(Leaving::Shared),
+        Just(Leaving::WithoutLock)
     ];
     let event = prop_oneof![
         3 => Just(Event::Join),
@@ -54,7 +54,7 @@ proptest! {
                     let expected = (place == 0).then(|| known.front()).flatten();
                     prop_assert_eq!(told.map(|(name, _)| *name), expected.map(|(_, name)| *name));
                     if let Some((_, next)) = told {
-                        prop_assert_eq!(next == Next::AtRelease, why == Leaving::Alone);
+                        prop_assert_eq!(next == Next::AtRelease, why == Leaving::Exclusive);
                     }
                     prop_assert!(queue.leave(ticket, why).is_none(), "twice");
                 }
@@ -65,7 +65,7 @@ proptest! {
                     let told = queue.hand_over().copied();
                     prop_assert_eq!(told, known.front().map(|(_, name)| *name));
                     if let Some((ticket, _)) = handed {
-                        prop_assert!(queue.leave(ticket, Leaving::InVain).is_none(), "twice");
+                        prop_assert!(queue.leave(ticket, Leaving::WithoutLock).is_none(), "twice");
                     }
                 }
                 Event::Released => {
@@ -84,7 +84,7 @@ fn turns_before_a_fair_one(queue: &mut Queue<u32>) -> u32 {
     for turns in 1..100 {
         let (ticket, _) = (queue.waiting.front().copied()).unwrap();
         queue.join(ticket + 1, 0);
-        queue.leave(ticket, Leaving::Alone);
+        queue.leave(ticket, Leaving::Exclusive);
         // A message that comes late has the new head ask while one of us has the lock.
         queue.refused();
         if queue.released().is_some_and(|(_, next)| next == Next::Soon) {
@@ -109,7 +109,7 @@ fn a_turn_of_others_starts_the_count_again() {
     for _ in 0..2 {
         let (ticket, _) = (queue.waiting.front().copied()).unwrap();
         queue.join(ticket + 1, 0);
-        queue.leave(ticket, Leaving::Alone);
+        queue.leave(ticket, Leaving::Exclusive);
         queue.released();
     }
     queue.refused();
@@ -155,7 +155,7 @@ mod model {
     };
 
     use super::*;
-    use crate::waiting::Turns;
+    use crate::waiting::HandOverBudget;
 
     #[derive(Default)]
     struct News {
@@ -191,7 +191,7 @@ mod model {
     /// A hold as its guard knows it.
     struct Turn {
         number: u64,
-        left: Turns,
+        left: HandOverBudget,
     }
 
     #[derive(Default)]
@@ -236,7 +236,7 @@ mod model {
             server.in_a_row = 0;
             Some(Turn {
                 number: server.turn,
-                left: Turns::new(self.turns, Some(crate::time::now() + LEASE)),
+                left: HandOverBudget::new(self.turns, Some(crate::time::now() + LEASE)),
             })
         }
 
@@ -272,7 +272,7 @@ mod model {
                 .0
                 .head()
                 .cloned()
-                .zip(turn.left.next(now, now + LEASE, LEASE));
+                .zip(turn.left.spend(now, now + LEASE, LEASE));
             let Some((bell, left)) = next else {
                 return false;
             };
@@ -291,10 +291,10 @@ mod model {
         fn wait(&self, bell: &Bell) -> (Turn, Leaving) {
             loop {
                 if let Some(turn) = bell.wait() {
-                    return (turn, Leaving::InVain);
+                    return (turn, Leaving::WithoutLock);
                 }
                 if let Some(turn) = self.attempt() {
-                    return (turn, Leaving::Alone);
+                    return (turn, Leaving::Exclusive);
                 }
                 self.queue.lock().unwrap().0.refused();
             }
@@ -318,7 +318,7 @@ mod model {
                 ticket
             };
             let turn = if gives_up {
-                self.leave(ticket, Leaving::InVain);
+                self.leave(ticket, Leaving::WithoutLock);
                 // Who was chosen before it left has the lock.
                 bell.0.lock().unwrap().handed.take()
             } else {

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 /// What is left for those the lock is handed to, since the server granted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turns {
+pub(crate) struct HandOverBudget {
     left: u32,
     /// Not after that moment, if there is one.
     until: Option<Instant>,
 }
 
-impl Turns {
+impl HandOverBudget {
     /// As many, and not after that moment.
     pub(crate) fn new(turns: u32, until: Option<Instant>) -> Self {
         Self { left: turns, until }
@@ -18,7 +18,7 @@ impl Turns {
 
     /// What is left after one more turn; `None` if there is none. The lock ends at `end`, and the next holder expects a lease
     /// of that length: half of it has to be left, and no more than it, which is how long it keeps others out when it dies.
-    pub(crate) fn next(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
+    pub(crate) fn spend(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
         let remaining = end.saturating_duration_since(now);
         let fits = (lease / 2..=lease).contains(&remaining);
         let left = self.left.checked_sub(1)?;
@@ -37,9 +37,9 @@ mod tests {
     #[test]
     fn there_are_as_many_turns_as_are_allowed() {
         let now = crate::time::now();
-        let mut turns = Some(Turns::new(3, Some(now + LEASE)));
+        let mut turns = Some(HandOverBudget::new(3, Some(now + LEASE)));
         let mut taken = 0;
-        while let Some(next) = turns.and_then(|turns| turns.next(now, now + LEASE, LEASE)) {
+        while let Some(next) = turns.and_then(|turns| turns.spend(now, now + LEASE, LEASE)) {
             turns = Some(next);
             taken += 1;
         }
@@ -50,9 +50,16 @@ mod tests {
     fn there_are_no_more_than_fencing_tokens_and_a_time_without_an_end_is_no_bound() {
         let now = crate::time::now();
         let options = Options::new().hand_over(1_000_000, Duration::MAX);
-        assert_eq!(options.turns(1, now), Some(Turns::new(999, None)));
-        assert_eq!(options.turns(2_000, now), Some(Turns::new(1_000_000, None)));
-        assert!(Turns::new(1, None).next(now, now + LEASE, LEASE).is_some());
+        assert_eq!(options.turns(1, now), Some(HandOverBudget::new(999, None)));
+        assert_eq!(
+            options.turns(2_000, now),
+            Some(HandOverBudget::new(1_000_000, None))
+        );
+        assert!(
+            HandOverBudget::new(1, None)
+                .spend(now, now + LEASE, LEASE)
+                .is_some()
+        );
         let never = Options::new().hand_over(0, LEASE);
         assert_eq!(never.turns(1_000, now), None);
     }
@@ -60,20 +67,20 @@ mod tests {
     #[test]
     fn there_is_none_after_the_time_or_with_another_lease() {
         let now = crate::time::now();
-        let turns = Turns::new(3, Some(now + Duration::from_millis(5)));
+        let turns = HandOverBudget::new(3, Some(now + Duration::from_millis(5)));
         let end = now + LEASE;
         assert!(
             turns
-                .next(now + Duration::from_millis(4), end, LEASE)
+                .spend(now + Duration::from_millis(4), end, LEASE)
                 .is_some()
         );
         assert!(
             turns
-                .next(now + Duration::from_millis(5), end, LEASE)
+                .spend(now + Duration::from_millis(5), end, LEASE)
                 .is_none()
         );
-        assert!(turns.next(now, now + LEASE / 2, LEASE).is_some());
-        assert!(turns.next(now, now + LEASE / 3, LEASE).is_none());
-        assert!(turns.next(now, now + LEASE * 2, LEASE).is_none());
+        assert!(turns.spend(now, now + LEASE / 2, LEASE).is_some());
+        assert!(turns.spend(now, now + LEASE / 3, LEASE).is_none());
+        assert!(turns.spend(now, now + LEASE * 2, LEASE).is_none());
     }
 }
