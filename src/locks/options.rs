@@ -201,3 +201,21 @@ impl fmt::Debug for Options {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_turns_than_fencing_tokens() {
+        let now = crate::time::now();
+        let options = Options::new().hand_over(1_000_000, Duration::MAX);
+        assert_eq!(options.turns(1, now), Some(HandOverBudget::new(999, None)));
+        assert_eq!(
+            options.turns(2_000, now),
+            Some(HandOverBudget::new(1_000_000, None))
+        );
+        let never = Options::new().hand_over(0, Duration::MAX);
+        assert_eq!(never.turns(1_000, now), None);
+    }
+}
