@@ -145,8 +145,11 @@ impl Wait<'_> {
             place.leave(self.leaving(), end);
             return Ok(Some(self.guard(granted)));
         }
-        // Before the next one asks, whom the intent would keep out.
-        self.quit();
+        // A server that has not answered is not asked again: a writer's intent ends by itself within a second.
+        if !matches!(granted, Err(Error::Unknown { .. } | Error::Pool { .. })) {
+            // Before the next one asks, whom the intent would keep out.
+            self.quit();
+        }
         if let Some(lease) = place.quit() {
             return Ok(Some(lease.claimed()));
         }
@@ -184,6 +187,10 @@ impl Wait<'_> {
         let mut pauses = Backoff::between(first, last);
         self.shared.server.want();
         while place.wait(self.deadline) {
+            // A server that is silent costs one time-out after the deadline, and not one more for a bell that rang late.
+            if self.attempts > 0 && self.deadline.has_passed() {
+                break;
+            }
             match self.head_attempt()? {
                 Outcome::Granted(granted) => return Ok(Some(granted)),
                 Outcome::Refused {

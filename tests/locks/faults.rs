@@ -17,6 +17,8 @@ use crate::common::{
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
+/// Of the pools with which a test can wait for a time-out.
+const IO_TIMEOUT: Duration = Duration::from_millis(300);
 
 fn waiting(lock: &Lock) -> usize {
     lock.inspect().unwrap().waiting_here()
@@ -105,9 +107,10 @@ fn who_waits_survives_the_loss_of_each_connection() {
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn all_ends_in_time() {
-    let cases: [fn(); 4] = [
+    let cases: [fn(); 5] = [
         a_loss_is_told_after_the_watchdogs_connection_was_killed,
         a_wait_ends_one_time_out_later_while_the_server_is_silent,
+        a_short_wait_ends_one_time_out_later_while_the_server_is_silent,
         heads_of_queues_wait_no_longer_for_each_other_than_they_may,
         a_drop_takes_no_longer_than_it_may,
     ];
@@ -149,9 +152,9 @@ fn quick(url: &str) -> Locks {
 
 fn quick_pool(url: &str) -> Pool {
     Pool::builder()
-        .io_timeout(300 * MS)
-        .connect_timeout(300 * MS)
-        .get_timeout(300 * MS)
+        .io_timeout(IO_TIMEOUT)
+        .connect_timeout(IO_TIMEOUT)
+        .get_timeout(IO_TIMEOUT)
         .build(&Client::open(url).unwrap())
         .unwrap()
 }
@@ -177,13 +180,43 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
             let (failed, took) = waiter.join().unwrap();
             assert!(failed.is_err());
             assert!(
-                took >= 600 * MS && took < 600 * MS + 600 * MS + slack(),
+                took >= 600 * MS && took < 600 * MS + IO_TIMEOUT + slack(),
                 "{took:?}"
             );
         }
         server.thaw().unwrap();
     });
     drop(lease);
+}
+
+/// With every connection open and proven before the server falls silent, so that nothing fails sooner.
+fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
+    // Longer than a test may be late, so that one more of it is seen.
+    const LONG_IO_TIMEOUT: Duration = Duration::from_millis(900);
+    let server = Server::start().unwrap();
+    let pool = Pool::builder().io_timeout(LONG_IO_TIMEOUT);
+    let pool = pool.build(&Client::open(server.url()).unwrap()).unwrap();
+    let locks = crate::sharing(&pool);
+    let kinds: [fn(&Locks, &str) -> Lock; 4] =
+        [Locks::lock, Locks::reentrant, Locks::read, Locks::write];
+    for kind in kinds {
+        for wait in [Duration::ZERO, 100 * MS, 600 * MS] {
+            drop(locks.lock("warm").acquire(LONG).unwrap());
+            let held = locks.lock("waited for").acquire(LONG).unwrap();
+            assert!(locks.lock("waited for").acquire(20 * MS).is_err());
+            drop(held);
+            server.freeze().unwrap();
+            let asked = Instant::now();
+            let failed = kind(&locks, "a").acquire(wait);
+            let took = asked.elapsed();
+            server.thaw().unwrap();
+            assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
+            let latest = wait + LONG_IO_TIMEOUT + slack();
+            assert!(took >= wait && took < latest, "{wait:?} took {took:?}");
+            let free = || !kind(&locks, "a").inspect().unwrap().is_held();
+            assert!(comes_true(free), "not given back");
+        }
+    }
 }
 
 /// The heads of many queues share a connection, on which each in turn would wait for an answer.
@@ -201,7 +234,7 @@ fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
         // Not that somebody else has it: nobody knows.
         assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
         assert!(
-            took >= 600 * MS && took < 600 * MS + 600 * MS + slack(),
+            took >= 600 * MS && took < 600 * MS + IO_TIMEOUT + slack(),
             "{took:?}"
         );
     });
