@@ -28,7 +28,8 @@ use crate::{
     waiting::{Leaving, Place},
 };
 
-/// How long a writer's intent stands, less the time to write it anew.
+/// After so long a waiting writer asks again, so that its intent is written anew: the script does so when less than 500 ms
+/// of its second are left.
 const INTENT: Duration = Duration::from_millis(600);
 /// How long to try to take back an intent that ends by itself soon.
 const QUITTING: Duration = Duration::from_millis(50);

@@ -15,6 +15,7 @@ mod faults;
 mod hand_over;
 mod holding;
 mod inspecting;
+mod intents;
 mod late;
 mod long;
 mod loss;

@@ -9,7 +9,7 @@
 --
 -- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt writes at most our
 -- intent, which keeps new readers out: it ends after a second, so that a writer that died keeps nobody out for longer,
--- and is written anew only when less than 300 ms of it are left. Whatever can fail is looked at before the first write,
+-- and is written anew only when less than 500 ms of it are left. Whatever can fail is looked at before the first write,
 -- and the lock is written last: a command that is forbidden to us leaves no lock.
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
 
@@ -26,12 +26,12 @@ if ends['r:' .. ARGV[1]] then
 end
 -- A writer comes in unless there is a reader or another writer. Another writer's intent is no obstacle: writers have no
 -- order among themselves. If we wait (`ARGV[3]`), the refusal leaves our intent for a second, and writes it anew only
--- when less than 300 ms of it are left. So a refused attempt seldom writes, and a writer that died keeps nobody out for
+-- when less than 500 ms of it are left. So a refused attempt seldom writes, and a writer that died keeps nobody out for
 -- longer than a second.
 if not ends[ours] then
   local free_at = last_end('^[rw]:')
   if free_at then
-    if ARGV[3] == '1' and (ends[intent] or 0) < now + 300 then
+    if ARGV[3] == '1' and (ends[intent] or 0) < now + 500 then
       hold(intent, 1000)
     end
     return ARGV[5] == '1' and { free_at - now }

@@ -176,7 +176,7 @@ impl Store {
             && let Some(last) = last_end(&ends, &["r:", "w:"])
         {
             let stands_until = ends.get(&intent).copied().unwrap_or(0);
-            if waits == "1" && stands_until < now.after(300) {
+            if waits == "1" && stands_until < now.after(500) {
                 self.store(key, ends, &intent, now.after(1_000));
             }
             return Ok(refusal(last, tell, Value::Nil, now));

@@ -1,0 +1,37 @@
+//! Writers that wait behind readers, and readers that come meanwhile.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{Server, hold::comes_true, wait::unless_halted};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+/// The intent of a waiting writer ends after a second, unless it is written anew.
+#[test]
+fn readers_are_kept_out_for_as_long_as_a_writer_waits_behind_a_long_reader() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        // Another process than the writer's, so that no queue of ours keeps the readers back.
+        let (locks, others) = (crate::connect(&server.url()), crate::connect(&server.url()));
+        let reader = others.read("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| locks.write("a").acquire(LONG).unwrap());
+            let is_announced = || others.read("a").inspect().unwrap().waiting_writers() == 1;
+            assert!(comes_true(is_announced));
+            let announced = Instant::now();
+            while announced.elapsed() < 2_500 * MS {
+                let newcomer = others.read("a").try_acquire().unwrap();
+                let waited = announced.elapsed();
+                assert!(newcomer.is_none(), "a reader came in after {waited:?}");
+                thread::sleep(20 * MS);
+            }
+            reader.release().unwrap();
+            writer.join().unwrap().release().unwrap();
+        });
+        assert!(others.read("a").try_acquire().unwrap().is_some());
+    });
+}
