@@ -171,13 +171,17 @@ impl Owner {
     pub(crate) fn described() -> Self {
         static HOST: LazyLock<String> = LazyLock::new(host);
         thread_local! {
-            static TEXT: Box<str> = {
-                let thread = thread::current();
-                let name: String = thread.name().unwrap_or("thread").chars().take(64).collect();
-                format!("{}:{}:{name}", *HOST, process::id()).into()
-            };
+            static NAME: Box<str> = thread::current()
+                .name()
+                .unwrap_or("thread")
+                .chars()
+                .take(64)
+                .collect();
         }
-        Self(TEXT.with(Clone::clone))
+        let described = |name: &str| format!("{}:{}:{name}", *HOST, process::id());
+        // A destructor of another thread-local may acquire a lock after this one has been destroyed.
+        let text = NAME.try_with(|name| described(name));
+        Self(text.unwrap_or_else(|_| described("thread")).into())
     }
 
     /// An owner of the caller's own naming.

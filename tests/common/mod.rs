@@ -8,6 +8,8 @@
 
 pub mod article;
 pub mod book;
+#[cfg(unix)]
+pub mod child;
 pub mod clients;
 pub mod clock;
 pub mod examples;

@@ -1,6 +1,7 @@
 //! Holders that are processes: killed, stopped, forked.
 
 use std::{
+    cell::RefCell,
     env,
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdout, Command, Stdio},
@@ -8,11 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use leasehold::Locks;
 use redis::Commands;
 
+#[cfg(unix)]
+use crate::common::child::said_by_a_child;
 use crate::common::{
     Server,
-    hold::comes_true,
+    hold::{comes_true, every_kind},
     slack::slack,
     wait::{at_once, unless_halted},
 };
@@ -182,5 +186,83 @@ fn the_child_of_a_fork_releases_nothing_of_its_parents() {
                 lease.release().unwrap();
             }
         }
+    });
+}
+
+/// The thread-local that is made first is destroyed last, when those that the library keeps are gone.
+#[test]
+fn a_lock_is_acquired_and_released_in_the_destructor_of_a_thread_local() {
+    let server = Server::start().unwrap();
+    let ended = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "processes::acquires_in_a_destructor"])
+        .args(["--ignored", "--nocapture"])
+        .env(SERVER, server.url())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.success(), "{said}{complaint}");
+    let mut conn = server.connection().unwrap();
+    let done: Vec<String> = conn.lrange("done", 0, -1).unwrap();
+    assert_eq!(done, ["mutex", "reentrant", "read", "write"]);
+    assert!(conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty());
+}
+
+#[test]
+#[ignore = "the other process of the test beside it"]
+fn acquires_in_a_destructor() {
+    struct AtTheEnd(Locks, redis::Connection);
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            for lock in every_kind(&self.0) {
+                let holder = lock.acquire(LONG).unwrap();
+                assert!(
+                    lock.inspect().unwrap().holders()[0].owner().is_some() || lock.name() == "read"
+                );
+                holder.release().unwrap();
+                let () = self.1.rpush("done", lock.name()).unwrap();
+            }
+        }
+    }
+    thread_local! {
+        static AT_THE_END: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+    }
+    let Ok(url) = env::var(SERVER) else {
+        return;
+    };
+    let conn = redis::Client::open(&*url)
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    thread::spawn(move || {
+        let locks = crate::connect(&url);
+        AT_THE_END.set(Some(AtTheEnd(locks.clone(), conn)));
+        drop(locks.lock("first").acquire(LONG).unwrap());
+    })
+    .join()
+    .unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn the_child_of_a_fork_is_another_owner() {
+    use leasehold::{Owner, Token, recipes::reentrant};
+
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let enter = |conn: &mut redis::Connection| {
+            let owner = Owner::current_thread();
+            reentrant::try_acquire(conn, "a", &owner, &Token::random(), LONG)
+        };
+        assert!(enter(&mut conn).unwrap().is_some());
+        // This very thread, in the child; by a connection of the child's own.
+        let said = said_by_a_child(|| match server.connection() {
+            Ok(mut conn) => format!("{:?}", enter(&mut conn)),
+            Err(error) => format!("{error:?}"),
+        });
+        assert_eq!(said.as_deref(), Some("Ok(None)"));
+        let count = enter(&mut conn).unwrap().map(|grant| grant.count());
+        assert_eq!(count, Some(2), "the parent is the owner still");
     });
 }
