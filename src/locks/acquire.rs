@@ -23,7 +23,6 @@ use crate::{
         release::abandon,
         shared::Shared,
     },
-    renewing::{entry::Terms, standing::Standing},
     server::{InLine, Patience},
     waiting::{Leaving, Place},
 };
@@ -128,7 +127,7 @@ impl Wait<'_> {
         // Whoever is in already must not wait behind others who wait for it to leave.
         if nobody_waits || timeout.is_zero() || self.hold.kind() == Kind::Reentrant {
             match self.first_attempt(!timeout.is_zero())? {
-                Outcome::Granted(granted) => return Ok(Some(self.guard(&granted))),
+                Outcome::Granted(granted) => return Ok(self.guard(&granted)),
                 Outcome::Refused { .. } | Outcome::Late if timeout.is_zero() => return Ok(None),
                 _ if timeout.is_zero() => return Err(self.give_up()),
                 _ => {}
@@ -144,7 +143,7 @@ impl Wait<'_> {
                 self.now() + self.options.backoff.1
             };
             place.leave(self.leaving(), end);
-            return Ok(Some(self.guard(granted)));
+            return Ok(self.guard(granted));
         }
         // A server that has not answered is not asked again: a writer's intent ends by itself within a second.
         if !matches!(granted, Err(Error::Unknown { .. } | Error::Pool { .. })) {
@@ -372,31 +371,19 @@ impl Wait<'_> {
         }
     }
 
-    fn guard(&self, granted: &Granted) -> Lease {
-        let (lease, now) = (self.options.lease, self.now());
-        let cap = self
-            .options
-            .max_hold
-            .and_then(|longest| granted.sent.checked_add(longest));
-        let terms = Terms {
-            lease,
-            cap,
-            end: Some(self.end(granted.sent)),
-            renews: self.options.renewal,
-            look_at: Some(now + ARMED_WITHIN),
-        };
-        let hold = Arc::clone(&self.hold);
-        let standing = Standing::new(hold, granted.fence, terms.end, cap, self.shared.clock);
-        let standing: Arc<Standing> = Arc::new(standing.told(self.options.events.clone()));
-        let id = self.shared.keeper.keep(Arc::clone(&standing), terms);
-        self.shared.server.want();
+    fn guard(&self, granted: &Granted) -> Option<Lease> {
         let turns = self.options.turns(self.lease_millis, granted.sent);
         let grant = Grant {
             fence: granted.fence,
             since: granted.sent,
+            end: self.end(granted.sent),
+            look_at: Some(self.now() + ARMED_WITHIN),
             turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
         };
-        Lease::new(self.shared, &self.hold, self.options, grant, (id, standing)).claimed()
+        let keep = |standing, terms| Some(self.shared.keeper.keep(standing, terms));
+        let lease = Lease::begin(self.shared, self.options, &self.hold, grant, keep);
+        self.shared.server.want();
+        lease.map(Lease::claimed)
     }
 
     fn now(&self) -> Instant {

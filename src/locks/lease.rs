@@ -13,10 +13,11 @@ use redis::{Connection, FromRedisValue, Pipeline};
 
 use crate::{
     error::LostReason,
-    event::{Events, Lost},
+    event::Lost,
     locks::{options::Options, shared::Shared},
     renewing::{
-        schedule::Id,
+        entry::Terms,
+        handle::Handle,
         signal::LostSignal,
         standing::{RenewalState, Standing},
     },
@@ -51,13 +52,12 @@ use crate::{
 #[must_use = "dropping it releases the lock at once"]
 pub struct Lease {
     pub(crate) shared: Arc<Shared<Lease>>,
-    pub(crate) hold: Arc<Holding>,
-    pub(crate) standing: Arc<Standing>,
-    pub(crate) id: Id,
-    pub(crate) grant: Grant,
-    pub(crate) length: Duration,
+    pub(crate) handle: Handle,
+    /// A moment before the server was asked for it, or that at which the lock was handed over.
+    pub(crate) since: Instant,
+    /// How it may be handed over, if it may be.
+    turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
-    pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) released: bool,
     /// Somebody has it. Otherwise it is never handed on, and nobody is told that it has been released.
     pub(crate) is_claimed: bool,
@@ -65,44 +65,60 @@ pub struct Lease {
     disclosed: AtomicBool,
 }
 
-/// Since when and how a lock is held.
+/// What a lease begins with, whether the server has granted it or the turn before has handed it over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) fence: Option<FencingToken>,
     /// A moment before the server was asked, or that at which the lock was handed over.
     pub(crate) since: Instant,
-    /// Whether it may be handed over.
+    /// When the server ends it, unless it is renewed.
+    pub(crate) end: Instant,
+    /// When the watchdog asks about it for the first time, so that the server tells of its loss from then on.
+    pub(crate) look_at: Option<Instant>,
+    /// How it may be handed over, if it may be.
     pub(crate) turns: Option<HandOverBudget>,
 }
 
 impl Lease {
-    /// The lease that somebody keeps as this.
-    pub(crate) fn new(
-        shared: &Arc<Shared<Lease>>,
-        hold: &Arc<Holding>,
+    /// The lease that begins with this grant. `keep` has the keeper keep it; `None` if it does not.
+    pub(crate) fn begin(
+        shared: &Arc<Shared<Self>>,
         options: &Options,
+        hold: &Arc<Holding>,
         grant: Grant,
-        (id, standing): (Id, Arc<Standing>),
-    ) -> Self {
-        Self {
+        keep: impl FnOnce(Standing, Terms) -> Option<Handle>,
+    ) -> Option<Self> {
+        // A longest hold further away than the clock can tell is none.
+        let longest = options.max_hold;
+        let cap = longest.and_then(|longest| grant.since.checked_add(longest));
+        let terms = Terms {
+            lease: options.lease,
+            cap,
+            end: Some(cap.map_or(grant.end, |cap| cap.min(grant.end))),
+            renews: options.renewal,
+            look_at: grant.look_at,
+        };
+        let events = options.events.clone();
+        let handle = keep(
+            Standing::new(hold, grant.fence, &terms, events, shared.clock),
+            terms,
+        )?;
+        Some(Self {
             shared: Arc::clone(shared),
-            hold: Arc::clone(hold),
-            standing,
-            id,
-            grant,
-            length: options.lease,
+            handle,
+            since: grant.since,
+            turns: grant.turns,
             drop_timeout: options.drop_timeout,
-            events: options.events.clone(),
             released: false,
             is_claimed: false,
             disclosed: AtomicBool::new(false),
-        }
+        })
     }
 
     /// From now on who wants to know is told of a loss.
     pub(crate) fn tell_of_loss(&self) {
-        if let Some(events) = self.events.clone() {
-            let hold = Arc::clone(&self.hold);
+        if let Some(events) = self.standing().events().cloned() {
+            let hold = Arc::clone(self.hold());
             let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));
             // Without a thread for it, the loss is told by everything else.
             let _ = self.lost().notify(lost);
@@ -112,20 +128,20 @@ impl Lease {
     /// The number to hand to the resource: greater than that of every holder before. A reader has none.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.grant.fence
+        self.standing().fence()
     }
 
     /// The proof of this hold, for another process, or for the plain functions.
     #[must_use]
     pub fn token(&self) -> &Token {
         self.disclosed.store(true, Ordering::SeqCst);
-        self.hold.token()
+        self.hold().token()
     }
 
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.hold.lock_name().text()
+        self.hold().lock_name().text()
     }
 
     /// Whether the lock is held, by our clock and by what the server has told. False at the end, with no grace.
@@ -137,13 +153,13 @@ impl Lease {
     /// What is left of the lease by our clock, before the next renewal; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.standing.remaining()
+        self.standing().remaining()
     }
 
     /// Held, lost, or in doubt because the last renewal failed.
     #[must_use]
     pub fn state(&self) -> RenewalState {
-        self.standing.state()
+        self.standing().state()
     }
 
     /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
@@ -160,14 +176,13 @@ impl Lease {
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
-        let (keeper, standing) = (Arc::clone(&self.shared.keeper), Arc::clone(&self.standing));
-        LostSignal::new(keeper, standing, self.id)
+        LostSignal::new(self.handle.clone())
     }
 
     /// Why the last attempt to renew it failed, if it did: for a log, when it is lost.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.standing.failure(self.operation("renew"))
+        self.standing().failure(self.operation("renew"))
     }
 
     /// Asks the server whether the lock is still ours. One round trip; changes nothing.
@@ -189,12 +204,9 @@ impl Lease {
     /// # Errors
     /// As [`verify`](Self::verify), and [`Error::Invalid`] for the length.
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        let lease = self.standing.capped(lease);
+        let lease = self.standing().capped(lease);
         let sent = self.ask("Lease::renew", lease)?;
-        let stands = self
-            .shared
-            .keeper
-            .extend(self.id, &self.standing, sent + lease);
+        let stands = self.handle.extend(sent + lease);
         if stands {
             return Ok(());
         }
@@ -219,7 +231,15 @@ impl Lease {
             let reason = "the stand-in for tests stores nothing but locks";
             return Err(Error::invalid("connection", reason));
         }
-        self.hold.commit("Lease::commit", conn, build)
+        self.hold().commit("Lease::commit", conn, build)
+    }
+
+    pub(crate) fn standing(&self) -> &Standing {
+        self.handle.standing()
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Holding> {
+        self.standing().hold()
     }
 
     /// Somebody has taken over what was handed to it.
@@ -231,7 +251,7 @@ impl Lease {
     /// How it may be handed over, if it may be.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
         let is_over = self.released || self.is_a_copy() || self.disclosed.load(Ordering::SeqCst);
-        self.grant.turns.filter(|_| self.is_claimed && !is_over)
+        self.turns.filter(|_| self.is_claimed && !is_over)
     }
 
     /// A child has a copy after a fork: the lock is not its own.
@@ -243,20 +263,18 @@ impl Lease {
     fn ask(&self, name: &'static str, lease: Duration) -> Result<Instant> {
         let operation = self.operation(name);
         let millis = lease_millis("lease", lease)?;
-        let renewal = self.hold.renewal(millis);
+        let renewal = self.hold().renewal(millis);
         let asked = self.shared.server.ask(&renewal, Patience::USUAL)?;
         let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
         if answer.map_err(|error| operation.unanswered(None, error))? {
             return Ok(asked.sent);
         }
-        self.shared
-            .keeper
-            .lose(self.id, &self.standing, LostReason::TakenAway);
+        self.handle.lose(LostReason::TakenAway);
         Err(self.lost_for(name))
     }
 
     fn lost_for(&self, name: &'static str) -> Error {
-        self.operation(name).lost_because(self.standing.lost())
+        self.operation(name).lost_because(self.standing().lost())
     }
 
     fn operation(&self, name: &'static str) -> Operation<'_> {
@@ -267,10 +285,10 @@ impl Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
-            .field("hold", &self.hold)
+            .field("hold", self.hold())
             .field("state", &self.state())
             .field("remaining", &self.remaining())
-            .field("fencing_token", &self.grant.fence)
+            .field("fencing_token", &self.fencing_token())
             .finish_non_exhaustive()
     }
 }

@@ -15,10 +15,7 @@ use crate::{
     error::{Error, LostReason, Operation, Result},
     event::{Released, tell},
     recipes::hold::Holding,
-    renewing::{
-        entry::Terms,
-        standing::{RenewalState, Standing},
-    },
+    renewing::standing::RenewalState,
     script::count,
     server::Patience,
     time::Deadline,
@@ -46,25 +43,21 @@ impl Lease {
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
         self.end(Deadline::after(Duration::MAX));
-        self.shared.released(self.hold.lock_name().key());
-        (self.hold.token().clone(), left)
+        self.shared.released(self.hold().lock_name().key());
+        (self.hold().token().clone(), left)
     }
 
     /// Stops the renewing: once, and not in a child's copy.
     fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
         let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
-        (!is_over).then(|| {
-            self.shared
-                .keeper
-                .stop_by(self.id, &self.standing, deadline)
-        })
+        (!is_over).then(|| self.handle.stop_by(deadline))
     }
 
     /// Once. Afterwards there is nothing to release.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             self.released = true;
-            self.standing.stop();
+            self.standing().stop();
             self.tell_of_release();
             return Ok(());
         }
@@ -72,20 +65,20 @@ impl Lease {
         let Some(state) = self.end(deadline) else {
             return Ok(());
         };
-        let operation = Operation::new("Lease::release", self.hold.lock_name().text());
+        let operation = Operation::new("Lease::release", self.hold().lock_name().text());
         let given_back = self.give_back(operation, deadline);
-        if let (Err(error), Some(end)) = (&given_back, self.standing.end())
+        if let (Err(error), Some(end)) = (&given_back, self.standing().end())
             && !matches!(error, Error::WrongKind { .. })
         {
             // A renewal that nobody has heard of may have moved the end.
             abandon(
                 &self.shared,
-                &self.hold,
-                self.grant.fence,
-                end + self.length,
+                self.hold(),
+                self.fencing_token(),
+                end + self.standing().length(),
             );
         }
-        self.shared.released(self.hold.lock_name().key());
+        self.shared.released(self.hold().lock_name().key());
         self.tell_of_release();
         match (given_back?, state) {
             (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
@@ -98,8 +91,8 @@ impl Lease {
         if !self.is_claimed {
             return;
         }
-        tell(self.events.as_ref(), |events| {
-            let held = self.shared.clock.since(self.grant.since);
+        tell(self.standing().events(), |events| {
+            let held = self.shared.clock.since(self.since);
             events.released(&Released::new(self.name(), held));
         });
     }
@@ -111,7 +104,7 @@ impl Lease {
             whole: remaining,
             answer: Some(deadline),
         };
-        let giving_back = self.hold.giving_back(self.grant.fence);
+        let giving_back = self.standing().giving_back();
         let asked = self.shared.server.ask(&giving_back, patience)?;
         match asked.answer.and_then(|answer| count(&answer)) {
             // The first may have done it, so that a no says nothing.
@@ -133,46 +126,33 @@ impl Lease {
         let Some(turns) = self.turns() else {
             return false;
         };
-        let key = self.hold.lock_name().key();
+        let key = self.hold().lock_name().key();
         (self.shared.queues).hand_over(key, |options| self.successor(turns, options))
     }
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
     /// one.
     fn successor(&self, turns: HandOverBudget, options: &Options) -> Option<(Self, Instant)> {
-        let lock = self.hold.lock_name();
+        let lock = self.hold().lock_name();
         if lock.prefix() != &*options.prefix {
             // The same key by another name.
             return None;
         }
-        if self.standing.state() != RenewalState::Held {
+        if self.standing().state() != RenewalState::Held {
             // A renewal that was done, but not answered, has moved the end further than we know.
             return None;
         }
         let now = self.shared.clock.now();
-        let end = self.standing.end()?;
-        let cap = options
-            .max_hold
-            .and_then(|longest| now.checked_add(longest));
-        let turns = turns.spend(now, end, options.longest_at_first())?;
-        let fence = self.fencing_token().map(FencingToken::next);
-        let terms = Terms {
-            lease: options.lease,
-            cap,
-            end: Some(cap.map_or(end, |cap| cap.min(end))),
-            renews: options.renewal,
-            look_at: None,
-        };
-        let hold = Arc::clone(&self.hold);
-        let standing = Standing::new(hold, fence, terms.end, cap, self.shared.clock);
-        let standing: Arc<Standing> = Arc::new(standing.told(options.events.clone()));
-        let id = (self.shared.keeper).succeed(self.id, Arc::clone(&standing), terms)?;
+        let end = self.standing().end()?;
         let grant = Grant {
-            fence,
+            fence: self.fencing_token().map(FencingToken::next),
             since: now,
-            turns: Some(turns),
+            end,
+            look_at: None,
+            turns: Some(turns.spend(now, end, options.longest_at_first())?),
         };
-        let lease = Self::new(&self.shared, &self.hold, options, grant, (id, standing));
+        let keep = |standing, terms| self.handle.succeed(standing, terms);
+        let lease = Self::begin(&self.shared, options, self.hold(), grant, keep)?;
         Some((lease, end))
     }
 }
@@ -184,8 +164,7 @@ pub(crate) fn abandon(
     last_used: Option<FencingToken>,
     until: Instant,
 ) {
-    let standing = Standing::new(Arc::clone(hold), last_used, Some(until), None, shared.clock);
-    shared.keeper.abandon(Arc::new(standing), until);
+    shared.keeper.abandon(hold, last_used, until);
 }
 
 impl Drop for Lease {

@@ -13,12 +13,15 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     entry::Terms,
+    handle::Handle,
     schedule::{Id, Schedule},
     standing::{Callback, RenewalState, Standing},
 };
 use crate::{
     error::LostReason,
+    recipes::hold::Holding,
     time::{Clock, Deadline},
+    token::FencingToken,
 };
 
 /// How long the server may take.
@@ -66,15 +69,22 @@ pub(super) struct State {
 }
 
 impl Keeper {
-    pub(crate) fn keep(&self, standing: Arc<Standing>, terms: Terms) -> Id {
+    /// One more lease, by these terms.
+    pub(crate) fn keep(self: &Arc<Self>, standing: Standing, terms: Terms) -> Handle {
+        let standing = Arc::new(standing);
         let mut state = self.state.lock();
-        let key = self.told.then(|| standing.key().to_owned());
-        let id = state.schedule.keep(standing, terms, self.clock.now());
-        if let Some(key) = key {
-            state.of_key.entry(key).or_default().push(id);
+        let now = self.clock.now();
+        let id = state.schedule.keep(Arc::clone(&standing), terms, now);
+        if self.told {
+            state.remember_key(id, standing.key());
         }
         self.wake_if_sooner(&state);
-        id
+        drop(state);
+        Handle {
+            keeper: Arc::clone(self),
+            standing,
+            id,
+        }
     }
 
     /// The renewing thread looks for itself when it has slept long enough.
@@ -88,18 +98,25 @@ impl Keeper {
         }
     }
 
-    /// Somebody else of this process has the lock from now on. `None`: it is not kept any more, or being renewed.
-    pub(crate) fn succeed(&self, id: Id, standing: Arc<Standing>, terms: Terms) -> Option<Id> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let key = standing.key().to_owned();
-        let next = state
-            .schedule
-            .succeed(id, standing, terms, self.clock.now())?;
-        state.forget_key(id, &key);
-        state.of_key.entry(key).or_default().push(next);
-        self.wake_if_sooner(state);
-        Some(next)
+    /// See [`Handle::succeed`].
+    pub(super) fn succeed(
+        self: &Arc<Self>,
+        before: &Handle,
+        next: Standing,
+        terms: Terms,
+    ) -> Option<Handle> {
+        let standing = Arc::new(next);
+        let (mut state, now) = (self.state.lock(), self.clock.now());
+        let id = (state.schedule).succeed(before.id, Arc::clone(&standing), terms, now)?;
+        state.forget_key(before.id, standing.key());
+        state.remember_key(id, standing.key());
+        self.wake_if_sooner(&state);
+        drop(state);
+        Some(Handle {
+            keeper: Arc::clone(self),
+            standing,
+            id,
+        })
     }
 
     /// Somebody has changed this key.
@@ -123,21 +140,32 @@ impl Keeper {
     }
 
     /// May be ours without anybody knowing: to be given back as soon as the server answers.
-    pub(crate) fn abandon(&self, hold: Arc<Standing>, until: Instant) {
+    pub(crate) fn abandon(
+        &self,
+        hold: &Arc<Holding>,
+        last_used: Option<FencingToken>,
+        until: Instant,
+    ) {
+        let terms = Terms {
+            lease: Duration::ZERO,
+            cap: None,
+            end: Some(until),
+            renews: false,
+            look_at: None,
+        };
+        let hold = Arc::new(Standing::new(hold, last_used, &terms, None, self.clock));
         let mut state = self.state.lock();
         state.schedule.abandon(hold, until, self.clock.now());
         self.wake_if_sooner(&state);
     }
 
-    /// The server has told somebody else that it is lost.
-    pub(crate) fn lose(&self, id: Id, standing: &Standing, reason: LostReason) {
+    pub(super) fn lose(&self, id: Id, standing: &Standing, reason: LostReason) {
         let mut state = self.state.lock();
         state.schedule.stop(id);
         self.lose_all(&mut state, [(standing, reason)]);
     }
 
-    /// It was renewed by somebody else than the watchdog.
-    pub(crate) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
+    pub(super) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
         let mut state = self.state.lock();
         let end = state.schedule.extend(id, end);
         self.call.notify_one();
@@ -154,13 +182,7 @@ impl Keeper {
         self.limits.connect + self.limits.answer
     }
 
-    /// After this nothing is sent for the lease any more.
-    pub(crate) fn stop(&self, id: Id, standing: &Standing) -> RenewalState {
-        self.stop_by(id, standing, Deadline::after(Duration::MAX))
-    }
-
-    /// As [`stop`](Self::stop), waiting no longer than this for what is being sent.
-    pub(crate) fn stop_by(&self, id: Id, standing: &Standing, deadline: Deadline) -> RenewalState {
+    pub(super) fn stop_by(&self, id: Id, standing: &Standing, deadline: Deadline) -> RenewalState {
         let mut state = self.state.lock();
         state.schedule.stop(id);
         state.forget_key(id, standing.key());
@@ -209,6 +231,10 @@ impl Keeper {
 }
 
 impl State {
+    fn remember_key(&mut self, id: Id, key: &str) {
+        self.of_key.entry(key.to_owned()).or_default().push(id);
+    }
+
     fn forget_key(&mut self, id: Id, key: &str) {
         if let Some((key, mut ids)) = self.of_key.remove_entry(key) {
             ids.retain(|other| *other != id);

@@ -4,6 +4,7 @@
 //! [`keeper`] is what is asked of the [`threads`]; a [`signal`] tells of a loss.
 
 pub(crate) mod entry;
+pub(crate) mod handle;
 pub(crate) mod keeper;
 pub(crate) mod schedule;
 pub(crate) mod signal;

@@ -1,12 +1,9 @@
 //! How a holder learns that its lease is lost.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
-use crate::error::Result;
-use crate::{
-    error::LostReason,
-    renewing::{keeper::Keeper, schedule::Id, standing::Standing},
-};
+use super::handle::Handle;
+use crate::error::{LostReason, Result};
 
 /// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.
 ///
@@ -27,18 +24,12 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct LostSignal {
-    keeper: Arc<Keeper>,
-    standing: Arc<Standing>,
-    id: Id,
+    lease: Handle,
 }
 
 impl LostSignal {
-    pub(crate) fn new(keeper: Arc<Keeper>, standing: Arc<Standing>, id: Id) -> Self {
-        Self {
-            keeper,
-            standing,
-            id,
-        }
+    pub(crate) fn new(lease: Handle) -> Self {
+        Self { lease }
     }
 
     /// Whether the lease is lost.
@@ -50,7 +41,7 @@ impl LostSignal {
     /// Why the lease is lost, if it is.
     #[must_use]
     pub fn reason(&self) -> Option<LostReason> {
-        self.standing.lost()
+        self.lease.standing().lost()
     }
 
     /// Waits until the lease is lost, at most so long; true if it is.
@@ -58,8 +49,8 @@ impl LostSignal {
     /// False as well, at once, when the renewal is stopped: then it will never be raised.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let deadline = self.standing.clock().after(timeout);
-        self.standing.wait_until_lost(deadline)
+        let deadline = self.lease.standing().clock().after(timeout);
+        self.lease.standing().wait_until_lost(deadline)
     }
 
     /// Has something called when the lease is lost; at once if it is lost already; never if the renewal is stopped
@@ -72,8 +63,7 @@ impl LostSignal {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): that thread could not be started. It will not be called.
     pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
-        self.keeper
-            .notify(self.id, &self.standing, Box::new(callback))
+        self.lease.notify(Box::new(callback))
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::entry::Terms;
 use crate::{
     error::LostReason,
     event::{Events, RenewalFailed, Renewed, tell},
@@ -41,12 +42,15 @@ pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 pub(crate) struct Standing {
     facts: Mutex<Facts>,
     changed: Condvar,
+    /// What each renewal asks for.
+    length: Duration,
     cap: Option<Instant>,
+    /// Who is told of its renewals.
     events: Option<Arc<dyn Events>>,
     clock: Clock,
     hold: Arc<Holding>,
-    /// The last fencing token of it.
-    last_used: Option<FencingToken>,
+    /// Its fencing token: the last one that was used of a range that was reserved.
+    fence: Option<FencingToken>,
 }
 
 struct Facts {
@@ -78,40 +82,48 @@ pub(crate) enum Registered {
 
 impl Standing {
     pub(crate) fn new(
-        hold: Arc<Holding>,
-        last_used: Option<FencingToken>,
-        end: Option<Instant>,
-        cap: Option<Instant>,
+        hold: &Arc<Holding>,
+        fence: Option<FencingToken>,
+        terms: &Terms,
+        events: Option<Arc<dyn Events>>,
         clock: Clock,
     ) -> Self {
         Self {
             facts: Mutex::new(Facts {
                 phase: Phase::Live,
-                end,
+                end: terms.end,
                 failure: None,
                 unwatched: false,
                 callbacks: Vec::new(),
             }),
             changed: Condvar::new(),
-            cap,
-            events: None,
+            length: terms.lease,
+            cap: terms.cap,
+            events,
             clock,
-            hold,
-            last_used,
+            hold: Arc::clone(hold),
+            fence,
         }
     }
 
-    /// The same, and somebody is told of its renewals.
-    pub(crate) fn told(self, events: Option<Arc<dyn Events>>) -> Self {
-        Self { events, ..self }
-    }
-
-    pub(crate) fn hold(&self) -> &Holding {
+    pub(crate) fn hold(&self) -> &Arc<Holding> {
         &self.hold
     }
 
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    pub(crate) fn fence(&self) -> Option<FencingToken> {
+        self.fence
+    }
+
+    pub(crate) fn events(&self) -> Option<&Arc<dyn Events>> {
+        self.events.as_ref()
+    }
+
     pub(crate) fn giving_back(&self) -> Call {
-        self.hold.giving_back(self.last_used)
+        self.hold.giving_back(self.fence)
     }
 
     /// Tells of a renewal, or why there was none. Nothing may be locked.
@@ -345,16 +357,23 @@ mod tests {
         token::Token,
     };
 
-    fn standing(end: Instant) -> Arc<Standing> {
-        let hold = Hold::new("a", &Token::random()).unwrap();
+    fn standing(token: &Token, end: Instant) -> Standing {
+        let hold = Hold::new("a", token).unwrap();
         let hold = Arc::new(hold.holding().clone());
-        Arc::new(Standing::new(hold, None, Some(end), None, Clock::REAL))
+        let terms = Terms {
+            lease: Duration::from_secs(10),
+            cap: None,
+            end: Some(end),
+            renews: true,
+            look_at: None,
+        };
+        Standing::new(&hold, None, &terms, None, Clock::REAL)
     }
 
     #[test]
     fn what_somebody_saw_lost_is_never_held_again() {
         let now = Clock::REAL.now();
-        let lease = standing(now);
+        let lease = standing(&Token::random(), now);
         assert_eq!(lease.lost(), Some(LostReason::Ended));
         assert!(!lease.renewed(now + Duration::from_secs(60)));
         assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
@@ -363,7 +382,10 @@ mod tests {
 
     #[test]
     fn the_first_reason_stays() {
-        let lease = standing(Clock::REAL.now() + Duration::from_secs(60));
+        let lease = standing(
+            &Token::random(),
+            Clock::REAL.now() + Duration::from_secs(60),
+        );
         lease.lose(LostReason::TakenAway);
         lease.lose(LostReason::Ended);
         assert_eq!(lease.lost(), Some(LostReason::TakenAway));
@@ -373,14 +395,7 @@ mod tests {
     #[test]
     fn a_token_is_not_printed() {
         let token: Token = "secret".parse().unwrap();
-        let hold = Hold::new("a", &token).unwrap();
-        let lease: Arc<Standing> = Arc::new(Standing::new(
-            Arc::new(hold.holding().clone()),
-            None,
-            None,
-            None,
-            Clock::REAL,
-        ));
+        let lease = standing(&token, Clock::REAL.now());
         assert!(!format!("{lease:?}").contains("secret"));
     }
 }

@@ -116,7 +116,7 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn notify(
+    pub(super) fn notify(
         self: &Arc<Self>,
         id: Id,
         standing: &Standing,

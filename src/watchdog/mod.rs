@@ -143,17 +143,13 @@ impl Watchdog {
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
-        let standing: Arc<Standing> = Arc::new(Standing::new(
-            Arc::new(hold.holding().clone()),
-            None,
-            terms.end,
-            terms.cap,
-            Clock::REAL,
-        ));
-        let id = self.keeper.keep(Arc::clone(&standing), terms);
+        let hold = Arc::new(hold.holding().clone());
+        let standing = Standing::new(&hold, None, &terms, None, Clock::REAL);
+        let lease = self.keeper.keep(standing, terms);
         // From here on it is stopped when this function returns early.
-        let renewal = Renewal::new(Arc::clone(&self.keeper), Arc::clone(&standing), id);
+        let renewal = Renewal::new(lease.clone());
 
+        let standing = lease.standing();
         standing.wait_for_first_answer(Deadline::after(self.keeper.patience()));
         if let Some(reason) = standing.lost() {
             return Err(operation.lost_because(Some(reason)));
@@ -164,7 +160,7 @@ impl Watchdog {
             return Err(standing.failure(operation).unwrap_or_else(silence));
         }
         if let Some(callback) = on_lost {
-            self.keeper.notify(id, &standing, callback)?;
+            lease.notify(callback)?;
         }
         Ok(renewal)
     }

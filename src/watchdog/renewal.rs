@@ -1,13 +1,11 @@
 //! The handle of one lease that is kept alive.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
-use crate::error::{Error, Operation};
-use crate::renewing::{
-    keeper::Keeper,
-    schedule::Id,
-    signal::LostSignal,
-    standing::{RenewalState, Standing},
+use crate::{
+    error::{Error, Operation},
+    renewing::{handle::Handle, signal::LostSignal, standing::RenewalState},
+    time::Deadline,
 };
 
 /// A lease that a [`Watchdog`](crate::Watchdog) keeps alive. Dropping it ends the renewing, not the lease.
@@ -29,18 +27,12 @@ use crate::renewing::{
 /// ```
 #[must_use = "dropping it ends the renewing at once"]
 pub struct Renewal {
-    keeper: Arc<Keeper>,
-    standing: Arc<Standing>,
-    id: Id,
+    lease: Handle,
 }
 
 impl Renewal {
-    pub(crate) fn new(keeper: Arc<Keeper>, standing: Arc<Standing>, id: Id) -> Self {
-        Self {
-            keeper,
-            standing,
-            id,
-        }
+    pub(crate) fn new(lease: Handle) -> Self {
+        Self { lease }
     }
 
     /// Whether the lease stands, by our clock and by what the server has said. Never true after it has ended on the
@@ -56,30 +48,26 @@ impl Renewal {
     /// What is left of the lease by our clock; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.standing.remaining()
+        self.lease.standing().remaining()
     }
 
     /// Held, lost, or in doubt.
     #[must_use]
     pub fn state(&self) -> RenewalState {
-        self.standing.state()
+        self.lease.standing().state()
     }
 
     /// Why the last attempt to renew failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.standing
-            .failure(Operation::new("renew", self.standing.lock_name()))
+        let standing = self.lease.standing();
+        standing.failure(Operation::new("renew", standing.lock_name()))
     }
 
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
-        LostSignal::new(
-            Arc::clone(&self.keeper),
-            Arc::clone(&self.standing),
-            self.id,
-        )
+        LostSignal::new(self.lease.clone())
     }
 
     /// Ends the renewing, so that the lock can be released. Says how the lease stood.
@@ -97,10 +85,10 @@ impl Renewal {
     }
 
     fn end(&self) -> RenewalState {
-        if self.keeper.is_a_copy() {
+        if self.lease.keeper().is_a_copy() {
             return RenewalState::Unknown;
         }
-        self.keeper.stop(self.id, &self.standing)
+        self.lease.stop_by(Deadline::after(Duration::MAX))
     }
 }
 
@@ -113,7 +101,7 @@ impl Drop for Renewal {
 impl fmt::Debug for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Renewal")
-            .field("hold", &self.standing.hold())
+            .field("hold", self.lease.standing().hold())
             .field("state", &self.state())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()

@@ -1,0 +1,59 @@
+//! One lease in the hands of whoever has it: a guard, a renewal, or a signal of its loss.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    entry::Terms,
+    keeper::Keeper,
+    schedule::Id,
+    standing::{Callback, RenewalState, Standing},
+};
+use crate::{
+    error::{LostReason, Result},
+    time::Deadline,
+};
+
+/// A lease, and the keeper that keeps it. A clone is the same lease; dropping it changes nothing.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) id: Id,
+}
+
+impl Handle {
+    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+
+    pub(crate) fn standing(&self) -> &Arc<Standing> {
+        &self.standing
+    }
+
+    /// The lock goes to somebody else of this process, who holds it as `next` from now on. `None`: this lease is not kept
+    /// any more, or is being renewed.
+    pub(crate) fn succeed(&self, next: Standing, terms: Terms) -> Option<Self> {
+        self.keeper.succeed(self, next, terms)
+    }
+
+    /// The holder has renewed it by itself, until then. False: it is lost.
+    pub(crate) fn extend(&self, end: Instant) -> bool {
+        self.keeper.extend(self.id, &self.standing, end)
+    }
+
+    /// The server has told the holder that the lock is not ours.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        self.keeper.lose(self.id, &self.standing, reason);
+    }
+
+    /// Ends the renewing and says how the lease stood. Waits for what is being sent, but not past the deadline; when that was
+    /// answered in time, nothing is sent for the lease any more.
+    pub(crate) fn stop_by(&self, deadline: Deadline) -> RenewalState {
+        self.keeper.stop_by(self.id, &self.standing, deadline)
+    }
+
+    /// Has this called when the lease is lost.
+    pub(crate) fn notify(&self, callback: Callback) -> Result<()> {
+        self.keeper.notify(self.id, &self.standing, callback)
+    }
+}
