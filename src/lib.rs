@@ -68,7 +68,7 @@ mod watchdog;
 pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, LostReason, Result};
 pub use event::Events;
-pub use locks::{Holder, Inspection, Lease, Lock, Locks, Options};
+pub use locks::{Holder, Inspection, Lease, Lock, Locks, Options, Ran};
 pub use market::{
     Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,

@@ -6,7 +6,7 @@ use redis::{RedisResult, Value};
 
 use super::{acquire, inspection::Inspection, lease::Lease, options::Options, shared::Shared};
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Operation, Result},
     name::{LockName, Owner},
     recipes::{hold::Kind, inspect::understood},
     script::{self, Call, yes_or_no},
@@ -89,34 +89,6 @@ impl Lock {
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
         self.acquire_as(operation, Duration::ZERO)
-    }
-
-    /// Runs something while the lock is held, and releases it on return and on panic.
-    ///
-    /// Waits as [`acquire`](Self::acquire) does. What runs is not stopped when the lease is lost: it may ask the lease.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire); it has not run then. And [`Error::Lost`](crate::Error::Lost): it has run, but the
-    /// lease ended first, so that somebody else may have had the lock at the same time.
-    ///
-    /// ```no_run
-    /// use std::{fmt, sync::Arc, time::Duration};
-    ///
-    /// # fn count_pages() -> u64 { 0 }
-    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let pages = locks
-    ///     .lock("report:daily")
-    ///     .run(Duration::from_secs(5), |_lease| count_pages())?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn run<T>(&self, timeout: Duration, run: impl FnOnce(&Lease) -> T) -> Result<T> {
-        let lease = self.acquire(timeout)?;
-        let done = run(&lease);
-        match lease.release() {
-            // It was held until now; that nobody knows whether it has been let go does not undo what was done.
-            Ok(()) | Err(Error::Unknown { .. } | Error::Pool { .. }) => Ok(done),
-            Err(error) => Err(error),
-        }
     }
 
     /// Who has the lock, since when and for how long still, and how many threads of this process wait for it.

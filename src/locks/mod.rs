@@ -6,12 +6,14 @@ mod lease;
 mod lock;
 mod options;
 mod release;
+mod run;
 mod shared;
 
 pub use inspection::{Holder, Inspection};
 pub use lease::Lease;
 pub use lock::Lock;
 pub use options::Options;
+pub use run::Ran;
 
 use std::{
     fmt, process,

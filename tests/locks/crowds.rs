@@ -37,7 +37,7 @@ fn works_when_it_is_told_to() {
     };
     let millis: u64 = env::var(MILLIS).unwrap().parse().unwrap();
     let locks = crate::connect(&url);
-    locks.lock("warm").run(LONG, |_| ()).unwrap();
+    drop(locks.lock("warm").acquire(LONG).unwrap());
     println!("\nready");
     let mut told = String::new();
     std::io::stdin().read_line(&mut told).unwrap();

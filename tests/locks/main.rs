@@ -20,6 +20,7 @@ mod late;
 mod long;
 mod loss;
 mod processes;
+mod running;
 mod untold;
 mod waiting;
 
