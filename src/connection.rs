@@ -3,6 +3,7 @@
 mod manager;
 mod opener;
 mod permits;
+mod process;
 mod settings;
 
 use std::{
@@ -22,6 +23,7 @@ use crate::{
 pub(crate) use manager::{Beside, same_failure};
 use manager::{Manager, Shared};
 use permits::{Permit, Permits};
+pub(crate) use process::Process;
 pub use settings::PoolBuilder;
 
 /// How often a call that waits for a new connection looks whether the attempt has failed.
@@ -158,6 +160,7 @@ impl Pool {
     /// # Errors
     /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
+    /// - [`Error::Forked`] in the child of a fork, if the parent made the pool.
     ///
     /// ```no_run
     /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
@@ -175,6 +178,7 @@ impl Pool {
 
     /// As [`get`](Self::get), with a shorter wait while all are lent, and a shorter one for the whole.
     pub(crate) fn get_within(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
+        self.shared.process.refuse_a_copy()?;
         let whole = whole.min(self.shared.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self

@@ -108,6 +108,11 @@ pub enum Error {
         /// The last attempt to connect, if one failed.
         source: Option<RedisError>,
     },
+    /// This process is the child of a fork, and the pool or the locks are its parent's. Nothing was sent.
+    ///
+    /// The two would read each other's answers from one socket. Make a new [`Pool`](crate::Pool), or new
+    /// [`Locks`](crate::Locks), in the child.
+    Forked,
     /// A thread could not be started.
     Thread {
         /// What the system said.
@@ -202,6 +207,9 @@ impl fmt::Display for Error {
                 )
             }
             Self::Pool { reason, .. } => write!(f, "no connection from the pool: {reason}"),
+            Self::Forked => f.write_str(
+                "this process is a fork's child, and the pool is its parent's: make a new one in the child",
+            ),
             Self::Thread { .. } => f.write_str("could not start a thread"),
         }
     }

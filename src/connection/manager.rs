@@ -12,7 +12,10 @@ use std::{
 use parking_lot::Mutex;
 use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
-use super::opener::{Opener, is_forbidden, set_timeouts};
+use super::{
+    Process,
+    opener::{Opener, is_forbidden, set_timeouts},
+};
 use crate::{
     error::{Error, Result},
     time::{self, Deadline},
@@ -82,6 +85,7 @@ impl std::error::Error for NotOpened {}
 
 /// What all users of a pool share.
 pub(super) struct Shared {
+    pub(super) process: Process,
     opener: Opener,
     pub(super) get_timeout: Duration,
     io_timeout: Duration,
@@ -105,6 +109,7 @@ impl Drop for Waiting<'_> {
 impl Shared {
     pub(super) fn new(opener: Opener, get_timeout: Duration, io_timeout: Duration) -> Self {
         Self {
+            process: Process::current(),
             opener,
             get_timeout,
             io_timeout,
@@ -207,6 +212,11 @@ fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
 pub(crate) struct Beside(pub(super) Arc<Shared>);
 
 impl Beside {
+    /// Which process the connections are of.
+    pub(crate) fn process(&self) -> Process {
+        self.0.process
+    }
+
     pub(crate) fn open(&self) -> Result<Connection> {
         self.0.connect()
     }
@@ -230,6 +240,7 @@ impl Beside {
 /// Why no connection could be opened, once more for somebody else who waited.
 pub(crate) fn same_failure(error: &Error) -> Error {
     match error {
+        Error::Forked => Error::Forked,
         Error::TooOld { found } => Error::TooOld {
             found: found.clone(),
         },

@@ -1,7 +1,7 @@
 //! What a user holds while.
 
 use std::{
-    fmt, process,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -256,7 +256,7 @@ impl Lease {
 
     /// A child has a copy after a fork: the lock is not its own.
     pub(crate) fn is_a_copy(&self) -> bool {
-        self.shared.process != process::id()
+        self.shared.process.is_a_copy()
     }
 
     /// Renews by a connection of the pool. Returns a moment before it was sent.

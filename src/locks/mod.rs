@@ -16,12 +16,12 @@ pub use options::Options;
 pub use run::Ran;
 
 use std::{
-    fmt, process,
+    fmt,
     sync::{Arc, Weak},
 };
 
 use crate::{
-    connection::Pool,
+    connection::{Pool, Process},
     error::Result,
     recipes::hold::Kind,
     renewing::keeper::{Keeper, Limits},
@@ -90,7 +90,7 @@ impl Locks {
             clock,
             keeper: Keeper::start(server.link(), limits, true, clock)?,
             queues: Queues::new(clock),
-            process: process::id(),
+            process: Process::current(),
             server,
         });
         let heard: Weak<Shared<Lease>> = Arc::downgrade(&shared);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::options::Options;
 use crate::{
+    connection::Process,
     renewing::keeper::Keeper,
     server::{Heard, Server},
     time::Clock,
@@ -18,7 +19,7 @@ pub(crate) struct Shared<L> {
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Options, L>,
     /// A child has a copy of all this after a fork.
-    pub(crate) process: u32,
+    pub(crate) process: Process,
 }
 
 impl<L> Shared<L> {

@@ -3,7 +3,6 @@
 use std::{
     borrow::Borrow,
     collections::{HashMap, VecDeque},
-    process,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -18,6 +17,7 @@ use super::{
     standing::{Callback, RenewalState, Standing},
 };
 use crate::{
+    connection::Process,
     error::LostReason,
     recipes::hold::Holding,
     time::{Clock, Deadline},
@@ -47,7 +47,7 @@ pub(crate) struct Keeper {
     pub(super) told: bool,
     pub(super) clock: Clock,
     /// A child has our memory after a fork, but not our threads.
-    pub(super) process: u32,
+    pub(super) process: Process,
 }
 
 #[derive(Default)]
@@ -212,7 +212,7 @@ impl Keeper {
 
     /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked for ever.
     pub(crate) fn is_a_copy(&self) -> bool {
-        self.process != process::id()
+        self.process.is_a_copy()
     }
 
     pub(super) fn lose_all<K: Borrow<Standing>>(

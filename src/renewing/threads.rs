@@ -2,7 +2,6 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    process,
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
@@ -17,6 +16,7 @@ use super::{
     standing::{Callback, Registered, Standing},
 };
 use crate::{
+    connection::Process,
     error::{Error, LostReason, Result},
     script::Call,
     server::{Answer, Failure, Link, Replies, Reply},
@@ -50,7 +50,7 @@ impl Keeper {
             limits,
             told,
             clock,
-            process: process::id(),
+            process: Process::current(),
         });
         let mut state = keeper.state.lock();
         let renew = |keeper: &Self| keeper.renew_all(link);

@@ -53,6 +53,9 @@ impl Line {
 
     /// Asks once. Afterwards says whether it is a new line: what was read on the old one is forgotten.
     pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> InLine {
+        if let Err(error) = self.beside.process().refuse_a_copy() {
+            return InLine::Unsent(error);
+        }
         let Some(mut open) = self.free_by(deadline) else {
             return InLine::Never;
         };
@@ -64,7 +67,8 @@ impl Line {
 
     /// Sends what nobody waits for, if the line is free soon.
     pub(crate) fn send(&self, call: &Call, patience: Duration) {
-        if let Some(mut open) = self.free_by(Deadline::after(patience))
+        if !self.beside.process().is_a_copy()
+            && let Some(mut open) = self.free_by(Deadline::after(patience))
             && let Some(Tracked { connection, .. }) = &mut *open
             && call
                 .counts(connection)

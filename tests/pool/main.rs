@@ -9,6 +9,8 @@
 mod common;
 
 mod faults;
+#[cfg(unix)]
+mod fork;
 mod lending;
 mod restart;
 mod texts;
