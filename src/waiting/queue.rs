@@ -1,161 +1,244 @@
 //! The threads of this process that wait for one lock, first in first out, as a plain value: no lock, no clock, no I/O.
 //!
-//! Only the first of them, the head, asks the server. Events in; out comes who is to ask next, and when.
+//! Only the first of them, the head, asks the server. What happens goes in, with its moment; whom to wake comes out.
+//!
+//! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head leaves before it has acted
+//! upon one, the next head gets it. To act upon it means that the server has answered an attempt that was sent afterwards.
 
-use std::{collections::VecDeque, mem};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
-/// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
-/// threads know of a release before anybody else, and would have every turn.
-const IN_A_ROW: u32 = 4;
+use super::fairness::Fairness;
 
-/// Others are let go first as often as this at least, in times that the line is broken; every time while they are seen.
-const LONGEST_ALONE: u32 = 64;
+/// When the next head asks about a wake-up that came while the one before it was granted the lock.
+///
+/// Nearly always that wake-up told of the release that made the grant possible, so asking at once would be refused. A hold
+/// that is shorter costs no attempt: its release wakes the head before.
+const PASSED_ON: Duration = Duration::from_millis(50);
 
-/// Names one waiter; never used twice.
+/// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
 
-/// Waiters and who of them is the head. `W` is whatever the caller rings one with.
-#[derive(Debug)]
-pub(crate) struct Queue<W> {
-    waiting: VecDeque<(Ticket, W)>,
-    turns_in_a_row: u32,
-    /// One that stood here has the lock.
-    held_here: bool,
-    /// How often the line was broken since others were last let go first.
-    breaks: u32,
-    /// After so many they are.
-    breaks_until_others: u32,
-    /// The next release that the server tells of is for others first.
-    defers: bool,
+/// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` what it can be handed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Queue<W, L> {
+    /// In the order of their tickets.
+    waiting: VecDeque<Waiter<W>>,
+    /// What was handed to those who were the head, until they leave with it.
+    handed: Vec<Handed<L>>,
+    fairness: Fairness,
 }
 
-/// Why a waiter leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiter<W> {
+    ticket: Ticket,
+    who: W,
+    /// When it asks the server. Only the head has such a moment.
+    asks_at: Option<Instant>,
+    /// It was woken, and the server has not answered since.
+    is_asking: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Handed<L> {
+    ticket: Ticket,
+    lease: L,
+    /// It was asking when it was handed the lock, and the server has not answered since.
+    is_asking: bool,
+}
+
+/// What a waiter leaves with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// It has the lock, and nobody else can have it beside.
+    /// The lock, and nobody else can have it beside.
     Exclusive,
-    /// It has the lock, and others may join.
+    /// The lock, and others may join.
     Shared,
-    /// It has waited for too long, or met an error.
+    /// Nothing that the server has granted: it has waited for too long, met an error, or was handed the lock.
     WithoutLock,
 }
 
-/// What the head does next.
+/// What a waiter does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Asks the server now.
-    Now,
-    /// Asks when the server tells of a release, or soon in case it does not.
-    Soon,
-    /// Asks when others have had the time to.
-    AfterOthers,
-    /// Asks when there is a release.
-    AtRelease,
+pub(crate) enum Step {
+    /// It asks the server now.
+    Ask,
+    /// It leaves with what it was handed.
+    TakeHanded,
+    /// It sleeps until that moment, or until it is woken.
+    Sleep(Option<Instant>),
 }
 
-impl<W> Default for Queue<W> {
+impl<W, L> Default for Queue<W, L> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            turns_in_a_row: 0,
-            held_here: false,
-            breaks: 0,
-            breaks_until_others: 1,
-            defers: false,
+            handed: Vec::new(),
+            fairness: Fairness::default(),
         }
     }
 }
 
-impl<W> Queue<W> {
-    /// One more, at the end. True: the first, who asks at once.
-    pub(crate) fn join(&mut self, ticket: Ticket, who: W) -> bool {
-        self.waiting.push_back((ticket, who));
-        self.waiting.len() == 1
+impl<W, L> Queue<W, L> {
+    /// One more, at the end. If it is the head, it asks at once.
+    pub(crate) fn join(&mut self, ticket: Ticket, who: W, now: Instant) {
+        let is_head = self.waiting.is_empty();
+        self.waiting.push_back(Waiter {
+            ticket,
+            who,
+            asks_at: is_head.then_some(now),
+            is_asking: false,
+        });
     }
 
-    /// One fewer. Says who is the head now, if that has changed, and what it does.
-    pub(crate) fn leave(&mut self, ticket: Ticket, why: Leaving) -> Option<(&W, Next)> {
-        let place = self
-            .waiting
-            .iter()
-            .position(|(other, _)| *other == ticket)?;
-        self.waiting.remove(place);
-        if why != Leaving::WithoutLock {
-            self.turns_in_a_row += 1;
-            self.held_here = true;
+    /// What this waiter does now. If it asks, the wake-up counts as acted upon once the server has
+    /// [granted](Self::leave) or [refused](Self::refused).
+    pub(crate) fn step(&mut self, ticket: Ticket, now: Instant) -> Step {
+        let Some(waiter) = self.waiter(ticket) else {
+            return Step::TakeHanded;
+        };
+        if waiter.asks_at.is_none_or(|moment| now < moment) {
+            return Step::Sleep(waiter.asks_at);
         }
+        waiter.asks_at = None;
+        waiter.is_asking = true;
+        Step::Ask
+    }
+
+    /// The server has refused this waiter, which asks again at that moment unless something happens before.
+    pub(crate) fn refused(&mut self, ticket: Ticket, ask_again: Option<Instant>) {
+        self.fairness.refused();
+        if let Some(waiter) = self.waiter(ticket) {
+            waiter.is_asking = false;
+            waiter.ask_at(ask_again);
+        } else if let Some(handed) = self.handed.iter_mut().find(|one| one.ticket == ticket) {
+            handed.is_asking = false;
+        }
+    }
+
+    /// The server has not answered this waiter, which asks again at that moment.
+    pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant) {
+        if let Some(waiter) = self.waiter(ticket) {
+            waiter.ask_at(Some(ask_again));
+        }
+    }
+
+    /// One fewer, who leaves with that lock, or with what it was handed. A lock that was granted ends at `end`. Returns
+    /// what was handed to it, and the new head, if that has to be woken.
+    pub(crate) fn leave(
+        &mut self,
+        ticket: Ticket,
+        leaving: Leaving,
+        now: Instant,
+        end: Option<Instant>,
+    ) -> (Option<L>, Option<&W>) {
+        if leaving != Leaving::WithoutLock {
+            self.fairness.granted();
+        }
+        if let Some(place) = self.handed.iter().position(|one| one.ticket == ticket) {
+            let handed = self.handed.swap_remove(place);
+            let is_unanswered = handed.is_asking && leaving == Leaving::WithoutLock;
+            let woken = is_unanswered.then(|| self.wake_head(Some(now)));
+            return (Some(handed.lease), woken.flatten());
+        }
+        let Ok(place) = self.place(ticket) else {
+            return (None, None);
+        };
+        let Some(gone) = self.waiting.remove(place) else {
+            return (None, None);
+        };
         if place > 0 {
-            return None;
+            return (None, None);
         }
-        let next = match why {
-            Leaving::Exclusive => Next::AtRelease,
-            Leaving::Shared | Leaving::WithoutLock => Next::Now,
+        let ask_at = match leaving {
+            Leaving::Exclusive => sooner(end, gone.asks_at.map(|_| now + PASSED_ON)),
+            Leaving::Shared | Leaving::WithoutLock => Some(now),
         };
-        Some((self.head()?, next))
+        (None, self.wake_head(ask_at))
     }
 
-    /// The head has the lock from one of this process, without having asked the server. Says who is the head now.
-    pub(crate) fn hand_over(&mut self) -> Option<&W> {
-        self.waiting.pop_front();
-        self.turns_in_a_row += 1;
-        self.held_here = true;
-        self.head()
+    /// The head is handed the lock by one of this process, without having asked the server; the lock ends at `end`. Returns
+    /// whom to wake: who has the lock now, and the new head.
+    pub(crate) fn hand_over(&mut self, lease: L, end: Instant) -> Option<(W, Option<&W>)> {
+        let next = self.waiting.pop_front()?;
+        self.fairness.granted();
+        self.handed.push(Handed {
+            ticket: next.ticket,
+            lease,
+            is_asking: next.is_asking,
+        });
+        Some((next.who, self.wake_head(sooner(Some(end), next.asks_at))))
     }
 
-    /// The head was refused: if it is not one of us who has the lock, others have their turns.
-    pub(crate) fn refused(&mut self) {
-        self.defers = false;
-        if !self.held_here {
-            self.turns_in_a_row = 0;
-            self.breaks_until_others = 1;
-        }
+    /// A thread of this process has released the lock. Returns whom to wake.
+    pub(crate) fn released(&mut self, now: Instant) -> Option<&W> {
+        let ask_at = self.fairness.released(now);
+        self.wake_head(Some(ask_at))
     }
 
-    /// A thread of this process has released the lock.
-    pub(crate) fn released(&mut self) -> Option<(&W, Next)> {
-        self.held_here = false;
-        let next = if self.turns_in_a_row < IN_A_ROW {
-            Next::Now
-        } else {
-            self.turns_in_a_row = 0;
-            self.breaks += 1;
-            if self.breaks >= self.breaks_until_others {
-                self.defers = true;
-                self.breaks = 0;
-                self.breaks_until_others = LONGEST_ALONE.min(self.breaks_until_others * 2);
-            }
-            Next::Soon
-        };
-        Some((self.head()?, next))
+    /// The server says that something has happened to the lock. Returns whom to wake.
+    pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
+        let ask_at = self.fairness.changed(now);
+        self.wake_head(Some(ask_at))
     }
 
-    /// The server says that something has happened to the lock.
-    pub(crate) fn changed(&mut self) -> Option<(&W, Next)> {
-        let next = if mem::take(&mut self.defers) {
-            Next::AfterOthers
-        } else {
-            Next::Now
-        };
-        Some((self.head()?, next))
+    /// Something may have happened to the lock without our being told. Returns whom to wake.
+    pub(crate) fn may_have_changed(&mut self, now: Instant) -> Option<&W> {
+        self.wake_head(Some(now))
     }
 
     pub(crate) fn head(&self) -> Option<&W> {
-        self.waiting.front().map(|(_, who)| who)
+        self.waiting.front().map(|waiter| &waiter.who)
     }
 
     #[cfg(feature = "testing")]
     pub(crate) fn all(&self) -> impl Iterator<Item = &W> {
-        self.waiting.iter().map(|(_, who)| who)
+        self.waiting.iter().map(|waiter| &waiter.who)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// Nobody waits, and nobody has yet to leave with what it was handed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.waiting.is_empty() && self.handed.is_empty()
+    }
+
+    /// The head asks at that moment, or earlier if it was to ask earlier.
+    fn wake_head(&mut self, ask_at: Option<Instant>) -> Option<&W> {
+        let head = self.waiting.front_mut()?;
+        head.ask_at(ask_at);
+        Some(&head.who)
+    }
+
+    fn place(&self, ticket: Ticket) -> Result<usize, usize> {
+        self.waiting
+            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+    }
+
+    fn waiter(&mut self, ticket: Ticket) -> Option<&mut Waiter<W>> {
+        let place = self.place(ticket).ok()?;
+        self.waiting.get_mut(place)
+    }
+}
+
+impl<W> Waiter<W> {
+    fn ask_at(&mut self, moment: Option<Instant>) {
+        self.asks_at = sooner(self.asks_at, moment);
+    }
+}
+
+fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod threads;

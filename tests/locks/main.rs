@@ -23,6 +23,7 @@ mod processes;
 mod running;
 mod untold;
 mod waiting;
+mod wake_ups;
 
 use std::{env, time::Duration};
 

@@ -1,0 +1,114 @@
+//! A place in a queue: what a waiting thread has of it.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    queue::{Leaving, Step, Ticket},
+    queues::{Queues, Sleeper},
+};
+use crate::time::Deadline;
+
+/// A place in a queue, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a, T, L> {
+    queues: &'a Queues<T, L>,
+    key: String,
+    ticket: Ticket,
+    sleeper: Arc<Sleeper<T>>,
+    leaving: Leaving,
+    /// Of the lock that it leaves with.
+    end: Option<Instant>,
+}
+
+impl<'a, T, L> Place<'a, T, L> {
+    pub(super) fn new(
+        queues: &'a Queues<T, L>,
+        key: String,
+        ticket: Ticket,
+        sleeper: Arc<Sleeper<T>>,
+    ) -> Self {
+        Self {
+            queues,
+            key,
+            ticket,
+            sleeper,
+            leaving: Leaving::WithoutLock,
+            end: None,
+        }
+    }
+
+    /// Waits until it is time to ask the server. False: the deadline came first, or the lock has been
+    /// [handed over](Self::quit).
+    pub(crate) fn wait(&self, deadline: Deadline) -> bool {
+        let mut by_key = self.queues.by_key.lock();
+        loop {
+            let Some(queue) = by_key.queues.get_mut(&self.key) else {
+                return false;
+            };
+            let wakes_at = match queue.step(self.ticket, self.queues.clock.now()) {
+                Step::Ask => return true,
+                Step::TakeHanded => return false,
+                Step::Sleep(_) if deadline.has_passed() => return false,
+                Step::Sleep(asks_at) => deadline.or_sooner(asks_at).moment(),
+            };
+            match wakes_at {
+                Some(moment) => {
+                    self.sleeper.woken.wait_until(&mut by_key, moment);
+                }
+                None => self.sleeper.woken.wait(&mut by_key),
+            }
+        }
+    }
+
+    /// The server says no: ask again at this moment, unless something happens before.
+    pub(crate) fn refused(&self, look_again: Option<Instant>) {
+        self.queues.with_queue(&self.key, |queue| {
+            queue.refused(self.ticket, look_again);
+            None
+        });
+    }
+
+    /// There was no answer: ask again at this moment.
+    pub(crate) fn look_again_at(&self, moment: Option<Instant>) {
+        self.queues.with_queue(&self.key, |queue| {
+            queue.unanswered(self.ticket, moment?);
+            None
+        });
+    }
+
+    /// Leaves, having the lock. It ends at that moment at the latest: whoever is next then asks.
+    pub(crate) fn leave(mut self, leaving: Leaving, end: Instant) {
+        self.leaving = leaving;
+        self.end = Some(end);
+    }
+
+    /// Leaves without a yes of the server's; but with the lock, if it has been handed over.
+    pub(crate) fn quit(self) -> Option<L> {
+        self.take_out()
+    }
+
+    /// Afterwards nothing can be handed over.
+    fn take_out(&self) -> Option<L> {
+        let now = self.queues.clock.now();
+        let mut by_key = self.queues.by_key.lock();
+        let queue = by_key.queues.get_mut(&self.key)?;
+        let (handed, woken) = queue.leave(self.ticket, self.leaving, now, self.end);
+        let woken = woken.cloned();
+        if queue.is_over() {
+            by_key.queues.remove(&self.key);
+        }
+        drop(by_key);
+        if let Some(head) = woken {
+            head.woken.notify_one();
+        }
+        handed
+    }
+}
+
+impl<T, L> Drop for Place<'_, T, L> {
+    fn drop(&mut self) {
+        // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on, or if a panic has come
+        // between. It is released as it is dropped.
+        drop(self.take_out());
+    }
+}

@@ -1,0 +1,165 @@
+//! What becomes of a wake-up when the head leaves, by the queues that threads use. No thread is needed: whoever is not to
+//! sleep returns at once.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    time::Deadline,
+    waiting::{Leaving, Place},
+};
+
+const KEY: &str = "lock:a";
+const SOON: Duration = Duration::from_millis(100);
+/// Longer than a test waits.
+const LATE: Duration = Duration::from_secs(60);
+
+/// What is handed over lives as long as this.
+type Lease = Arc<()>;
+type TestQueues = Queues<(), Lease>;
+
+fn queues() -> TestQueues {
+    Queues::new(Clock::REAL)
+}
+
+fn after(time: Duration) -> Instant {
+    crate::time::now() + time
+}
+
+/// Whether it is to ask the server within a few seconds.
+fn asks(place: &Place<'_, (), Lease>) -> bool {
+    place.wait(Deadline::after(Duration::from_secs(5)))
+}
+
+fn sleeps(place: &Place<'_, (), Lease>) -> bool {
+    !place.wait(Deadline::after(SOON))
+}
+
+/// Hands a lease to the head.
+fn hand_over(queues: &TestQueues, end: Instant) -> Weak<()> {
+    let lease = Arc::new(());
+    let handed = Arc::downgrade(&lease);
+    assert!(queues.hand_over(KEY, |()| Some((lease, end))));
+    handed
+}
+
+#[test]
+fn a_wake_up_that_came_while_the_head_was_granted_the_lock_is_for_the_next() {
+    let wake_ups: [fn(&TestQueues); 2] = [|queues| queues.changed(KEY), Queues::wake_all_heads];
+    for wake_up in wake_ups {
+        let queues = queues();
+        let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
+        assert!(asks(&first));
+        wake_up(&queues);
+        first.leave(Leaving::Exclusive, after(LATE));
+        assert!(asks(&second));
+    }
+}
+
+#[test]
+fn after_a_grant_that_nothing_came_between_the_next_sleeps() {
+    let queues = queues();
+    let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
+    queues.changed(KEY);
+    assert!(asks(&first));
+    first.leave(Leaving::Exclusive, after(LATE));
+    assert!(sleeps(&second));
+    queues.released(KEY);
+    assert!(asks(&second));
+}
+
+#[test]
+fn a_head_that_is_asking_asks_again_when_all_are_woken() {
+    let queues = queues();
+    let first = queues.join(KEY, None);
+    assert!(asks(&first));
+    queues.wake_all_heads();
+    first.refused(Some(after(LATE)));
+    assert!(asks(&first));
+    first.refused(Some(after(LATE)));
+    assert!(sleeps(&first));
+}
+
+#[test]
+fn the_next_asks_when_the_lease_of_the_one_before_is_over_though_nobody_says_so() {
+    let queues = queues();
+    let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
+    assert!(asks(&first));
+    let end = after(SOON);
+    first.leave(Leaving::Exclusive, end);
+    assert!(asks(&second));
+    assert!(crate::time::now() >= end);
+}
+
+#[test]
+fn the_next_asks_when_the_lease_that_was_handed_over_is_over_though_nobody_says_so() {
+    let queues = queues();
+    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    assert!(asks(&first));
+    first.refused(None);
+    let end = after(SOON);
+    hand_over(&queues, end);
+    assert!(first.quit().is_some());
+    assert!(asks(&second));
+    assert!(crate::time::now() >= end);
+}
+
+#[test]
+fn a_wake_up_that_the_head_had_not_acted_upon_when_it_was_handed_the_lock_is_for_the_next() {
+    let queues = queues();
+    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    assert!(asks(&first));
+    first.refused(None);
+    queues.changed(KEY);
+    hand_over(&queues, after(LATE));
+    assert!(asks(&second), "it came before the lock was handed over");
+    second.refused(None);
+    assert!(first.quit().is_some());
+    assert!(sleeps(&second));
+}
+
+#[test]
+fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_next() {
+    for answered in [false, true] {
+        let queues = queues();
+        let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+        assert!(asks(&first));
+        hand_over(&queues, after(LATE));
+        if answered {
+            first.refused(None);
+        } else {
+            first.look_again_at(Some(after(SOON)));
+        }
+        assert!(!first.wait(Deadline::after(LATE)), "it was handed the lock");
+        assert!(first.quit().is_some());
+        assert_eq!(sleeps(&second), answered);
+    }
+}
+
+#[test]
+fn a_lease_that_was_handed_over_to_one_whom_the_server_grants_the_lock_is_dropped() {
+    let queues = queues();
+    let first = queues.join(KEY, Some(()));
+    assert!(asks(&first));
+    let handed = hand_over(&queues, after(LATE));
+    assert!(handed.upgrade().is_some());
+    first.leave(Leaving::Exclusive, after(LATE));
+    assert!(handed.upgrade().is_none(), "it would be renewed for ever");
+    assert!(queues.is_empty());
+}
+
+#[test]
+fn a_lease_that_was_handed_over_is_kept_for_one_who_has_given_up() {
+    let queues = queues();
+    let first = queues.join(KEY, Some(()));
+    assert!(asks(&first));
+    first.refused(None);
+    let handed = hand_over(&queues, after(LATE));
+    assert!(!first.wait(Deadline::after(Duration::ZERO)));
+    let lease = first.quit();
+    assert!(lease.is_some() && handed.upgrade().is_some());
+    assert!(queues.is_empty());
+}

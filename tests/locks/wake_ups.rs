@@ -1,0 +1,89 @@
+//! Wake-ups that come at an awkward moment: whoever is to ask next learns of each of them.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Locks, Options, RenewalState};
+use redis::Commands;
+
+use crate::{
+    common::{Proxy, Server, hold::comes_true, slack::slack, wait::unless_halted},
+    waiting::waiting,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+/// Whoever holds the lock goes on holding it: nothing but the server's message can wake the next.
+#[test]
+fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&proxy.url());
+        let others = crate::connect(&server.url());
+        let lock = locks.lock("a");
+        drop(lock.acquire(LONG).unwrap());
+        let held = others.lock("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let (got, gets) = mpsc::channel();
+            for number in 1..=2 {
+                let (lock, got) = (&lock, got.clone());
+                scope.spawn(move || got.send(lock.acquire(LONG).unwrap()).unwrap());
+                assert!(comes_true(|| waiting(lock) == number));
+            }
+            // Until the head has asked.
+            thread::sleep(50 * MS);
+            proxy.at("EVALSHA").delay(200 * MS);
+            held.release().unwrap();
+            assert!(comes_true(|| conn.exists("lock:a").unwrap()));
+            // Granted, and the answer is on its way.
+            let () = conn.del("lock:a").unwrap();
+            let first = gets.recv_timeout(LONG).unwrap();
+            let asked = Instant::now();
+            let second = gets.recv_timeout(LONG).unwrap();
+            assert!(asked.elapsed() < slack(), "{:?}", asked.elapsed());
+            assert!(comes_true(|| matches!(
+                first.state(),
+                RenewalState::Lost(_)
+            )));
+            second.release().unwrap();
+        });
+    });
+}
+
+/// The server refuses to tell of changes.
+#[test]
+fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_nobody_says_so() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "default", "-client", "+client|id"])
+            .exec(&mut server.connection().unwrap())
+            .unwrap();
+        let lease = 600 * MS;
+        let dying = Options::new().lease(lease).renewal(false);
+        let lock = Locks::connect(&server.url()).unwrap().lock("a").with(dying);
+        let held = lock.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let (got, gets) = mpsc::channel();
+            for number in 1..=2 {
+                let (lock, got) = (&lock, got.clone());
+                scope.spawn(move || {
+                    let lease = lock.acquire(LONG).unwrap();
+                    got.send(Instant::now()).unwrap();
+                    std::mem::forget(lease);
+                });
+                assert!(comes_true(|| waiting(lock) == number));
+            }
+            held.release().unwrap();
+            let first = gets.recv_timeout(LONG).unwrap();
+            let second = gets.recv_timeout(LONG).unwrap();
+            assert!(second - first < lease + slack(), "{:?}", second - first);
+        });
+    });
+}
