@@ -10,7 +10,7 @@ use call::Script;
 
 use crate::{
     name::{LockName, Owner},
-    token::{FencingToken, Token},
+    token::Token,
 };
 
 /// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.
@@ -30,7 +30,6 @@ scripts! {
     ACQUIRE_MUTEX = "mutex/acquire.lua";
     RENEW_MUTEX = "mutex/renew.lua";
     RELEASE_MUTEX = "mutex/release.lua";
-    RELEASE_TURNS = "mutex/release_turns.lua";
     ACQUIRE_REENTRANT = "reentrant/acquire.lua";
     RENEW_REENTRANT = "reentrant/renew.lua";
     RELEASE_REENTRANT = "reentrant/release.lua";
@@ -72,8 +71,8 @@ pub(crate) fn acquire_simple(lock: &LockName, token: &Token, lease_millis: Optio
         .arg(lease_millis.unwrap_or(0))
 }
 
-/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count. So
-/// many more fencing tokens after it are ours.
+/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count. Where
+/// more fencing tokens are to be reserved, at most so many, it answers how many are.
 pub(crate) fn acquire_mutex(
     lock: &LockName,
     token: &Token,
@@ -103,14 +102,6 @@ pub(crate) fn renew_mutex(lock: &LockName, token: &Token, lease_millis: u64) -> 
 /// Answers whether the lock was ours until now.
 pub(crate) fn release_mutex(lock: &LockName, token: &Token) -> Call {
     RELEASE_MUTEX.on([lock.key()]).arg(token.as_str())
-}
-
-/// Answers whether the lock was ours until now, and hands back the fencing tokens after the last that was used.
-pub(crate) fn release_turns(lock: &LockName, token: &Token, last_used: FencingToken) -> Call {
-    RELEASE_TURNS
-        .on([lock.key(), &lock.companion()])
-        .arg(token.as_str())
-        .arg(last_used.get())
 }
 
 /// Answers the fencing token and how often the owner holds the lock now, or nil if another owner has it.

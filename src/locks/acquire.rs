@@ -70,6 +70,8 @@ enum Outcome {
 
 struct Granted {
     fence: Option<FencingToken>,
+    /// How many more fencing tokens are for those the lock is handed to.
+    reserved: u64,
     /// A moment before the attempt was sent.
     sent: Instant,
     tracked: bool,
@@ -92,7 +94,7 @@ pub(crate) fn acquire(
         operation,
         shared,
         options,
-        hold: Arc::new(hold.reserving(options.reserved(lease_millis))),
+        hold: Arc::new(hold.reserving(options.reserved())),
         lease_millis,
         started,
         deadline: shared.clock.at(started.checked_add(timeout)),
@@ -274,13 +276,14 @@ impl Wait<'_> {
     ) -> Outcome {
         self.failure = None;
         match *attempt {
-            Attempt::Granted(_) if self.end(sent) <= self.now() => {
+            Attempt::Granted { .. } if self.end(sent) <= self.now() => {
                 // The answer took longer than the lease. The next attempt takes it anew, or finds out who has it.
                 self.uncertain = Some(self.end(self.now()));
                 Outcome::Failed
             }
-            Attempt::Granted(fence) => Outcome::Granted(Granted {
+            Attempt::Granted { fence, reserved } => Outcome::Granted(Granted {
                 fence,
+                reserved,
                 sent,
                 tracked,
             }),
@@ -344,7 +347,7 @@ impl Wait<'_> {
 
     /// Has it given back by the watchdog's thread, if it is ours.
     fn abandon(&self, until: Instant) {
-        abandon(self.shared, &self.hold, None, until);
+        abandon(self.shared, &self.hold, until);
     }
 
     /// Lets go of a writer's intent.
@@ -372,7 +375,7 @@ impl Wait<'_> {
     }
 
     fn guard(&self, granted: &Granted) -> Option<Lease> {
-        let turns = self.options.turns(self.lease_millis, granted.sent);
+        let turns = self.options.turns(granted.reserved, granted.sent);
         let grant = Grant {
             fence: granted.fence,
             since: granted.sent,

@@ -13,7 +13,8 @@ use crate::{
 };
 use crate::{event::Events, waiting::HandOverBudget};
 
-/// So many fencing tokens are a second's worth.
+/// So many fencing tokens are the last 10 ms.
+const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
 
 /// How the locks of a [`Locks`](crate::Locks), or one [`Lock`](crate::Lock), are held: by value, with a default for each.
@@ -116,7 +117,8 @@ impl Options {
     ///
     /// Each holder has a guard, a fencing token and a loss signal of its own. All have one [token](crate::Lease::token),
     /// so that a lease whose token was asked for is not handed over. Other processes see the first of them in
-    /// [`Lock::inspect`](crate::Lock::inspect). At most a million times.
+    /// [`Lock::inspect`](crate::Lock::inspect). At most a million times, and 10,000 times until it is released once. The
+    /// first hold of a lock, also after the server lost its data, is not handed over.
     pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
         self.hand_over = (turns, longest);
         self
@@ -166,15 +168,15 @@ impl Options {
         (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
     }
 
-    /// How many fencing tokens to reserve for those the lock is handed to: all of them fewer than the microseconds of the
-    /// lease, so that the clock has passed them when it ends.
-    pub(crate) fn reserved(&self, lease_millis: u64) -> u64 {
-        u64::from(self.hand_over.0).min(lease_millis * 1_000 - 1)
+    /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10 ms, so that a failover
+    /// that lost the last grants has taken longer.
+    pub(crate) fn reserved(&self) -> u64 {
+        u64::from(self.hand_over.0).min(MOST_RESERVED)
     }
 
-    /// How often a lock that was granted at this moment may be handed on: never more often than there are fencing tokens.
-    pub(crate) fn turns(&self, lease_millis: u64, granted_at: Instant) -> Option<HandOverBudget> {
-        let turns = u32::try_from(self.reserved(lease_millis)).unwrap_or(u32::MAX);
+    /// How often a lock that was granted at this moment with so many more fencing tokens may be handed on.
+    pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
+        let turns = u32::try_from(reserved).map_or(u32::MAX, |more| more.min(self.hand_over.0));
         // A time further away than the clock can tell is no bound.
         let until = granted_at.checked_add(self.hand_over.1);
         (turns > 0).then(|| HandOverBudget::new(turns, until))
@@ -210,11 +212,13 @@ mod tests {
     fn there_are_no_more_turns_than_fencing_tokens() {
         let now = crate::time::now();
         let options = Options::new().hand_over(1_000_000, Duration::MAX);
-        assert_eq!(options.turns(1, now), Some(HandOverBudget::new(999, None)));
         assert_eq!(
-            options.turns(2_000, now),
-            Some(HandOverBudget::new(1_000_000, None))
+            options.turns(999, now),
+            Some(HandOverBudget::new(999, None))
         );
+        assert_eq!(options.turns(0, now), None);
+        let few = Options::new().hand_over(3, Duration::MAX);
+        assert_eq!(few.turns(999, now), Some(HandOverBudget::new(3, None)));
         let never = Options::new().hand_over(0, Duration::MAX);
         assert_eq!(never.turns(1_000, now), None);
     }

@@ -71,12 +71,7 @@ impl Lease {
             && !matches!(error, Error::WrongKind { .. })
         {
             // A renewal that nobody has heard of may have moved the end.
-            abandon(
-                &self.shared,
-                self.hold(),
-                self.fencing_token(),
-                end + self.standing().length(),
-            );
+            abandon(&self.shared, self.hold(), end + self.standing().length());
         }
         self.shared.released(self.hold().lock_name().key());
         self.tell_of_release();
@@ -158,13 +153,8 @@ impl Lease {
 }
 
 /// Has the watchdog's thread give back what may be ours, until then.
-pub(crate) fn abandon(
-    shared: &Shared<Lease>,
-    hold: &Arc<Holding>,
-    last_used: Option<FencingToken>,
-    until: Instant,
-) {
-    shared.keeper.abandon(hold, last_used, until);
+pub(crate) fn abandon(shared: &Shared<Lease>, hold: &Arc<Holding>, until: Instant) {
+    shared.keeper.abandon(hold, until);
 }
 
 impl Drop for Lease {

@@ -8,7 +8,7 @@ use super::commit::commit;
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::{LockName, Owner},
-    script::{self, Call, Refusal, Side, fencing_token},
+    script::{self, Call, Refusal, Side, count, fencing_token},
     token::{FencingToken, Token},
 };
 
@@ -28,7 +28,7 @@ pub struct Holding {
     lock: LockName,
     token: Token,
     owner: Owner,
-    /// How many fencing tokens to reserve for those the lock is handed to.
+    /// How many fencing tokens to reserve at the most for those the lock is handed to.
     reserved: u64,
 }
 
@@ -36,7 +36,11 @@ pub struct Holding {
 #[derive(Debug)]
 pub(crate) enum Attempt {
     /// Ours, with a fencing token unless we are a reader.
-    Granted(Option<FencingToken>),
+    Granted {
+        fence: Option<FencingToken>,
+        /// How many more after it are ours.
+        reserved: u64,
+    },
     /// For how long those in our way may stay, if they have an end.
     Busy(Option<Duration>),
 }
@@ -96,6 +100,7 @@ impl Holding {
 
     /// What an attempt has come to.
     pub(crate) fn understood(&self, answer: Value) -> RedisResult<Attempt> {
+        let granted = |fence| Ok(Attempt::Granted { fence, reserved: 0 });
         match (self.kind, answer) {
             (Kind::Read, Value::Int(0))
             | (Kind::Mutex | Kind::Reentrant | Kind::Write, Value::Nil) => Ok(Attempt::Busy(None)),
@@ -106,14 +111,19 @@ impl Holding {
                 }
                 _ => Err(makes_no_sense()),
             },
-            (Kind::Mutex | Kind::Write, fence) => {
-                Ok(Attempt::Granted(Some(fencing_token(&fence)?)))
-            }
-            (Kind::Reentrant, Value::Array(list)) => match &list[..] {
-                [fence, Value::Int(1..)] => Ok(Attempt::Granted(Some(fencing_token(fence)?))),
+            (Kind::Mutex, Value::Array(list)) => match &list[..] {
+                [fence, reserved] => Ok(Attempt::Granted {
+                    fence: Some(fencing_token(fence)?),
+                    reserved: count(reserved)?,
+                }),
                 _ => Err(makes_no_sense()),
             },
-            (Kind::Read, Value::Int(1)) => Ok(Attempt::Granted(None)),
+            (Kind::Reentrant, Value::Array(list)) => match &list[..] {
+                [fence, Value::Int(1..)] => granted(Some(fencing_token(fence)?)),
+                _ => Err(makes_no_sense()),
+            },
+            (Kind::Mutex | Kind::Write, fence) => granted(Some(fencing_token(&fence)?)),
+            (Kind::Read, Value::Int(1)) => granted(None),
             _ => Err(makes_no_sense()),
         }
     }
@@ -129,16 +139,14 @@ impl Holding {
         }
     }
 
-    /// Lets go: answers more than 0 if the lock was ours. Of the fencing tokens, if some were reserved, this one was used
-    /// last.
-    pub(crate) fn giving_back(&self, last_used: Option<FencingToken>) -> Call {
+    /// Lets go: answers more than 0 if the lock was ours.
+    pub(crate) fn giving_back(&self) -> Call {
         let (lock, token) = (&self.lock, &self.token);
-        match (self.kind, last_used.filter(|_| self.reserved > 0)) {
-            (Kind::Mutex, Some(last_used)) => script::release_turns(lock, token, last_used),
-            (Kind::Mutex, None) => script::release_mutex(lock, token),
-            (Kind::Reentrant, _) => script::release_reentrant(lock, &self.owner, token),
-            (Kind::Read, _) => script::release_read_write(lock, Side::Reader, token),
-            (Kind::Write, _) => script::release_read_write(lock, Side::Writer, token),
+        match self.kind {
+            Kind::Mutex => script::release_mutex(lock, token),
+            Kind::Reentrant => script::release_reentrant(lock, &self.owner, token),
+            Kind::Read => script::release_read_write(lock, Side::Reader, token),
+            Kind::Write => script::release_read_write(lock, Side::Writer, token),
         }
     }
 

@@ -44,7 +44,7 @@ pub trait Recipe: sealed::Hold {
     fn release(&self, conn: &mut dyn ConnectionLike) -> Result<bool> {
         let hold = self.holding();
         let operation = Operation::new("release", hold.lock_name().text());
-        hold.giving_back(None)
+        hold.giving_back()
             .counts(conn)
             .map(|held| held > 0)
             .map_err(|error| operation.unanswered(None, error))

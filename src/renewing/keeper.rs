@@ -21,7 +21,6 @@ use crate::{
     error::LostReason,
     recipes::hold::Holding,
     time::{Clock, Deadline},
-    token::FencingToken,
 };
 
 /// How long the server may take.
@@ -140,12 +139,7 @@ impl Keeper {
     }
 
     /// May be ours without anybody knowing: to be given back as soon as the server answers.
-    pub(crate) fn abandon(
-        &self,
-        hold: &Arc<Holding>,
-        last_used: Option<FencingToken>,
-        until: Instant,
-    ) {
+    pub(crate) fn abandon(&self, hold: &Arc<Holding>, until: Instant) {
         let terms = Terms {
             lease: Duration::ZERO,
             cap: None,
@@ -153,7 +147,7 @@ impl Keeper {
             renews: false,
             look_at: None,
         };
-        let hold = Arc::new(Standing::new(hold, last_used, &terms, None, self.clock));
+        let hold = Arc::new(Standing::new(hold, None, &terms, None, self.clock));
         let mut state = self.state.lock();
         state.schedule.abandon(hold, until, self.clock.now());
         self.wake_if_sooner(&state);

@@ -49,7 +49,6 @@ pub(crate) struct Standing {
     events: Option<Arc<dyn Events>>,
     clock: Clock,
     hold: Arc<Holding>,
-    /// Its fencing token: the last one that was used of a range that was reserved.
     fence: Option<FencingToken>,
 }
 
@@ -123,7 +122,7 @@ impl Standing {
     }
 
     pub(crate) fn giving_back(&self) -> Call {
-        self.hold.giving_back(self.fence)
+        self.hold.giving_back()
     }
 
     /// Tells of a renewal, or why there was none. Nothing may be locked.

@@ -101,9 +101,7 @@ impl Store {
             ("INSPECT", [key, _]) => Ok(self.inspected(key, now)),
             ("FORCE_RELEASE", [key]) => Ok(yes(self.locks.remove(*key).is_some())),
             (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
-            (script, words) if script.ends_with("_MUTEX") || script.ends_with("_TURNS") => {
-                self.mutex(script, words, now)
-            }
+            (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),
             (script, words) => self.read_write(script, words, now),
         }
     }
@@ -123,11 +121,16 @@ impl Store {
         }
     }
 
-    /// A new fencing token, and so many more after it.
-    fn grant(&mut self, key: &str, token: &str, who: &str, reserved: u64, now: Now) {
+    /// A new fencing token, and at most so many more after it: as many as the clock has passed since the last one.
+    fn grant(&mut self, key: &str, token: &str, who: &str, most_reserved: u64, now: Now) {
         let companion = self.companions.entry(key.to_owned()).or_default();
+        let fence = now.micros().max(companion.fence + 1);
+        let reserved = match companion.fence {
+            0 => 0,
+            last => most_reserved.min(fence - last - 1),
+        };
         *companion = Companion {
-            fence: now.micros().max(companion.fence + 1) + reserved,
+            fence,
             token: token.to_owned(),
             owner: who.to_owned(),
             since: now.millis(),
@@ -142,9 +145,16 @@ impl Store {
 
     fn fence(&self, key: &str) -> Value {
         let companion = self.companions.get(key);
-        digits(companion.map_or(0, |companion| {
-            companion.fence.saturating_sub(companion.reserved)
-        }))
+        digits(companion.map_or(0, |companion| companion.fence))
+    }
+
+    /// A mutex's fencing token; for those that hand it over, the first of theirs and how many follow.
+    fn numbers(&self, key: &str, are_handed_over: bool) -> Value {
+        let Some(companion) = self.companions.get(key).filter(|_| are_handed_over) else {
+            return self.fence(key);
+        };
+        let first = digits(companion.fence.saturating_sub(companion.reserved));
+        Value::Array(vec![first, Value::Int(int(companion.reserved))])
     }
 
     fn refusal(&self, key: &str, tell: &str, bare: Value, now: Now) -> Value {

@@ -112,15 +112,34 @@ fn it_is_so_at_the_beginning_of_a_second() {
     }
 }
 
+/// The clock has to come to the stored number between two scripts of one transaction: tried until some have met.
 #[test]
-fn sent_again_it_is_the_first_of_those_that_were_reserved() {
+fn it_is_greater_than_a_last_one_that_is_equal_to_the_clock() {
+    const STORE: &str = "local time = redis.call('TIME')
+        local fence = time[1] .. string.sub('00000' .. time[2], -6)
+        redis.call('HSET', KEYS[1], 'fence', string.format('%.0f', fence + ARGV[1]))
+        redis.call('DEL', KEYS[2])
+        return redis.call('HGET', KEYS[1], 'fence')";
     let (_server, mut conn) = start();
+    Kind::Mutex.once(&mut conn);
     let token = Token::random();
-    let first = Kind::Mutex.acquire(&mut conn, &token, LEASE);
-    let reserved = [("fence", first + 500), ("reserved", 500)];
-    conn.hset_multiple::<_, _, _, ()>(COMPANION, &reserved)
-        .unwrap();
-    assert_eq!(Kind::Mutex.acquire(&mut conn, &token, LEASE), first);
+    let (mut one_more, mut clock) = (0, 0);
+    for round in 0..8_000 {
+        redis::cmd("MULTI").exec(&mut conn).unwrap();
+        let mut store = redis::cmd("EVAL");
+        store.arg(STORE).arg(2).arg(COMPANION).arg("lock:a");
+        store.arg(round % 80).exec(&mut conn).unwrap();
+        // It is answered with the transaction.
+        mutex::try_acquire(&mut conn, "a", &token, End::After(LEASE)).unwrap_err();
+        let (last, fence): (u64, u64) = redis::cmd("EXEC").query(&mut conn).unwrap();
+        assert!(fence > last, "{fence} after {last}");
+        if fence == last + 1 {
+            one_more += 1;
+        } else {
+            clock += 1;
+        }
+    }
+    assert!(one_more > 100 && clock > 100, "{one_more}, {clock}");
 }
 
 #[test]

@@ -5,15 +5,15 @@
 -- ARGV[3]  the end in milliseconds since 1970, or 0
 -- ARGV[4]  who we are, for people to read
 -- ARGV[5]  1 if we want to know for how long somebody else has the lock, 0 if not
--- ARGV[6]  how many more fencing tokens to reserve after ours, for those we hand the lock to: fewer than its microseconds
--- returns  our fencing token; if somebody else has the lock nil, or { milliseconds until it ends, -1 if it does not }
+-- ARGV[6]  how many more fencing tokens to reserve after ours at the most, for those we hand the lock to
+-- returns  our fencing token, or if ARGV[6] is not 0 { our fencing token, how many more follow it that are ours };
+--          if somebody else has the lock nil, or { milliseconds until it ends, -1 if it does not }
 --
 -- Safe to send twice: our own token is recognised, keeps its fencing token, and its end is never earlier than it was. A
 -- refused attempt reads the lock and nothing else, and writes nothing. Whatever can fail (types, numbers, the end) is
 -- looked at before the first write, and the lock is written last: a command that is forbidden to us leaves no lock.
--- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. What is
--- stored is the last of those that are reserved, which the clock has passed when the lease ends. Numbers stay texts where
--- they can: to write one out takes Lua as long as a small command.
+-- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. None is
+-- ahead of the clock unless the clock was set back.
 
 -- The server's clock, which comes as two texts: seconds and microseconds. Filled up with zeros and put together, they
 -- are the time in microseconds, and without the last three digits in milliseconds. They stay texts, since to write a
@@ -49,7 +49,7 @@ local last = redis.call('HMGET', KEYS[2], 'fence', 'reserved')
 local fence, reserved = last[1], last[2] or '0'
 if fence then
   local are_numbers = string.find(fence, '^%d+$') and string.find(reserved, '^%d+$')
-  if not (are_numbers and fence + ARGV[6] < 9007199254740991) then
+  if not (are_numbers and tonumber(fence) < 9007199254740991) then
     return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
   end
 elseif redis.call('EXISTS', KEYS[2]) == 1 then
@@ -71,30 +71,36 @@ if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(leas
   redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease))
 end
 
--- The lock is held, it has a fencing token, and that is ours: an attempt that is sent again. It keeps the one it was
--- given, the first of those that were reserved.
-local ours
+-- Ours already, with a fencing token: an attempt that is sent again. It keeps what it was given, so a guard is answered
+-- the first of its numbers and how many follow. Whoever asks for none to follow was given the token by one of those
+-- the lock was handed to, and does not say by which: the last of the numbers is never below the number of that one.
+local ours, following = clock, '0'
 if holder and fence and redis.call('HMGET', KEYS[2], 'token')[1] == ARGV[1] then
-  ours = string.format('%.0f', fence - reserved)
-else
-  -- In every other case the hold is new, or was taken without a fencing token, and gets a new one: the clock in
-  -- microseconds, or one more than the last, whichever is greater. So it grows when the companion is lost, and also
-  -- when the clock stands still. The other fields are for people to read, but `token`: it says next time whose the
-  -- fencing token is.
-  -- `ARGV[6]` is how many more fencing tokens to reserve after ours: 0, unless the lock may be handed over within a
-  -- process. What is stored is the last of them, so that even a program that knows nothing of hand-overs gives a
-  -- greater one. `reserved` is written only where it differs from what is there.
-  ours = clock
-  if fence and tonumber(fence) >= tonumber(clock) then
-    ours = string.format('%.0f', fence + 1)
-  end
-  local stored = ours
+  ours = fence
   if ARGV[6] ~= '0' then
-    stored = string.format('%.0f', ours + ARGV[6])
+    ours, following = string.format('%.0f', fence - reserved), reserved
   end
+else
+  -- A new hold, or one that was taken without a fencing token. The number is the clock in microseconds, or one more than
+  -- the last if that is greater: so it grows when the companion is lost, and also when the clock stands still.
+  -- Numbers for hand-overs lie before it, among those that the clock has passed since the last hold. So all of them are
+  -- greater than the last, and less than whatever the clock gives after a loss of all data. If the last is not known,
+  -- nobody can say which are free, and there are none.
+  local stored = clock
+  if fence and tonumber(fence) >= tonumber(clock) then
+    stored = string.format('%.0f', fence + 1)
+  end
+  ours = stored
+  if ARGV[6] ~= '0' and fence and fence ~= '0' and stored == clock then
+    local free = clock - fence - 1
+    following = string.format('%.0f', math.min(free, ARGV[6]))
+    ours = string.format('%.0f', clock - following)
+  end
+  -- What is stored is the last of our numbers, so that every program gives a greater one. The other fields are for people
+  -- to read, but `token`: it says next time whose the fencing token is. `reserved` is written only where it changes.
   redis.call('HSET', KEYS[2], 'fence', stored, 'token', ARGV[1], 'owner', ARGV[4], 'since', now)
-  if reserved ~= ARGV[6] then
-    redis.call('HSET', KEYS[2], 'reserved', ARGV[6])
+  if reserved ~= following then
+    redis.call('HSET', KEYS[2], 'reserved', following)
   end
 end
 
@@ -112,5 +118,8 @@ end
 -- tracks nothing. And the answer.
 if ARGV[5] == '1' then
   redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+end
+if ARGV[6] ~= '0' then
+  return { ours, tonumber(following) }
 end
 return ours

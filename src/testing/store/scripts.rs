@@ -23,12 +23,13 @@ impl Store {
                     return Ok(self.refusal(key, tell, Value::Nil, now));
                 }
                 let is_known = holder.is_some() && self.companion_is_of(key, token);
+                let most_reserved = number(reserved)?;
                 if !is_known {
-                    self.grant(key, token, who, number(reserved)?, now);
+                    self.grant(key, token, who, most_reserved, now);
                 }
                 let what = || Held::Mutex((*token).to_owned());
                 self.hold(key, now.after(number(lease)?), what);
-                Ok(self.fence(key))
+                Ok(self.numbers(key, most_reserved > 0))
             }
             ("RENEW_MUTEX", [_, _, token, lease]) if holder == Some(token) => {
                 self.extend(key, now.after(number(lease)?));
@@ -36,15 +37,6 @@ impl Store {
             }
             ("RELEASE_MUTEX", [_, token]) if holder == Some(token) => {
                 self.locks.remove(key);
-                Ok(yes(true))
-            }
-            ("RELEASE_TURNS", [_, _, token, used]) if holder == Some(token) => {
-                self.locks.remove(key);
-                if self.companion_is_of(key, token)
-                    && let Some(companion) = self.companions.get_mut(key)
-                {
-                    (companion.fence, companion.reserved) = (number(used)?, 0);
-                }
                 Ok(yes(true))
             }
             _ => Ok(yes(false)),

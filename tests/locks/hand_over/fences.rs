@@ -1,37 +1,171 @@
 //! The fencing tokens that are reserved for turns to come.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
-use leasehold::{Error, Options, Owner};
+use leasehold::{
+    Lease, Lock, Locks, Options, Owner, Pool,
+    recipes::mutex::{self, End},
+};
 use redis::{Commands, Connection};
 
 use super::{COMPANION, LONG, MS, bench, fence, handing, lock};
-use crate::common::{hold::comes_true, wait::unless_halted};
+use crate::common::{Proxy, Server, hold::comes_true, wait::unless_halted};
 
 #[test]
-fn what_is_reserved_is_handed_back_and_seen_by_others() {
+fn what_is_reserved_lies_before_the_clock_and_the_first_is_seen_by_others() {
     unless_halted(|| {
         let mut bench = bench(handing(500));
         let other = lock(&bench.server, Options::new());
-        let first = bench.lock.acquire(LONG).unwrap();
-        assert_eq!(bench.stored("fence"), fence(&first) + 500);
-        let found = other.inspect().unwrap();
-        assert_eq!(found.holders()[0].fencing_token(), first.fencing_token());
-        let used = fence(&first);
-        drop(first);
-        assert_eq!((bench.stored("fence"), bench.stored("reserved")), (used, 0));
+        for reserved in [500, 500] {
+            let first = bench.lock.acquire(LONG).unwrap();
+            assert_eq!(bench.stored("reserved"), reserved);
+            assert_eq!(bench.stored("fence"), fence(&first) + reserved);
+            assert!(bench.stored("fence") <= micros(&mut bench.conn));
+            let found = other.inspect().unwrap();
+            assert_eq!(found.holders()[0].fencing_token(), first.fencing_token());
+            let stored = bench.stored("fence");
+            drop(first);
+            assert_eq!(bench.stored("fence"), stored);
+        }
+    });
+}
 
-        let last = AtomicU32::new(0);
-        let beginning = used;
-        bench.one_after_the_other(3, |_, lease| {
-            let since = u32::try_from(fence(&lease) - beginning).unwrap();
-            last.store(since, Ordering::SeqCst);
+fn micros(conn: &mut Connection) -> u64 {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(conn).unwrap();
+    seconds * 1_000_000 + micros
+}
+
+#[test]
+fn a_hold_after_a_loss_of_all_data_is_not_handed_over_since_nobody_knows_which_numbers_were_used() {
+    unless_halted(|| {
+        let mut bench = bench(handing(500));
+        redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
+        let before = micros(&mut bench.conn);
+        let first = bench.lock.acquire(LONG).unwrap();
+        assert_eq!(bench.stored("reserved"), 0);
+        assert!(fence(&first) >= before);
+    });
+}
+
+/// Freed by others, nothing of a range is ever handed back.
+#[test]
+fn fencing_tokens_grow_after_a_loss_of_all_data_however_the_lock_was_freed() {
+    unless_halted(|| {
+        for turns in [256, 1_000_000] {
+            let mut bench = bench(handing(turns));
+            let ways: [fn(&Lock, Lease, &mut Connection); 3] = [
+                |_, lease, conn| {
+                    let (token, _) = lease.leave();
+                    assert!(mutex::release(conn, "a", &token).unwrap());
+                },
+                |lock, _lease, _| assert!(lock.force_release().unwrap()),
+                |_, _lease, conn| conn.del("lock:a").unwrap(),
+            ];
+            for free in ways {
+                let mut last = 0;
+                for _ in 0..200 {
+                    let lease = bench.lock.acquire(LONG).unwrap();
+                    assert!(fence(&lease) > last);
+                    last = fence(&lease);
+                    free(&bench.lock, lease, &mut bench.conn);
+                }
+                redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
+                let next = fence(&bench.lock.acquire(LONG).unwrap());
+                assert!(next > last, "{turns}: {next} after {last}");
+            }
+        }
+    });
+}
+
+/// Nobody is told, so that the turns go on after the loss.
+#[test]
+fn turns_that_go_on_after_a_loss_of_all_data_do_not_overtake_the_next_holders_number() {
+    unless_halted(|| {
+        let mut bench = bench(handing(1_000_000).lease(LONG));
+        bench.keep_silent();
+        let lock = lock(&bench.server, handing(1_000_000).lease(LONG));
+        let other = self::lock(&bench.server, Options::new());
+        drop(lock.acquire(LONG).unwrap());
+        let (best, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let first = lock.acquire(LONG).unwrap();
+        redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
+        let lawful = other.acquire(LONG).unwrap();
+        let is_past = || best.load(Ordering::SeqCst) > fence(&lawful);
+        let overtaken = thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::SeqCst) {
+                        let Ok(lease) = lock.acquire(300 * MS) else {
+                            return;
+                        };
+                        if lease.is_held() {
+                            best.fetch_max(fence(&lease), Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 8));
+            drop(first);
+            let overtaken = comes_true_within(600 * MS, is_past);
+            stop.store(true, Ordering::SeqCst);
+            overtaken
         });
-        let used = beginning + u64::from(last.load(Ordering::SeqCst));
-        assert_eq!((bench.stored("fence"), bench.stored("reserved")), (used, 0));
+        assert!(!overtaken && lawful.verify().is_ok());
+        assert!(best.load(Ordering::SeqCst) > 0, "none was handed over");
+    });
+}
+
+fn comes_true_within(time: Duration, is_so: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + time;
+    while !is_so() {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::sleep(MS);
+    }
+    true
+}
+
+/// An attempt whose answer was lost is sent again.
+#[test]
+fn the_numbers_that_were_reserved_by_an_attempt_without_an_answer_are_used() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let () = conn.hset(COMPANION, "fence", 1).unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let client = redis::Client::open(proxy.url()).unwrap();
+        let pool = Pool::builder().io_timeout(300 * MS).build(&client).unwrap();
+        let lock = Locks::new(&pool).unwrap().lock("a").with(handing(500));
+        drop(lock.acquire(LONG).unwrap());
+        thread::sleep(MS);
+        proxy.at("EVALSHA").swallow();
+        let lease = lock.acquire(LONG).unwrap();
+        let stored: (u64, u64) = conn.hmget(COMPANION, &["fence", "reserved"]).unwrap();
+        assert_eq!(stored, (fence(&lease) + 500, 500));
+    });
+}
+
+#[test]
+fn with_the_token_of_a_lease_that_was_handed_on_a_plain_acquire_answers_no_number_below_the_leases_own()
+ {
+    unless_halted(|| {
+        let bench = bench(handing(500));
+        bench.one_after_the_other(3, |number, lease| {
+            if number == 2 {
+                let mut conn = bench.server.connection().unwrap();
+                let end = End::After(LONG);
+                for _ in 0..2 {
+                    let again = mutex::try_acquire(&mut conn, "a", lease.token(), end);
+                    let number = again.unwrap().unwrap().fencing_token();
+                    assert!(Some(number) >= lease.fencing_token());
+                }
+            }
+        });
     });
 }
 
@@ -64,40 +198,5 @@ fn a_release_needs_nothing_of_the_companion() {
             assert_eq!(before, after);
             let () = bench.conn.del(COMPANION).unwrap();
         }
-    });
-}
-
-/// By the watchdog, since the release was refused.
-pub(super) fn what_is_reserved_is_handed_back_late() {
-    let mut bench = bench(handing(500));
-    let ask = |conn: &mut Connection, rule: &str| {
-        let mut setting = redis::cmd("ACL");
-        let setting = setting.arg("SETUSER").arg("default").arg(rule);
-        setting.exec(conn).unwrap();
-    };
-    let last = AtomicU64::new(0);
-    let admin = Mutex::new(bench.server.connection().unwrap());
-    bench.one_after_the_other(1, |_, lease| {
-        last.store(fence(&lease), Ordering::SeqCst);
-        ask(&mut admin.lock().unwrap(), "-del");
-        assert!(lease.release().is_err());
-    });
-    ask(&mut bench.conn, "+del");
-    assert!(comes_true(|| !bench.lock.inspect().unwrap().is_held()));
-    let used = last.into_inner();
-    assert_eq!((bench.stored("fence"), bench.stored("reserved")), (used, 0));
-}
-
-#[test]
-fn no_more_is_reserved_than_the_clock_makes_good() {
-    unless_halted(|| {
-        let mut bench = bench(handing(1_000_000).lease(20 * MS).renewal(false));
-        let held = bench.lock.acquire(LONG).unwrap();
-        assert_eq!(bench.stored("fence"), fence(&held) + 19_999);
-        let () = bench.conn.del("lock:a").unwrap();
-        assert!(matches!(held.release(), Err(Error::Lost { .. })));
-        // The next one, whose lock it is now, has more than all that were reserved.
-        let next = bench.lock.acquire(LONG).unwrap();
-        assert!(fence(&next) + 19_999 <= bench.stored("fence"));
     });
 }
