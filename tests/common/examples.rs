@@ -2,10 +2,11 @@
 
 use std::{env, process::Command};
 
-/// An example as a command: `cargo test` builds them beside the tests.
+/// An example as a command. `cargo test` builds the examples beside the tests; `cargo test --test NAME` does not.
 pub fn example(name: &str) -> Command {
-    let mut directory = env::current_exe().unwrap_or_default();
-    directory.pop();
-    directory.pop();
-    Command::new(directory.join("examples").join(name))
+    let tests = env::current_exe().unwrap();
+    let examples = tests.ancestors().nth(2).unwrap().join("examples");
+    let program = examples.join(name);
+    assert!(program.exists(), "run `cargo build --examples` first");
+    Command::new(program)
 }

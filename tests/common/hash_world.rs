@@ -11,7 +11,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection, Value};
 
-use super::{Server, article::one_hash as article, clock::millis, wait::until};
+use super::{Server, article::one_hash as article, clock::millis, wait::comes_true};
 
 pub const KEY: &str = "lockKey";
 
@@ -91,7 +91,7 @@ impl World {
     }
 
     pub fn wait_until_the_key_ends(&mut self) {
-        until(|| Ok(self.is_free())).unwrap();
+        assert!(comes_true(|| self.is_free()));
     }
 }
 

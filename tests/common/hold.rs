@@ -1,9 +1,6 @@
 //! A lock that is held, for what keeps it alive.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use leasehold::{
     Lock, Locks, Token,
@@ -11,8 +8,7 @@ use leasehold::{
 };
 use redis::Connection;
 
-/// Slower than this is never asserted to be, on however busy a machine.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub use super::wait::{PATIENCE, comes_true};
 
 /// Takes the lock for so long.
 pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Result<Hold> {
@@ -30,16 +26,4 @@ pub fn every_kind(locks: &Locks) -> [Lock; 4] {
         locks.read("read"),
         locks.write("write"),
     ]
-}
-
-/// Waits for something to be true; false if it has not become so in time.
-pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    let asked = Instant::now();
-    while asked.elapsed() < PATIENCE {
-        if condition() {
-            return true;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    condition()
 }

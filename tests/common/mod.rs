@@ -7,6 +7,7 @@
 )]
 
 pub mod article;
+pub mod bench;
 pub mod book;
 #[cfg(unix)]
 pub mod child;
@@ -26,6 +27,7 @@ pub mod state;
 pub mod wait;
 pub mod world;
 
+pub use bench::{LONG, MS, start};
 pub use examples::example;
 pub use proxy::Proxy;
 pub use server::Server;

@@ -12,20 +12,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::bail;
-
 use super::slack::{self, standstills};
 
-/// Looks again and again until it is so; an error after ten seconds.
-pub fn until(mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(10) {
-        if is_so()? {
-            return Ok(());
+/// Slower than this is never asserted to be, on however busy a machine.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Looks again and again until the condition holds. False: it has not come to hold within ten seconds.
+pub fn comes_true(condition: impl FnMut() -> bool) -> bool {
+    comes_true_within(2 * PATIENCE, condition)
+}
+
+/// The same with another limit.
+pub fn comes_true_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let asked = Instant::now();
+    while asked.elapsed() < limit {
+        if condition() {
+            return true;
         }
         thread::sleep(Duration::from_millis(1));
     }
-    bail!("it did not become so within ten seconds")
+    condition()
 }
 
 /// How often the server has executed this command, given in lower case.

@@ -7,22 +7,20 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use leasehold::{Events, Lock, Locks, LostSignal, Options, event};
 use redis::Commands;
 
 use crate::common::{
-    Server, clients,
+    LONG, MS, Server, clients,
     hold::{PATIENCE, comes_true},
     wait::at_once,
 };
 
 mod hooks;
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 /// Not handed over, and handed over.
 const TURNS: [u32; 2] = [0, 100];
 

@@ -10,16 +10,13 @@ use redis::Client;
 
 use crate::{
     common::{
-        Proxy, Server,
+        LONG, MS, Proxy, Server,
         hold::{comes_true, every_kind},
         slack::slack,
         wait::at_once,
     },
     waiting::waiting,
 };
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 
 /// Each waits for most of its time: all at the same time.
 #[test]

@@ -10,10 +10,8 @@ use std::{
 
 use leasehold::Locks;
 
-use crate::common::Server;
+use crate::common::{LONG, MS, Server};
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 const INSIDE: Duration = Duration::from_micros(100);
 const THREADS: usize = 8;
 /// Of the other process: its server, and for how many milliseconds it works.

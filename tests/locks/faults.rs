@@ -9,14 +9,13 @@ use leasehold::{Error, Lease, Lock, Locks, Pool};
 use redis::{Client, Commands};
 
 use crate::common::{
-    Proxy, Server,
+    LONG, MS, Proxy, Server,
     hold::comes_true,
     slack::slack,
+    start,
     wait::{at_once, unless_halted},
 };
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 /// Of the pools with which a test can wait for a time-out.
 const IO_TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -414,8 +413,7 @@ fn nobody_there_is_told_at_once() {
 #[test]
 fn threads_and_connections_end_with_the_last_of_all() {
     unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
+        let (server, mut conn) = start();
         let clients = |conn: &mut redis::Connection| {
             let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
             list.lines().count()

@@ -14,7 +14,7 @@ use leasehold::{Error, FencingToken, Lease, Lock, Locks, Options};
 use redis::{Commands, Connection};
 
 use crate::common::{
-    Server,
+    LONG, MS, Server,
     hold::comes_true,
     wait::{at_once, calls, unless_halted},
 };
@@ -22,8 +22,6 @@ use crate::common::{
 mod fences;
 mod leases;
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 const COMPANION: &str = "{lock:a}:lease";
 
 struct Bench {

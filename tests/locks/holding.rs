@@ -9,14 +9,11 @@ use leasehold::{Error, LostReason};
 use redis::Commands;
 
 use crate::common::{
-    Server,
+    LONG, MS, Server,
     hold::{comes_true, every_kind},
     slack::slack,
     wait::{at_once, unless_halted},
 };
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn every_kind_is_acquired_held_and_released() {

@@ -13,13 +13,10 @@ use leasehold::{
 use redis::Commands;
 
 use crate::common::{
-    Server,
+    LONG, MS, Server,
     hold::comes_true,
     wait::{at_once, unless_halted},
 };
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 
 fn bench() -> (Server, Locks, redis::Connection) {
     let server = Server::start().unwrap();

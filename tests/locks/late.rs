@@ -10,14 +10,12 @@ use leasehold::{Error, Lease, Locks, LostReason, Options, RenewalState};
 use redis::{Commands, Connection};
 
 use crate::common::{
-    Proxy, Server,
+    LONG, MS, Proxy, Server,
     hold::comes_true,
     slack::slack,
     wait::{at_once, calls, unless_halted},
 };
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 const DELAY: Duration = Duration::from_millis(200);
 
 struct Bench {

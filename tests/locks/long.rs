@@ -14,9 +14,8 @@ use std::{
 use leasehold::Pool;
 use redis::{Client, Commands};
 
-use crate::common::{Server, hold::comes_true, slack::slack, wait::unless_halted};
+use crate::common::{MS, Server, hold::comes_true, slack::slack, wait::unless_halted};
 
-const MS: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Each thread comes once: all are served in the order in which they came, nobody waits twice as long as the mean.

@@ -14,14 +14,11 @@ use leasehold::{
 use redis::Commands;
 
 use crate::common::{
-    Proxy, Server,
+    LONG, MS, Proxy, Server,
     hold::{comes_true, every_kind},
     slack::slack,
     wait::{at_once, unless_halted},
 };
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 
 type Harm = fn(&mut redis::Connection);
 

@@ -15,14 +15,12 @@ use redis::Commands;
 #[cfg(unix)]
 use crate::common::child::said_by_a_child;
 use crate::common::{
-    Server,
+    LONG, MS, Server,
     hold::{comes_true, every_kind},
     slack::slack,
     wait::{at_once, unless_halted},
 };
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 const LEASE: Duration = Duration::from_millis(600);
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 

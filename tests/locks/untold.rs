@@ -9,12 +9,10 @@ use leasehold::{Lease, Lock};
 use redis::Commands;
 
 use crate::{
-    common::{Server, hold::comes_true, wait::unless_halted},
+    common::{LONG, MS, Server, hold::comes_true, wait::unless_halted},
     faults::kill,
 };
 
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 /// Far less than any lease or pause here, far more than a busy machine takes.
 const SOON: Duration = Duration::from_secs(5);
 

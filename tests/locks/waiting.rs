@@ -13,14 +13,12 @@ use leasehold::{Error, Lock, Locks, acquire_lock_with_timeout, release_lock};
 use redis::Commands;
 
 use crate::common::{
-    Server,
+    LONG, MS, Server,
     hold::comes_true,
     slack::slack,
+    start,
     wait::{at_once, unless_halted},
 };
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 
 type Freeing = fn(&Server, &Locks);
 
@@ -289,8 +287,7 @@ fn readers_come_in_together() {
 #[test]
 fn where_tracking_is_refused_it_asks_again() {
     unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
+        let (server, mut conn) = start();
         redis::cmd("ACL")
             .arg(&[
                 "SETUSER",

@@ -118,7 +118,9 @@ fn a_lock_that_ends_between_reading_and_writing_writes_nothing() {
                 .at("WATCH")
                 .run(move || run(&mut shortens, &["PEXPIRE", &key, "100"]).unwrap());
             proxy.at("MULTI").run(move || {
-                wait::until(|| Ok(!waits.exists::<_, bool>(&lock)?)).unwrap();
+                assert!(wait::comes_true(|| !waits
+                    .exists::<_, bool>(&lock)
+                    .unwrap()));
             });
             let error = typed_error(trade(way, &mut proxy.connection().unwrap())).unwrap();
             assert!(

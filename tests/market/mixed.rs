@@ -188,7 +188,9 @@ fn waits_for(
     thread::scope(|scope| {
         let trader = scope.spawn(move || trade(&mut other));
         // The trade is waiting once it has tried again and again.
-        wait::until(|| Ok(wait::calls(conn, "evalsha")? >= 5 || trader.is_finished()))?;
+        assert!(wait::comes_true(|| wait::calls(conn, "evalsha").unwrap()
+            >= 5
+            || trader.is_finished()));
         assert!(!trader.is_finished());
         assert_eq!(price(conn, item, "1")?, was_listed);
         run(conn, &["DEL", &lock])?;

@@ -5,6 +5,7 @@ use std::thread;
 use crate::common::{
     Proxy, Server,
     market::{Way, clear, everything, funds, has, offer, price, run, typed_error, user},
+    start,
 };
 use leasehold::{Error, Listing, Purchase};
 use redis::Connection;
@@ -98,8 +99,7 @@ fn a_buyer_of_two_things_at_once_is_not_overdrawn() {
 
 #[test]
 fn of_two_purchases_at_once_that_only_one_can_pay_for_one_succeeds() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     for way in Way::ALL {
         for _ in 0..20 {
             clear(&mut conn).unwrap();
@@ -129,8 +129,7 @@ fn of_two_purchases_at_once_that_only_one_can_pay_for_one_succeeds() {
 
 #[test]
 fn of_two_buyers_of_one_item_one_gets_it() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     for way in Way::ALL {
         for _ in 0..20 {
             clear(&mut conn).unwrap();

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, thread};
 
 use crate::common::{
-    Server,
     market::{Way, everything, user},
+    start,
 };
 use leasehold::{Purchase, market::split_listing};
 use redis::{Commands, Connection};
@@ -87,8 +87,7 @@ fn places(conn: &mut Connection) -> BTreeMap<String, usize> {
 }
 
 fn storm(way: Way) {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     for id in USERS {
         let items: Vec<String> = (0..ITEMS_EACH).map(|n| format!("item{n}of{id}")).collect();
         let items: Vec<&str> = items.iter().map(String::as_str).collect();

@@ -65,7 +65,9 @@ fn assert_waits_end(address: SocketAddr) {
     let pool = build(by_get.max_size(1), &url);
     assert_no_answer(&pool, address);
     // That attempt ends too, and gives the only place back.
-    wait::until(|| Ok(message(pool.get().unwrap_err()).contains("no answer"))).unwrap();
+    assert!(wait::comes_true(
+        || message(pool.get().unwrap_err()).contains("no answer")
+    ));
     let by_connect = Pool::builder().get_timeout(LONG).connect_timeout(SHORT);
     assert_no_answer(&build(by_connect, &url), address);
 }
@@ -200,7 +202,7 @@ fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     let answer: String = redis::cmd("ECHO").arg("mine").query(&mut conn).unwrap();
     assert_eq!(answer, "mine");
     assert_ne!(clients::id(&mut conn), silent);
-    wait::until(|| Ok(!clients::exists(&mut admin, silent))).unwrap();
+    assert!(wait::comes_true(|| !clients::exists(&mut admin, silent)));
 }
 
 fn a_blocking_call_is_not_left_behind_on_the_server() {
@@ -212,7 +214,7 @@ fn a_blocking_call_is_not_left_behind_on_the_server() {
     assert!(blocked.unwrap_err().is_timeout());
     drop(conn);
 
-    wait::until(|| Ok(clients::count(&mut admin) == 0)).unwrap();
+    assert!(wait::comes_true(|| clients::count(&mut admin) == 0));
     let pushed: u64 = redis::cmd("RPUSH")
         .arg("queue")
         .arg("x")

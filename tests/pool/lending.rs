@@ -66,7 +66,7 @@ fn no_connection_is_opened_before_it_is_wanted() {
     let mut admin = server.connection().unwrap();
     let pool = pool_of(&server, 10);
     // The server may not have noticed yet that whoever started it has gone.
-    wait::until(|| Ok(clients::count(&mut admin) == 0)).unwrap();
+    assert!(wait::comes_true(|| clients::count(&mut admin) == 0));
 
     let first = pool.get().unwrap();
     assert_eq!(clients::count(&mut admin), 1);
@@ -163,7 +163,7 @@ fn give_a_broken_one_back_while_somebody_waits(pool: &Pool, admin: &mut Connecti
         waiting.recv().unwrap();
         // The other thread has the time that all this takes.
         clients::kill(admin, broken_id);
-        wait::until(|| Ok(!clients::exists(admin, broken_id))).unwrap();
+        assert!(wait::comes_true(|| !clients::exists(admin, broken_id)));
         release_lock(&mut broken, "a", &Token::random()).unwrap_err();
         drop(broken);
         assert_ne!(answered.recv_timeout(LIMIT).unwrap(), broken_id);

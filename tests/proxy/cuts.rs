@@ -7,7 +7,8 @@ use std::{
 
 use redis::Value;
 
-use super::{bench, get, set, transaction, wait_for};
+use super::{bench, get, set, transaction};
+use crate::common::wait::comes_true;
 
 #[test]
 fn cut_before_executes_what_came_before_only() {
@@ -76,7 +77,10 @@ fn swallow_executes_and_answers_nothing_any_more() {
     for (key, value) in [("a", "1"), ("b", "2")] {
         assert!(set(&mut bench.conn, key, value).unwrap_err().is_timeout());
         assert!(bench.proxy.happened());
-        wait_for(|| get(&mut bench.direct, key).unwrap().as_deref() == Some(value));
+        assert!(comes_true(|| get(&mut bench.direct, key)
+            .unwrap()
+            .as_deref()
+            == Some(value)));
     }
     assert!(redis::ConnectionLike::is_open(&bench.conn));
     set(&mut bench.proxy.connection().unwrap(), "b", "3").unwrap();

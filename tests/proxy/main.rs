@@ -6,9 +6,9 @@ mod common;
 
 mod cuts;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Proxy, Server};
+use common::{Proxy, Server, wait::comes_true};
 use redis::{Commands, Connection, Pipeline, RedisResult, Value};
 
 /// A server, the proxy before it, a connection through that and one past it.
@@ -203,11 +203,11 @@ fn whoever_goes_on_asking_without_an_answer_is_cut_off() {
     let time_out = Some(Duration::from_millis(1));
     bench.proxy.at("SET").swallow();
     bench.conn.set_read_timeout(time_out).unwrap();
-    wait_for(|| {
+    assert!(comes_true(|| {
         set(&mut bench.conn, "a", "1")
             .unwrap_err()
             .is_connection_dropped()
-    });
+    }));
     assert!(!bench.proxy.happened());
 }
 
@@ -221,12 +221,4 @@ fn a_server_that_is_down_closes_the_connection() {
     assert!(proxy.connection().is_err());
     server.restart().unwrap();
     set(&mut proxy.connection().unwrap(), "a", "1").unwrap();
-}
-
-fn wait_for(mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(5), "waited in vain");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Proxy, Server, State, monitor::Monitor};
+use crate::common::{Proxy, Server, State, monitor::Monitor, start};
 use leasehold::{
     Owner, Token,
     recipes::{
@@ -153,8 +153,7 @@ fn a_server_that_has_forgotten_a_script_costs_one_more() {
 
 #[test]
 fn every_key_that_a_script_touches_is_declared() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let mut monitor = Monitor::start(&server).unwrap();
     for (name, functions) in NAMES
         .into_iter()
@@ -206,8 +205,7 @@ fn all_keys_of_a_lock_are_in_one_slot() {
 #[test]
 fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
     for [acquire, wait] in [[MUTEX[0], MUTEX[2]], [REENTRANT[0], REENTRANT[1]]] {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
+        let (server, mut conn) = start();
         acquire.1(&mut conn, &Who::new("a", "theirs"));
         let before = State::of(&mut conn).unwrap();
         let mut monitor = Monitor::start(&server).unwrap();
@@ -228,8 +226,7 @@ fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
 #[test]
 fn acquires_and_renewals_read_the_lock_after_their_last_write_to_it() {
     let calls = [MUTEX[3], REENTRANT[0], REENTRANT[1], REENTRANT[2]];
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let who = [Who::new("m", "ours"), Who::new("r", "ours")];
     MUTEX[0].1(&mut conn, &who[0]);
     let mut monitor = Monitor::start(&server).unwrap();

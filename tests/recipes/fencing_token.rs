@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, wait::until};
+use crate::common::{start, wait::comes_true};
 use leasehold::{
     Owner, Token,
     recipes::{
@@ -51,12 +51,6 @@ impl Kind {
     }
 }
 
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
-
 fn time_micros(conn: &mut Connection) -> u64 {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(conn).unwrap();
     seconds * 1_000_000 + micros
@@ -91,7 +85,7 @@ fn it_grows_over_an_end_and_a_flush() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         let first = kind.acquire(&mut conn, &Token::random(), Duration::from_millis(1));
-        until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
         let second = kind.acquire(&mut conn, &Token::random(), LEASE);
         assert!(second > first);
         redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
@@ -104,7 +98,7 @@ fn it_grows_over_an_end_and_a_flush() {
 fn it_is_so_at_the_beginning_of_a_second() {
     for kind in KINDS {
         let (_server, mut conn) = start();
-        until(|| Ok(time_micros(&mut conn) % 1_000_000 < 50_000)).unwrap();
+        assert!(comes_true(|| time_micros(&mut conn) % 1_000_000 < 50_000));
         let before = time_micros(&mut conn);
         let fence = kind.once(&mut conn);
         let later = before..=time_micros(&mut conn);

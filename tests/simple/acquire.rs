@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::common::{Proxy, Server, monitor::Monitor, wait};
+use crate::common::{Proxy, Server, monitor::Monitor, start, wait};
 use leasehold::{Error, Token, acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
@@ -11,8 +11,7 @@ const LEASE: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_lock_and_its_end_are_one_command() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let mut monitor = Monitor::start(&server).unwrap();
 
     let timed = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, LEASE).unwrap();
@@ -29,8 +28,7 @@ fn the_lock_and_its_end_are_one_command() {
 
 #[test]
 fn a_lock_that_was_waited_for_gets_its_end_in_one_command() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let mut other = server.connection().unwrap();
     let () = other.pset_ex("lock:a", "another holder", 10_000).unwrap();
     let mut monitor = Monitor::start(&server).unwrap();
@@ -38,7 +36,9 @@ fn a_lock_that_was_waited_for_gets_its_end_in_one_command() {
     let waiter = thread::spawn(move || {
         acquire_lock_with_timeout(&mut conn, "a", Duration::MAX, LEASE).unwrap()
     });
-    wait::until(|| Ok(wait::calls(&mut other, "evalsha")? >= 2)).unwrap();
+    assert!(wait::comes_true(|| wait::calls(&mut other, "evalsha")
+        .unwrap()
+        >= 2));
     let () = other.del("lock:a").unwrap();
     let token = waiter.join().unwrap().unwrap();
 
@@ -60,8 +60,7 @@ fn a_lock_that_was_waited_for_gets_its_end_in_one_command() {
 
 #[test]
 fn the_value_is_the_text_of_the_token_and_each_token_is_new() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let one = acquire_lock(&mut conn, "a", NO_WAIT).unwrap().unwrap();
     let two = acquire_lock(&mut conn, "b", NO_WAIT).unwrap().unwrap();
 
@@ -73,8 +72,7 @@ fn the_value_is_the_text_of_the_token_and_each_token_is_new() {
 
 #[test]
 fn a_lease_below_a_second_is_a_lease() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let mut monitor = Monitor::start(&server).unwrap();
 
     for (lease, sent) in [
@@ -114,8 +112,7 @@ fn a_reply_that_came_too_late_was_ours_all_the_same() {
 
 #[test]
 fn a_script_that_the_server_forgot_is_sent_again() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let () = conn.set("lock:a", "another holder").unwrap();
 
     for _ in 0..2 {
@@ -128,8 +125,7 @@ fn a_script_that_the_server_forgot_is_sent_again() {
 
 #[test]
 fn a_key_of_another_type_is_an_error_and_not_a_wait() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     for (name, create, args) in [
         ("list", "RPUSH", "x"),
         ("set", "SADD", "x"),

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::common::{Server, wait};
+use crate::common::{start, wait};
 use leasehold::{
     acquire_lock, acquire_lock_with_timeout, list_item, purchase_item, purchase_item_with_lock,
     release_lock,
@@ -21,8 +21,7 @@ fn funds(conn: &mut Connection, id: &str) -> i64 {
 
 #[test]
 fn chapter_6_distributed_locking() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let lease = Duration::from_millis(600);
 
     assert!(
@@ -34,7 +33,9 @@ fn chapter_6_distributed_locking() {
         acquire_lock_with_timeout(&mut conn, "testlock", Duration::from_millis(10), lease).unwrap();
     assert_eq!(refused, None, "while another one has it");
 
-    wait::until(|| Ok(!conn.exists::<_, bool>("lock:testlock")?)).unwrap();
+    assert!(wait::comes_true(|| !conn
+        .exists::<_, bool>("lock:testlock")
+        .unwrap()));
     let second = acquire_lock_with_timeout(&mut conn, "testlock", SECOND, SECOND).unwrap();
     assert!(second.is_some(), "after it ended");
     assert!(release_lock(&mut conn, "testlock", &second.unwrap()).unwrap());
@@ -47,8 +48,7 @@ fn chapter_6_distributed_locking() {
 
 #[test]
 fn chapter_11_distributed_locking() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let held = acquire_lock_with_timeout(&mut conn, "lock", SECOND, 5 * SECOND).unwrap();
     let short = Duration::from_millis(20);
     assert_eq!(
@@ -61,8 +61,7 @@ fn chapter_11_distributed_locking() {
 
 #[test]
 fn chapter_4_list_item() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let () = conn.sadd("inventory:userX", "itemX").unwrap();
 
     assert!(
@@ -79,8 +78,7 @@ fn chapter_4_list_item() {
 
 #[test]
 fn chapter_4_purchase_item() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let () = conn.sadd("inventory:userX", "itemX").unwrap();
     user_with(&mut conn, "userX", 0);
     user_with(&mut conn, "userY", 125);
@@ -104,8 +102,7 @@ fn chapter_4_purchase_item() {
 
 #[test]
 fn chapter_11_market() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let () = conn.sadd("inventory:1", "1").unwrap();
     user_with(&mut conn, "1", 0);
     user_with(&mut conn, "2", 5);
@@ -131,8 +128,7 @@ fn chapter_11_market() {
 
 #[test]
 fn two_purchases_at_once_never_overdraw() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     user_with(&mut conn, "seller", 0);
     user_with(&mut conn, "buyer", 300);
     let offers = [("cheap", 150), ("dear", 300)];

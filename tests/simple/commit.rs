@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Proxy, Server, wait};
+use crate::common::{Proxy, Server, start, wait};
 use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock};
 use redis::{Commands, Connection, Pipeline};
 
@@ -54,8 +54,7 @@ fn assert_nothing_is_watched(conn: &mut Connection, other: &mut Connection) {
 
 #[test]
 fn it_writes_while_the_lock_is_held_and_does_not_release_it() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let token = held_lock(&mut conn);
 
     for expected in 1..=3 {
@@ -74,8 +73,7 @@ fn it_writes_while_the_lock_is_held_and_does_not_release_it() {
 
 #[test]
 fn nothing_is_written_without_the_lock() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let mut other = server.connection().unwrap();
     let theirs = held_lock(&mut conn);
     let ours = Token::random();
@@ -97,7 +95,9 @@ fn nothing_is_written_without_the_lock() {
 
     let lease = Duration::from_millis(1);
     let ended = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, lease).unwrap();
-    wait::until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    assert!(wait::comes_true(|| !conn
+        .exists::<_, bool>("lock:a")
+        .unwrap()));
     let lost: Result<()> = commit_while_held(&mut conn, "a", &ended.unwrap(), count_up);
     assert!(matches!(lost, Err(Error::Lost { .. })), "ended: {lost:?}");
     assert_eq!(counter(&mut conn), 0);
@@ -105,8 +105,7 @@ fn nothing_is_written_without_the_lock() {
 
 #[test]
 fn a_lock_of_another_type_is_an_error() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let () = conn.rpush("lock:a", "x").unwrap();
 
     let refused: Result<()> = commit_while_held(&mut conn, "a", &Token::random(), count_up);
@@ -134,7 +133,9 @@ fn nothing_is_written_when_the_lock_ends_before_the_transaction() {
     let server = Server::start().unwrap();
     let (lost, _) = commit_while(&server, |other| {
         let () = other.pexpire("lock:a", 1).unwrap();
-        wait::until(|| Ok(!other.exists::<_, bool>("lock:a")?)).unwrap();
+        assert!(wait::comes_true(|| !other
+            .exists::<_, bool>("lock:a")
+            .unwrap()));
     });
     assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
     assert_eq!(counter(&mut server.connection().unwrap()), 0);
@@ -171,8 +172,7 @@ fn a_lock_that_is_renewed_for_ever_is_given_up_on() {
 
 #[test]
 fn a_build_that_panics_leaves_nothing_behind() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let token = held_lock(&mut conn);
 
     let call = std::panic::AssertUnwindSafe(|| {
@@ -188,8 +188,7 @@ fn a_build_that_panics_leaves_nothing_behind() {
 
 #[test]
 fn the_lock_can_be_given_back_in_the_transaction_itself() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let token = held_lock(&mut conn);
 
     let () = commit_while_held(&mut conn, "a", &token, |pipeline| {
@@ -203,8 +202,7 @@ fn the_lock_can_be_given_back_in_the_transaction_itself() {
 
 #[test]
 fn no_commands_ask_whether_the_lock_is_still_held() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let token = held_lock(&mut conn);
 
     let () = commit_while_held(&mut conn, "a", &token, |_| {}).unwrap();

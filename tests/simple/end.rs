@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Proxy, Server, monitor::Monitor, slack::slack};
+use crate::common::{Proxy, Server, monitor::Monitor, slack::slack, start};
 use leasehold::{acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
@@ -31,8 +31,7 @@ fn lock_with_end(conn: &mut redis::Connection, millis: u64) {
 
 #[test]
 fn a_waiter_with_a_lease_below_a_second_never_deletes_a_lock_without_end() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
     let refused = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, millis(900)).unwrap();
@@ -45,8 +44,7 @@ fn a_waiter_with_a_lease_below_a_second_never_deletes_a_lock_without_end() {
 
 #[test]
 fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
     let started = Instant::now();
@@ -59,8 +57,7 @@ fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease()
 
 #[test]
 fn the_end_that_one_waiter_gave_is_not_moved_by_the_next() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
     let hour = Duration::from_secs(3600);
@@ -81,8 +78,7 @@ fn the_end_that_one_waiter_gave_is_not_moved_by_the_next() {
 
 #[test]
 fn a_lock_that_has_an_end_is_neither_renewed_nor_shortened_nor_written_by_a_waiter() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     lock_with_end(&mut conn, 60_000);
     let ends = server_time_millis(&mut conn) + conn.pttl::<_, i64>("lock:a").unwrap();
     let mut monitor = Monitor::start(&server).unwrap();
@@ -114,8 +110,7 @@ fn server_time_millis(conn: &mut redis::Connection) -> i64 {
 #[test]
 fn a_lock_in_its_last_half_second_is_left_to_end() {
     // TTL rounds what is left to whole seconds: 0 here, which the book's printed code takes for "has no end".
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     lock_with_end(&mut conn, 300);
 
     let token = acquire_lock_with_timeout(&mut conn, "a", Duration::from_secs(2), LEASE).unwrap();
@@ -157,8 +152,7 @@ fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
 
 #[test]
 fn a_waiter_for_a_lock_without_end_gives_none() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
     assert_eq!(acquire_lock(&mut conn, "a", millis(20)).unwrap(), None);

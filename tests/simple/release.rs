@@ -2,7 +2,7 @@
 
 use std::{sync::mpsc, time::Duration};
 
-use crate::common::{Proxy, Server, monitor::Monitor, wait};
+use crate::common::{Proxy, Server, monitor::Monitor, start, wait};
 use leasehold::{Error, Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
 use redis::{Commands, Connection};
 
@@ -40,8 +40,7 @@ fn assert_nothing_is_watched(conn: &mut Connection, other: &mut Connection) {
 
 #[test]
 fn a_lock_is_released_once() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let timed = held_lock(&mut conn);
     assert!(release_lock(&mut conn, "a", &timed).unwrap());
     assert_eq!(conn.exists("lock:a"), Ok(false));
@@ -71,8 +70,7 @@ fn it_takes_two_round_trips_and_watches_before_it_looks() {
 
 #[test]
 fn a_lock_that_somebody_else_has_is_not_ours_to_release() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let theirs = held_lock(&mut conn);
     let prefix = theirs.to_string()[..35].parse().unwrap();
     let longer = format!("{theirs} ").parse().unwrap();
@@ -88,12 +86,13 @@ fn a_lock_that_somebody_else_has_is_not_ours_to_release() {
 
 #[test]
 fn a_lock_that_has_ended_is_not_ours_to_release() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let lease = Duration::from_millis(1);
     let token = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, lease).unwrap();
     let token = token.unwrap();
-    wait::until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    assert!(wait::comes_true(|| !conn
+        .exists::<_, bool>("lock:a")
+        .unwrap()));
     assert!(!release_lock(&mut conn, "a", &token).unwrap());
 
     let next = held_lock(&mut conn);
@@ -106,7 +105,9 @@ fn a_lock_that_ends_before_the_delete_was_not_released() {
     let server = Server::start().unwrap();
     let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.pexpire("lock:a", 1).unwrap();
-        wait::until(|| Ok(!other.exists::<_, bool>("lock:a")?)).unwrap();
+        assert!(wait::comes_true(|| !other
+            .exists::<_, bool>("lock:a")
+            .unwrap()));
     });
     assert!(!released.unwrap());
     assert_nothing_is_watched(&mut conn, &mut server.connection().unwrap());
@@ -223,8 +224,7 @@ fn another_connection_and_another_process_can_release_it() {
 
 #[test]
 fn a_lock_of_another_library_can_be_released_by_its_value() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let longest = "x".repeat(512);
     for text in ["worker 7:3", "1", "名前\r\n\0", &longest] {
         let () = conn.set("lock:a", text).unwrap();
@@ -255,6 +255,6 @@ fn a_token_is_shown_by_its_display_alone() {
     assert!(!format!("{error} {error:?} {error:#?}").contains(&sent));
 
     let mut conn = server.connection().unwrap();
-    wait::until(|| Ok(conn.exists("lock:a")?)).unwrap();
+    assert!(wait::comes_true(|| conn.exists("lock:a").unwrap()));
     assert!(release_lock(&mut conn, "a", error.token().unwrap()).unwrap());
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, error::Error as _, time::Duration};
 
-use crate::common::{Server, wait};
+use crate::common::{Server, start, wait};
 use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held};
 use redis::{Commands, Connection, FromRedisValue, Pipeline};
 
@@ -15,8 +15,7 @@ struct Held {
 
 impl Held {
     fn start() -> Self {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
+        let (server, mut conn) = start();
         let lease = Duration::from_secs(10);
         let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, lease);
         Self {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, slack::slack, wait};
+use crate::common::{Server, slack::slack, start, wait};
 use leasehold::{Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
 use redis::Connection;
 
@@ -28,8 +28,7 @@ fn held_lock(conn: &mut Connection) -> Token {
 
 #[test]
 fn no_wait_is_one_try_and_takes_a_free_lock() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     for acquire in BOTH {
         for wait in [NO_WAIT, Duration::from_nanos(1)] {
             let token = acquire(&mut conn, wait).unwrap().unwrap();
@@ -40,8 +39,7 @@ fn no_wait_is_one_try_and_takes_a_free_lock() {
 
 #[test]
 fn no_wait_for_a_held_lock_is_over_at_once() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     held_lock(&mut conn);
     for acquire in BOTH {
         let started = Instant::now();
@@ -52,8 +50,7 @@ fn no_wait_for_a_held_lock_is_over_at_once() {
 
 #[test]
 fn a_wait_ends_at_its_deadline() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     held_lock(&mut conn);
     for acquire in BOTH {
         let patience = Duration::from_millis(200);
@@ -83,7 +80,9 @@ fn a_wait_without_end_ends_with_the_release() {
             assert!(release_lock(&mut conn, "a", &token).unwrap());
             Instant::now()
         });
-        wait::until(|| Ok(wait::calls(&mut holder, "evalsha")? >= 3)).unwrap();
+        assert!(wait::comes_true(|| wait::calls(&mut holder, "evalsha")
+            .unwrap()
+            >= 3));
         assert!(!waiter.is_finished());
 
         assert!(release_lock(&mut holder, "a", &token).unwrap());
@@ -95,8 +94,7 @@ fn a_wait_without_end_ends_with_the_release() {
 
 #[test]
 fn a_waiter_does_not_hammer_the_server() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     held_lock(&mut conn);
 
     let patience = Duration::from_millis(300);

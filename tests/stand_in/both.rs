@@ -14,15 +14,13 @@ use leasehold::{Events, FencingToken, Lock, LostReason, Options, Owner, event};
 
 use crate::{
     common::{
+        LONG, MS,
         hold::{comes_true, every_kind},
         slack::slack,
         wait::at_once,
     },
     world::{World, on_both, told},
 };
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
 
 fn waits(lock: &Lock, count: usize) -> bool {
     comes_true(|| lock.inspect().unwrap().waiting_here() == count)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{
-    Server,
+    MS, Server,
     hold::{PATIENCE, comes_true, take},
     slack::slack,
     wait::at_once,
@@ -17,7 +17,6 @@ use leasehold::{Keep, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::
 use parking_lot::Mutex;
 use redis::Commands;
 
-const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_millis(900);
 
 struct Bench {

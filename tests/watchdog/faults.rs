@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::common::{
-    Proxy, Server,
+    MS, Proxy, Server,
     hold::{PATIENCE, comes_true, take},
     proxy::Point,
     slack::slack,
@@ -15,7 +15,6 @@ use crate::common::{
 use leasehold::{Error, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
 
-const MS: Duration = Duration::from_millis(1);
 /// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
 const LEASE: Duration = Duration::from_millis(1_500);
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::common::{
-    Proxy, Server,
+    MS, Proxy, Server,
     hold::{PATIENCE, comes_true, take},
     slack::slack,
     wait::at_once,
@@ -20,7 +20,6 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
 
 struct Bench {

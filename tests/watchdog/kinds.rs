@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, hold::comes_true, wait::at_once};
+use crate::common::{Server, hold::comes_true, start, wait::at_once};
 use leasehold::{
     Error, LostReason, Owner, Pool, Renewal, RenewalState, Token, Watchdog,
     acquire_lock_with_timeout,
@@ -28,8 +28,7 @@ fn each_kind() {
 }
 
 fn every_kind_is_kept_and_its_loss_told() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
     let (token, owner) = (Token::random(), Owner::current_thread());
     let book = take_all(&mut conn, &token, &owner);
@@ -110,8 +109,7 @@ fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal
 
 /// The lock is still ours: no loss until the lease ends by our clock, and none at all if it is mended before.
 fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
     let renewals = keep_those_with_a_companion(&server, &watchdog);
     let companions = WITH_COMPANION.map(|name| format!("{{lock:{name}}}:lease"));
@@ -136,8 +134,7 @@ fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
 }
 
 fn a_lock_that_became_another_kind_is_lost_at_once() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
     for other in [["ZADD", "1", "a"], ["HSET", "a", "b"]] {
         redis::cmd("FLUSHALL").exec(&mut conn).unwrap();

@@ -6,14 +6,13 @@ use std::{
 };
 
 use crate::common::{
-    Server,
+    MS, Server,
     hold::{PATIENCE, comes_true, take},
     wait::at_once,
 };
 use leasehold::{Error, Keep, LostReason, Pool, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
 
-const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_secs(3);
 
 /// A pool that takes a server for silent after so long.

@@ -101,10 +101,10 @@ fn call_until_thawed(
                 })
             })
             .collect();
-        let all_gave_up = wait::until(|| Ok(calls.iter().all(ScopedJoinHandle::is_finished)));
+        let all_gave_up = wait::comes_true(|| calls.iter().all(ScopedJoinHandle::is_finished));
         // Whoever does not give up is answered now, so that the test ends.
         server.thaw().unwrap();
-        all_gave_up.unwrap();
+        assert!(all_gave_up);
         calls
             .into_iter()
             .filter_map(|call| call.join().unwrap().token().cloned())

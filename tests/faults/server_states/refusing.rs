@@ -10,8 +10,8 @@ use leasehold::{Error, acquire_lock_with_timeout, commit_while_held, release_loc
 use redis::{Commands, Connection};
 
 use crate::common::{
-    Proxy, Server,
-    wait::until,
+    Proxy, Server, start,
+    wait::comes_true,
     world::{self, Function, Kind, LEASE, PASSWORD},
 };
 
@@ -153,7 +153,9 @@ fn a_server_that_is_busy_with_a_script_says_so() {
             .exec(&mut busy);
         assert!(endless.is_err());
     });
-    until(|| Ok(redis::cmd("PING").exec(&mut operator).is_err())).unwrap();
+    assert!(comes_true(|| redis::cmd("PING")
+        .exec(&mut operator)
+        .is_err()));
 
     for function in world::functions() {
         let error = (function.call)(&mut conn).unwrap_err();
@@ -189,8 +191,7 @@ fn a_cluster_without_slots_is_down() {
 
 #[test]
 fn a_key_of_another_type_is_no_lock() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     world::seed(&mut conn);
     for key in [
         "lock:free",

@@ -7,6 +7,7 @@ use leasehold::{Error, Pool, acquire_lock_with_timeout};
 use crate::common::{
     Server,
     server::free_port,
+    start,
     world::{self, LEASE, PASSWORD, WAIT},
 };
 
@@ -29,8 +30,7 @@ fn a_server_that_does_not_know_a_command_repeats_its_arguments() {
 
 #[test]
 fn a_commit_that_a_server_does_not_know_repeats_its_arguments() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     world::seed(&mut conn);
     let error = leasehold::commit_while_held::<()>(&mut conn, "held", &world::token(), |pipe| {
         pipe.cmd("NOSUCH")

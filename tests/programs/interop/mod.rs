@@ -81,7 +81,9 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
             let identifier = book.acquire_lock_with_timeout("a", PATIENT, LEASE);
             (identifier.unwrap().unwrap(), Instant::now())
         });
-        wait::until(|| Ok(wait::calls(ours, "setnx")? >= attempts + 2)).unwrap();
+        assert!(wait::comes_true(
+            || wait::calls(ours, "setnx").unwrap() >= attempts + 2
+        ));
         assert!(release_lock(ours, "a", &held.unwrap()).unwrap());
         let released = Instant::now();
         let (identifier, taken) = theirs.join().unwrap();
@@ -96,7 +98,9 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
             let token = acquire_lock_with_timeout(ours, "a", PATIENT, LEASE);
             (token.unwrap().unwrap(), Instant::now())
         });
-        wait::until(|| Ok(wait::calls(&mut watcher, "evalsha")? >= attempts + 2)).unwrap();
+        assert!(wait::comes_true(|| wait::calls(&mut watcher, "evalsha")
+            .unwrap()
+            >= attempts + 2));
         assert!(book.release_lock("a", &identifier).unwrap());
         let released = Instant::now();
         let (_, taken) = waiter.join().unwrap();

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::{
     common::{
         Server,
-        wait::{at_once, unless_halted, until},
+        wait::{at_once, comes_true, unless_halted},
     },
     lockrun::tool::{LONG, Tool, guardian, is_locked, ms, run, send},
 };
@@ -79,7 +79,9 @@ fn who_is_stopped_hears_the_signal_too() {
         let command = tool.line();
         send(command.parse().unwrap(), Signal::SIGSTOP);
         let stat = format!("/proc/{command}/stat");
-        until(|| Ok(std::fs::read_to_string(&stat)?.contains(") T "))).unwrap();
+        assert!(comes_true(|| std::fs::read_to_string(&stat)
+            .unwrap()
+            .contains(") T ")));
         tool.signal(Signal::SIGTERM);
         tool.ends_with(143);
     });

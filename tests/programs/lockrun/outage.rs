@@ -8,7 +8,7 @@ use redis::{Commands, cmd};
 use crate::{
     common::{
         Server,
-        wait::{at_once, until},
+        wait::{at_once, comes_true},
     },
     lockrun::tool::{KEY, LONG, Tool, guardian, is_locked, ms, run, send},
 };
@@ -108,7 +108,7 @@ fn an_outage_that_is_shorter_than_the_lease_is_survived() {
     // Past the first renewal, and far from the last moment.
     thread::sleep(ms(700));
     server.thaw().unwrap();
-    until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_000)).unwrap();
+    assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() > 1_000));
     tool.echoes("still here");
     assert_eq!(tool.finish().code, 0);
 }
@@ -125,13 +125,13 @@ fn a_failure_that_has_passed_is_not_the_reason() {
     tool.hear("in");
     scripts("-@scripting");
     // Past the first renewal.
-    until(|| Ok(conn.pttl::<_, i64>(KEY)? < 900)).unwrap();
+    assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() < 900));
     scripts("+@scripting");
-    until(|| Ok(conn.pttl::<_, i64>(KEY)? > 1_250)).unwrap();
+    assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() > 1_250));
     // The tool has heard of it too.
-    until(|| Ok(conn.pttl::<_, i64>(KEY)? < 1_100)).unwrap();
+    assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() < 1_100));
     tool.signal(Signal::SIGSTOP);
-    until(|| Ok(!is_locked(&server))).unwrap();
+    assert!(comes_true(|| !is_locked(&server)));
     tool.signal(Signal::SIGCONT);
     let ended = tool.ends_with(70);
     assert!(ended.last().contains("renewed in time"), "{ended:?}");
@@ -152,7 +152,7 @@ fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
     let guardian = guardian(&command);
     tool.signal(Signal::SIGSTOP);
     send(guardian, Signal::SIGSTOP);
-    until(|| Ok(!is_locked(&server))).unwrap();
+    assert!(comes_true(|| !is_locked(&server)));
     send(guardian, Signal::SIGCONT);
     tool.silence();
     tool.signal(Signal::SIGCONT);
@@ -168,7 +168,7 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     // Else it does that, for it is sooner.
     send(guardian, Signal::SIGKILL);
     tool.signal(Signal::SIGSTOP);
-    until(|| Ok(!is_locked(&server))).unwrap();
+    assert!(comes_true(|| !is_locked(&server)));
     let went_on = Instant::now();
     tool.signal(Signal::SIGCONT);
     tool.silence();

@@ -20,7 +20,7 @@ use nix::{
 };
 use redis::Commands;
 
-use crate::common::{Server, example, hold::PATIENCE, wait::until};
+use crate::common::{Server, example, hold::PATIENCE, wait::comes_true};
 
 /// Longer than any test waits: whatever ends sooner has been ended. In small steps, since a shell does not hear a signal
 /// that comes just before it starts to wait.
@@ -164,7 +164,7 @@ impl Tool {
     #[track_caller]
     pub(crate) fn ends(mut self) -> Ended {
         let out = self.silence();
-        until(|| Ok(!self.is_running())).unwrap();
+        assert!(comes_true(|| !self.is_running()));
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
         let mut err = String::new();

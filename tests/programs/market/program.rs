@@ -1,29 +1,28 @@
 //! Starts the example `market` and waits for it, on a server that can be watched.
 
 use std::{
-    env,
     ffi::OsStr,
     fs,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::{Client, Commands, Connection};
 use tempfile::TempDir;
 
-use crate::common::server::find_binary;
+use crate::common::{
+    example,
+    server::find_binary,
+    wait::{comes_true, comes_true_within},
+};
 
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The program with these arguments, which hold no spaces.
 pub(crate) fn market(args: &str) -> Command {
-    let tests = env::current_exe().unwrap();
-    let program = tests.ancestors().nth(2).unwrap().join("examples/market");
-    assert!(program.exists(), "run `cargo build --example market` first");
-    let mut command = Command::new(program);
+    let mut command = example("market");
     command.args(args.split_whitespace());
     command
 }
@@ -40,7 +39,7 @@ pub(crate) fn started(command: &mut Command) -> Child {
 
 /// Waits until it has ended; what it prints fits into a pipe.
 pub(crate) fn ended(mut child: Child) -> Output {
-    let ends = wait_until(|| child.try_wait().unwrap().is_some());
+    let ends = comes_true_within(LIMIT, || child.try_wait().unwrap().is_some());
     if !ends {
         child.kill().unwrap();
     }
@@ -53,17 +52,6 @@ pub(crate) fn run(args: &str) -> Output {
     ended(started(&mut market(args)))
 }
 
-fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while start.elapsed() < LIMIT {
-        if condition() {
-            return true;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    false
-}
-
 /// To a process or, with a minus, to a whole group.
 pub(crate) fn signal(name: &str, process: &str) {
     let status = Command::new("kill")
@@ -74,7 +62,7 @@ pub(crate) fn signal(name: &str, process: &str) {
 
 /// Waits until a simulation is under way.
 pub(crate) fn wait_for_trade(conn: &mut Connection) {
-    assert!(wait_until(|| conn
+    assert!(comes_true(|| conn
         .exists::<_, bool>("inventory:buyer-1")
         .unwrap()));
 }
@@ -127,11 +115,11 @@ impl Wrapper {
 
     /// Waits until the simulation is under way on it. Returns the server's process.
     pub(crate) fn wait_for_trade(&self) -> u32 {
-        assert!(wait_until(|| self.note().is_some()));
+        assert!(comes_true(|| self.note().is_some()));
         let (process, port) = self.note().unwrap();
         let client = Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
         let mut connection = None;
-        assert!(wait_until(|| {
+        assert!(comes_true(|| {
             connection = client.get_connection().ok();
             connection.is_some()
         }));

@@ -1,15 +1,12 @@
 //! What `docs/guarantees.md` names for a lease that waits and is told: it is enough, and what any part of it is for.
 
-use std::{thread, time::Duration};
+use std::thread;
 
 use leasehold::{Error, Lock, Locks, Options};
 use redis::Commands;
 
 use super::rules;
-use crate::common::{Server, hold::comes_true, wait::at_once};
-
-const MS: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(20);
+use crate::common::{LONG, MS, Server, hold::comes_true, wait::at_once};
 
 type Kind = fn(&Locks, &str) -> Lock;
 

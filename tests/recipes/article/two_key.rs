@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Server, State, article::two_key as article, clock::millis, slack::slack, wait::until,
+    Server, State, article::two_key as article, clock::millis, slack::slack, start,
+    wait::comes_true,
 };
 use leasehold::{
     Error, Token,
@@ -28,8 +29,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let server = Server::start().unwrap();
-        let conn = server.connection().unwrap();
+        let (server, conn) = start();
         let keys = Keys::new(READ, WRITE).unwrap();
         Self {
             _server: server,
@@ -158,7 +158,7 @@ fn who_stays_too_long_is_told() {
     let brief = Duration::from_millis(30);
     assert!(a.reads(&late, brief) && a.reads(&living, LEASE));
     let over = millis(&mut a.conn) + 31;
-    until(|| Ok(millis(&mut a.conn) > over)).unwrap();
+    assert!(comes_true(|| millis(&mut a.conn) > over));
     assert!(!a.stops_reading(&late));
     assert!(a.stops_reading(&living) && a.is_free());
 }

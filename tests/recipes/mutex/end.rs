@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::common::{Server, State, monitor::Monitor, slack::slack, wait::until};
+use crate::common::{State, monitor::Monitor, slack::slack, start, wait::comes_true};
 use leasehold::{
     Error, Token,
     recipes::mutex::{self, End},
@@ -14,12 +14,6 @@ use redis::{Commands, Connection};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 /// The server's clock.
 fn time(conn: &mut Connection) -> SystemTime {
@@ -134,7 +128,7 @@ fn a_wait_ends_when_the_end_itself_has_passed() {
     let waiter = thread::spawn(move || {
         mutex::acquire(&mut waiting, "a", &Token::random(), 60 * SECOND, soon)
     });
-    until(|| Ok(waiter.is_finished())).unwrap();
+    assert!(comes_true(|| waiter.is_finished()));
     let ended = waiter.join().unwrap();
     assert!(matches!(ended, Err(Error::Invalid { .. })), "{ended:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, State};
+use crate::common::{State, start};
 use leasehold::{
     Error, Token,
     recipes::mutex::{self, End},
@@ -23,12 +23,6 @@ const OTHER_TYPES: [&[&str]; 6] = [
     &["HSET", "?", "thread-1", "1"],
     &["HSET", "?", "kind", "rw", "r:x", "1"],
 ];
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 fn put(conn: &mut Connection, key: &str, words: &[&str]) {
     let mut command = cmd(words[0]);

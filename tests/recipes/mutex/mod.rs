@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, State, wait::until};
+use crate::common::{State, start, wait::comes_true};
 use leasehold::{
     Error, Token, acquire_lock, acquire_lock_with_timeout,
     recipes::{
@@ -25,12 +25,6 @@ use redis::{Commands, Connection};
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: End = End::After(Duration::from_secs(10));
 const MINUTE: End = End::After(Duration::from_secs(60));
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 fn try_acquire(conn: &mut Connection, token: &Token, end: End) -> Option<Grant> {
     mutex::try_acquire(conn, "a", token, end).unwrap()
@@ -219,7 +213,9 @@ fn waiting_ends_with_the_lock_or_at_the_deadline() {
     let mut waiting = server.connection().unwrap();
     let waiter =
         thread::spawn(move || mutex::acquire(&mut waiting, "a", &ours, 10 * SECOND, LEASE));
-    until(|| Ok(common::wait::calls(&mut conn, "evalsha")? > 5)).unwrap();
+    assert!(comes_true(|| common::wait::calls(&mut conn, "evalsha")
+        .unwrap()
+        > 5));
     assert!(mutex::release(&mut conn, "a", &theirs).unwrap());
     assert!(waiter.join().unwrap().unwrap().is_some());
 }

@@ -2,18 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::common::{Server, monitor::Monitor};
+use crate::common::{monitor::Monitor, start};
 use leasehold::{
     Error, Token,
     recipes::mutex::{self, End},
 };
 use redis::{Commands, Connection, RedisResult, Value};
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 /// `SET lock:a VALUE OPTIONS`
 fn set(conn: &mut Connection, value: &str, options: &str) -> RedisResult<Value> {

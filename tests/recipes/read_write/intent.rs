@@ -7,10 +7,11 @@ use std::{
 };
 
 use crate::common::{
-    Proxy, Server, State,
+    Proxy, State,
     clock::millis,
     slack::slack,
-    wait::{at_once, calls, until},
+    start,
+    wait::{at_once, calls, comes_true},
 };
 use leasehold::{
     Error, Token,
@@ -23,12 +24,6 @@ use redis::{Client, Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 /// How many milliseconds are left of the intents that stand.
 fn intents(conn: &mut Connection) -> Vec<i64> {
@@ -50,7 +45,7 @@ fn with_a_waiting_writer(wait: Duration, meanwhile: impl FnOnce(&mut Connection,
     thread::scope(|scope| {
         let waiting =
             scope.spawn(|| acquire_write(&mut its_own, "a", &writer, wait, LEASE).map(drop));
-        until(|| Ok(intents(&mut conn).len() == 1)).unwrap();
+        assert!(comes_true(|| intents(&mut conn).len() == 1));
         meanwhile(&mut conn, &reader, &writer);
         let _ = waiting.join().unwrap();
     });
@@ -66,7 +61,7 @@ fn new_readers_stay_out_and_old_ones_may_stay() {
             "resent"
         );
         assert!(release_read(conn, "a", reader).unwrap());
-        until(|| Ok(release_write(conn, "a", writer).unwrap())).unwrap();
+        assert!(comes_true(|| release_write(conn, "a", writer).unwrap()));
         assert!(!conn.exists::<_, bool>("lock:a").unwrap());
     });
 }
@@ -111,7 +106,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
                 entries.fetch_add(1, Ordering::Relaxed);
             }
         });
-        until(|| Ok(entries.load(Ordering::Relaxed) > 20)).unwrap();
+        assert!(comes_true(|| entries.load(Ordering::Relaxed) > 20));
         let (writer, asked) = (Token::random(), Instant::now());
         let wait = Duration::from_secs(2);
         let granted =
@@ -119,7 +114,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
         let (took, held) = (asked.elapsed(), matches!(granted, Ok(true)));
         let released = held.then(|| release_write(&mut conn, "a", &writer));
         let came = entries.load(Ordering::Relaxed);
-        until(|| Ok(entries.load(Ordering::Relaxed) > came + 1)).unwrap();
+        assert!(comes_true(|| entries.load(Ordering::Relaxed) > came + 1));
         stop.store(true, Ordering::Relaxed);
         assert!(
             held && took < Duration::from_secs(1),

@@ -8,7 +8,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Server, State, clock::millis, slack::slack, wait::calls};
+use crate::common::{State, clock::millis, slack::slack, start, wait::calls};
 use leasehold::{
     Error, Token,
     recipes::{
@@ -23,12 +23,6 @@ use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 fn reads(conn: &mut Connection, token: &Token, lease: Duration) -> bool {
     try_acquire_read(conn, "a", token, lease).unwrap()

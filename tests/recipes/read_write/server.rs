@@ -6,7 +6,8 @@ use crate::common::{
     Proxy, Server,
     clock::millis,
     sides::{LEASE, RECIPES},
-    wait::until,
+    start,
+    wait::comes_true,
 };
 use leasehold::{
     Error, Token,
@@ -50,8 +51,7 @@ fn each_call_is_one_round_trip() {
 
 #[test]
 fn a_server_that_forgets_its_scripts() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let token = Token::random();
     for side in RECIPES.into_iter().flatten() {
         for (name, needs_a_hold, call) in side.functions() {
@@ -108,8 +108,7 @@ fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&st
 
 #[test]
 fn a_server_without_memory() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
     assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
     put(&mut conn, &limit("1"));
@@ -124,8 +123,7 @@ fn a_server_without_memory() {
 
 #[test]
 fn a_command_that_is_forbidden_leaves_no_lock() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let allow = ["ACL", "SETUSER", "default", "+@all"];
     let commands = [
         "exists", "get", "hgetall", "hget", "hmget", "pttl", "time", "set", "hset", "hdel", "del",
@@ -192,8 +190,7 @@ fn whoever_acquires_or_renews_is_told_of_the_end() {
 /// end is that of its last hold would end before it.
 #[test]
 fn the_key_outlives_the_last_hold() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (server, mut conn) = start();
     let token = Token::random();
     let [[reads, writes], [reads_two_key, _], _] = RECIPES;
     let holds = [
@@ -215,8 +212,8 @@ fn the_key_outlives_the_last_hold() {
                 conn.hget(key, &field).unwrap()
             };
             // Time that passes between the two shows the end too early, never too late.
-            let seen = until(|| Ok(millis(&mut conn) + conn.pttl::<_, i64>(key)? > end));
-            assert!(seen.is_ok(), "{} {}: {what}", side.recipe, side.mode);
+            let seen = comes_true(|| millis(&mut conn) + conn.pttl::<_, i64>(key).unwrap() > end);
+            assert!(seen, "{} {}: {what}", side.recipe, side.mode);
         };
         let mut other = server.connection().unwrap();
         assert!((side.try_acquire)(&mut other, "a", &token).unwrap());
@@ -240,7 +237,7 @@ fn all_keys_are_in_one_slot() {
         .arg(slots)
         .exec(&mut conn)
         .unwrap();
-    until(|| Ok(conn.exists::<_, bool>("a").is_ok())).unwrap();
+    assert!(comes_true(|| conn.exists::<_, bool>("a").is_ok()));
     let token = Token::random();
     for side in RECIPES.into_iter().flatten() {
         for name in ["a", "report.4", "名前"] {

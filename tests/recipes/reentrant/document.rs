@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::common::{Server, wait::until};
+use crate::common::{Server, wait::comes_true};
 use leasehold::{
     Owner, Token,
     recipes::{
@@ -239,7 +239,10 @@ fn what_another_owner_left_behind_is_not_taken_for_ours() {
     let lease = Duration::from_millis(1);
     let before = reentrant::try_acquire(&mut world.conn, "a", &theirs, &old, lease).unwrap();
     for enter in [true, false] {
-        until(|| Ok(!world.conn.exists::<_, bool>("lock:a")?)).unwrap();
+        assert!(comes_true(|| !world
+            .conn
+            .exists::<_, bool>("lock:a")
+            .unwrap()));
         assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
         let token = Token::random();
         if enter {

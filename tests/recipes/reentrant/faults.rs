@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::common::{
     Proxy, Server,
     faults::{SILENCE, assert_unknown, for_each_fault, left},
+    start,
     wait::at_once,
 };
 use leasehold::{
@@ -209,8 +210,7 @@ fn a_wait_sends_an_attempt_again_whose_answer_is_late() {
 
 #[test]
 fn an_attempt_that_arrives_after_its_release_is_not_counted() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
+    let (_server, mut conn) = start();
     let owner = Owner::new("job").unwrap();
     let (outer, inner) = (Token::random(), Token::random());
     let lease = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, State};
+use crate::common::{State, start};
 use leasehold::{
     Error, Owner, Token,
     recipes::reentrant::{self, Release},
@@ -22,12 +22,6 @@ const OTHER_TYPES: [&[&str]; 5] = [
     &["ZADD", "?", "1", "x"],
     &["XADD", "?", "*", "x", "y"],
 ];
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 fn put(conn: &mut Connection, key: &str, words: &[&str]) {
     let mut command = cmd(words[0]);

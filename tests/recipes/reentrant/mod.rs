@@ -8,8 +8,8 @@ use crate::common;
 use std::{collections::HashMap, thread, time::Duration};
 
 use crate::common::{
-    Server, State,
-    wait::{calls, until},
+    State, start,
+    wait::{calls, comes_true},
 };
 use leasehold::{
     Error, Owner, Token,
@@ -23,12 +23,6 @@ use redis::{Commands, Connection};
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn start() -> (Server, Connection) {
-    let server = Server::start().unwrap();
-    let conn = server.connection().unwrap();
-    (server, conn)
-}
 
 fn owner(text: &str) -> Owner {
     Owner::new(text).unwrap()
@@ -163,7 +157,7 @@ fn a_renewal_that_comes_late_does_not_shorten_the_next_hold() {
     let ours = owner("ours");
     let short = Duration::from_millis(1);
     reentrant::try_acquire(&mut conn, "a", &ours, &Token::random(), short).unwrap();
-    until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
     let token = Token::random();
     reentrant::try_acquire(&mut conn, "a", &ours, &token, MINUTE).unwrap();
     assert!(reentrant::renew(&mut conn, "a", &ours, SECOND).unwrap());
@@ -178,7 +172,7 @@ fn a_release_that_comes_late_does_not_free_the_next_hold() {
     let first = try_acquire(&mut conn, &ours, &outer).unwrap();
     try_acquire(&mut conn, &ours, &inner).unwrap();
     conn.pexpire::<_, ()>("lock:a", 1).unwrap();
-    until(|| Ok(!conn.exists::<_, bool>("lock:a")?)).unwrap();
+    assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
     assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
 
     let second = try_acquire(&mut conn, &ours, &next).unwrap();
@@ -225,7 +219,9 @@ fn waiting_ends_with_the_lock_or_at_the_deadline() {
     let waiter =
         thread::spawn(move || reentrant::acquire(&mut waiting, "a", &ours, &second, MINUTE, LEASE));
     let seen = calls(&mut conn, "evalsha").unwrap();
-    until(|| Ok(calls(&mut conn, "evalsha")? > seen + 3)).unwrap();
+    assert!(comes_true(
+        || calls(&mut conn, "evalsha").unwrap() > seen + 3
+    ));
     assert_eq!(release(&mut conn, &theirs, &token), Release::Freed);
     assert_eq!(waiter.join().unwrap().unwrap().unwrap().count(), 1);
 }
