@@ -13,7 +13,7 @@
 //! | say how locks are held | [`Options`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | count what happens | [`Events`] |
-//! | run a command under a lock | the example `lockrun`, `docs/lockrun.md` |
+//! | run a command under a lock | the program `lockrun` (feature `lockrun`), `docs/lockrun.md` |
 //! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
 //! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | write only while the lock is still yours | [`commit_while_held`] |

@@ -1,5 +1,5 @@
-//! Whole programs: the examples as a user runs them, and programs of other languages on the same locks. `cargo test` builds
-//! the examples first; before `cargo test --test programs`, `cargo build --examples` does.
+//! Whole programs as a user runs them: lockrun, the examples, and programs of other languages on the same locks. `cargo test`
+//! builds the examples first; before `cargo test --test programs`, `cargo build --examples` does.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
@@ -11,6 +11,8 @@
 mod common;
 
 mod interop;
+// Only the crate as it was packaged can be without it.
+#[cfg(feature = "lockrun")]
 mod lockrun;
 mod market;
 mod problems;

@@ -1,4 +1,4 @@
-//! The example `lockrun` as a user runs it.
+//! The program `lockrun` as a user runs it.
 
 mod causes;
 mod ending;

@@ -5,8 +5,8 @@ use redis::Commands;
 use serde_json::Value;
 
 use crate::{
-    common::{Server, example, wait::unless_halted},
-    lockrun::tool::{KEY, LONG, Tool, ask, lockrun, run},
+    common::{Server, wait::unless_halted},
+    lockrun::tool::{KEY, LONG, Tool, ask, lockrun, program, run},
 };
 
 fn json(text: &str) -> Value {
@@ -121,7 +121,7 @@ fn scripts_are_told_every_outcome() {
             (&"not_run".into(), &127.into())
         );
         let nameless = |last: &[&str]| {
-            let mut nameless = example("lockrun");
+            let mut nameless = program();
             nameless.args(["--name", "", "--json", "--url", &server.url()]);
             Tool::spawn(nameless.args(last)).ends_with(64)
         };

@@ -20,7 +20,7 @@ use nix::{
 };
 use redis::Commands;
 
-use crate::common::{Server, example, hold::PATIENCE, wait::comes_true};
+use crate::common::{Server, hold::PATIENCE, wait::comes_true};
 
 /// Longer than any test waits: whatever ends sooner has been ended. In small steps, since a shell does not hear a signal
 /// that comes just before it starts to wait.
@@ -194,8 +194,14 @@ pub(crate) fn lockrun(server: &Server) -> Command {
 }
 
 pub(crate) fn lockrun_at(url: &str) -> Command {
-    let mut command = example("lockrun");
+    let mut command = program();
     command.args(["--name", "a", "--url", url]);
+    command
+}
+
+/// lockrun without an argument.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockrun"));
     command.env_remove("LEASEHOLD_URL");
     command
 }

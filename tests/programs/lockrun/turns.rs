@@ -7,11 +7,11 @@ use redis::Commands;
 
 use crate::{
     common::{
-        Server, example,
+        Server,
         server::free_port,
         wait::{at_once, calls, comes_true, unless_halted},
     },
-    lockrun::tool::{KEY, Tool, ask, is_locked, lockrun, ms, run},
+    lockrun::tool::{KEY, Tool, ask, is_locked, lockrun, ms, program, run},
 };
 
 #[test]
@@ -207,7 +207,7 @@ fn without_a_server_nothing_is_run() {
         let url = format!("redis://127.0.0.1:{}/", free_port().unwrap());
         let start = |args: &[&str]| {
             Tool::spawn(
-                example("lockrun")
+                program()
                     .args(["--name", "a"])
                     .args(args)
                     .env("LEASEHOLD_URL", &url),
@@ -226,7 +226,7 @@ fn without_a_server_nothing_is_run() {
 fn a_url_that_is_empty_in_the_environment_is_none() {
     unless_halted(|| {
         let status = |args: &[&str]| {
-            let mut command = example("lockrun");
+            let mut command = program();
             command.args(["--name", "a", "--status"]).args(args);
             Tool::spawn(command.env("LEASEHOLD_URL", "")).ends()
         };

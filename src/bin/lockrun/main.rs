@@ -1,6 +1,6 @@
 //! Runs a command under a lock: `lockrun --name backup --wait 30s --lease 60s -- command args…`.
 //!
-//! `cargo run --example lockrun -- --help` tells the rest, `docs/lockrun.md` what it protects from.
+//! `lockrun --help` tells the rest, `docs/lockrun.md` what it protects from.
 
 #[cfg(unix)]
 mod arguments;
