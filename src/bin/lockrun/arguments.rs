@@ -14,7 +14,7 @@ const USUAL_GRACE: Duration = Duration::from_secs(5);
 const EXAMPLES: &str = "\
 Examples:
   lockrun --name backup -- /usr/local/bin/backup --full
-      runs the backup, or exits 75 at once if another host is at it
+      runs the backup, or says who else is at it, and exits 75 at once
   lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
       waits up to ten minutes for its turn
   lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
@@ -30,7 +30,7 @@ Exit codes:
   69  the server cannot be reached, or refuses
   70  the lock was lost, or could not be renewed: the command was ended, or ran beyond the lock
   71  the system refuses what lockrun needs itself: a process, a thread
-  75  busy: somebody else had the lock for the whole wait; only --verbose and --json say so
+  75  busy: somebody else had the lock for the whole wait
   --status and --force-release exit 0 whether the lock was held or not; --json tells.
 
 Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP is only passed on.";
@@ -91,6 +91,10 @@ pub(crate) struct Arguments {
     /// Tell what happens, on stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
+
+    /// Do not say who has a busy lock: exit 75 is enough, as for cron, which mails every word
+    #[arg(long, short, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 
     /// The command and its arguments
     #[arg(

@@ -5,6 +5,8 @@
 #[cfg(unix)]
 mod arguments;
 #[cfg(unix)]
+mod busy;
+#[cfg(unix)]
 mod command;
 #[cfg(unix)]
 mod guard;

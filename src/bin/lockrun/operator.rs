@@ -107,19 +107,21 @@ fn short(time: Duration) -> Duration {
 }
 
 fn in_json(name: &str, inspection: &Inspection) -> Value {
-    let holder = |holder: &Holder| {
-        json!({
-            "owner": holder.owner().map(Owner::as_str),
-            "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
-            "remaining_ms": holder.remaining().map(millis),
-            "fencing_token": holder.fencing_token().map(FencingToken::get),
-            "reader": holder.is_reader(),
-        })
-    };
     json!({
         "name": name,
         "held": inspection.is_held(),
         "foreign": inspection.is_foreign(),
         "holders": inspection.holders().iter().map(holder).collect::<Vec<_>>(),
+    })
+}
+
+/// One who has the lock, as scripts are told.
+pub(crate) fn holder(holder: &Holder) -> Value {
+    json!({
+        "owner": holder.owner().map(Owner::as_str),
+        "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
+        "remaining_ms": holder.remaining().map(millis),
+        "fencing_token": holder.fencing_token().map(FencingToken::get),
+        "reader": holder.is_reader(),
     })
 }

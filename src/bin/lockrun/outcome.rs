@@ -11,7 +11,7 @@ use std::{
 use leasehold::{Error, FencingToken};
 use serde_json::{Value, json};
 
-use crate::{arguments::Arguments, loss::Loss};
+use crate::{arguments::Arguments, busy::Busy, loss::Loss, operator};
 
 pub(crate) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
@@ -34,6 +34,8 @@ pub(crate) enum Outcome {
     NotRun(io::Error),
     /// A signal came before the lock.
     Told(i32),
+    /// Somebody else had the lock for the whole wait.
+    Busy(Busy),
     /// There was no lock.
     Failed(Error),
     /// The system refused.
@@ -146,6 +148,7 @@ impl Report {
             Outcome::NotRun(error) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
             Outcome::NotRun(_) => CANNOT_BE_RUN,
             Outcome::Told(signal) => of_signal(*signal),
+            Outcome::Busy(_) => BUSY,
             Outcome::Failed(error) => code_of(error),
             Outcome::System(_) => SYSTEM,
         }
@@ -156,9 +159,9 @@ impl Report {
             return Told::Err(self.json(arguments).to_string());
         }
         // That somebody else is at it is what the lock is for.
-        let is_usual = matches!(self.outcome, Outcome::Failed(Error::Contended { .. }));
+        let is_usual = matches!(self.outcome, Outcome::Busy(_));
         match self.message(arguments) {
-            Some(message) if arguments.verbose || !is_usual => {
+            Some(message) if !(is_usual && arguments.quiet) => {
                 Told::Err(format!("lockrun: {message}"))
             }
             _ => Told::Nothing,
@@ -183,7 +186,7 @@ impl Report {
                 let command = arguments.command.first().cloned().unwrap_or_default();
                 Some(format!("{}: {}", command.display(), whole(error)))
             }
-            Outcome::Failed(Error::Contended { .. }) => Some(format!("somebody else has `{name}`")),
+            Outcome::Busy(busy) => Some(format!("`{name}` {busy}")),
             Outcome::Failed(error) => Some(whole(error)),
             Outcome::System(error) => Some(whole(error)),
         }
@@ -195,11 +198,16 @@ impl Report {
             Outcome::Lost(loss) => (loss.status, Some(loss.why.word())),
             _ => (None, None),
         };
+        let holders = match &self.outcome {
+            Outcome::Busy(busy) => busy.holders(),
+            _ => &[],
+        };
         json!({
             "name": arguments.name,
             "outcome": self.word(),
             "exit_code": self.code(),
             "message": self.message(arguments),
+            "holders": holders.iter().map(operator::holder).collect::<Vec<_>>(),
             "lost_reason": lost,
             "command_exit_code": status.and_then(|status| status.code()),
             "command_signal": status.and_then(|status| status.signal()),

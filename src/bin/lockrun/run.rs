@@ -15,6 +15,7 @@ use leasehold::{
 
 use crate::{
     arguments::Arguments,
+    busy::Busy,
     command::{self, Job},
     guard::Guard,
     loss::{Loss, Why},
@@ -76,10 +77,12 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
 
     let asked = Instant::now();
     arguments.tell(|| format!("waiting for `{}`", arguments.name));
-    let waited = wait::acquire(&locks.lock(&arguments.name), arguments.wait, &events);
+    let lock = locks.lock(&arguments.name);
+    let waited = wait::acquire(&lock, arguments.wait, &events);
     report.waited = asked.elapsed();
     let lease = match waited {
         Waited::Held(lease) => lease,
+        Waited::Failed(Error::Contended { .. }) => return Err(Outcome::Busy(Busy::with(&lock))),
         Waited::Failed(error) => return Err(Outcome::Failed(error)),
         Waited::Told(signal) => return Err(Outcome::Told(signal)),
     };

@@ -96,6 +96,7 @@ fn scripts_are_told_every_outcome() {
         assert_eq!(outcome["command_exit_code"], 3);
         assert!(outcome["fencing_token"].as_u64() > Some(0));
         assert!(outcome["lost_reason"].is_null());
+        assert_eq!(outcome["holders"], Value::Array(vec![]));
         assert!(outcome["held_ms"].is_u64() && outcome["waited_ms"].is_u64());
 
         let killed = json(&run(&server, "--json", "kill -KILL $$").err);
@@ -111,6 +112,9 @@ fn scripts_are_told_every_outcome() {
             (&busy["outcome"], &busy["exit_code"]),
             (&"busy".into(), &75.into())
         );
+        let owner = busy["holders"][0]["owner"].as_str().unwrap();
+        assert!(owner.contains(&format!(":{}:", holder.pid())), "{busy}");
+        assert!(busy["holders"][0]["remaining_ms"].as_u64() > Some(30_000));
         assert_eq!(holder.finish().code, 0);
 
         let mut nothing = lockrun(&server);
@@ -151,7 +155,9 @@ fn a_lock_with_no_end_is_seen_and_cleared() {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
         let _: () = conn.set(KEY, "somebody").unwrap();
-        assert_eq!(run(&server, "", "echo in").code, 75);
+        let busy = run(&server, "", "echo in");
+        let said = "lockrun: `a` is busy: held by somebody unknown with no end\n";
+        assert_eq!((busy.code, &*busy.err), (75, said));
         let status = ask(&server, "--status").out;
         assert!(status.contains("no end"), "{status}");
         assert_eq!(ask(&server, "--force-release").code, 0);
@@ -186,5 +192,8 @@ fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
         let status = ask(&server, "--status").out;
         assert!(!status.contains('\u{1b}'), "{status:?}");
         assert!(!status.lines().any(|line| line == "a: free"), "{status:?}");
+        let busy = run(&server, "", "true").err;
+        assert!(busy.contains("held by evil"), "{busy:?}");
+        assert!(!busy.contains('\u{1b}') && busy.lines().count() == 1);
     });
 }

@@ -15,16 +15,25 @@ use crate::{
 };
 
 #[test]
-fn of_two_at_once_one_is_told_that_it_is_busy_and_says_nothing() {
+fn of_two_at_once_one_is_told_that_it_is_busy_and_says_who_has_the_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let mut first = Tool::holding(&server, "");
+        let mut first = Tool::holding(&server, "--lease 30s");
         first.hear("in");
-        let second = run(&server, "", "echo in");
+        let second = run(&server, "--quiet", "echo in");
         assert_eq!((second.code, &*second.out, &*second.err), (75, "", ""));
-        let second = run(&server, "--wait 100ms --verbose", "echo in");
-        assert_eq!((second.code, &*second.out), (75, ""));
-        assert!(second.err.contains("somebody else has `a`"), "{second:?}");
+        for args in ["", "--wait 100ms", "--wait 300ms --verbose"] {
+            let second = run(&server, args, "echo in");
+            assert_eq!((second.code, &*second.out), (75, ""), "{args}");
+            // Who: host, process and thread. How much longer: of 30 s, renewed when 20 s are left.
+            let said = second.last();
+            let who = format!(":{}:main for another ", first.pid());
+            let (is_held_by, left) = said.split_once(&who).unwrap();
+            assert!(is_held_by.starts_with("lockrun: `a` is busy: held by "));
+            let seconds = left.strip_suffix(" s, unless renewed").unwrap();
+            let seconds: f64 = seconds.parse().unwrap();
+            assert!((15.0..=30.0).contains(&seconds), "{said}");
+        }
         first.echoes("still here");
         let first = first.finish();
         assert_eq!((first.code, &*first.err), (0, ""));
