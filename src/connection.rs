@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result},
     time::{self, Deadline},
 };
-pub(crate) use manager::{Beside, same_failure};
+pub(crate) use manager::Beside;
 use manager::{Manager, Shared};
 use permits::{Permit, Permits};
 pub(crate) use process::Process;

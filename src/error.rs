@@ -3,7 +3,7 @@
 mod lost;
 mod operation;
 
-use std::{fmt, io};
+use std::{fmt, io, sync::Arc};
 
 use redis::RedisError;
 
@@ -18,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable* ([`Error::Redis`],
 /// [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No variant prints a token or a password.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// Somebody else had the lock, or kept changing it, for as long as we tried. Nothing was done.
@@ -116,7 +116,7 @@ pub enum Error {
     /// A thread could not be started.
     Thread {
         /// What the system said.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
 }
 
@@ -140,72 +140,76 @@ impl Error {
         }
     }
 
+    /// What every error names that came up at work on a lock.
+    fn operation_and_lock(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Contended { operation, lock }
+            | Self::Lost {
+                operation, lock, ..
+            }
+            | Self::Unknown {
+                operation, lock, ..
+            }
+            | Self::Redis {
+                operation, lock, ..
+            }
+            | Self::Partial {
+                operation, lock, ..
+            }
+            | Self::Reply {
+                operation, lock, ..
+            }
+            | Self::WrongKind {
+                operation, lock, ..
+            } => Some((operation, lock)),
+            Self::Invalid { .. }
+            | Self::TooOld { .. }
+            | Self::Pool { .. }
+            | Self::Forked
+            | Self::Thread { .. } => None,
+        }
+    }
+
     pub(crate) fn invalid(argument: &'static str, reason: impl Into<String>) -> Self {
         Self::Invalid {
             argument,
             reason: reason.into(),
         }
     }
+
+    pub(crate) fn thread(source: io::Error) -> Self {
+        Self::Thread {
+            source: Arc::new(source),
+        }
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((operation, lock)) = self.operation_and_lock() {
+            write!(f, "{operation} on `{lock}`: ")?;
+        }
         match self {
-            Self::Contended { operation, lock } => {
-                write!(
-                    f,
-                    "{operation} on `{lock}`: somebody else had it, or was faster, for the whole time"
-                )
+            Self::Contended { .. } => {
+                f.write_str("somebody else had it, or was faster, for the whole time")
             }
+            Self::Lost { reason: None, .. } => f.write_str("the lock is not ours any more"),
             Self::Lost {
-                operation,
-                lock,
-                reason: None,
-            } => write!(f, "{operation} on `{lock}`: the lock is not ours any more"),
-            Self::Lost {
-                operation,
-                lock,
                 reason: Some(reason),
-            } => write!(f, "{operation} on `{lock}`: the lock was lost: {reason}"),
-            Self::Unknown {
-                operation, lock, ..
-            } => {
-                write!(
-                    f,
-                    "{operation} on `{lock}`: no answer came, it may have happened"
-                )
+                ..
+            } => write!(f, "the lock was lost: {reason}"),
+            Self::Unknown { .. } => f.write_str("no answer came, it may have happened"),
+            Self::Redis { .. } => f.write_str("it did not happen"),
+            Self::Partial { .. } => {
+                f.write_str("a command was refused, the others of its transaction ran")
             }
-            Self::Redis {
-                operation, lock, ..
-            } => write!(f, "{operation} on `{lock}`: it did not happen"),
-            Self::Partial {
-                operation, lock, ..
-            } => {
-                write!(
-                    f,
-                    "{operation} on `{lock}`: a command was refused, the others of its transaction ran"
-                )
-            }
-            Self::Reply {
-                operation, lock, ..
-            } => {
-                write!(
-                    f,
-                    "{operation} on `{lock}`: it happened, but the answer has another type"
-                )
-            }
-            Self::WrongKind {
-                operation,
-                lock,
-                found,
-            } => write!(f, "{operation} on `{lock}`: found {found}"),
+            Self::Reply { .. } => f.write_str("it happened, but the answer has another type"),
+            Self::WrongKind { found, .. } => write!(f, "found {found}"),
             Self::Invalid { argument, reason } => write!(f, "invalid {argument}: {reason}"),
-            Self::TooOld { found } => {
-                write!(
-                    f,
-                    "the server is too old ({found}): it has to be Redis 6.2 or Valkey 7.2, or newer"
-                )
-            }
+            Self::TooOld { found } => write!(
+                f,
+                "the server is too old ({found}): it has to be Redis 6.2 or Valkey 7.2, or newer"
+            ),
             Self::Pool { reason, .. } => write!(f, "no connection from the pool: {reason}"),
             Self::Forked => f.write_str(
                 "this process is a fork's child, and the pool is its parent's: make a new one in the child",
@@ -226,7 +230,7 @@ impl std::error::Error for Error {
                 source: Some(source),
                 ..
             } => Some(cause(source)),
-            Self::Thread { source } => Some(source),
+            Self::Thread { source } => Some(&**source),
             _ => None,
         }
     }

@@ -19,10 +19,21 @@ use crate::{
 
 /// What the book puts before a lock's name.
 const PREFIX: &str = "lock:";
+/// Names, tokens, owners, keys and users have so many bytes at most.
 const MAX_BYTES: usize = 512;
 const MAX_PREFIX_BYTES: usize = 128;
 /// The end of the keys that stand beside a lock: no lock's own key may look like one.
 const COMPANION: &str = ":lease";
+
+/// # Errors
+/// [`Error::Invalid`] if it is empty or longer than 512 bytes.
+pub(crate) fn check_size(argument: &'static str, text: &str) -> Result<()> {
+    if text.is_empty() || text.len() > MAX_BYTES {
+        let reason = format!("it has to have 1 to {MAX_BYTES} bytes");
+        return Err(Error::invalid(argument, reason));
+    }
+    Ok(())
+}
 
 /// A checked lock name and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,12 +70,7 @@ impl LockName {
                 "without a prefix it may not begin with a brace",
             ));
         }
-        if name.is_empty() || name.len() > MAX_BYTES {
-            return Err(Error::invalid(
-                "lock name",
-                format!("it has to have 1 to {MAX_BYTES} bytes"),
-            ));
-        }
+        check_size("lock name", name)?;
         if name.ends_with(COMPANION) {
             return Err(Error::invalid(
                 "lock name",
@@ -127,9 +133,7 @@ impl FromStr for Token {
     /// # Errors
     /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
     fn from_str(text: &str) -> Result<Self> {
-        if text.is_empty() || text.len() > 512 {
-            return Err(Error::invalid("token", "it has to have 1 to 512 bytes"));
-        }
+        check_size("token", text)?;
         Ok(Self(text.into()))
     }
 }
@@ -191,9 +195,7 @@ impl Owner {
     /// something that starts with `r:`, `w:` or `i:`.
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
-        if text.is_empty() || text.len() > 512 {
-            return Err(Error::invalid("owner", "it has to have 1 to 512 bytes"));
-        }
+        check_size("owner", &text)?;
         if text == "kind"
             || ["r:", "w:", "i:"]
                 .iter()

@@ -198,17 +198,22 @@ impl Backoff {
     }
 }
 
+/// # Errors
+/// [`Error::Invalid`] unless it is between a millisecond and a day.
+pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<()> {
+    if length < Duration::from_millis(1) || length > MAX_LEASE {
+        let reason = "it has to be between 1 ms and 24 h";
+        return Err(Error::invalid(argument, reason));
+    }
+    Ok(())
+}
+
 /// A lease as Redis' `PX` takes it: whole milliseconds, rounded up so that it never ends before it was asked to.
 ///
 /// # Errors
-/// [`Error::Invalid`] unless it is between a millisecond and a day.
+/// As [`check_length`].
 pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u64> {
-    if lease < Duration::from_millis(1) || lease > MAX_LEASE {
-        return Err(Error::invalid(
-            argument,
-            "it has to be between 1 ms and 24 h",
-        ));
-    }
+    check_length(argument, lease)?;
     Ok(whole_millis(lease))
 }
 

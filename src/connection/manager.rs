@@ -128,7 +128,7 @@ impl Shared {
     pub(super) fn failure_since(&self, moment: Instant) -> Option<Error> {
         let failure = self.failure.lock();
         let (at, error) = failure.as_ref()?;
-        (*at >= moment).then(|| same_failure(error))
+        (*at >= moment).then(|| error.clone())
     }
 
     fn open(&self) -> Result<Held> {
@@ -234,23 +234,5 @@ impl Beside {
     /// How long one attempt to connect may take.
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.0.opener.connect_timeout
-    }
-}
-
-/// Why no connection could be opened, once more for somebody else who waited.
-pub(crate) fn same_failure(error: &Error) -> Error {
-    match error {
-        Error::Forked => Error::Forked,
-        Error::TooOld { found } => Error::TooOld {
-            found: found.clone(),
-        },
-        Error::Pool { reason, source } => Error::Pool {
-            reason: reason.clone(),
-            source: source.clone(),
-        },
-        other => Error::Pool {
-            reason: other.to_string(),
-            source: None,
-        },
     }
 }

@@ -10,9 +10,11 @@ use super::{
     opener::Opener,
     permits::Permits,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    time::check_length,
+};
 
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// As many clients as a Redis server takes unless it is told otherwise.
 const MAX_SIZE: u32 = 10_000;
 
@@ -98,9 +100,9 @@ impl PoolBuilder {
                 "it has to be between 1 and 10,000",
             ));
         }
-        check_timeout("get_timeout", self.get_timeout)?;
-        check_timeout("connect_timeout", self.connect_timeout)?;
-        check_timeout("io_timeout", self.io_timeout)?;
+        check_length("get_timeout", self.get_timeout)?;
+        check_length("connect_timeout", self.connect_timeout)?;
+        check_length("io_timeout", self.io_timeout)?;
 
         let attempt = self.connect_timeout.min(self.get_timeout);
         let opener = Opener::new(client, attempt)?;
@@ -125,14 +127,4 @@ impl PoolBuilder {
 /// server that is back should not be waited for that long; and while nobody waits, an attempt is no work.
 fn twice_the_retry_interval(get_timeout: Duration) -> Duration {
     get_timeout.clamp(Duration::from_millis(20), Duration::from_millis(100))
-}
-
-fn check_timeout(argument: &'static str, timeout: Duration) -> Result<()> {
-    if timeout < Duration::from_millis(1) || timeout > LONGEST_TIMEOUT {
-        return Err(Error::invalid(
-            argument,
-            "it has to be between 1 ms and 24 h",
-        ));
-    }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    name::LockName,
+    name::{LockName, check_size},
 };
 
 /// The key of the market: a ZSET of `ITEM.SELLER` with the price as its score.
@@ -78,7 +78,7 @@ impl<'a> Offer<'a> {
         if item_id.is_empty() {
             return Err(Error::invalid("item_id", "it may not be empty"));
         }
-        check_user("seller_id", seller_id)?;
+        check_size("seller_id", seller_id)?;
         if seller_id.contains('.') {
             return Err(Error::invalid(
                 "seller_id",
@@ -102,13 +102,6 @@ impl<'a> Offer<'a> {
     pub(super) fn item_lock(&self) -> String {
         format!("{MARKET}{}", self.member)
     }
-}
-
-pub(super) fn check_user(argument: &'static str, user_id: &str) -> Result<()> {
-    if user_id.is_empty() || user_id.len() > 512 {
-        return Err(Error::invalid(argument, "it has to have 1 to 512 bytes"));
-    }
-    Ok(())
 }
 
 pub(super) fn check_price(price: u64) -> Result<()> {

@@ -6,13 +6,14 @@ use redis::{Connection, Pipeline, Value};
 
 use super::{
     Purchase,
-    offer::{MARKET, Offer, check_price, check_user, inventory_key, user_key},
+    offer::{MARKET, Offer, check_price, inventory_key, user_key},
     trade::{
         Decision, Held, MARKET_LOCK, check_room, funds, has, price, until_committed, with_lock,
     },
 };
 use crate::{
     error::{Error, Operation, Result},
+    name::check_size,
     transaction::{command, watch},
 };
 
@@ -190,7 +191,7 @@ impl<'a> Sale<'a> {
         seller_id: &str,
         agreed_price: Option<u64>,
     ) -> Result<Self> {
-        check_user("buyer_id", buyer_id)?;
+        check_size("buyer_id", buyer_id)?;
         check_price(agreed_price.unwrap_or(0))?;
         let offer = Offer::new(item_id, seller_id)?;
         if buyer_id == seller_id {

@@ -73,7 +73,7 @@ impl Keeper {
                 keeper.state.lock().running -= 1;
                 keeper.ended.notify_all();
             })
-            .map_err(|source| Error::Thread { source })?;
+            .map_err(Error::thread)?;
         state.running += 1;
         Ok(thread)
     }

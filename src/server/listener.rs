@@ -65,7 +65,7 @@ impl Listener {
             .name(NAME.to_owned())
             .spawn(move || listener.run(&heard))
             .map(drop)
-            .map_err(|source| Error::Thread { source })
+            .map_err(Error::thread)
     }
 
     /// From now on it is to listen.

@@ -18,7 +18,6 @@ pub(crate) use renewals::RedisLink;
 pub(crate) use renewals::refused;
 
 use crate::{
-    connection::same_failure,
     error::{Error, Operation, Result},
     script::Call,
     time::{Clock, Deadline},
@@ -203,7 +202,7 @@ impl Failure {
 
     pub(crate) fn error(&self, operation: Operation<'_>) -> Error {
         match self {
-            Self::Unsent(error) => same_failure(error),
+            Self::Unsent(error) => error.clone(),
             Self::Sent(error) => operation.unanswered(None, error.clone()),
         }
     }

@@ -1,6 +1,6 @@
 //! What `commit_while_held` answers: results of any type, refusals, and commands that it does not take.
 
-use std::{collections::HashMap, error::Error as _, time::Duration};
+use std::{collections::HashMap, error::Error as _, io, sync::Arc, time::Duration};
 
 use crate::common::{Server, start, wait};
 use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held};
@@ -277,4 +277,35 @@ fn commands_that_break_a_transaction_or_change_the_connection_are_not_taken() {
         "nothing was sent"
     );
     held.assert_conn_is_clean();
+}
+
+/// So that whoever remembers one can give it to everybody who asks.
+#[test]
+fn a_clone_of_an_error_says_the_same_from_the_same_source() {
+    let Held {
+        server, mut conn, ..
+    } = Held::start();
+    let refused = wrong_type_of(&mut conn);
+    drop(server);
+    let unknown = acquire_lock_with_timeout(&mut conn, "b", Duration::ZERO, Duration::from_secs(1));
+    let no_thread = Error::Thread {
+        source: Arc::new(io::Error::from(io::ErrorKind::WouldBlock)),
+    };
+    for error in [refused, unknown.unwrap_err(), no_thread] {
+        let clone = error.clone();
+        assert_eq!(clone.to_string(), error.to_string());
+        assert_eq!(format!("{clone:?}"), format!("{error:?}"));
+        assert_eq!(clone.token(), error.token());
+        let source = |error: &Error| error.source().map(ToString::to_string);
+        assert_eq!(source(&clone), source(&error));
+        assert_eq!(
+            source(&error).is_none(),
+            matches!(error, Error::WrongKind { .. })
+        );
+    }
+}
+
+fn wrong_type_of(conn: &mut Connection) -> Error {
+    let () = conn.lpush("lock:list", 1).unwrap();
+    acquire_lock_with_timeout(conn, "list", Duration::ZERO, Duration::from_secs(1)).unwrap_err()
 }

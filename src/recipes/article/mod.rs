@@ -9,18 +9,10 @@ use redis::ConnectionLike;
 
 use super::wait::until_granted;
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Operation, Result},
     script::Call,
     token::Token,
 };
-
-/// A key that the caller of one of the article's editions names in full.
-fn whole_key(argument: &'static str, key: &str) -> Result<()> {
-    if key.is_empty() || key.len() > 512 {
-        return Err(Error::invalid(argument, "it has to have 1 to 512 bytes"));
-    }
-    Ok(())
-}
 
 /// One attempt at a lock of one of the article's editions, which grant a yes or a no.
 fn once(

@@ -44,9 +44,10 @@ use std::time::Duration;
 
 use redis::ConnectionLike;
 
-use super::{once, repeatedly, whole_key};
+use super::{once, repeatedly};
 use crate::{
     error::{Error, Operation, Result},
+    name::check_size,
     script::{self, OneHash},
     time::lease_millis,
     token::Token,
@@ -147,7 +148,7 @@ pub fn try_acquire_read<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    whole_key("key", key)?;
+    check_size("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_read", key);
     let call = script::one_hash(OneHash::AcquireRead, key, token, leases.checked()?);
     once(conn, operation, token, &call)
@@ -191,7 +192,7 @@ pub fn acquire_read<C: ConnectionLike>(
     acquire_timeout: Duration,
     leases: &Leases,
 ) -> Result<bool> {
-    whole_key("key", key)?;
+    check_size("key", key)?;
     let operation = Operation::new("one_hash::acquire_read", key);
     let call = script::one_hash(OneHash::AcquireRead, key, token, leases.checked()?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
@@ -235,7 +236,7 @@ pub fn try_acquire_write<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    whole_key("key", key)?;
+    check_size("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_write", key);
     let call = script::one_hash(OneHash::AcquireWrite, key, token, leases.checked()?);
     once(conn, operation, token, &call)
@@ -279,7 +280,7 @@ pub fn acquire_write<C: ConnectionLike>(
     acquire_timeout: Duration,
     leases: &Leases,
 ) -> Result<bool> {
-    whole_key("key", key)?;
+    check_size("key", key)?;
     let operation = Operation::new("one_hash::acquire_write", key);
     let call = script::one_hash(OneHash::AcquireWrite, key, token, leases.checked()?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
@@ -314,7 +315,7 @@ pub fn release_read<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    whole_key("key", key)?;
+    check_size("key", key)?;
     let operation = Operation::new("one_hash::release_read", key);
     script::one_hash(OneHash::ReleaseRead, key, token, leases.checked()?)
         .asks(conn)
@@ -348,7 +349,7 @@ pub fn release_write<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    whole_key("key", key)?;
+    check_size("key", key)?;
     let operation = Operation::new("one_hash::release_write", key);
     script::one_hash(OneHash::ReleaseWrite, key, token, leases.checked()?)
         .asks(conn)

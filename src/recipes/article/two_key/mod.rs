@@ -41,9 +41,10 @@ use std::time::Duration;
 
 use redis::ConnectionLike;
 
-use super::{once, repeatedly, whole_key};
+use super::{once, repeatedly};
 use crate::{
     error::{Error, Operation, Result},
+    name::check_size,
     script,
     time::lease_millis,
     token::Token,
@@ -63,8 +64,8 @@ impl Keys {
     /// [`Error::Invalid`] if one is empty or longer than 512 bytes, or if they are the same.
     pub fn new(read_key: impl Into<String>, write_key: impl Into<String>) -> Result<Self> {
         let (read, write) = (read_key.into(), write_key.into());
-        whole_key("read key", &read)?;
-        whole_key("write key", &write)?;
+        check_size("read key", &read)?;
+        check_size("write key", &write)?;
         if read == write {
             return Err(Error::invalid("write key", "it is the read key"));
         }
