@@ -8,90 +8,100 @@ mod shared;
 
 use std::time::Duration;
 
-use leasehold::{acquire_lock_with_timeout, release_lock};
-use shared::{Redis, Story};
+use anyhow::Context;
+use leasehold::{
+    Token, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold, redis::Connection,
+    release_lock,
+};
+use shared::{Redis, scene::Scene};
 
 const NAME: &str = "problem-1";
+const KEYS: [&str; 1] = ["lock:problem-1"];
 const LEASE: Duration = Duration::from_millis(300);
-const LONG_LEASE: Duration = Duration::from_secs(10);
-const LONG_WORK: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_secs(10);
+/// How long A works, in milliseconds: longer than its lease.
+const WORK: u64 = 500;
 
 fn main() -> anyhow::Result<()> {
     let redis = Redis::open()?;
     without_looking(&redis)?;
-    with_the_token(&redis)
+    with_the_token(&redis)?;
+    with_a_watchdog(&redis)
 }
 
 /// The failure: the holder deletes the key, whoever's it is.
 fn without_looking(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
-    let story = Story::begin("A releases by deleting the key");
-
-    acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LEASE)?;
-    story.tell("A", "takes the lock for 300 ms, and needs 500 ms");
-    acquire_lock_with_timeout(&mut conn, NAME, LONG_LEASE, LONG_LEASE)?;
-    story.tell(
-        "B",
-        "takes the lock: A's lease has ended, and A does not know",
-    );
-    story.wait_until(LONG_WORK);
-    redis::cmd("DEL")
-        .arg(format!("lock:{NAME}"))
-        .exec(&mut conn)?;
-    story.tell("A", "is done and deletes the lock, which is B's");
-    let third = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG_LEASE)?;
-    story.tell(
-        "C",
-        if third.is_some() {
-            "takes the lock while B works: WRONG"
-        } else {
-            "has to wait"
-        },
-    );
-
-    redis::cmd("DEL")
-        .arg(format!("lock:{NAME}"))
-        .exec(&mut conn)?;
-    Ok(())
+    let title = "A releases by deleting the key";
+    let mut scene = Scene::begin(redis, title, &["A", "B", "C"], &KEYS)?;
+    take(&mut scene, &mut conn, "A", LEASE)?;
+    take(&mut scene, &mut conn, "B", LONG)?;
+    scene.wait_until(WORK);
+    scene.send("A", &mut conn, "DEL lock:problem-1")?;
+    let third = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG)?;
+    let third = third.context("the lock was deleted")?;
+    scene.knows(&third, "C");
+    scene.tell("C", "takes the lock")?;
+    let is_ours = release_lock(&mut conn, NAME, &third)?;
+    scene.goes_wrong(is_ours, "B and C are at work: A has deleted B's lock.")
 }
 
 /// The cure: only the token that took the lock releases it, and its owner hears that it was late.
 fn with_the_token(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
-    let story = Story::begin("A releases with its token");
-
-    let Some(first) = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LEASE)? else {
-        anyhow::bail!("somebody else uses the lock `{NAME}`");
-    };
-    story.tell("A", "takes the lock for 300 ms, and needs 500 ms");
-    let second = acquire_lock_with_timeout(&mut conn, NAME, LONG_LEASE, LONG_LEASE)?;
-    story.tell(
-        "B",
-        "takes the lock: A's lease has ended, and A does not know",
-    );
-    story.wait_until(LONG_WORK);
+    let title = "A releases with its token";
+    let mut scene = Scene::begin(redis, title, &["A", "B", "C"], &KEYS)?;
+    let first = take(&mut scene, &mut conn, "A", LEASE)?;
+    let second = take(&mut scene, &mut conn, "B", LONG)?;
+    scene.wait_until(WORK);
     let was_ours = release_lock(&mut conn, NAME, &first)?;
-    story.tell(
-        "A",
-        if was_ours {
-            "released the lock: WRONG"
-        } else {
-            "is told that the lock is not its own any more"
-        },
-    );
-    let third = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG_LEASE)?;
-    story.tell(
-        "C",
-        if third.is_some() {
-            "takes the lock: WRONG"
-        } else {
-            "has to wait: B's lock stands"
-        },
-    );
+    scene.tell("A", &format!("release_lock\n{was_ours}"))?;
+    let third = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG)?;
+    scene.tell("C", "has to wait")?;
+    let is_bs = release_lock(&mut conn, NAME, &second)?;
+    scene.tell("B", &format!("release_lock\n{is_bs}"))?;
+    scene.goes_right(
+        !was_ours && third.is_none() && is_bs,
+        "B's lock stands, and A hears that it was late.",
+    )
+}
 
-    if let Some(second) = second {
-        release_lock(&mut conn, NAME, &second)?;
-        story.tell("B", "is done and releases its own lock");
-    }
-    Ok(())
+/// What keeps it from happening: the lease is renewed for as long as the work takes.
+fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
+    let mut conn = redis.pool.get()?;
+    let title = "A lets a watchdog renew the lease";
+    let mut scene = Scene::begin(redis, title, &["A", "B", "the watchdog"], &KEYS)?;
+    let watchdog = Watchdog::start(&redis.pool)?;
+    let token = take(&mut scene, &mut conn, "A", LEASE)?;
+    let renewal = watchdog.keep(&Hold::new(NAME, &token)?, LEASE)?;
+    scene.tell("A", "Watchdog::keep")?;
+    scene.wait_until(250);
+    scene.tell("the watchdog", "has renewed it")?;
+    scene.wait_until(400);
+    let early = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG)?;
+    scene.tell("B", "has to wait")?;
+    scene.wait_until(WORK);
+    renewal.stop();
+    let was_ours = release_lock(&mut conn, NAME, &token)?;
+    scene.tell("A", &format!("Renewal::stop, release_lock\n{was_ours}"))?;
+    let second = take(&mut scene, &mut conn, "B", LONG)?;
+    release_lock(&mut conn, NAME, &second)?;
+    scene.goes_right(
+        early.is_none() && was_ours,
+        "The work took longer than a lease, and the lock was A's to the end.",
+    )
+}
+
+/// Waits for the lock and takes it.
+fn take(
+    scene: &mut Scene,
+    conn: &mut Connection,
+    who: &str,
+    lease: Duration,
+) -> anyhow::Result<Token> {
+    let token = acquire_lock_with_timeout(conn, NAME, LONG, lease)?;
+    let token = token.context("somebody else uses the lock `problem-1`")?;
+    scene.knows(&token, who);
+    scene.tell(who, &format!("takes the lock for {lease:?}"))?;
+    Ok(token)
 }

@@ -12,10 +12,14 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Pool, acquire_lock, acquire_lock_with_timeout, release_lock};
-use shared::{Redis, Story};
+use anyhow::Context;
+use leasehold::{
+    Pool, Token, acquire_lock, acquire_lock_with_timeout, redis::Connection, release_lock,
+};
+use shared::{Redis, scene::Scene};
 
 const NAME: &str = "problem-2";
+const KEYS: [&str; 1] = ["lock:problem-2"];
 const LEASE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Set for the process that is going to crash: which lock it takes.
@@ -26,77 +30,76 @@ fn main() -> anyhow::Result<()> {
         return hold_and_crash(&role);
     }
     let redis = Redis::open()?;
-    without_an_end(&redis)?;
+    let left_behind = without_an_end(&redis)?;
+    mended(&redis, &left_behind)?;
     with_an_end(&redis)
 }
 
 /// The failure: a lock without an end outlives its holder.
-fn without_an_end(redis: &Redis) -> anyhow::Result<()> {
+fn without_an_end(redis: &Redis) -> anyhow::Result<Token> {
     let mut conn = redis.pool.get()?;
-    let story = Story::begin("A takes a lock that has no end (the book's acquire_lock)");
-
-    crash_while_holding(redis, "without an end")?;
-    story.tell("A", "takes the lock and crashes");
+    let title = "A takes a lock that has no end (the book's acquire_lock)";
+    let mut scene = Scene::begin(redis, title, &["A, a process", "B"], &KEYS)?;
+    let left_behind = crash_while_holding(redis, &mut scene, "without an end")?;
+    scene.tell("A, a process", "takes the lock and crashes")?;
     let second = acquire_lock(&mut conn, NAME, PATIENCE)?;
-    story.tell(
-        "B",
-        if second.is_some() {
-            "takes the lock"
-        } else {
-            "has waited a second in vain, and could wait for ever: WRONG"
-        },
-    );
-    Ok(())
+    scene.tell("B", "gives up after a second")?;
+    scene.goes_wrong(
+        second.is_none(),
+        "Nobody will ever release the lock, and nobody can see that.",
+    )?;
+    Ok(left_behind)
 }
 
-/// The cure: a lease. It also mends the lock that was left behind: whoever waits gives it an end.
+/// Whoever waits with a lease gives an end to a lock that has none.
+fn mended(redis: &Redis, left_behind: &Token) -> anyhow::Result<()> {
+    let mut conn = redis.pool.get()?;
+    let title = "B waits with a lease of its own: the lock that was left behind gets an end";
+    let mut scene = Scene::begin(redis, title, &["A, a process", "B"], &KEYS)?;
+    scene.knows(left_behind, "A");
+    let early = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LEASE)?;
+    scene.tell("B", "has to wait, and gives the lock 500 ms to live")?;
+    let token = take(&mut scene, &mut conn)?;
+    release_lock(&mut conn, NAME, &token)?;
+    scene.goes_right(early.is_none(), "What the crash has left is mended.")
+}
+
+/// The cure: a lease. The server ends the lock of whoever has crashed.
 fn with_an_end(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
-    let story =
-        Story::begin("B waits with a lease of its own: the lock that was left behind gets an end");
-    let mended = acquire_lock_with_timeout(&mut conn, NAME, PATIENCE, LEASE)?;
-    story.tell(
-        "B",
-        if mended.is_some() {
-            "takes the lock, half a second later"
-        } else {
-            "waits in vain: WRONG"
-        },
-    );
-    if let Some(token) = mended {
-        release_lock(&mut conn, NAME, &token)?;
-    }
+    let title = "A takes a lock for half a second (acquire_lock_with_timeout)";
+    let mut scene = Scene::begin(redis, title, &["A, a process", "B"], &KEYS)?;
+    crash_while_holding(redis, &mut scene, "with an end")?;
+    scene.tell("A, a process", "takes the lock and crashes")?;
+    let token = take(&mut scene, &mut conn)?;
+    release_lock(&mut conn, NAME, &token)?;
+    scene.goes_right(true, "The server ended A's lock.")
+}
 
-    let story = Story::begin("A takes a lock for half a second (acquire_lock_with_timeout)");
-    crash_while_holding(redis, "with an end")?;
-    story.tell("A", "takes the lock and crashes");
-    let second = acquire_lock_with_timeout(&mut conn, NAME, PATIENCE, LEASE)?;
-    story.tell(
-        "B",
-        if second.is_some() {
-            "takes the lock when A's lease has ended"
-        } else {
-            "waits in vain: WRONG"
-        },
-    );
-    if let Some(token) = second {
-        release_lock(&mut conn, NAME, &token)?;
-    }
-    Ok(())
+/// B waits for the lock and takes it.
+fn take(scene: &mut Scene, conn: &mut Connection) -> anyhow::Result<Token> {
+    let token = acquire_lock_with_timeout(conn, NAME, PATIENCE, LEASE)?;
+    let token = token.context("B waits in vain")?;
+    scene.knows(&token, "B");
+    scene.tell("B", "takes the lock for 500 ms")?;
+    Ok(token)
 }
 
 /// Starts this program once more, as the one that crashes.
-fn crash_while_holding(redis: &Redis, role: &str) -> anyhow::Result<()> {
+fn crash_while_holding(redis: &Redis, scene: &mut Scene, role: &str) -> anyhow::Result<Token> {
     let crashed = Command::new(env::current_exe()?)
         .env(ROLE, role)
         .arg(&redis.url)
         .stderr(Stdio::null())
-        .status()?;
+        .output()?;
     anyhow::ensure!(
-        crashed.code().is_none(),
-        "A was to crash and did not: {crashed}"
+        crashed.status.code().is_none(),
+        "A was to crash and did not: {}",
+        crashed.status
     );
-    Ok(())
+    let token: Token = String::from_utf8_lossy(&crashed.stdout).trim().parse()?;
+    scene.knows(&token, "A");
+    Ok(token)
 }
 
 fn hold_and_crash(role: &str) -> anyhow::Result<()> {
@@ -107,6 +110,9 @@ fn hold_and_crash(role: &str) -> anyhow::Result<()> {
     } else {
         acquire_lock(&mut conn, NAME, Duration::ZERO)?
     };
-    anyhow::ensure!(token.is_some(), "somebody else uses the lock `{NAME}`");
+    println!(
+        "{}",
+        token.context("somebody else uses the lock `problem-2`")?
+    );
     abort()
 }

@@ -8,87 +8,93 @@ mod shared;
 
 use std::time::Duration;
 
+use anyhow::Context;
 use leasehold::{
     Error, FencingToken, Token, commit_while_held,
     recipes::mutex::{self, End, Grant},
+    redis::{self, Connection},
 };
-use redis::Connection;
-use shared::{Redis, Story};
+use shared::{Redis, scene::Scene};
 
 const NAME: &str = "problem-3";
+const KEYS: [&str; 2] = ["lock:problem-3", REPORT];
 const LEASE: Duration = Duration::from_millis(300);
-/// How long A is paused: longer than its lease.
-const PAUSE: Duration = Duration::from_millis(500);
+/// How long A is paused, in milliseconds: longer than its lease.
+const PAUSE: u64 = 500;
 const REPORT: &str = "problem-3:report";
 
 fn main() -> anyhow::Result<()> {
     let redis = Redis::open()?;
     let mut conn = redis.pool.get()?;
-    without_asking(&mut conn)?;
-    with_commit_while_held(&mut conn)?;
-    with_a_fencing_token(&mut conn)?;
+    without_asking(&redis)?;
     redis::cmd("DEL").arg(REPORT).exec(&mut conn)?;
-    Ok(())
+    with_commit_while_held(&redis)?;
+    redis::cmd("DEL").arg(REPORT).exec(&mut conn)?;
+    with_a_fencing_token(&redis)
 }
 
 /// The failure: A looks at the lock, is paused, and writes.
-fn without_asking(conn: &mut Connection) -> anyhow::Result<()> {
-    let story = Story::begin("A writes because it held the lock when it looked");
-    let [_first, second] = both_take_the_lock(conn, &story)?;
-    redis::cmd("SET").arg(REPORT).arg("by B").exec(conn)?;
-    story.tell("B", "writes its report");
-    redis::cmd("SET").arg(REPORT).arg("by A").exec(conn)?;
-    story.tell("A", "wakes up and writes its own, which is old");
-    let report: String = redis::cmd("GET").arg(REPORT).query(conn)?;
-    story.tell("", &format!("the report is {report}: WRONG"));
-    mutex::release(conn, NAME, &second.token)?;
-    Ok(())
+fn without_asking(redis: &Redis) -> anyhow::Result<()> {
+    let mut conn = redis.pool.get()?;
+    let title = "A writes because it held the lock when it looked";
+    let mut scene = Scene::begin(redis, title, &["A", "B"], &KEYS)?;
+    let [_first, second] = both_take_the_lock(&mut conn, &mut scene)?;
+    scene.send("B", &mut conn, "SET problem-3:report by-B")?;
+    scene.send("A", &mut conn, "SET problem-3:report by-A")?;
+    mutex::release(&mut *conn, NAME, &second.token)?;
+    let wrong = report(&mut conn)? == "by-A";
+    scene.goes_wrong(wrong, "An old report over a new one.")
 }
 
 /// The first cure, for data on the same server: the lock is looked at in the transaction that writes.
-fn with_commit_while_held(conn: &mut Connection) -> anyhow::Result<()> {
-    let story = Story::begin("A writes with commit_while_held");
-    let [first, second] = both_take_the_lock(conn, &story)?;
+fn with_commit_while_held(redis: &Redis) -> anyhow::Result<()> {
+    let mut conn = redis.pool.get()?;
+    let title = "A writes with commit_while_held";
+    let mut scene = Scene::begin(redis, title, &["A", "B"], &KEYS)?;
+    let [first, second] = both_take_the_lock(&mut conn, &mut scene)?;
     for (who, holder) in [("B", &second), ("A", &first)] {
-        let written = commit_while_held::<()>(conn, NAME, &holder.token, |pipe| {
-            pipe.set(REPORT, format!("by {who}"));
+        let written = commit_while_held::<()>(&mut conn, NAME, &holder.token, |pipe| {
+            pipe.set(REPORT, format!("by-{who}"));
         });
-        story.tell(
-            who,
-            match written {
-                Ok(()) => "writes its report",
-                Err(Error::Lost { .. }) => {
-                    "wakes up and is told that the lock is lost: nothing is written"
-                }
-                Err(other) => return Err(other.into()),
-            },
-        );
+        let answer = match written {
+            Ok(()) => "written",
+            Err(Error::Lost { .. }) => "Err(Lost): nothing is written",
+            Err(other) => return Err(other.into()),
+        };
+        scene.tell(who, &format!("commit_while_held\n{answer}"))?;
     }
-    let report: String = redis::cmd("GET").arg(REPORT).query(conn)?;
-    story.tell("", &format!("the report is {report}"));
-    mutex::release(conn, NAME, &second.token)?;
-    Ok(())
+    mutex::release(&mut *conn, NAME, &second.token)?;
+    let right = report(&mut conn)? == "by-B";
+    scene.goes_right(right, "The new report stands, and A is told.")
 }
 
 /// The second cure, for any resource: it remembers the greatest fencing token and refuses smaller ones.
-fn with_a_fencing_token(conn: &mut Connection) -> anyhow::Result<()> {
-    let story = Story::begin("A writes to a disk that checks fencing tokens");
-    let [first, second] = both_take_the_lock(conn, &story)?;
+fn with_a_fencing_token(redis: &Redis) -> anyhow::Result<()> {
+    let mut conn = redis.pool.get()?;
+    let title = "A writes to a disk that checks fencing tokens";
+    let mut scene = Scene::begin(redis, title, &["A", "B", "the disk"], &KEYS[..1])?;
+    let [first, second] = both_take_the_lock(&mut conn, &mut scene)?;
     let mut disk = Disk::default();
     for (who, holder) in [("B", &second), ("A", &first)] {
         let number = holder.grant.fencing_token();
-        let accepted = disk.write(number, &format!("by {who}"));
-        story.tell(
-            who,
-            &format!(
-                "writes with fencing token {number}: {}",
-                if accepted { "accepted" } else { "refused" }
-            ),
-        );
+        scene.tell(who, &format!("writes with {number}"))?;
+        let accepted = disk.write(number, &format!("by-{who}"));
+        let answer = if accepted { "accepted" } else { "refused" };
+        scene.tell(
+            "the disk",
+            &format!("{answer}: the report is {}", disk.report),
+        )?;
     }
-    story.tell("", &format!("the report is {}", disk.report));
-    mutex::release(conn, NAME, &second.token)?;
-    Ok(())
+    mutex::release(&mut *conn, NAME, &second.token)?;
+    let right = disk.report == "by-B";
+    scene.goes_right(
+        right,
+        "A's number is smaller than one that the disk has seen.",
+    )
+}
+
+fn report(conn: &mut Connection) -> anyhow::Result<String> {
+    Ok(redis::cmd("GET").arg(REPORT).query(conn)?)
 }
 
 /// A resource outside Redis, such as a file server.
@@ -115,28 +121,25 @@ struct Holder {
 }
 
 /// A takes the lock and is paused for longer than its lease; B takes it as well.
-fn both_take_the_lock(conn: &mut Connection, story: &Story) -> anyhow::Result<[Holder; 2]> {
-    let first = take_the_lock(conn, LEASE)?;
-    story.tell("A", "takes the lock for 300 ms, and is paused for 500 ms");
-    let second = take_the_lock(conn, Duration::from_secs(10))?;
-    story.tell(
-        "B",
-        "takes the lock when A's lease has ended: both believe that they hold it",
-    );
-    story.wait_until(PAUSE);
+fn both_take_the_lock(conn: &mut Connection, scene: &mut Scene) -> anyhow::Result<[Holder; 2]> {
+    let first = take_the_lock(conn, scene, "A", LEASE)?;
+    scene.tell("A", "is paused for 500 ms")?;
+    let second = take_the_lock(conn, scene, "B", Duration::from_secs(10))?;
+    scene.wait_until(PAUSE);
     Ok([first, second])
 }
 
-fn take_the_lock(conn: &mut Connection, lease: Duration) -> anyhow::Result<Holder> {
+fn take_the_lock(
+    conn: &mut Connection,
+    scene: &mut Scene,
+    who: &str,
+    lease: Duration,
+) -> anyhow::Result<Holder> {
     let token = Token::random();
-    match mutex::acquire(
-        conn,
-        NAME,
-        &token,
-        Duration::from_secs(5),
-        End::After(lease),
-    )? {
-        Some(grant) => Ok(Holder { token, grant }),
-        None => anyhow::bail!("somebody else uses the lock `{NAME}`"),
-    }
+    let wait = Duration::from_secs(5);
+    let grant = mutex::acquire(conn, NAME, &token, wait, End::After(lease))?;
+    let grant = grant.context("somebody else uses the lock `problem-3`")?;
+    scene.knows(&token, who);
+    scene.tell(who, &format!("takes the lock for {lease:?}"))?;
+    Ok(Holder { token, grant })
 }

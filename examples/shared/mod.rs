@@ -1,5 +1,8 @@
-//! What the examples of the three problems share: a server, and a story told with the time.
+//! What the traps and the examples of the three problems share: a server, columns to tell a story in, and its history.
 
+pub(crate) mod history;
+mod looking;
+pub(crate) mod scene;
 #[path = "../../tests/common/server.rs"]
 #[allow(
     dead_code,
@@ -8,64 +11,51 @@
 )]
 pub(crate) mod server;
 
-use std::{
-    env,
-    time::{Duration, Instant},
-};
+use std::env;
 
-use leasehold::Pool;
+use leasehold::{
+    Pool,
+    redis::{Client, Connection},
+};
 use server::Server;
 
-/// Redis for one example: the one whose URL is the first argument, or a private one.
+/// Redis for one program: the server at the URL that it is given, or a private one, which is stopped at the end.
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) pool: Pool,
     pub(crate) url: String,
-    _server: Option<Server>,
+    server: Option<Server>,
 }
 
 impl Redis {
+    /// The URL is the program's first argument.
     pub(crate) fn open() -> anyhow::Result<Self> {
-        let server = if env::args().len() > 1 {
+        Self::at(env::args().nth(1))
+    }
+
+    pub(crate) fn at(url: Option<String>) -> anyhow::Result<Self> {
+        let server = if url.is_some() {
             None
         } else {
             Some(Server::start()?)
         };
-        let url = match (&server, env::args().nth(1)) {
-            (Some(server), _) => server.url(),
-            (None, url) => url.unwrap_or_default(),
-        };
+        let url = url
+            .or_else(|| server.as_ref().map(Server::url))
+            .unwrap_or_default();
         Ok(Self {
             pool: Pool::connect(&url)?,
             url,
-            _server: server,
+            server,
         })
     }
-}
 
-/// Says who does what, and when.
-#[derive(Debug)]
-pub(crate) struct Story {
-    started: Instant,
-}
-
-impl Story {
-    pub(crate) fn begin(title: &str) -> Self {
-        println!("\n{title}");
-        Self {
-            started: Instant::now(),
-        }
+    /// Whether the server is ours alone, so that everything on it may be deleted.
+    pub(crate) fn is_private(&self) -> bool {
+        self.server.is_some()
     }
 
-    pub(crate) fn tell(&self, who: &str, what: &str) {
-        println!(
-            "{:>6} ms  {who:<6}  {what}",
-            self.started.elapsed().as_millis()
-        );
-    }
-
-    /// Waits until so long after the beginning.
-    pub(crate) fn wait_until(&self, moment: Duration) {
-        std::thread::sleep(moment.saturating_sub(self.started.elapsed()));
+    /// A plain connection, as a program without this crate has it.
+    pub(crate) fn client(&self) -> anyhow::Result<Connection> {
+        Ok(Client::open(self.url.as_str())?.get_connection()?)
     }
 }

@@ -15,4 +15,6 @@ mod interop;
 #[cfg(feature = "lockrun")]
 mod lockrun;
 mod market;
+mod pictures;
 mod problems;
+mod traps;

@@ -29,7 +29,7 @@ fn an_overrun_releases_another_lock_only_without_the_token() {
         stories[1..].iter().all(|story| !goes_wrong(story)),
         "{stories:?}"
     );
-    assert!(stories[1].contains("B's lock stands"));
+    assert!(stories[1].contains("B's lock stands") && stories[2].contains("has renewed it"));
 }
 
 #[test]
@@ -47,9 +47,6 @@ fn a_crash_blocks_others_only_without_an_end() {
 fn of_two_holders_both_write_only_without_asking() {
     let stories = stories_of("problem_3_two_holders");
     assert!(goes_wrong(&stories[0]), "{stories:?}");
-    assert!(stories[1].ends_with("the report is by B"), "{stories:?}");
-    assert!(
-        stories[2].contains("refused") && stories[2].ends_with("the report is by B"),
-        "{stories:?}"
-    );
+    assert!(stories[1].contains("Err(Lost)"), "{stories:?}");
+    assert!(stories[2].contains("refused: the report is"), "{stories:?}");
 }

@@ -1,0 +1,269 @@
+//! Columns: a time, one for each actor, and what is in Redis.
+
+use std::{
+    env,
+    io::{IsTerminal, stdout},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use leasehold::{
+    Token,
+    redis::{self, Connection, ConnectionLike, Script, Value},
+};
+
+use super::{
+    Redis,
+    history::{Happened, Recorder},
+    looking::{Shown, Watched, as_redis_cli, refusal},
+};
+
+const TIME: usize = 9;
+const BOLD: &str = "1";
+const FAINT: &str = "2";
+const GREEN: &str = "1;32";
+const RED: &str = "1;31";
+
+/// A part of a story, printed while it happens.
+pub(crate) struct Scene {
+    title: String,
+    actors: Vec<&'static str>,
+    width: usize,
+    watched: Vec<Watched>,
+    looks: Connection,
+    /// What to print in place of a text that differs from run to run.
+    names: Vec<(String, String)>,
+    recorder: Option<Recorder>,
+    started: Instant,
+}
+
+/// What the server answered to a command.
+#[derive(Debug)]
+pub(crate) struct Reply(Option<Value>);
+
+impl Scene {
+    pub(crate) fn begin(
+        redis: &Redis,
+        title: &str,
+        actors: &[&'static str],
+        keys: &[&'static str],
+    ) -> anyhow::Result<Self> {
+        let watched = |key: &&'static str| {
+            let is_data = key.contains("report")
+                || ["users:", "inventory:", "market:"]
+                    .iter()
+                    .any(|start| key.starts_with(start));
+            Watched::new(key, if is_data { Shown::Data } else { Shown::Lock })
+        };
+        let scene = Self {
+            title: title.to_owned(),
+            actors: actors.to_vec(),
+            width: if actors.len() > 2 { 28 } else { 32 },
+            watched: keys.iter().map(watched).collect(),
+            looks: redis.client()?,
+            names: Vec::new(),
+            recorder: None,
+            started: Instant::now(),
+        };
+        println!("\n{}", in_color(BOLD, title));
+        let named = actors.iter().map(|name| (*name).to_owned());
+        let mut cells: Vec<_> = named.map(|name| vec![name]).collect();
+        cells.push(vec!["in Redis".to_owned()]);
+        scene.print("time", &cells);
+        Ok(scene)
+    }
+
+    /// Writes down who holds what in this scene.
+    pub(crate) fn recorded_by(mut self, recorder: Option<&Recorder>, name: &str) -> Self {
+        self.recorder = recorder.map(|recorder| recorder.of_scene(name));
+        self
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Writes down what becomes of an actor's hold.
+    pub(crate) fn record(&self, actor: &str, happened: Happened) -> anyhow::Result<()> {
+        match &self.recorder {
+            Some(recorder) => recorder.record(actor, happened),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on a token is printed as its holder's.
+    pub(crate) fn knows(&mut self, token: &Token, owner: &str) {
+        self.calls(token.to_string(), format!("{owner}'s token"));
+    }
+
+    /// From now on a text is printed as another.
+    pub(crate) fn calls(&mut self, text: String, name: String) {
+        self.names.push((text, name));
+    }
+
+    /// An actor sends a command; it and its answer are printed.
+    pub(crate) fn send(
+        &mut self,
+        actor: &str,
+        conn: &mut impl ConnectionLike,
+        command: &str,
+    ) -> anyhow::Result<Reply> {
+        let mut words = command.split(' ');
+        let mut call = redis::cmd(words.next().unwrap_or_default());
+        call.arg(words.collect::<Vec<_>>());
+        self.answered(actor, command, call.query(conn))
+    }
+
+    /// An actor runs a script; it is printed as `redis-cli --eval` takes it.
+    pub(crate) fn eval(
+        &mut self,
+        actor: &str,
+        conn: &mut Connection,
+        script: (&str, &str),
+        keys: &[&str],
+        args: &[&str],
+    ) -> anyhow::Result<Reply> {
+        let (file, lua) = script;
+        let script = Script::new(lua);
+        let mut call = script.prepare_invoke();
+        for key in keys {
+            call.key(key);
+        }
+        for arg in args {
+            call.arg(arg);
+        }
+        let command = format!("--eval {file} {} , {}", keys.join(" "), args.join(" "));
+        self.answered(actor, &command, call.invoke(conn))
+    }
+
+    fn answered(
+        &mut self,
+        actor: &str,
+        command: &str,
+        answer: redis::RedisResult<Value>,
+    ) -> anyhow::Result<Reply> {
+        let (lines, reply) = match answer {
+            Ok(value) => (as_redis_cli(&value), Some(value)),
+            Err(error) if error.is_io_error() => return Err(error.into()),
+            Err(error) => (vec![refusal(&error)], None),
+        };
+        self.tell(actor, &format!("{command}\n{}", lines.join("\n")))?;
+        Ok(Reply(reply))
+    }
+
+    /// An actor does something; lines are told apart by `\n`, long ones are broken.
+    pub(crate) fn tell(&mut self, actor: &str, what: &str) -> anyhow::Result<()> {
+        let time = format!("{:>4} ms", self.started.elapsed().as_millis());
+        let mut cells = vec![Vec::new(); self.actors.len()];
+        let column = self.actors.iter().position(|name| *name == actor);
+        let what = self.renamed(what);
+        if let Some(cell) = column.and_then(|column| cells.get_mut(column)) {
+            *cell = what
+                .lines()
+                .flat_map(|line| broken(line, self.width - 1))
+                .collect();
+        }
+        let mut found = Vec::new();
+        for key in &mut self.watched {
+            found.extend(key.look(&mut self.looks)?);
+        }
+        cells.push(found.iter().map(|line| self.renamed(line)).collect());
+        self.print(&time, &cells);
+        Ok(())
+    }
+
+    /// Ends the scene: this went wrong. An error if it did not, for then the page would lie.
+    pub(crate) fn goes_wrong(&mut self, wrong: bool, what: &str) -> anyhow::Result<()> {
+        ensure!(wrong, "{}: it did not go wrong: {what}", self.title);
+        println!("{}  {what}", in_color(RED, "WRONG"));
+        Ok(())
+    }
+
+    /// Ends the scene: this is as it should be. An error if it is not.
+    pub(crate) fn goes_right(&mut self, right: bool, what: &str) -> anyhow::Result<()> {
+        ensure!(right, "{}: it is not so: {what}", self.title);
+        println!("{}  {what}", in_color(GREEN, "RIGHT"));
+        Ok(())
+    }
+
+    /// Waits until so many milliseconds after the beginning.
+    pub(crate) fn wait_until(&self, millis: u64) {
+        sleep(Duration::from_millis(millis).saturating_sub(self.started.elapsed()));
+    }
+
+    fn renamed(&self, text: &str) -> String {
+        let names = self.names.iter();
+        names.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    }
+
+    /// One row, as many lines as its longest cell has.
+    fn print(&self, time: &str, cells: &[Vec<String>]) {
+        let lines = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        for n in 0..lines {
+            let time = if n == 0 { time } else { "" };
+            let texts = cells.iter().map(|cell| cell.get(n).map_or("", |line| line));
+            let padded: Vec<_> = texts.map(|text| format!("{text:0$}", self.width)).collect();
+            let time = in_color(FAINT, &format!("{time:TIME$}"));
+            println!("{}", (time + &padded.concat()).trim_end());
+        }
+    }
+}
+
+impl Reply {
+    pub(crate) fn is_int(&self, number: i64) -> bool {
+        self.0 == Some(Value::Int(number))
+    }
+
+    pub(crate) fn is_nil(&self) -> bool {
+        self.0 == Some(Value::Nil)
+    }
+
+    pub(crate) fn is_ok(&self) -> bool {
+        self.0 == Some(Value::Okay)
+    }
+
+    pub(crate) fn is_text(&self, text: &str) -> bool {
+        self.0 == Some(Value::BulkString(text.into()))
+    }
+
+    /// Whether the server refused the command.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self.0 {
+            Some(Value::Int(number)) => Some(number),
+            _ => None,
+        }
+    }
+}
+
+/// A line in pieces of at most so many characters, broken between words.
+fn broken(line: &str, width: usize) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    for word in line.split(' ') {
+        let Some(piece) = pieces.last_mut() else {
+            continue;
+        };
+        if piece.is_empty() {
+            piece.push_str(word);
+        } else if piece.chars().count() + 1 + word.chars().count() <= width {
+            piece.push(' ');
+            piece.push_str(word);
+        } else {
+            pieces.push(format!("  {word}"));
+        }
+    }
+    pieces
+}
+
+/// Colour only on a terminal, and only where it is wanted.
+fn in_color(color: &str, text: &str) -> String {
+    if stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
+        format!("\x1b[{color}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}

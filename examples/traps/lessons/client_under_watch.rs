@@ -1,0 +1,52 @@
+//! `redis::Client` under `WATCH`.
+//!
+//! A `Client` can send commands, like a connection, and opens a new connection for each. So the `WATCH` is on one
+//! connection and the `EXEC` on another, and protects nothing.
+
+use leasehold::{acquire_lock_with_timeout, commit_while_held, redis::Client};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "client-under-watch",
+    title: "a redis::Client opens a connection for each command, so WATCH protects nothing",
+    source: "the book's release_lock, ported by hand to redis-rs",
+    actors: &["A", "B"],
+    keys: &["lock:trap", "report"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (Client::open(redis.url.as_str())?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX PX 10000")?;
+    scene.send("A", &mut a, "WATCH lock:trap")?;
+    scene.send("A", &mut a, "GET lock:trap")?;
+    scene.send("B", &mut b, "SET lock:trap B PX 10000")?;
+    redis::pipe().atomic().set("report", "by-A").exec(&mut a)?;
+    scene.tell("A", "MULTI\nSET report by-A\nEXEC\n1) OK")?;
+    let report = scene.send("B", &mut b, "GET report")?;
+    scene.goes_wrong(
+        report.is_text("by-A"),
+        "The lock had changed, and the WATCH said nothing.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(10))?;
+    let token = token.context("the lock is free")?;
+    scene.knows(&token, "A");
+    scene.tell("A", "acquire_lock_with_timeout\ngranted")?;
+    scene.send("B", &mut b, "SET lock:trap B PX 10000")?;
+    let written = commit_while_held::<()>(&mut a, NAME, &token, |pipe| {
+        pipe.set("report", "by-A");
+    });
+    let error = written.err().context("written without the lock")?;
+    scene.tell("A", &format!("commit_while_held\n{error}"))?;
+    let right = matches!(error, Error::Lost { .. });
+    scene.goes_right(
+        right,
+        "With a Client in place of the connection it does not compile.",
+    )
+}

@@ -1,0 +1,78 @@
+//! A lost answer is counted twice.
+//!
+//! A connection breaks after the server has taken the lock, and before the answer is there. The program does the natural
+//! thing and asks again, and the counter has one level that nobody will ever give back.
+
+use std::thread::sleep;
+
+use leasehold::{
+    Owner,
+    recipes::reentrant::{self, Release},
+    redis::ConnectionLike,
+};
+
+use crate::{
+    prelude::*,
+    scripts::{ENTER, LEAVE},
+};
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "counted-twice",
+    title: "an answer that was lost leaves a level that nobody gives back",
+    source: "the notes, the reentrant lock: hincrby at each call",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut broken, mut a, mut b) = (redis.client()?, redis.client()?, redis.client()?);
+    let mut enter = redis::cmd("EVAL");
+    enter.arg(ENTER.1).arg(1).arg("lock:trap").arg("A").arg(300);
+    broken.send_packed_command(&enter.get_packed_command())?;
+    drop(broken);
+    while !a
+        .req_command(redis::cmd("EXISTS").arg("lock:trap"))?
+        .eq(&redis::Value::Int(1))
+    {
+        sleep(millis(1));
+    }
+    scene.tell(
+        "A",
+        "--eval enter.lua lock:trap , A 300\n(the connection breaks)",
+    )?;
+    scene.eval("A", &mut a, ENTER, &["lock:trap"], &["A", "300"])?;
+    scene.eval("A", &mut a, LEAVE, &["lock:trap"], &["A"])?;
+    let got = scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "300"])?;
+    scene.goes_wrong(
+        got.is_int(0),
+        "A has entered once and left once, and has it for five minutes.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let (owner, token) = (Owner::new("A")?, Token::random());
+    for attempt in ["the answer is lost", "sent again, with the same token"] {
+        let grant = reentrant::try_acquire(&mut conn, NAME, &owner, &token, secs(300))?;
+        let count = grant.context("it is A's")?.count();
+        scene.tell(
+            "A",
+            &format!("reentrant::try_acquire\n({attempt})\ncount {count}"),
+        )?;
+    }
+    let release = reentrant::release(&mut conn, NAME, &owner, &token)?;
+    scene.tell("A", &format!("reentrant::release\n{release:?}"))?;
+    let another = Owner::new("B")?;
+    let got = reentrant::try_acquire(&mut conn, NAME, &another, &Token::random(), secs(300))?;
+    scene.tell(
+        "B",
+        &format!("reentrant::try_acquire\n{}", granted(got.as_ref())),
+    )?;
+    let right = release == Release::Freed && got.is_some();
+    scene.goes_right(
+        right,
+        "A token names each acquisition: it counts once, however often it is sent.",
+    )
+}

@@ -1,0 +1,53 @@
+//! `EXPIRE 0` deletes somebody's lock.
+//!
+//! The Java ports count a lease in whole seconds and cut off the rest, so 400 ms become 0. And `EXPIRE key 0` is no error:
+//! it deletes the key. A waiter that wants to give an end to a lock without one deletes it instead.
+
+use leasehold::acquire_lock_with_timeout;
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "expire-0",
+    title: "a lease under a second becomes EXPIRE 0, which deletes somebody's lock",
+    source: "the Jedis article, acquireLockWithTimeout: lockTimeout / 1000",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+const LEASE: Duration = millis(400);
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SETNX lock:trap A")?;
+    scene.send("B", &mut b, "SETNX lock:trap B")?;
+    scene.send("B", &mut b, "TTL lock:trap")?;
+    let seconds = LEASE.as_secs();
+    scene.send("B", &mut b, &format!("EXPIRE lock:trap {seconds}"))?;
+    let left = scene.send("A", &mut a, "EXISTS lock:trap")?;
+    scene.goes_wrong(
+        left.is_int(0),
+        "B gave A's lock an end, at once. A still works.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SETNX lock:trap A")?;
+    let got = acquire_lock_with_timeout(&mut b, NAME, NO_WAIT, LEASE)?;
+    scene.tell(
+        "B",
+        &format!(
+            "acquire_lock_with_timeout, 400 ms\n{}",
+            granted(got.as_ref())
+        ),
+    )?;
+    let left = scene.send("A", &mut a, "EXISTS lock:trap")?;
+    let right = got.is_none() && left.is_int(1);
+    scene.goes_right(
+        right,
+        "A lock without an end got one, of 400 ms and not of 0.",
+    )
+}

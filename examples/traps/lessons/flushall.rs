@@ -1,0 +1,95 @@
+//! `FLUSHALL`, and the fencing tokens begin at 1 again.
+//!
+//! A fencing token is a number that grows with each acquisition: what is protected refuses a smaller one than it has seen.
+//! Counted by `INCR` it is as mortal as the lock. After a flush, or a restart without persistence, the new holder has a
+//! small number, and the old one the great one.
+
+use leasehold::recipes::mutex::{self, End};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "flushall",
+    title: "after FLUSHALL a counted fencing token refuses the new holder, not the old one",
+    source: "fencing by INCR, as many articles have it",
+    actors: &["A", "B", "a disk"],
+    keys: &["lock:trap", "lock:trap:fence"],
+    classic,
+    ours,
+};
+
+/// Something outside Redis that refuses a number which is smaller than one that it has seen.
+#[derive(Default)]
+struct Disk(u64);
+
+impl Disk {
+    fn accepts(&mut self, scene: &mut Scene, who: &str, number: u64) -> Result<bool> {
+        let accepts = number >= self.0;
+        self.0 = self.0.max(number);
+        let answer = if accepts { "accepted" } else { "refused" };
+        scene.tell(
+            "a disk",
+            &format!("a write of {who} with {number}: {answer}"),
+        )?;
+        Ok(accepts)
+    }
+}
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut conn, mut disk) = (redis.client()?, Disk::default());
+    redis::cmd("SET")
+        .arg("lock:trap:fence")
+        .arg(41)
+        .exec(&mut conn)?;
+    scene.send("A", &mut conn, "SET lock:trap A NX PX 60000")?;
+    let first = scene.send("A", &mut conn, "INCR lock:trap:fence")?;
+    disk.accepts(scene, "A", first.int().unwrap_or_default().try_into()?)?;
+    lose_everything(redis, scene, &mut conn)?;
+    scene.send("B", &mut conn, "SET lock:trap B NX PX 60000")?;
+    let second = scene.send("B", &mut conn, "INCR lock:trap:fence")?;
+    let new = disk.accepts(scene, "B", second.int().unwrap_or_default().try_into()?)?;
+    let old = disk.accepts(scene, "A", first.int().unwrap_or_default().try_into()?)?;
+    scene.goes_wrong(
+        old && !new,
+        "The holder is refused, and who has lost the lock writes on.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut conn, mut disk) = (redis.client()?, Disk::default());
+    let mut numbers = Vec::new();
+    let mut answers = Vec::new();
+    for actor in ["A", "B"] {
+        let token = Token::random();
+        scene.knows(&token, actor);
+        let grant = mutex::try_acquire(&mut conn, NAME, &token, End::After(secs(60)))?;
+        let number = grant.context("the lock is free")?.fencing_token().get();
+        scene.tell(
+            actor,
+            &format!("mutex::try_acquire\nfencing token {number}"),
+        )?;
+        answers.push(disk.accepts(scene, actor, number)?);
+        numbers.push(number);
+        if actor == "A" {
+            lose_everything(redis, scene, &mut conn)?;
+        }
+    }
+    let old = numbers.first().copied().unwrap_or_default();
+    answers.push(disk.accepts(scene, "A", old)?);
+    let right = answers == [true, true, false];
+    scene.goes_right(
+        right,
+        "The number is the server's clock in microseconds, or one more: it grows all the same.",
+    )
+}
+
+/// On a server that is not ours alone, only what is ours.
+fn lose_everything(redis: &Redis, scene: &mut Scene, conn: &mut Connection) -> Result<()> {
+    let command = if redis.is_private() {
+        "FLUSHALL"
+    } else {
+        "DEL lock:trap lock:trap:fence {lock:trap}:lease"
+    };
+    scene.send("A", conn, command)?;
+    Ok(())
+}

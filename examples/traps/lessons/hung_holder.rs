@@ -1,0 +1,70 @@
+//! A timer renews the lock of a holder that hangs.
+//!
+//! Renewal keeps a lock for as long as its holder lives, and a thread that renews lives on while the work is stuck in a
+//! dead loop. So the lock that was to end by itself never does.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{scope, sleep},
+};
+
+use leasehold::{Locks, Options};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "hung-holder",
+    title: "a timer renews the lock of a holder that hangs, for ever",
+    source: "the notes, automatic renewal by a timer",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b, mut timer) = (redis.client()?, redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX PX 300")?;
+    scene.tell(
+        "A",
+        "hangs; its timer sends PEXPIRE lock:trap 300 every 50 ms",
+    )?;
+    let over = AtomicBool::new(false);
+    let got = scope(|threads| {
+        threads.spawn(|| {
+            let mut renew = redis::cmd("PEXPIRE");
+            renew.arg("lock:trap").arg(300);
+            while !over.load(Ordering::Relaxed) && renew.exec(&mut timer).is_ok() {
+                sleep(millis(50));
+            }
+        });
+        scene.wait_until(900);
+        let got = scene.send("B", &mut b, "SET lock:trap B NX PX 300");
+        over.store(true, Ordering::Relaxed);
+        got
+    })?;
+    scene.goes_wrong(
+        got.is_nil(),
+        "Three leases later the lock is still A's, who does nothing.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let options = Options::new().lease(millis(300)).max_hold(millis(600));
+    let locks = Locks::new(&redis.pool)?;
+    let hung = locks.lock(NAME).with(options).acquire(secs(1))?;
+    scene.knows(hung.token(), "A");
+    scene.tell(
+        "A",
+        "Lock::acquire, lease 300 ms, max_hold 600 ms\nhangs, and is renewed",
+    )?;
+    let next = locks.lock(NAME).acquire(secs(5))?;
+    scene.knows(next.token(), "B");
+    scene.tell("B", "Lock::acquire\ngranted")?;
+    let told = hung.check().is_err();
+    next.release()?;
+    scene.goes_right(
+        told,
+        "No hold is longer than max_hold, however long it hangs, and A is told.",
+    )
+}

@@ -1,0 +1,45 @@
+//! `KEEPTTL` keeps the end that a free key has not.
+//!
+//! With `NX` there is nothing to keep, so the lock never ends. `SET` says OK.
+
+use leasehold::recipes::mutex::{self, End};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "keepttl",
+    title: "NX KEEPTTL makes a lock that never ends",
+    source: "the notes, the options of SET: KEEPTTL",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX KEEPTTL")?;
+    scene.tell("A", "crashes")?;
+    let left = scene.send("B", &mut b, "PTTL lock:trap")?;
+    scene.goes_wrong(
+        left.is_int(-1),
+        "There was no end to keep: B waits for ever.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    let token = Token::random();
+    scene.knows(&token, "A");
+    let grant = mutex::try_acquire(&mut a, NAME, &token, End::After(secs(10)))?;
+    scene.tell(
+        "A",
+        &format!("mutex::try_acquire, 10 s\n{}", granted(grant.as_ref())),
+    )?;
+    let left = scene.send("B", &mut b, "PTTL lock:trap")?;
+    let ends = left.int().is_some_and(|left| left > 0);
+    scene.goes_right(
+        ends,
+        "A mutex cannot be asked for without its end: it is an argument.",
+    )
+}

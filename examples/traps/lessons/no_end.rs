@@ -1,0 +1,55 @@
+//! A lock without an end outlives its holder.
+//!
+//! The book's first lock is `SETNX` alone, its second sets the end by a second command. Whoever dies before that leaves a
+//! key that nobody will delete, and nobody can see from the key whether its holder is slow or dead.
+
+use leasehold::acquire_lock_with_timeout;
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "no-end",
+    title: "the holder dies before it sets an end, and the lock stays for ever",
+    source: "the book, 6.2.3 and 6.2.5: SETNX, then EXPIRE",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SETNX lock:trap A")?;
+    drop(a);
+    scene.tell("A", "crashes before EXPIRE")?;
+    scene.wait_until(400);
+    let got = scene.send("B", &mut b, "SETNX lock:trap B")?;
+    let left = scene.send("B", &mut b, "TTL lock:trap")?;
+    let wrong = got.is_int(0) && left.is_int(-1);
+    scene.goes_wrong(
+        wrong,
+        "B waits for somebody who is dead, and has nothing to wait for.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    let first = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, millis(300))?;
+    scene.knows(&first.context("the lock is free")?, "A");
+    scene.tell(
+        "A",
+        "acquire_lock_with_timeout, 300 ms\ngranted: lock and end in one command",
+    )?;
+    drop(a);
+    scene.tell("A", "crashes")?;
+    let second = acquire_lock_with_timeout(&mut b, NAME, secs(5), secs(10))?;
+    scene.knows(second.as_ref().context("it ends")?, "B");
+    scene.tell(
+        "B",
+        &format!("acquire_lock_with_timeout\n{}", granted(second.as_ref())),
+    )?;
+    scene.goes_right(
+        second.is_some(),
+        "The server ended A's lock; no obituary was needed.",
+    )
+}

@@ -1,0 +1,47 @@
+//! A wait of nothing does not try at all.
+//!
+//! The classic loop looks at the clock before its first attempt. Whoever does not want to wait never gets a lock, be it
+//! free.
+
+use std::time::Instant;
+
+use leasehold::{acquire_lock_with_timeout, release_lock};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "no-try",
+    title: "a wait of 0 makes no attempt, so a free lock is not got",
+    source: "the book, 6.2.3: while time.time() < end",
+    actors: &["A"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut a = redis.client()?;
+    let end = Instant::now() + NO_WAIT;
+    let (mut attempts, mut got) = (0, false);
+    while Instant::now() < end && !got {
+        attempts += 1;
+        got = scene.send("A", &mut a, "SETNX lock:trap A")?.is_int(1);
+    }
+    scene.tell(
+        "A",
+        &format!("acquire_lock, 0 ms\nFalse, after {attempts} attempts"),
+    )?;
+    let exists = scene.send("A", &mut a, "EXISTS lock:trap")?;
+    scene.goes_wrong(!got && exists.is_int(0), "The lock was free all the time.")
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut a = redis.client()?;
+    let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(10))?;
+    let token = token.context("the lock is free")?;
+    scene.knows(&token, "A");
+    scene.tell("A", "acquire_lock_with_timeout, 0 ms\ngranted")?;
+    let released = release_lock(&mut a, NAME, &token)?;
+    scene.tell("A", &format!("release_lock\n{released}"))?;
+    scene.goes_right(released, "There is always one attempt.")
+}

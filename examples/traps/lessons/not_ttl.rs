@@ -1,0 +1,52 @@
+//! `not conn.ttl()` renews a dying lock for ever.
+//!
+//! `TTL` rounds to whole seconds: with less than half a second left it answers 0. The printed book takes 0 for "no end"
+//! and sets one, again and again, as long as anybody waits.
+
+use leasehold::acquire_lock_with_timeout;
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "not-ttl",
+    title: "TTL rounds to 0, so those who wait renew a dead lock for ever",
+    source: "the book, 6.2.5 as printed: if not conn.ttl(…): conn.expire(…)",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX PX 450")?;
+    scene.tell("A", "crashes; its lock has half a second")?;
+    for moment in [0, 560, 1_120] {
+        scene.wait_until(moment);
+        let left = scene.send("B", &mut b, "TTL lock:trap")?;
+        if left.is_int(0) {
+            scene.send("B", &mut b, "EXPIRE lock:trap 1")?;
+        }
+    }
+    let got = scene.send("B", &mut b, "SETNX lock:trap B")?;
+    scene.goes_wrong(
+        got.is_int(0),
+        "A's half second is over, and B itself keeps A's lock alive.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX PX 450")?;
+    scene.tell("A", "crashes; its lock has half a second")?;
+    let got = acquire_lock_with_timeout(&mut b, NAME, secs(5), secs(1))?;
+    scene.knows(got.as_ref().context("A's lease ends")?, "B");
+    scene.tell(
+        "B",
+        &format!("acquire_lock_with_timeout\n{}", granted(got.as_ref())),
+    )?;
+    scene.goes_right(
+        got.is_some(),
+        "An end that a lock has is never touched by those who wait.",
+    )
+}

@@ -1,0 +1,78 @@
+//! A holder works longer than its lease, and deletes the lock of the next one.
+//!
+//! The first of the book's three problems. `DEL` does not ask whose lock it is: so the value of the key has to say it,
+//! and the release has to look.
+
+use leasehold::{acquire_lock_with_timeout, release_lock};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "overrun",
+    title: "a holder that is late deletes the lock of the next one",
+    source: "the book, 6.2.2; the article's first problem",
+    actors: &["A", "B", "C"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    scene.send("A", &mut conn, "SET lock:trap A NX PX 300")?;
+    scene.record("A", acquired(300))?;
+    scene.record("B", Happened::Waits)?;
+    scene.wait_until(350);
+    scene.send("B", &mut conn, "SET lock:trap B NX PX 10000")?;
+    scene.record("B", acquired(10_000))?;
+    scene.wait_until(500);
+    scene.send("A", &mut conn, "DEL lock:trap")?;
+    scene.record("A", Happened::Released)?;
+    scene.record("B", Happened::TakenAway)?;
+    let third = scene.send("C", &mut conn, "SET lock:trap C NX PX 10000")?;
+    scene.record("C", acquired(10_000))?;
+    scene.wait_until(700);
+    scene.record("B", Happened::Released)?;
+    scene.record("C", Happened::Released)?;
+    scene.goes_wrong(
+        third.is_ok(),
+        "C came in while B works: A has deleted B's lock.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let first = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, millis(300))?;
+    let first = first.context("the lock is free")?;
+    scene.knows(&first, "A");
+    scene.tell("A", "acquire_lock_with_timeout, 300 ms\ngranted")?;
+    scene.record("A", acquired(300))?;
+    scene.record("B", Happened::Waits)?;
+    let second = acquire_lock_with_timeout(&mut conn, NAME, secs(5), secs(10))?;
+    let second = second.context("A's lease ends")?;
+    scene.knows(&second, "B");
+    scene.tell("B", "acquire_lock_with_timeout\ngranted")?;
+    scene.record("B", acquired(10_000))?;
+    scene.wait_until(500);
+    let was_ours = release_lock(&mut conn, NAME, &first)?;
+    scene.tell("A", &format!("release_lock\n{was_ours}: late, and told so"))?;
+    scene.record("A", Happened::Released)?;
+    let third = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(10))?;
+    scene.tell(
+        "C",
+        &format!("acquire_lock_with_timeout\n{}", granted(third.as_ref())),
+    )?;
+    let stands = release_lock(&mut conn, NAME, &second)?;
+    scene.record("B", Happened::Released)?;
+    scene.goes_right(
+        !was_ours && third.is_none() && stands,
+        "A's token frees nobody else's lock. That A worked too long remains: see sigstop.",
+    )
+}
+
+fn acquired(lease_ms: u64) -> Happened {
+    Happened::Acquired {
+        lease_ms: Some(lease_ms),
+        reader: false,
+    }
+}

@@ -1,0 +1,64 @@
+//! Two readers come in the same millisecond, and one frees the other.
+//!
+//! The article's cluster edition takes the time of an acquisition for the proof of who made it. Two who come in the same
+//! millisecond have the same proof.
+
+use leasehold::recipes::read_write;
+
+use crate::{
+    prelude::*,
+    scripts::{ACQUIRE_ONE_HASH, RELEASE_ONE_HASH},
+};
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "same-millisecond",
+    title: "two who come in one millisecond can free each other",
+    source: "the read-write article, cluster edition: a time as the proof of ownership",
+    actors: &["A", "B", "writer"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+const NOW: &str = "1795000000001";
+const NEXT: &str = "1795000000002";
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let key = ["lock:trap"];
+    scene.eval("A", &mut conn, ACQUIRE_ONE_HASH, &key, &["read", NOW])?;
+    scene.eval("B", &mut conn, ACQUIRE_ONE_HASH, &key, &["read", NOW])?;
+    scene.eval("A", &mut conn, RELEASE_ONE_HASH, &key, &["read", NOW])?;
+    let got = scene.eval(
+        "writer",
+        &mut conn,
+        ACQUIRE_ONE_HASH,
+        &key,
+        &["write", NEXT],
+    )?;
+    scene.goes_wrong(
+        got.is_int(1),
+        "A has released B's lock: nothing told the two apart.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let (first, second) = (Token::random(), Token::random());
+    for (token, reader) in [(&first, "A"), (&second, "B")] {
+        scene.knows(token, reader);
+        let got = read_write::try_acquire_read(&mut conn, NAME, token, secs(10))?;
+        scene.tell(reader, &format!("try_acquire_read\n{got}"))?;
+    }
+    let freed = read_write::release_read(&mut conn, NAME, &first)?;
+    scene.tell("A", &format!("release_read\n{freed}"))?;
+    let got = read_write::try_acquire_write(&mut conn, NAME, &Token::random(), secs(10))?;
+    scene.tell(
+        "writer",
+        &format!("try_acquire_write\n{}", granted(got.as_ref())),
+    )?;
+    scene.goes_right(
+        freed && got.is_none(),
+        "The proof is 122 random bits, not a time.",
+    )
+}

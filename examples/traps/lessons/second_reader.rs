@@ -1,0 +1,95 @@
+//! The second reader's release frees both.
+//!
+//! The article's cluster edition has one field for all readers: the time at which the last one came. The second reader
+//! overwrites the first one's, and takes it with it when it goes.
+
+use leasehold::recipes::read_write;
+
+use crate::{
+    prelude::*,
+    scripts::{ACQUIRE_ONE_HASH, RELEASE_ONE_HASH},
+};
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "second-reader",
+    title: "the second reader's release frees both, and a writer comes in",
+    source: "the read-write article, cluster edition: one field `read`",
+    actors: &["A", "B", "writer"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+/// When they come, by their clocks.
+const TIMES: [&str; 3] = ["1795000000001", "1795000000002", "1795000000003"];
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let [first, second, third] = TIMES;
+    let key = ["lock:trap"];
+    scene.eval("A", &mut conn, ACQUIRE_ONE_HASH, &key, &["read", first])?;
+    scene.record("A", acquired(true))?;
+    scene.wait_until(100);
+    scene.eval("B", &mut conn, ACQUIRE_ONE_HASH, &key, &["read", second])?;
+    scene.record("B", acquired(true))?;
+    scene.wait_until(200);
+    scene.eval("B", &mut conn, RELEASE_ONE_HASH, &key, &["read", second])?;
+    scene.record("B", Happened::Released)?;
+    scene.record("A", Happened::TakenAway)?;
+    scene.wait_until(300);
+    let got = scene.eval(
+        "writer",
+        &mut conn,
+        ACQUIRE_ONE_HASH,
+        &key,
+        &["write", third],
+    )?;
+    scene.record("writer", acquired(false))?;
+    scene.wait_until(450);
+    scene.record("A", Happened::Released)?;
+    scene.record("writer", Happened::Released)?;
+    scene.goes_wrong(got.is_int(1), "A still reads, and the writer writes.")
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let [first, second, third] = [(); 3].map(|()| Token::random());
+    for (token, reader, moment) in [(&first, "A", 100), (&second, "B", 200)] {
+        scene.knows(token, reader);
+        let got = read_write::try_acquire_read(&mut conn, NAME, token, secs(10))?;
+        scene.tell(reader, &format!("try_acquire_read\n{got}"))?;
+        scene.record(reader, acquired(true))?;
+        scene.wait_until(moment);
+    }
+    let freed = read_write::release_read(&mut conn, NAME, &second)?;
+    scene.tell("B", &format!("release_read\n{freed}"))?;
+    scene.record("B", Happened::Released)?;
+    let early = read_write::try_acquire_write(&mut conn, NAME, &third, secs(10))?;
+    scene.tell(
+        "writer",
+        &format!("try_acquire_write\n{}", granted(early.as_ref())),
+    )?;
+    scene.record("writer", Happened::Waits)?;
+    scene.wait_until(300);
+    read_write::release_read(&mut conn, NAME, &first)?;
+    scene.record("A", Happened::Released)?;
+    scene.tell("A", "release_read\ntrue")?;
+    scene.knows(&third, "writer");
+    let late = read_write::try_acquire_write(&mut conn, NAME, &third, secs(10))?;
+    scene.tell(
+        "writer",
+        &format!("try_acquire_write\n{}", granted(late.as_ref())),
+    )?;
+    scene.record("writer", acquired(false))?;
+    scene.wait_until(450);
+    scene.record("writer", Happened::Released)?;
+    let right = early.is_none() && late.is_some();
+    scene.goes_right(right, "Each reader has a field and an end of its own.")
+}
+
+fn acquired(reader: bool) -> Happened {
+    Happened::Acquired {
+        lease_ms: Some(10_000),
+        reader,
+    }
+}

@@ -1,0 +1,136 @@
+//! A process is stopped for longer than its lease, and writes when it wakes up.
+//!
+//! It looked at the lock, it held it, and then it was halted: by `SIGSTOP`, by the swap, by a virtual machine that moved.
+//! No look before the write helps, since the halt can come between the two. The look has to be where the write is.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Write, stdin},
+    process::{Child, Command, Stdio},
+};
+
+use leasehold::{acquire_lock_with_timeout, commit_while_held};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "sigstop",
+    title: "a process that is stopped past its lease writes when it wakes up",
+    source: "the book, 6.2.2: the first and the third problem together",
+    actors: &["A, a process", "B"],
+    keys: &["lock:trap", "report"],
+    classic: |redis, scene| story(redis, scene, Role::Classic),
+    ours: |redis, scene| story(redis, scene, Role::Ours),
+};
+
+/// Names the server to the process that is going to be stopped, and what it is to do.
+const URL: &str = "TRAPS_SIGSTOP_URL";
+const ROLE: &str = "TRAPS_SIGSTOP_ROLE";
+
+/// How A writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Role {
+    Classic,
+    Ours,
+}
+
+fn story(redis: &Redis, scene: &mut Scene, role: Role) -> Result<()> {
+    let (actor, mut b) = ("A, a process", redis.client()?);
+    let mut child = Command::new(env::current_exe()?)
+        .env(URL, &redis.url)
+        .env(ROLE, format!("{role:?}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut says = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+    let token: Token = says.next().context("A says nothing")??.parse()?;
+    scene.knows(&token, "A");
+    scene.record("A", acquired(300))?;
+    scene.tell(actor, "takes the lock for 300 ms, and looks: it has it")?;
+    signal(&child, "STOP")?;
+    scene.tell(actor, "kill -STOP")?;
+    scene.wait_until(400);
+    scene.send("B", &mut b, "SET lock:trap B NX PX 10000")?;
+    scene.record("B", acquired(10_000))?;
+    scene.send("B", &mut b, "SET report by-B")?;
+    child
+        .stdin
+        .take()
+        .context("a pipe")?
+        .write_all(b"write\n")?;
+    scene.wait_until(550);
+    signal(&child, "CONT")?;
+    let answer = says.next().context("A says nothing")??;
+    child.wait()?;
+    scene.tell(actor, &format!("kill -CONT\n{answer}"))?;
+    scene.record(
+        "A",
+        if role == Role::Ours {
+            Happened::Lost
+        } else {
+            Happened::Released
+        },
+    )?;
+    let report = scene.send("B", &mut b, "GET report")?;
+    scene.wait_until(700);
+    scene.record("B", Happened::Released)?;
+    match role {
+        Role::Classic => scene.goes_wrong(report.is_text("by-A"), "An old report over a new one."),
+        Role::Ours => scene.goes_right(
+            report.is_text("by-B"),
+            "commit_while_held looks at the lock in the transaction that writes.",
+        ),
+    }
+}
+
+fn signal(process: &Child, name: &str) -> Result<()> {
+    let mut kill = Command::new("kill");
+    let status = kill
+        .arg(format!("-{name}"))
+        .arg(process.id().to_string())
+        .status()?;
+    anyhow::ensure!(status.success(), "kill -{name} fails");
+    Ok(())
+}
+
+impl Role {
+    /// Whether this process is A.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let role = env::var(ROLE).ok()?;
+        [Self::Classic, Self::Ours]
+            .into_iter()
+            .find(|known| format!("{known:?}") == role)
+    }
+
+    /// What A does: takes the lock, waits for a word, writes.
+    pub(crate) fn play(self) -> Result<()> {
+        let mut conn = redis::Client::open(env::var(URL)?)?.get_connection()?;
+        let token = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, millis(300))?;
+        let token = token.context("the lock is free")?;
+        println!("{token}");
+        stdin().read_line(&mut String::new())?;
+        if self == Self::Classic {
+            redis::cmd("SET")
+                .arg("report")
+                .arg("by-A")
+                .exec(&mut conn)?;
+            println!("SET report by-A");
+            return Ok(());
+        }
+        let written = commit_while_held::<()>(&mut conn, NAME, &token, |pipe| {
+            pipe.set("report", "by-A");
+        });
+        println!(
+            "commit_while_held: {}",
+            written.map_or_else(|error| error.to_string(), |()| "written".to_owned())
+        );
+        Ok(())
+    }
+}
+
+fn acquired(lease_ms: u64) -> Happened {
+    Happened::Acquired {
+        lease_ms: Some(lease_ms),
+        reader: false,
+    }
+}

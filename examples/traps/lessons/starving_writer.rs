@@ -1,0 +1,76 @@
+//! Readers that keep coming keep the writer out.
+//!
+//! There is always one reader or another, each for a moment only. The writer finds the lock taken, every time, for as long
+//! as there is traffic.
+
+use std::thread::{scope, sleep};
+
+use leasehold::recipes::read_write;
+
+use crate::{
+    prelude::*,
+    scripts::{READ_TWO_KEY, WRITE_TWO_KEY},
+};
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "starving-writer",
+    title: "readers that keep coming keep a writer out for ever",
+    source: "the read-write article, both editions",
+    actors: &["A", "B", "writer"],
+    keys: &["trap:read", "trap:write", "lock:trap"],
+    classic,
+    ours,
+};
+
+const KEYS: [&str; 2] = ["trap:read", "trap:write"];
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let mut refused = 0;
+    for (round, reader) in ["A", "B", "A", "B"].into_iter().enumerate() {
+        scene.wait_until(500 * u64::try_from(round)?);
+        scene.eval(reader, &mut conn, READ_TWO_KEY, &KEYS, &["1"])?;
+        let got = scene.eval("writer", &mut conn, WRITE_TWO_KEY, &KEYS, &["1"])?;
+        refused += u32::from(got.is_int(0));
+    }
+    scene.goes_wrong(
+        refused == 4,
+        "No reader stays for more than a second, and there is no gap.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut conn, mut writers) = (redis.client()?, redis.client()?);
+    let [first, second, third] = [(); 3].map(|()| Token::random());
+    for (token, actor) in [(&first, "A"), (&second, "B"), (&third, "writer")] {
+        scene.knows(token, actor);
+    }
+    read_write::try_acquire_read(&mut conn, NAME, &first, secs(10))?;
+    scene.tell("A", "try_acquire_read\ntrue")?;
+    let (refused, written) = scope(|threads| -> Result<_> {
+        let writer = threads
+            .spawn(|| read_write::acquire_write(&mut writers, NAME, &third, secs(10), secs(10)));
+        // Until the writer has left word that it waits: a second field of the lock's hash, besides `kind`.
+        while redis::cmd("HLEN")
+            .arg("lock:trap")
+            .query::<u32>(&mut conn)?
+            < 3
+        {
+            sleep(millis(1));
+        }
+        scene.tell("writer", "acquire_write\nwaits")?;
+        let refused = !read_write::try_acquire_read(&mut conn, NAME, &second, secs(10))?;
+        scene.tell("B", &format!("try_acquire_read\n{}", !refused))?;
+        read_write::release_read(&mut conn, NAME, &first)?;
+        let written = writer.join().ok().context("the writer fails")??;
+        Ok((refused, written))
+    })?;
+    scene.tell(
+        "writer",
+        &format!("{}, when A has gone", granted(written.as_ref())),
+    )?;
+    scene.goes_right(
+        refused && written.is_some(),
+        "A writer that waits keeps new readers out until it had its turn.",
+    )
+}

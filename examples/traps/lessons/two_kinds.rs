@@ -1,0 +1,48 @@
+//! Two kinds of lock on one name.
+//!
+//! One program locks by a string, another by a reentrant hash. On one key the second one's script fails. So it is given a
+//! key of its own, and the two do not exclude each other any more.
+
+use leasehold::{Owner, acquire_lock_with_timeout, recipes::reentrant};
+
+use crate::{prelude::*, scripts::ENTER};
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "two-kinds",
+    title: "two kinds of lock on one name fail, or are two locks",
+    source: "the book's string and the notes' hash in one system",
+    actors: &["A", "B"],
+    keys: &["lock:trap", "lock:trap:hash"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX PX 60000")?;
+    scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "60"])?;
+    scene.tell("B", "takes another key, then")?;
+    let got = scene.eval("B", &mut b, ENTER, &["lock:trap:hash"], &["B", "60"])?;
+    scene.goes_wrong(
+        got.is_int(1),
+        "Both have locked `trap`, and both are inside.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(60))?;
+    scene.knows(token.as_ref().context("the lock is free")?, "A");
+    scene.tell("A", "acquire_lock_with_timeout\ngranted")?;
+    let owner = Owner::new("B")?;
+    let answer = reentrant::try_acquire(&mut b, NAME, &owner, &Token::random(), secs(60));
+    let Err(error) = answer else {
+        anyhow::bail!("two kinds of lock on one name");
+    };
+    scene.tell("B", &format!("reentrant::try_acquire\n{error}"))?;
+    let right = matches!(error, Error::WrongKind { .. });
+    scene.goes_right(
+        right,
+        "One name is one key: B is told of the mistake, and stays outside.",
+    )
+}

@@ -1,0 +1,81 @@
+//! Nobody tells the holder that its lock is gone.
+//!
+//! An operator deletes a lock, or the server loses it. Its holder works on, and finds out when it releases, if it looks at
+//! the answer.
+
+use leasehold::{Locks, Options};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "untold",
+    title: "a holder is not told that its lock is gone",
+    source: "the book, 6.2: the lock is looked at when it is released",
+    actors: &["A", "B", "operator"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    scene.send("A", &mut conn, "SET lock:trap A NX PX 10000")?;
+    scene.record(
+        "A",
+        Happened::Acquired {
+            lease_ms: Some(10_000),
+            reader: false,
+        },
+    )?;
+    scene.wait_until(150);
+    scene.send("operator", &mut conn, "DEL lock:trap")?;
+    scene.record("A", Happened::TakenAway)?;
+    let got = scene.send("B", &mut conn, "SET lock:trap B NX PX 10000")?;
+    scene.record(
+        "B",
+        Happened::Acquired {
+            lease_ms: Some(10_000),
+            reader: false,
+        },
+    )?;
+    scene.wait_until(450);
+    scene.tell("A", "works on")?;
+    scene.record("A", Happened::Released)?;
+    scene.record("B", Happened::Released)?;
+    scene.goes_wrong(
+        got.is_ok(),
+        "Two at work, and nothing that A does would tell it.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let of = |holder| {
+        let lease = Options::new().lease(secs(3));
+        match scene.recorder() {
+            Some(recorder) => lease.events(recorder.events(holder, 3_000)),
+            None => lease,
+        }
+    };
+    let locks = Locks::new(&redis.pool)?;
+    let [mine, theirs] = ["A", "B"].map(|holder| locks.with(of(holder)).lock(NAME));
+    let lease = mine.acquire(secs(1))?;
+    scene.knows(lease.token(), "A");
+    scene.tell("A", "Lock::acquire, 3 s\ngranted")?;
+    // A first renewal has to pass: from then on the server tells.
+    scene.wait_until(1_500);
+    scene.send("operator", &mut conn, "DEL lock:trap")?;
+    let told = lease.lost().wait_for(secs(2));
+    let why = lease.check().err().context("it is lost")?;
+    scene.tell("A", &format!("LostSignal::wait_for\n{told}: {why}"))?;
+    drop(lease);
+    let next = theirs.acquire(secs(1))?;
+    scene.knows(next.token(), "B");
+    scene.tell("B", "Lock::acquire\ngranted")?;
+    scene.wait_until(1_900);
+    next.release()?;
+    scene.goes_right(
+        told,
+        "A was told in the same moment, before B had the lock, and stops.",
+    )
+}

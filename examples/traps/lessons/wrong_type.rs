@@ -1,0 +1,40 @@
+//! A key of another type is a lock that is busy for ever.
+//!
+//! `SETNX` answers 0 whatever the key holds. A list that somebody has put there by mistake will never be released, and
+//! nobody is told.
+
+use leasehold::acquire_lock_with_timeout;
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "wrong-type",
+    title: "a key that is no lock at all is busy for ever",
+    source: "the book, 6.2.3: SETNX",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "RPUSH lock:trap oops")?;
+    let got = scene.send("B", &mut b, "SETNX lock:trap B")?;
+    scene.goes_wrong(
+        got.is_int(0),
+        "B hears that the lock is busy, today and tomorrow.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "RPUSH lock:trap oops")?;
+    let answer = acquire_lock_with_timeout(&mut b, NAME, secs(5), secs(10));
+    let Err(error) = answer else {
+        anyhow::bail!("a list was taken for a lock");
+    };
+    scene.tell("B", &format!("acquire_lock_with_timeout\n{error}"))?;
+    let right = matches!(error, Error::WrongKind { .. });
+    scene.goes_right(right, "An error at once, which says what was found there.")
+}

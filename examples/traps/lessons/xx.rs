@@ -1,0 +1,50 @@
+//! `XX` takes a lock that is held, and never a free one.
+//!
+//! It reads like "only if the lock is there": good for renewing one's own. But it does not ask whose it is.
+
+use leasehold::recipes::mutex::{self, End};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "xx",
+    title: "XX renews whoever's lock it is, and makes it one's own",
+    source: "the notes, the options of SET: XX",
+    actors: &["A", "B"],
+    keys: &["lock:trap"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    scene.send("A", &mut a, "SET lock:trap A NX PX 10000")?;
+    let stolen = scene.send("B", &mut b, "SET lock:trap B XX PX 60000")?;
+    let value = scene.send("A", &mut a, "GET lock:trap")?;
+    scene.goes_wrong(
+        stolen.is_ok() && value.is_text("B"),
+        "B meant to renew its own lock, and has A's.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let (first, second) = (Token::random(), Token::random());
+    scene.knows(&first, "A");
+    let grant = mutex::try_acquire(&mut conn, NAME, &first, End::After(secs(10)))?;
+    scene.tell(
+        "A",
+        &format!("mutex::try_acquire, 10 s\n{}", granted(grant.as_ref())),
+    )?;
+    let renewed = mutex::renew(&mut conn, NAME, &second, secs(60))?;
+    scene.tell(
+        "B",
+        &format!("mutex::renew, 60 s\n{renewed}: it is not B's"),
+    )?;
+    let own = mutex::renew(&mut conn, NAME, &first, secs(60))?;
+    scene.tell("A", &format!("mutex::renew, 60 s\n{own}"))?;
+    scene.goes_right(
+        !renewed && own,
+        "A renewal asks whose the lock is, in the same script.",
+    )
+}

@@ -1,0 +1,102 @@
+//! The traps of Redis locks: each first as the book's or the document's code would do it, and then with this crate.
+//!
+//! `cargo run --example traps` lists them, `… -- NAME` shows one, `… -- all` shows all.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program that talks"
+)]
+
+mod lessons;
+mod prelude;
+mod scripts;
+#[allow(dead_code, reason = "shared with examples that use another part of it")]
+#[path = "../shared/mod.rs"]
+mod shared;
+mod trap;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+
+use lessons::{CHAPTERS, sigstop};
+use shared::{Redis, history::Recorder};
+use trap::Trap;
+
+/// The traps of Redis locks, each first as the book's or the document's code would do it, and then with this crate
+#[derive(Debug, Parser)]
+#[command(name = "traps")]
+struct Options {
+    /// The trap to show, or `all`; without it all are listed
+    name: Option<String>,
+
+    /// Use this server instead of starting a private one
+    #[arg(long)]
+    url: Option<String>,
+
+    /// Write down who held what when, for the example `timeline`
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    if let Some(role) = sigstop::Role::of_this_process() {
+        return report(role.play());
+    }
+    report(run(&Options::parse()))
+}
+
+fn report(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
+    let Some(name) = &options.name else {
+        list();
+        return Ok(());
+    };
+    let traps: Vec<_> = all_traps()
+        .filter(|trap| name == "all" || trap.name == name)
+        .collect();
+    anyhow::ensure!(
+        !traps.is_empty(),
+        "there is no trap `{name}`; without a name all are listed"
+    );
+    let redis = Redis::at(options.url.clone())?;
+    let recorder = options.history.as_deref().map(Recorder::create);
+    let recorder = recorder.transpose().context("cannot write the history")?;
+    for trap in &traps {
+        trap.show(&redis, recorder.as_ref())?;
+    }
+    if traps.len() > 1 {
+        println!(
+            "\n{} traps: each is real, and each is avoided.",
+            traps.len()
+        );
+    }
+    Ok(())
+}
+
+fn all_traps() -> impl Iterator<Item = &'static Trap> {
+    CHAPTERS.iter().flat_map(|(_, traps)| *traps)
+}
+
+fn list() {
+    for (chapter, traps) in CHAPTERS {
+        println!("{chapter}");
+        for trap in *traps {
+            println!("  {:18} {}", trap.name, trap.title);
+        }
+        println!();
+    }
+    println!(
+        "Show one: cargo run --example traps -- NAME    Show all: cargo run --example traps -- all"
+    );
+}

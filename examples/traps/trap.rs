@@ -1,0 +1,66 @@
+//! What a trap is, and how it is shown: the classic half, then ours.
+
+use leasehold::redis::{self, Connection};
+
+use crate::shared::{Redis, history::Recorder, scene::Scene};
+
+/// One half of a trap: what the actors do.
+pub(crate) type Half = fn(&Redis, &mut Scene) -> anyhow::Result<()>;
+
+pub(crate) struct Trap {
+    /// What to call it on the command line.
+    pub(crate) name: &'static str,
+    /// What goes wrong.
+    pub(crate) title: &'static str,
+    /// Whose code does so.
+    pub(crate) source: &'static str,
+    /// A column for each.
+    pub(crate) actors: &'static [&'static str],
+    /// The keys that it writes. They are shown, and deleted after each half.
+    pub(crate) keys: &'static [&'static str],
+    /// As the book or the document does it, by a plain client.
+    pub(crate) classic: Half,
+    /// With this crate.
+    pub(crate) ours: Half,
+}
+
+impl Trap {
+    pub(crate) fn show(&self, redis: &Redis, recorder: Option<&Recorder>) -> anyhow::Result<()> {
+        let mut conn = redis.client()?;
+        if !redis.is_private() {
+            self.refuse_the_keys_of_others(&mut conn)?;
+        }
+        println!("\n{}: {}", self.name, self.title);
+        println!("from {}", self.source);
+        for (half, title) in [
+            (self.classic, "As it is done there"),
+            (self.ours, "With this crate"),
+        ] {
+            let scene = Scene::begin(redis, title, self.actors, self.keys)?;
+            let name = format!("{}: {}", self.name, title.to_lowercase());
+            let mut scene = scene.recorded_by(recorder, &name);
+            let shown = half(redis, &mut scene);
+            self.delete_keys(&mut conn)?;
+            shown?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is deleted that was there before.
+    fn refuse_the_keys_of_others(&self, conn: &mut Connection) -> anyhow::Result<()> {
+        for key in self.keys {
+            let exists: bool = redis::cmd("EXISTS").arg(key).query(conn)?;
+            anyhow::ensure!(!exists, "the server has a key `{key}` already");
+        }
+        Ok(())
+    }
+
+    fn delete_keys(&self, conn: &mut Connection) -> anyhow::Result<()> {
+        let companions = self.keys.iter().map(|key| format!("{{{key}}}:lease"));
+        let keys: Vec<_> = companions
+            .chain(self.keys.iter().map(ToString::to_string))
+            .collect();
+        redis::cmd("DEL").arg(keys).exec(conn)?;
+        Ok(())
+    }
+}

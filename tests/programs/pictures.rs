@@ -1,0 +1,113 @@
+//! The pictures on the pages are what the examples print, times and other numbers aside.
+
+use std::{collections::BTreeSet, fs, path::Path, thread};
+
+use crate::common::example;
+
+const PROBLEMS: [&str; 3] = [
+    "problem_1_overrun",
+    "problem_2_crash",
+    "problem_3_two_holders",
+];
+
+/// The pages of README and docs, with those in other languages.
+fn pages() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![root.join("README.md")];
+    for folder in ["docs", "docs/zh"] {
+        let Ok(entries) = fs::read_dir(root.join(folder)) else {
+            continue;
+        };
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let texts = files.iter().map(fs::read_to_string);
+    texts.collect::<Result<_, _>>().unwrap()
+}
+
+/// Without what differs from run to run: numbers, and the spaces that make room for them.
+fn lasting(text: &str) -> String {
+    let mut lasting = String::new();
+    for line in text.lines() {
+        for word in line.split_whitespace() {
+            let mut in_number = false;
+            for sign in word.chars() {
+                if !sign.is_ascii_digit() {
+                    lasting.push(sign);
+                } else if !in_number {
+                    lasting.push('#');
+                }
+                in_number = sign.is_ascii_digit();
+            }
+            lasting.push(' ');
+        }
+        lasting.push('\n');
+    }
+    lasting
+}
+
+/// What one example prints, scene by scene, from the head of its columns on.
+fn scenes(name: &str, args: &[&str]) -> Vec<String> {
+    let output = example(name).args(args).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let heads = text.split("\ntime ").skip(1);
+    heads
+        .map(|scene| lasting(&format!("time {}", scene.split("\n\n").next().unwrap())))
+        .collect()
+}
+
+/// The pictures on a page.
+fn pictures(page: &str) -> BTreeSet<String> {
+    let blocks = page.split("```text\n").skip(1);
+    let blocks = blocks.filter_map(|block| block.split("```").next());
+    let pictures = blocks.filter(|block| block.starts_with("time "));
+    pictures.map(lasting).collect()
+}
+
+/// The traps that a page shows how to run.
+fn traps_named_on(page: &str) -> BTreeSet<&str> {
+    let commands = page.split("--example traps -- ").skip(1);
+    commands
+        .filter_map(|rest| {
+            rest.split(|sign: char| !sign.is_alphanumeric() && sign != '-')
+                .next()
+        })
+        .filter(|name| !["all", "NAME", ""].contains(name))
+        .collect()
+}
+
+#[test]
+fn every_picture_on_a_page_is_what_an_example_prints() {
+    let pages = pages();
+    let traps: BTreeSet<_> = pages.iter().flat_map(|page| traps_named_on(page)).collect();
+    let printed: BTreeSet<String> = thread::scope(|threads| {
+        let problems = PROBLEMS.map(|name| threads.spawn(move || scenes(name, &[])));
+        let traps: Vec<_> = traps
+            .iter()
+            .map(|trap| threads.spawn(move || scenes("traps", &[trap])))
+            .collect();
+        let all = problems.into_iter().chain(traps);
+        all.flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for page in &pages {
+        for picture in pictures(page) {
+            assert!(
+                printed.contains(&picture),
+                "no example prints\n{picture}\nbut\n{printed:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_page_of_the_three_problems_shows_all_that_they_print() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/three-problems.md")).unwrap();
+    let shown = pictures(&page);
+    for name in PROBLEMS {
+        for scene in scenes(name, &[]) {
+            assert!(shown.contains(&scene), "{name} prints\n{scene}");
+        }
+    }
+}

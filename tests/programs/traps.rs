@@ -1,0 +1,90 @@
+//! Every trap is a real failure, and is avoided.
+
+use std::{process::Output, sync::Mutex, thread};
+
+use crate::common::{Server, example};
+
+/// As many at once as suits two cores: most of a trap is waiting.
+const AT_ONCE: usize = 6;
+
+fn traps(args: &[&str]) -> Output {
+    example("traps").args(args).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The names that the list gives.
+fn names() -> Vec<String> {
+    let list = text(&traps(&[]));
+    let indented = list.lines().filter_map(|line| line.strip_prefix("  "));
+    indented
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn each_goes_wrong_by_hand_and_right_with_the_crate() {
+    let names = names();
+    assert!(names.len() >= 24, "{names:?}");
+    let left = Mutex::new(names.iter());
+    thread::scope(|threads| {
+        for _ in 0..AT_ONCE {
+            threads.spawn(|| {
+                while let Some(name) = { left.lock().unwrap().next() } {
+                    check_halves(name, &text(&traps(&[name])));
+                }
+            });
+        }
+    });
+}
+
+fn check_halves(name: &str, shown: &str) {
+    let (classic, ours) = shown.split_once("\nWith this crate\n").unwrap();
+    let verdict = |half: &str| half.trim().lines().last().unwrap().to_owned();
+    assert!(classic.contains("\nAs it is done there\n"), "{shown}");
+    assert!(shown.starts_with(&format!("\n{name}: ")), "{shown}");
+    assert!(verdict(classic).starts_with("WRONG  "), "{shown}");
+    assert!(verdict(ours).starts_with("RIGHT  "), "{shown}");
+    for half in [classic, ours] {
+        let heads = half.lines().filter(|line| line.starts_with("time "));
+        assert_eq!(heads.count(), 1, "{shown}");
+        assert!(half.contains("in Redis"), "{shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "colour without a terminal");
+}
+
+#[test]
+fn on_a_server_of_somebody_else_nothing_is_touched_or_left() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let keys = |conn: &mut redis::Connection| -> Vec<String> {
+        redis::cmd("KEYS").arg("*").query(conn).unwrap()
+    };
+    for name in ["flushall", "second-reader", "watch-left"] {
+        text(&traps(&[name, "--url", &server.url()]));
+        assert_eq!(keys(&mut conn), [""; 0], "{name}");
+    }
+    redis::cmd("SET")
+        .arg("lock:trap")
+        .arg("mine")
+        .exec(&mut conn)
+        .unwrap();
+    let refused = traps(&["flushall", "--url", &server.url()]);
+    assert!(!refused.status.success(), "{refused:?}");
+    let value: String = redis::cmd("GET").arg("lock:trap").query(&mut conn).unwrap();
+    assert_eq!(value, "mine");
+}
+
+#[test]
+fn a_name_that_is_none_is_refused() {
+    let refused = traps(&["no-such-trap"]);
+    assert!(
+        !refused.status.success() && refused.stdout.is_empty(),
+        "{refused:?}"
+    );
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no-such-trap"));
+}
