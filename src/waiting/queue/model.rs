@@ -1,0 +1,166 @@
+//! The queues of a process, the waiters' connection, the listener and the server as one state machine, of which stateright
+//! tries every order of what can happen. The queues are those of production; of the connections and the server the machine
+//! has the rules of `server/`, and of Redis' tracking.
+//!
+//! The promise is that nobody sleeps beside a free lock: when nothing goes on any more (no command, no answer, no message, no
+//! moment that is near), a lock for which somebody waits is held. What need not happen for that is what is nobody's duty: that
+//! a holder releases, that a waiter gives up, that a lease ends, that one more comes.
+//!
+//! [`Rules`] has the rules as they are, and three that were once in force or might have been: for each of those a test shows
+//! that the exploration finds the waiter that sleeps. Otherwise it would prove nothing.
+
+use stateright::{Checker, Model};
+
+use super::*;
+use state::Lock;
+
+mod state;
+mod steps;
+
+const NOBODY_SLEEPS: &str = "nobody sleeps beside a free lock";
+
+/// Whether a wake-up is passed on by a head that is granted the lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PassesOn {
+    Yes,
+    /// It vanishes with the head.
+    No,
+}
+
+/// Who tells the heads that the waiters' connection was lost, with all that the server was to tell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LossIsTold {
+    /// Whoever finds it out.
+    ByWhoeverFindsOut,
+    /// The heartbeat, and otherwise whoever opens the next connection.
+    ByWhoeverOpensTheNext,
+}
+
+/// Whether the head is chosen and woken in one step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wakes {
+    InOneStep,
+    /// It may have left in between.
+    InTwoSteps,
+}
+
+#[derive(Clone, Copy)]
+struct Rules {
+    passes_on: PassesOn,
+    loss_is_told: LossIsTold,
+    wakes: Wakes,
+}
+
+const IN_FORCE: Rules = Rules {
+    passes_on: PassesOn::Yes,
+    loss_is_told: LossIsTold::ByWhoeverFindsOut,
+    wakes: Wakes::InOneStep,
+};
+
+/// What is explored.
+struct World {
+    rules: Rules,
+    /// The lock that each thread wants.
+    wants: &'static [Lock],
+    /// The first so many threads may give up.
+    givers_up: usize,
+    /// How often each may happen.
+    deletions: u8,
+    line_losses: u8,
+    listener_losses: u8,
+    hand_overs: u8,
+}
+
+impl World {
+    const fn of(wants: &'static [Lock], rules: Rules) -> Self {
+        Self {
+            rules,
+            wants,
+            givers_up: 1,
+            deletions: 1,
+            line_losses: 0,
+            listener_losses: 0,
+            hand_overs: 0,
+        }
+    }
+}
+
+/// In every order of everything.
+fn holds(world: World) {
+    world
+        .checker()
+        .threads(2)
+        .spawn_dfs()
+        .join()
+        .assert_properties();
+}
+
+/// That somebody sleeps is found, and by this rule alone.
+fn is_found(rules: Rules, world: fn(Rules) -> World) {
+    let checker = world(rules).checker().spawn_bfs().join();
+    checker.assert_any_discovery(NOBODY_SLEEPS);
+    holds(world(IN_FORCE));
+}
+
+#[test]
+fn nobody_sleeps_beside_a_free_lock_that_is_deleted_at_any_moment() {
+    holds(World {
+        givers_up: 2,
+        deletions: 2,
+        hand_overs: 2,
+        ..World::of(&[0, 0, 0], IN_FORCE)
+    });
+}
+
+#[test]
+fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
+    holds(World {
+        line_losses: 1,
+        listener_losses: 1,
+        ..World::of(&[0, 1], IN_FORCE)
+    });
+}
+
+#[test]
+#[ignore = "a minute: `cargo test --release --lib model -- --ignored`"]
+fn nobody_sleeps_beside_a_free_lock_in_a_larger_world() {
+    holds(World {
+        givers_up: 2,
+        deletions: 2,
+        line_losses: 2,
+        listener_losses: 1,
+        hand_overs: 1,
+        ..World::of(&[0, 0, 1], IN_FORCE)
+    });
+}
+
+#[test]
+fn a_wake_up_that_vanishes_with_the_head_is_found() {
+    let rules = Rules {
+        passes_on: PassesOn::No,
+        ..IN_FORCE
+    };
+    is_found(rules, |rules| World::of(&[0, 0], rules));
+}
+
+#[test]
+fn a_lost_connection_that_is_told_by_whoever_opens_the_next_is_found() {
+    let rules = Rules {
+        loss_is_told: LossIsTold::ByWhoeverOpensTheNext,
+        ..IN_FORCE
+    };
+    is_found(rules, |rules| World {
+        line_losses: 1,
+        deletions: 0,
+        ..World::of(&[0, 1], rules)
+    });
+}
+
+#[test]
+fn a_head_that_is_chosen_and_then_woken_is_found() {
+    let rules = Rules {
+        wakes: Wakes::InTwoSteps,
+        ..IN_FORCE
+    };
+    is_found(rules, |rules| World::of(&[0, 0], rules));
+}

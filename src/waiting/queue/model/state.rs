@@ -1,0 +1,114 @@
+//! What there is at a moment: threads, queues, connections, the server.
+
+use std::{collections::VecDeque, mem, sync::LazyLock};
+
+use super::*;
+
+pub(super) static START: LazyLock<Instant> = LazyLock::new(crate::time::now);
+/// When a lease ends. Nobody may have to wait for it.
+pub(super) const LEASE: Duration = Duration::from_secs(60);
+/// Until an attempt that was not tracked, or got no answer, is made again.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
+
+/// Threads and locks are numbers. A thread's ticket, and the token it asks with, is its number.
+pub(super) type Thread = usize;
+pub(super) type Lock = usize;
+
+/// Who holds a lock on the server: whoever has this token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Token {
+    Elsewhere,
+    Of(Thread),
+}
+
+pub(super) fn end() -> Instant {
+    *START + LEASE
+}
+
+pub(super) fn ticket(thread: Thread) -> Ticket {
+    thread as Ticket
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    Outside,
+    /// Asleep, or woken and not on its way yet.
+    InQueue,
+    /// Waits for the waiters' connection.
+    Asking,
+    /// Has sent an attempt on it.
+    Sent(Sent),
+    /// The server has answered.
+    Answered(Sent, bool),
+    Holding(Token),
+    /// The server has executed the release.
+    Released,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sent {
+    pub(super) tracked: bool,
+    pub(super) on_new_line: bool,
+}
+
+/// The connection that all heads share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Line {
+    pub(super) is_open: bool,
+    /// Nobody of ours knows yet.
+    pub(super) is_broken: bool,
+    pub(super) used_by: Option<Thread>,
+    /// The listener that is told.
+    pub(super) told: Option<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct State {
+    pub(super) queues: [Queue<Thread, Token>; 2],
+    /// A head that was chosen and is yet to be woken.
+    pub(super) chosen: Option<(Lock, Thread)>,
+    pub(super) threads: Vec<Phase>,
+    pub(super) line: Line,
+    /// The number of the listener that we know of.
+    pub(super) listener: Option<u8>,
+    /// That of the one the server knows of.
+    pub(super) listens: Option<u8>,
+    pub(super) held_by: [Option<Token>; 2],
+    /// Whether the next change is told.
+    pub(super) tracked: [bool; 2],
+    pub(super) messages: VecDeque<Lock>,
+    pub(super) deletions: u8,
+    pub(super) line_losses: u8,
+    pub(super) listener_losses: u8,
+    pub(super) hand_overs: u8,
+}
+
+impl State {
+    /// The server deletes the lock, and tells of it if it was asked to.
+    pub(super) fn free(&mut self, lock: Lock) {
+        self.held_by[lock] = None;
+        let is_told = mem::take(&mut self.tracked[lock]);
+        if is_told && self.listens.is_some() && self.line.told == self.listens {
+            self.messages.push_back(lock);
+        }
+    }
+
+    pub(super) fn wake_all_heads(&mut self) {
+        for queue in &mut self.queues {
+            queue.may_have_changed(*START);
+        }
+    }
+
+    /// We know that the connection is lost.
+    pub(super) fn line_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
+        self.line = Line::default();
+        if found_by_heartbeat || rules.loss_is_told == LossIsTold::ByWhoeverFindsOut {
+            self.wake_all_heads();
+        }
+    }
+
+    pub(super) fn somebody_waits(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_over())
+    }
+}

@@ -1,0 +1,334 @@
+//! What may happen next, and what it leads to.
+
+use std::collections::VecDeque;
+
+use stateright::Property;
+
+use super::{
+    state::{LEASE, Line, Lock, PAUSE, Phase, START, Sent, State, Thread, Token, end, ticket},
+    *,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    // Nobody's duty.
+    Join(Thread),
+    GiveUp(Thread),
+    Release(Thread),
+    HandOver(Thread),
+    ReleaseElsewhere(Lock),
+    Delete(Lock),
+    LoseLine,
+    LoseListener,
+    // What goes on by itself.
+    Wake(Thread),
+    Send(Thread),
+    Execute(Thread),
+    Receive(Thread),
+    WakeAfterRelease(Thread),
+    GiveBack(Thread),
+    Tell,
+    WakeChosen,
+    Heartbeat,
+    FindListenerLost,
+    ListenAgain,
+}
+
+impl Action {
+    fn is_nobodys_duty(self) -> bool {
+        use Action::*;
+        matches!(
+            self,
+            Join(_)
+                | GiveUp(_)
+                | Release(_)
+                | HandOver(_)
+                | ReleaseElsewhere(_)
+                | Delete(_)
+                | LoseLine
+                | LoseListener
+        )
+    }
+}
+
+impl World {
+    fn leave(&self, state: &mut State, thread: Thread, leaving: Leaving) {
+        let queue = &mut state.queues[self.wants[thread]];
+        if leaving == Leaving::Exclusive
+            && self.rules.passes_on == PassesOn::No
+            && let Some(waiter) = queue.waiter(ticket(thread))
+        {
+            waiter.asks_at = None;
+        }
+        let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(end()));
+        state.threads[thread] = match (leaving, handed) {
+            (Leaving::WithoutLock, Some(token)) => Phase::Holding(token),
+            (Leaving::WithoutLock, None) => Phase::Gone,
+            _ => Phase::Holding(Token::Of(thread)),
+        };
+    }
+
+    /// An attempt goes out, on a new connection if there is none.
+    fn send(state: &mut State, thread: Thread) {
+        let on_new_line = !state.line.is_open;
+        state.line.is_open = true;
+        state.line.used_by = Some(thread);
+        if state.listener.is_some() {
+            state.line.told = state.listener;
+        }
+        state.threads[thread] = Phase::Sent(Sent {
+            tracked: state.listener.is_some(),
+            on_new_line,
+        });
+    }
+
+    fn execute(&self, state: &mut State, thread: Thread, sent: Sent) {
+        let lock = self.wants[thread];
+        let held_by = state.held_by[lock].get_or_insert(Token::Of(thread));
+        let is_granted = *held_by == Token::Of(thread);
+        // The script reads the key last.
+        state.tracked[lock] = sent.tracked;
+        state.threads[thread] = Phase::Answered(sent, is_granted);
+    }
+
+    fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
+        state.line.used_by = None;
+        if sent.on_new_line && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
+            state.wake_all_heads();
+        }
+        if is_granted {
+            self.leave(state, thread, Leaving::Exclusive);
+            return;
+        }
+        let ask_again = if sent.tracked { end() } else { *START + PAUSE };
+        state.queues[self.wants[thread]].refused(ticket(thread), Some(ask_again));
+        state.threads[thread] = Phase::InQueue;
+    }
+
+    /// The connection was found to be lost by whoever waited for an answer on it.
+    fn fail(&self, state: &mut State, thread: Thread) {
+        state.line_is_lost(self.rules, false);
+        state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE);
+        state.threads[thread] = Phase::InQueue;
+    }
+
+    fn hand_over(&self, state: &mut State, thread: Thread, token: Token) -> Option<()> {
+        state.queues[self.wants[thread]].hand_over(token, end())?;
+        state.hand_overs += 1;
+        state.threads[thread] = Phase::Gone;
+        Some(())
+    }
+
+    fn tell(&self, state: &mut State) -> Option<()> {
+        let lock = state.messages.pop_front()?;
+        match self.rules.wakes {
+            Wakes::InOneStep => drop(state.queues[lock].changed(*START)),
+            Wakes::InTwoSteps => {
+                let head = state.queues[lock].head().copied();
+                state.chosen = head.map(|head| (lock, head));
+            }
+        }
+        Some(())
+    }
+
+    fn wake_chosen(state: &mut State) -> Option<()> {
+        let (lock, head) = state.chosen.take()?;
+        if let Some(waiter) = state.queues[lock].waiter(ticket(head)) {
+            waiter.ask_at(Some(*START));
+        }
+        Some(())
+    }
+
+    /// What may happen to a thread, with what it does next.
+    fn of_thread(&self, state: &State, thread: Thread, actions: &mut Vec<Action>) {
+        use Action::*;
+        let lock = self.wants[thread];
+        match state.threads[thread] {
+            // They come in the order of their tickets.
+            Phase::Outside if thread == 0 || state.threads[thread - 1] != Phase::Outside => {
+                actions.push(Join(thread));
+            }
+            Phase::InQueue => {
+                actions.push(Wake(thread));
+                actions.extend((thread < self.givers_up).then_some(GiveUp(thread)));
+            }
+            Phase::Asking if state.line.used_by.is_none() => actions.push(Send(thread)),
+            Phase::Sent(_) if !state.line.is_broken => actions.push(Execute(thread)),
+            Phase::Sent(_) | Phase::Answered(..) => actions.push(Receive(thread)),
+            Phase::Holding(_) => {
+                actions.push(Release(thread));
+                let may = state.hand_overs < self.hand_overs;
+                actions.extend(may.then_some(HandOver(thread)));
+            }
+            Phase::Released => actions.push(WakeAfterRelease(thread)),
+            // It had given up before it was known that it has the lock: the watchdog's thread gives it back.
+            Phase::Gone if state.held_by[lock] == Some(Token::Of(thread)) => {
+                let is_handed = state.threads.contains(&Phase::Holding(Token::Of(thread)));
+                let is_on_its_way = (state.queues[lock].handed.iter())
+                    .any(|handed| handed.lease == Token::Of(thread));
+                actions.extend((!is_handed && !is_on_its_way).then_some(GiveBack(thread)));
+            }
+            _ => {}
+        }
+    }
+
+    fn goes_on(&self, state: &State) -> bool {
+        let mut actions = Vec::new();
+        self.actions(state, &mut actions);
+        actions
+            .into_iter()
+            .filter(|action| !action.is_nobodys_duty())
+            .any(|action| self.next_state(state, action).is_some())
+    }
+
+    fn nobody_sleeps(&self, state: &State) -> bool {
+        let sleeps = |lock: Lock| state.held_by[lock].is_none() && state.queues[lock].len() > 0;
+        !(0..2).any(sleeps) || self.goes_on(state)
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            queues: [Queue::default(), Queue::default()],
+            chosen: None,
+            threads: vec![Phase::Outside; self.wants.len()],
+            line: Line::default(),
+            listener: Some(0),
+            listens: Some(0),
+            held_by: [0, 1].map(|lock| self.wants.contains(&lock).then_some(Token::Elsewhere)),
+            tracked: [false; 2],
+            messages: VecDeque::new(),
+            deletions: 0,
+            line_losses: 0,
+            listener_losses: 0,
+            hand_overs: 0,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for thread in 0..self.wants.len() {
+            self.of_thread(state, thread, actions);
+        }
+        for lock in 0..2 {
+            match state.held_by[lock] {
+                Some(Token::Elsewhere) => actions.push(Action::ReleaseElsewhere(lock)),
+                Some(_) if state.deletions < self.deletions => actions.push(Action::Delete(lock)),
+                _ => {}
+            }
+        }
+        if state.line.is_open && !state.line.is_broken && state.line_losses < self.line_losses {
+            actions.push(Action::LoseLine);
+        }
+        if state.listens.is_some() && state.listener_losses < self.listener_losses {
+            actions.push(Action::LoseListener);
+        }
+        actions.extend([
+            Action::Tell,
+            Action::WakeChosen,
+            Action::Heartbeat,
+            Action::FindListenerLost,
+            Action::ListenAgain,
+        ]);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut next = last.clone();
+        let state = &mut next;
+        match action {
+            Action::Join(thread) => {
+                state.queues[self.wants[thread]].join(ticket(thread), thread, *START);
+                state.threads[thread] = Phase::InQueue;
+            }
+            Action::GiveUp(thread) => self.leave(state, thread, Leaving::WithoutLock),
+            Action::Wake(thread) => {
+                // Whatever is to happen before the lease ends may happen now.
+                let now = *START + LEASE / 2;
+                match state.queues[self.wants[thread]].step(ticket(thread), now) {
+                    Step::Ask => state.threads[thread] = Phase::Asking,
+                    Step::TakeHanded => self.leave(state, thread, Leaving::WithoutLock),
+                    Step::Sleep(_) => return None,
+                }
+            }
+            Action::Send(thread) => Self::send(state, thread),
+            Action::Execute(thread) => match state.threads[thread] {
+                Phase::Sent(sent) => self.execute(state, thread, sent),
+                _ => return None,
+            },
+            Action::Receive(thread) => match state.threads[thread] {
+                _ if state.line.is_broken => self.fail(state, thread),
+                Phase::Answered(sent, is_granted) => self.receive(state, thread, sent, is_granted),
+                _ => return None,
+            },
+            Action::Release(thread) => {
+                let lock = self.wants[thread];
+                if matches!(state.threads[thread], Phase::Holding(token) if state.held_by[lock] == Some(token))
+                {
+                    state.free(lock);
+                }
+                state.threads[thread] = Phase::Released;
+            }
+            Action::HandOver(thread) => match state.threads[thread] {
+                Phase::Holding(token) => self.hand_over(state, thread, token)?,
+                _ => return None,
+            },
+            Action::WakeAfterRelease(thread) => {
+                state.queues[self.wants[thread]].released(*START);
+                state.threads[thread] = Phase::Gone;
+            }
+            Action::GiveBack(thread) => state.free(self.wants[thread]),
+            Action::ReleaseElsewhere(lock) => state.free(lock),
+            Action::Delete(lock) => {
+                state.deletions += 1;
+                state.free(lock);
+            }
+            Action::LoseLine => {
+                state.line_losses += 1;
+                state.line.is_broken = true;
+                state.tracked = [false; 2];
+            }
+            Action::Heartbeat => {
+                if !state.somebody_waits() || state.line.used_by.is_some() || !state.line.is_broken
+                {
+                    return None;
+                }
+                state.line_is_lost(self.rules, true);
+            }
+            Action::LoseListener => {
+                state.listener_losses += 1;
+                state.listens = None;
+                state.messages.clear();
+            }
+            Action::FindListenerLost => {
+                if state.listens.is_some() || state.listener.is_none() {
+                    return None;
+                }
+                state.listener = None;
+                state.wake_all_heads();
+            }
+            Action::ListenAgain => {
+                if state.listener.is_some() {
+                    return None;
+                }
+                state.listens = Some(state.listener_losses);
+                state.listener = state.listens;
+                state.wake_all_heads();
+            }
+            Action::Tell => self.tell(state)?,
+            Action::WakeChosen => Self::wake_chosen(state)?,
+        }
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(NOBODY_SLEEPS, Self::nobody_sleeps),
+            Property::sometimes("all have had the lock", |_, state: &State| {
+                state.threads.iter().all(|phase| *phase == Phase::Gone)
+            }),
+        ]
+    }
+}
