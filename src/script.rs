@@ -43,8 +43,8 @@ scripts! {
     ACQUIRE_READ_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/acquire_read.lua";
     ACQUIRE_WRITE_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/acquire_write.lua";
     RELEASE_READ_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/release_read.lua";
-    INSPECT = "inspect/inspect.lua";
-    FORCE_RELEASE = "inspect/force_release.lua";
+    INSPECT = "inspect/look.lua" then "inspect/inspect.lua";
+    FORCE_RELEASE = "inspect/look.lua" then "inspect/force_release.lua";
     RELEASE_WRITE_ONE_HASH = "article/one_hash/holders.lua" then "article/one_hash/release_write.lua";
 }
 
@@ -141,9 +141,9 @@ pub(crate) fn inspect(lock: &LockName) -> Call {
     INSPECT.on([lock.key(), &lock.companion()])
 }
 
-/// Answers whether there was anything to delete.
+/// Deletes it, whoever has it, and answers what stood there until then. Not safe to send twice.
 pub(crate) fn force_release(lock: &LockName) -> Call {
-    FORCE_RELEASE.on([lock.key()])
+    FORCE_RELEASE.on([lock.key(), &lock.companion()])
 }
 
 /// A field of a read-write lock.

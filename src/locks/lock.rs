@@ -8,8 +8,11 @@ use super::{acquire, inspection::Inspection, lease::Lease, options::Options, sha
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
-    recipes::{hold::Kind, inspect::understood},
-    script::{self, Call, yes_or_no},
+    recipes::{
+        hold::Kind,
+        inspect::{Found, Known, understood, understood_taken},
+    },
+    script::{self, Call},
     server::Patience,
 };
 
@@ -101,33 +104,55 @@ impl Lock {
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
-        let asked = self.ask(&script::inspect(&lock))?;
-        let found = asked
-            .and_then(|answer| understood(&answer))
-            .map_err(|error| operation.failed(error))?;
-        let waiting_here = self.shared.queues.waiting(lock.key());
-        Ok(Inspection::new(found, waiting_here))
+        let answer = self.ask(&script::inspect(&lock))?;
+        let found = answer.and_then(|answer| understood(&answer));
+        found
+            .map(|found| self.inspection(&lock, found))
+            .map_err(|error| operation.failed(error))
     }
 
-    /// Takes the lock away from whoever has it, all readers included: for operators. False: nobody had it.
+    /// Takes the lock away from whoever has it, all readers included, and tells what it took: for operators.
     ///
-    /// The holder is told, where the server tells of changes, but may write until it knows: a fencing token stops that.
+    /// What it tells of is what stood there at the moment at which it was taken away, in one step on the server: nothing, if
+    /// nobody had it. It is sent once only, since a second one could take the lock from the next holder.
+    ///
+    /// A holder that this crate keeps is told, where the server tells of changes, but may write until it knows: a fencing
+    /// token stops that. One round trip.
     ///
     /// # Errors
-    /// As [`inspect`](Self::inspect), and [`Error::Unknown`](crate::Error::Unknown): no answer came.
-    pub fn force_release(&self) -> Result<bool> {
+    /// As [`inspect`](Self::inspect), and
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so that it may have been taken away: look with `inspect`.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): what stands there is no lock of any kind, and was left as it is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// for holder in locks.lock("report:daily").force_release()?.holders() {
+    ///     println!("taken from {:?}, who had it since {:?}", holder.owner(), holder.since());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn force_release(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::force_release", &self.name);
-        let asked = self.ask(&script::force_release(&lock))?;
+        let answer = self.shared.server.ask_once(&script::force_release(&lock))?;
         self.shared.released(lock.key());
-        asked
-            .and_then(|answer| yes_or_no(&answer))
-            .map_err(|error| operation.unanswered(None, error))
+        let (taken, found) = answer
+            .and_then(|answer| understood_taken(&answer))
+            .map_err(|error| operation.unanswered(None, error))?;
+        let found = self.inspection(&lock, found);
+        if found.is_held() && !taken {
+            return Err(operation.wrong_kind("something that is no lock"));
+        }
+        Ok(found)
     }
 
     fn ask(&self, call: &Call) -> Result<RedisResult<Value>> {
-        let asked = self.shared.server.ask(call, Patience::USUAL)?;
-        Ok(asked.answer)
+        Ok(self.shared.server.ask(call, Patience::USUAL)?.answer)
+    }
+
+    fn inspection(&self, lock: &LockName, found: (Found, Vec<Known>)) -> Inspection {
+        Inspection::new(found, self.shared.queues.waiting(lock.key()))
     }
 
     fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Option<Lease>> {

@@ -41,6 +41,10 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// what may be sent twice.
     fn ask(&self, call: &Call, patience: Patience) -> Result<Asked>;
 
+    /// Asks what may not be sent twice, by a connection that is lent for this and has just answered a `PING`. An error
+    /// beside the answer: it was not sent.
+    fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
+
     /// Asks by the connection that all who wait share, so that a change of what was read is told. Waits for it until the
     /// deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
     fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     connection::{Beside, Pool, PooledConnection},
-    error::Result,
+    error::{Error, Result},
     script::Call,
     time::{self, Clock, Deadline},
 };
@@ -83,6 +83,26 @@ impl Server for RedisServer {
         }
     }
 
+    fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
+        let mut conn = self.pool.get()?;
+        if !answers(&mut conn) {
+            // Such as one that stood idle when the server was started again.
+            drop(conn);
+            conn = self.pool.get()?;
+            if !answers(&mut conn) {
+                return Err(Error::Pool {
+                    reason: String::from("the connections that were lent do not answer"),
+                    source: None,
+                });
+            }
+        }
+        let answer = call.send(conn.connection());
+        if answer.as_ref().is_err_and(RedisError::is_io_error) {
+            conn.close();
+        }
+        Ok(answer)
+    }
+
     fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine {
         self.line.ask(call, deadline)
     }
@@ -115,6 +135,16 @@ impl Server for RedisServer {
     fn close(&self) {
         self.listener.close();
     }
+}
+
+/// Whether the connection answers; if not, it is closed.
+fn answers(conn: &mut PooledConnection) -> bool {
+    let answer = redis::cmd("PING").query::<Value>(conn.connection());
+    let is_gone = answer.is_err_and(|error| error.is_io_error());
+    if is_gone {
+        conn.close();
+    }
+    !is_gone
 }
 
 fn answered_by(

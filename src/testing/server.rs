@@ -162,6 +162,10 @@ impl server::Server for Server {
         })
     }
 
+    fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
+        self.ask(call, Patience::USUAL).map(|asked| asked.answer)
+    }
+
     fn ask_in_line(&self, call: &Call, _: Deadline) -> InLine {
         let sent = self.shared.clock.now();
         let Some(ran) = self.shared.run(call) else {

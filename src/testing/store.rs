@@ -99,7 +99,11 @@ impl Store {
     fn answer(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         match (script, words) {
             ("INSPECT", [key, _]) => Ok(self.inspected(key, now)),
-            ("FORCE_RELEASE", [key]) => Ok(yes(self.locks.remove(*key).is_some())),
+            ("FORCE_RELEASE", [key, _]) => {
+                let found = self.inspected(key, now);
+                let was_held = self.locks.remove(*key).is_some();
+                Ok(Value::Array(vec![yes(was_held), found]))
+            }
             (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
             (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),
             (script, words) => self.read_write(script, words, now),

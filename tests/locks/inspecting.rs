@@ -13,8 +13,8 @@ use leasehold::{
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Server,
-    hold::comes_true,
+    LONG, MS, Proxy, Server, State,
+    hold::{comes_true, every_kind},
     wait::{at_once, unless_halted},
 };
 
@@ -152,7 +152,7 @@ fn a_reader_that_is_over_holds_nothing() {
 fn force_release_frees_the_lock_and_tells_the_holder_and_those_who_wait() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
-        assert!(!locks.lock("a").force_release().unwrap());
+        assert!(!locks.lock("a").force_release().unwrap().is_held());
         let lease = locks.lock("a").acquire(LONG).unwrap();
         let fence = lease.fencing_token();
         thread::scope(|scope| {
@@ -163,11 +163,87 @@ fn force_release_frees_the_lock_and_tells_the_holder_and_those_who_wait() {
                 .unwrap()
                 .waiting_here()
                 == 1));
-            assert!(locks.lock("a").force_release().unwrap());
+            assert!(locks.lock("a").force_release().unwrap().is_held());
             assert!(next.join().unwrap().fencing_token() > fence);
         });
         assert!(lease.lost().wait_for(LONG));
         assert!(matches!(lease.release(), Err(Error::Lost { .. })));
+    });
+}
+
+#[test]
+fn force_release_tells_what_it_took_away() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let owner = Owner::new("the night job").unwrap();
+        let theirs = locks.with(crate::options().owner(owner.clone()));
+        for lock in every_kind(&theirs) {
+            let lease = lock.acquire(LONG).unwrap();
+            let seen = lock.inspect().unwrap();
+            let taken = lock.force_release().unwrap();
+            let ([seen], [taken]) = (seen.holders(), taken.holders()) else {
+                panic!("{taken:?}");
+            };
+            assert_eq!(taken.token(), seen.token(), "{lock:?}");
+            assert_eq!(taken.owner(), seen.owner(), "{lock:?}");
+            assert!(seen.owner().is_none_or(|seen| *seen == owner));
+            assert_eq!(taken.fencing_token(), lease.fencing_token());
+            assert!(matches!(lease.verify(), Err(Error::Lost { .. })));
+            assert!(!lock.force_release().unwrap().is_held(), "nobody had it");
+        }
+        let readers = [(); 3].map(|()| locks.read("a").acquire(LONG).unwrap());
+        assert_eq!(locks.read("a").force_release().unwrap().holders().len(), 3);
+        assert!(readers.iter().all(|reader| reader.verify().is_err()));
+        let by_hand = acquire_lock(&mut conn, "book", LONG).unwrap();
+        let taken = locks.lock("book").force_release().unwrap();
+        assert_eq!(taken.holders()[0].token(), by_hand.as_ref());
+    });
+}
+
+#[test]
+fn force_release_leaves_what_is_no_lock() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let () = conn.rpush("lock:list", "x").unwrap();
+        let () = conn.hset("lock:word", "a", "b").unwrap();
+        let () = conn.hset("lock:none", "a", 0).unwrap();
+        let two = [("a", 1), ("b", 2)];
+        let () = conn.hset_multiple("lock:hash", &two).unwrap();
+        let before = State::of(&mut conn).unwrap();
+        for foreign in ["list", "hash", "word", "none"] {
+            let left = locks.lock(foreign).force_release();
+            assert!(matches!(left, Err(Error::WrongKind { .. })), "{left:?}");
+        }
+        assert_eq!(State::of(&mut conn).unwrap(), before);
+    });
+}
+
+/// The second would take the lock from whoever has come since, and its answer would be about that one, or about nobody.
+#[test]
+fn force_release_is_sent_once_and_never_takes_the_next_ones_lock() {
+    unless_halted(|| {
+        let (server, theirs, mut conn) = bench();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let operator = crate::connect(&proxy.url());
+        let _ = operator.lock("warm").force_release().unwrap();
+        let held = theirs.lock("a").acquire(LONG).unwrap();
+        proxy.at("EVALSHA").cut_after();
+        let next = theirs.lock("a");
+        proxy.at("EVALSHA").nth(2).run(move || {
+            let _ = next.acquire(LONG).unwrap().leave();
+        });
+        let taken = operator.lock("a").force_release();
+        assert!(matches!(taken, Err(Error::Unknown { .. })), "{taken:?}");
+        assert!(matches!(held.verify(), Err(Error::Lost { .. })));
+        assert!(!conn.exists::<_, bool>("lock:a").unwrap(), "nobody came");
+
+        // A connection that broke while it stood idle is no reason not to know.
+        let _ = operator.lock("b").inspect().unwrap();
+        let killed = crate::faults::kill(&server, |line| line.contains("cmd=eval"));
+        assert!(killed > 0);
+        let _held = theirs.lock("b").acquire(LONG).unwrap();
+        let taken = operator.lock("b").force_release();
+        assert!(taken.unwrap().is_held());
     });
 }
 

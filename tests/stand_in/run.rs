@@ -74,9 +74,9 @@ impl Run<'_> {
                 self.described(&found)
             }
             Step::ForceRelease(name) => {
-                let had = self.processes[1].lock(name).force_release().unwrap();
+                let taken = self.processes[1].lock(name).force_release().unwrap();
                 self.let_losses_be_known(name);
-                had.to_string()
+                self.described(&taken)
             }
             Step::Expire(name) => {
                 let had = self.world.expire(name);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use humantime::{format_duration, format_rfc3339_seconds};
-use leasehold::{Error, FencingToken, Holder, Inspection, Locks, Owner, Result};
+use leasehold::{FencingToken, Holder, Inspection, Locks, Owner, Result};
 use serde_json::{Value, json};
 
 use crate::{
@@ -28,23 +28,14 @@ pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
 
 pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
     let name = &arguments.name;
-    let released = Locks::connect(&arguments.url).and_then(|locks| {
-        let lock = locks.lock(name);
-        if lock.inspect()?.is_foreign() {
-            // It may be anybody's data.
-            return Err(Error::WrongKind {
-                operation: "force-release",
-                lock: name.clone(),
-                found: "something else than a lock".into(),
-            });
-        }
-        lock.force_release()
-    });
-    answer(arguments, released, |was_held| {
+    let taken = Locks::connect(&arguments.url).and_then(|locks| locks.lock(name).force_release());
+    answer(arguments, taken, |taken| {
         if arguments.json {
-            json!({ "name": name, "released": was_held }).to_string()
-        } else if *was_held {
-            format!("{name}: taken away")
+            let holders: Vec<_> = taken.holders().iter().map(holder_in_json).collect();
+            json!({ "name": name, "released": taken.is_held(), "holders": holders }).to_string()
+        } else if taken.is_held() {
+            let from: Vec<_> = taken.holders().iter().map(held_by).collect();
+            format!("{name}: taken away from {}", from.join(", "))
         } else {
             format!("{name}: nobody had it")
         }
@@ -80,8 +71,7 @@ fn in_words(name: &str, inspection: &Inspection) -> String {
 }
 
 fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
-    let by = holder.owner().map_or("somebody unknown", Owner::as_str);
-    let mut lines = vec![("by", printable(by))];
+    let mut lines = vec![("by", held_by(holder))];
     if let Some(since) = holder.since() {
         let ago = SystemTime::now().duration_since(since).unwrap_or_default();
         let (moment, ago) = (format_rfc3339_seconds(since), format_duration(short(ago)));
@@ -95,6 +85,10 @@ fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
         lines.push(("fencing token", fence.to_string()));
     }
     lines
+}
+
+fn held_by(holder: &Holder) -> String {
+    printable(holder.owner().map_or("somebody unknown", Owner::as_str))
 }
 
 /// Nobody reads nanoseconds.
@@ -111,7 +105,17 @@ fn in_json(name: &str, inspection: &Inspection) -> Value {
         "name": name,
         "held": inspection.is_held(),
         "foreign": inspection.is_foreign(),
-        "holders": inspection.holders().iter().map(holder).collect::<Vec<_>>(),
+        "holders": inspection.holders().iter().map(holder_in_json).collect::<Vec<_>>(),
+    })
+}
+
+fn holder_in_json(holder: &Holder) -> Value {
+    json!({
+        "owner": holder.owner().map(Owner::as_str),
+        "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
+        "remaining_ms": holder.remaining().map(millis),
+        "fencing_token": holder.fencing_token().map(FencingToken::get),
+        "reader": holder.is_reader(),
     })
 }
 

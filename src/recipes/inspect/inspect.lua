@@ -1,25 +1,4 @@
--- KEYS[1]  a lock, of whatever kind
--- KEYS[2]  its companion
+-- KEYS, and how they are read: see look.lua
 -- returns  the type of the lock's key, milliseconds until its end (-1: none), its value or its fields and values, the
 --          companion's fence, token, owner, since and reserved, and the server's clock in milliseconds since 1970
---
--- Reads only, and fails on nothing: what is no lock is told by its type.
-
--- For `Lock::inspect`. The ends of readers and writers are moments, so whoever reads them needs the server's clock.
-local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local kind, value = redis.call('TYPE', KEYS[1]).ok, {}
--- A token, or fields and values. What is neither is told by its type alone: no command is sent that its type could
--- refuse.
-if kind == 'string' then
-  value = { redis.call('GET', KEYS[1]) }
-elseif kind == 'hash' then
-  value = redis.call('HGETALL', KEYS[1])
-end
--- The companion tells who, since when, and with which fencing token; of this hold only if its token, or its owner, is
--- the one that holds the lock now. All is read in one step, so that nobody is shown with somebody else's number.
-local companion = {}
-if redis.call('TYPE', KEYS[2]).ok == 'hash' then
-  companion = redis.call('HMGET', KEYS[2], 'fence', 'token', 'owner', 'since', 'reserved')
-end
-return { kind, redis.call('PTTL', KEYS[1]), value, companion, now }
+return found

@@ -7,7 +7,7 @@ use redis::{RedisResult, Value};
 use crate::{
     error::makes_no_sense,
     name::Owner,
-    script::fencing_token,
+    script::{fencing_token, yes_or_no},
     token::{FencingToken, Token},
 };
 
@@ -55,6 +55,17 @@ struct Companion<'a> {
     token: Option<&'a str>,
     owner: Option<&'a str>,
     since: Option<SystemTime>,
+}
+
+/// What a forced release has found, and whether it has deleted that.
+pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec<Known>))> {
+    match answer {
+        Value::Array(parts) => match &parts[..] {
+            [taken, found] => Ok((yes_or_no(taken)?, understood(found)?)),
+            _ => Err(makes_no_sense()),
+        },
+        _ => Err(makes_no_sense()),
+    }
 }
 
 /// What a look at a lock and its companion has found.
