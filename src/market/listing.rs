@@ -7,11 +7,12 @@ use redis::{Connection, Pipeline, Value};
 use super::{
     Listing,
     offer::{MARKET, Offer, check_price, inventory_key},
-    trade::{Decision, Held, MARKET_LOCK, has, until_committed, with_lock},
+    trade::{Decision, MARKET_LOCK, Trade, Writes, by_watch, under_lock},
+    values::has,
 };
 use crate::{
     error::{Operation, Result},
-    transaction::watch,
+    transaction::command,
 };
 
 /// How long the book's `list_item` starts again after an aborted transaction.
@@ -54,12 +55,8 @@ pub fn list_item(
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
     let operation = Operation::new("list_item", &goods.offer.member);
-    let (listed, retries) = until_committed(PATIENCE, |retries| {
-        let (watched, values) = watch(conn, operation, &[&goods.inventory], &goods.reads())?;
-        let decision = goods.decide(operation, &values, retries)?;
-        decision.commit(operation, watched, None)
-    })?;
-    Ok(listed.unwrap_or(Listing::Contended { retries }))
+    let keys = [goods.inventory.as_str()];
+    Ok(by_watch(conn, operation, PATIENCE, &keys, &goods)?)
 }
 
 /// Moves an item from the seller's inventory into the market, under a lock for the item: the way to take.
@@ -99,11 +96,13 @@ pub fn list_item_with_lock(
     price: u64,
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
-    let lock = goods.offer.item_lock();
-    Ok(goods.list(
+    let (lock, keys) = (goods.offer.item_lock(), [goods.inventory.as_str()]);
+    Ok(under_lock(
         conn,
-        Operation::new("list_item_with_lock", &lock),
-        &[&goods.inventory],
+        "list_item_with_lock",
+        &lock,
+        &keys,
+        &goods,
     )?)
 }
 
@@ -146,11 +145,8 @@ pub fn list_item_with_market_lock(
     price: u64,
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
-    Ok(goods.list(
-        conn,
-        Operation::new("list_item_with_market_lock", MARKET_LOCK),
-        &[MARKET, &goods.inventory],
-    )?)
+    let (function, keys) = ("list_item_with_market_lock", [MARKET, &goods.inventory]);
+    Ok(under_lock(conn, function, MARKET_LOCK, &keys, &goods)?)
 }
 
 /// An offer to be, and its price.
@@ -169,33 +165,15 @@ impl<'a> Goods<'a> {
             inventory: inventory_key(seller_id),
         })
     }
+}
 
-    /// Lists under the lock that the operation names, if none of the keys changes meanwhile.
-    fn list(
-        &self,
-        conn: &mut Connection,
-        operation: Operation<'_>,
-        keys: &[&str],
-    ) -> Result<Listing> {
-        let (listed, retries) = with_lock(
-            conn,
-            operation,
-            |conn: &mut Connection, held: &Held<'_>, retries| {
-                let (watched, values) = held.watch(conn, keys, self.reads())?;
-                let decision = self.decide(operation, &values, retries)?;
-                held.commit(watched, decision)
-            },
-        )?;
-        Ok(listed.unwrap_or(Listing::Contended { retries }))
-    }
+impl Trade for Goods<'_> {
+    type Outcome = Listing;
 
     fn reads(&self) -> Pipeline {
-        let mut reads = Pipeline::with_capacity(2);
-        reads
-            .cmd("SISMEMBER")
-            .arg(&self.inventory)
-            .arg(self.offer.item_id);
-        reads.cmd("ZSCORE").arg(MARKET).arg(&self.offer.member);
+        let mut reads = Pipeline::with_capacity(3);
+        reads.add_command(command(&["SISMEMBER", &self.inventory, self.offer.item_id]));
+        reads.add_command(command(&["ZSCORE", MARKET, &self.offer.member]));
         reads
     }
 
@@ -216,16 +194,20 @@ impl<'a> Goods<'a> {
         if *score != Value::Nil {
             return refused(Listing::AlreadyListed { retries });
         }
-        let mut move_item = Pipeline::with_capacity(3);
-        move_item
-            .cmd("ZADD")
-            .arg(MARKET)
-            .arg(self.price)
-            .arg(&self.offer.member);
-        move_item
-            .cmd("SREM")
-            .arg(&self.inventory)
-            .arg(self.offer.item_id);
-        Ok(Decision::agreed(Listing::Listed { retries }, move_item))
+        let (inventory, member) = (&self.inventory, &self.offer.member);
+        Ok(Decision {
+            outcome: Listing::Listed { retries },
+            writes: Some(Writes {
+                money: None,
+                item: [
+                    command(&["ZADD", MARKET, &self.price.to_string(), member]),
+                    command(&["SREM", inventory, self.offer.item_id]),
+                ],
+            }),
+        })
+    }
+
+    fn contended(retries: u32) -> Listing {
+        Listing::Contended { retries }
     }
 }

@@ -139,6 +139,7 @@ mod offer;
 mod outcome;
 mod purchase;
 mod trade;
+mod values;
 
 pub use listing::{list_item, list_item_with_lock, list_item_with_market_lock};
 pub use offer::{MARKET, MAX_PRICE, inventory_key, split_listing, user_key};

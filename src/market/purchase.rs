@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use redis::{Connection, Pipeline, Value};
+use redis::{Cmd, Connection, Pipeline, Value};
 
 use super::{
     Purchase,
     offer::{MARKET, Offer, check_price, inventory_key, user_key},
-    trade::{
-        Decision, Held, MARKET_LOCK, check_room, funds, has, price, until_committed, with_lock,
-    },
+    trade::{Decision, MARKET_LOCK, Trade, Writes, by_watch, under_lock},
+    values::{check_room, funds, has, price},
 };
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    transaction::{command, watch},
+    transaction::command,
 };
 
 /// How long the book's `purchase_item` starts again after an aborted transaction.
@@ -61,12 +60,8 @@ pub fn purchase_item(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, Some(price))?;
     let operation = Operation::new("purchase_item", &sale.offer.member);
-    let (bought, retries) = until_committed(PATIENCE, |retries| {
-        let (watched, values) = watch(conn, operation, &sale.all_keys(), &sale.reads())?;
-        let decision = sale.decide(operation, &values, retries)?;
-        decision.commit(operation, watched, None)
-    })?;
-    Ok(bought.unwrap_or(Purchase::Contended { retries }))
+    let keys = sale.all_keys();
+    Ok(by_watch(conn, operation, PATIENCE, &keys, &sale)?)
 }
 
 /// Buys an item under a lock for the item: the way to take.
@@ -118,10 +113,12 @@ pub fn purchase_item_with_lock(
     // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases off the buyer's funds.
     // The market and the seller are left out, as purchases of other items change them all the time.
     let keys = [sale.buyer.as_str(), &sale.inventory];
-    Ok(sale.buy(
+    Ok(under_lock(
         conn,
-        Operation::new("purchase_item_with_lock", &lock),
+        "purchase_item_with_lock",
+        &lock,
         &keys,
+        &sale,
     )?)
 }
 
@@ -168,11 +165,8 @@ pub fn purchase_item_with_market_lock(
     price: Option<u64>,
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
-    Ok(sale.buy(
-        conn,
-        Operation::new("purchase_item_with_market_lock", MARKET_LOCK),
-        &sale.all_keys(),
-    )?)
+    let (function, keys) = ("purchase_item_with_market_lock", sale.all_keys());
+    Ok(under_lock(conn, function, MARKET_LOCK, &keys, &sale)?)
 }
 
 /// One buyer, one offer, and the price that was agreed on, if any was.
@@ -212,24 +206,19 @@ impl<'a> Sale<'a> {
         [MARKET, &self.buyer, &self.seller, &self.inventory]
     }
 
-    /// Buys under the lock that the operation names, if none of the keys changes meanwhile.
-    fn buy(
-        &self,
-        conn: &mut Connection,
-        operation: Operation<'_>,
-        keys: &[&str],
-    ) -> Result<Purchase> {
-        let (bought, retries) = with_lock(
-            conn,
-            operation,
-            |conn: &mut Connection, held: &Held<'_>, retries| {
-                let (watched, values) = held.watch(conn, keys, self.reads())?;
-                let decision = self.decide(operation, &values, retries)?;
-                held.commit(watched, decision)
-            },
-        )?;
-        Ok(bought.unwrap_or(Purchase::Contended { retries }))
+    /// What moves the price from the buyer to the seller.
+    fn payment(&self, price: u64) -> [Cmd; 2] {
+        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the same.
+        let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
+        [
+            command(&["HINCRBY", &self.seller, "funds", &gain]),
+            command(&["HINCRBY", &self.buyer, "funds", &loss]),
+        ]
     }
+}
+
+impl Trade for Sale<'_> {
+    type Outcome = Purchase;
 
     fn reads(&self) -> Pipeline {
         let mut reads = Pipeline::with_capacity(5);
@@ -270,18 +259,19 @@ impl<'a> Sale<'a> {
             return refused(Purchase::AlreadyOwned { retries });
         }
         check_room(operation, &self.seller, seller_funds, price)?;
-        let bought = Purchase::Bought { price, retries };
-        Ok(Decision::agreed(bought, self.transfer(price)))
+        Ok(Decision {
+            outcome: Purchase::Bought { price, retries },
+            writes: Some(Writes {
+                money: Some(self.payment(price)),
+                item: [
+                    command(&["SADD", &self.inventory, self.offer.item_id]),
+                    command(&["ZREM", MARKET, &self.offer.member]),
+                ],
+            }),
+        })
     }
 
-    fn transfer(&self, price: u64) -> Pipeline {
-        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the same.
-        let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
-        let mut transfer = Pipeline::with_capacity(5);
-        transfer.add_command(command(&["HINCRBY", &self.seller, "funds", &gain]));
-        transfer.add_command(command(&["HINCRBY", &self.buyer, "funds", &loss]));
-        transfer.add_command(command(&["SADD", &self.inventory, self.offer.item_id]));
-        transfer.add_command(command(&["ZREM", MARKET, &self.offer.member]));
-        transfer
+    fn contended(retries: u32) -> Purchase {
+        Purchase::Contended { retries }
     }
 }
