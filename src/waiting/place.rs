@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
+use parking_lot::Condvar;
+
 use super::{
     queue::{Leaving, Step, Ticket},
     queues::{Queues, Sleeper},
@@ -20,23 +22,31 @@ pub(crate) struct Place<'a, T, L> {
     end: Option<Instant>,
 }
 
-impl<'a, T, L> Place<'a, T, L> {
-    pub(super) fn new(
-        queues: &'a Queues<T, L>,
-        key: String,
-        ticket: Ticket,
-        sleeper: Arc<Sleeper<T>>,
-    ) -> Self {
-        Self {
-            queues,
-            key,
+impl<T, L> Queues<T, L> {
+    /// Takes the last place. With options, it takes a lock that is handed to it.
+    pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L> {
+        let sleeper = Arc::new(Sleeper {
+            woken: Condvar::new(),
+            takes,
+        });
+        let mut by_key = self.by_key.lock();
+        let ticket = by_key.next_ticket;
+        by_key.next_ticket += 1;
+        let queue = by_key.queues.entry(key.to_owned()).or_default();
+        queue.join(ticket, Arc::clone(&sleeper), self.clock.now());
+        drop(by_key);
+        Place {
+            queues: self,
+            key: key.to_owned(),
             ticket,
             sleeper,
             leaving: Leaving::WithoutLock,
             end: None,
         }
     }
+}
 
+impl<T, L> Place<'_, T, L> {
     /// Waits until it is time to ask the server. False: the deadline came first, or the lock has been
     /// [handed over](Self::quit).
     pub(crate) fn wait(&self, deadline: Deadline) -> bool {

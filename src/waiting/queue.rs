@@ -239,8 +239,4 @@ fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 }
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod threads;

@@ -10,10 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{
-    place::Place,
-    queue::{Queue, Ticket},
-};
+use super::queue::{Queue, Ticket};
 use crate::time::Clock;
 
 /// The queues, by the keys of their locks.
@@ -27,7 +24,7 @@ pub(crate) struct Queues<T, L> {
 pub(super) struct ByKey<T, L> {
     /// A queue is there while somebody stands in it.
     pub(super) queues: HashMap<String, ThreadQueue<T, L>>,
-    next_ticket: Ticket,
+    pub(super) next_ticket: Ticket,
 }
 
 pub(super) type ThreadQueue<T, L> = Queue<Arc<Sleeper<T>>, L>;
@@ -37,7 +34,7 @@ pub(super) type ThreadQueue<T, L> = Queue<Arc<Sleeper<T>>, L>;
 pub(super) struct Sleeper<T> {
     pub(super) woken: Condvar,
     /// How it would hold a lock that is handed to it, if it takes one.
-    takes: Option<T>,
+    pub(super) takes: Option<T>,
 }
 
 impl<T, L> Queues<T, L> {
@@ -49,21 +46,6 @@ impl<T, L> Queues<T, L> {
             }),
             clock,
         }
-    }
-
-    /// Takes the last place. With options, it takes a lock that is handed to it.
-    pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L> {
-        let sleeper = Arc::new(Sleeper {
-            woken: Condvar::new(),
-            takes,
-        });
-        let mut by_key = self.by_key.lock();
-        let ticket = by_key.next_ticket;
-        by_key.next_ticket += 1;
-        let queue = by_key.queues.entry(key.to_owned()).or_default();
-        queue.join(ticket, Arc::clone(&sleeper), self.clock.now());
-        drop(by_key);
-        Place::new(self, key.to_owned(), ticket, sleeper)
     }
 
     /// How many wait for the lock.

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::waiting::fairness::IN_A_ROW;
 
+mod model;
+mod threads;
+
 #[derive(Clone, Debug)]
 enum Event {
     Join,

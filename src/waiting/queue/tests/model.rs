@@ -11,7 +11,7 @@
 
 use stateright::{Checker, Model};
 
-use super::*;
+use crate::waiting::queue::*;
 use state::Lock;
 
 mod state;

@@ -9,8 +9,8 @@ use shuttle::{
     thread,
 };
 
-use super::*;
 use crate::waiting::HandOverBudget;
+use crate::waiting::queue::*;
 
 /// A hold as its guard knows it.
 #[derive(Debug)]
