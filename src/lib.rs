@@ -1,7 +1,7 @@
 //! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled connection.
 //!
 //! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock promises, what that rests
-//! on and what breaks it stands in `docs/guarantees.md`.
+//! on and what breaks it stands in [`guide::guarantees`].
 //!
 //! # Contents
 //!
@@ -13,7 +13,7 @@
 //! | say how locks are held | [`Options`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | count what happens | [`Events`] |
-//! | run a command under a lock | the program `lockrun` (feature `lockrun`), `docs/lockrun.md` |
+//! | run a command under a lock | the program `lockrun`: [`guide::lockrun`] |
 //! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
 //! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | write only while the lock is still yours | [`commit_while_held`] |
@@ -25,7 +25,7 @@
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
-//! | read how a lock works on the server | [`recipes`], `docs/recipes.md`, and the scripts in the folder of each recipe |
+//! | read how a lock works on the server | [`recipes`], [`guide::recipes`], [`guide::scripts`] |
 //!
 //! # A job that must not run twice
 //!
@@ -50,6 +50,8 @@ mod connection;
 mod error;
 pub mod event;
 mod exchange;
+#[cfg(doc)]
+pub mod guide;
 mod locks;
 pub mod market;
 mod name;

@@ -11,20 +11,46 @@ fn in_the_project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
+/// The files in a folder and in those below it that end so.
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let (mut folders, mut files) = (vec![in_the_project(folder)], vec![]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty());
+    files
+}
+
+/// The pages in docs, with their names.
+fn guide() -> Vec<(String, String)> {
+    let page = |file: PathBuf| {
+        let text = fs::read_to_string(&file).unwrap();
+        (file.display().to_string(), text)
+    };
+    files("docs", "md").into_iter().map(page).collect()
+}
+
 /// README.md and the pages in docs, with their names.
 fn pages() -> Vec<(String, String)> {
-    let mut files = vec![in_the_project("README.md")];
-    for entry in fs::read_dir(in_the_project("docs")).unwrap() {
-        files.push(entry.unwrap().path());
-    }
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
-    let page = |file: PathBuf| {
-        (
-            file.display().to_string(),
-            fs::read_to_string(&file).unwrap(),
-        )
-    };
-    files.into_iter().map(page).collect()
+    let readme = in_the_project("README.md");
+    let text = fs::read_to_string(&readme).unwrap();
+    let mut pages = guide();
+    pages.push((readme.display().to_string(), text));
+    pages
+}
+
+/// The definitions of links in a text, `[label]: target`, by their labels.
+fn definitions(text: &str) -> BTreeMap<&str, &str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
+        .collect()
 }
 
 #[test]
@@ -78,6 +104,8 @@ fn every_file_that_a_page_names_is_there() {
             let is_path = ["src/", "tests/", "examples/", "docs/", ".ci/"]
                 .iter()
                 .any(|start| word.starts_with(start));
+            // The package does not have it.
+            let is_path = is_path && (!word.starts_with(".ci/") || in_the_project(".ci").exists());
             if is_path {
                 let path = word.split('#').next().unwrap().trim_end_matches(['.', ':']);
                 assert!(in_the_project(path).exists(), "{name} names {path}");
@@ -89,8 +117,10 @@ fn every_file_that_a_page_names_is_there() {
 #[test]
 fn every_link_between_pages_leads_somewhere() {
     for (name, text) in pages() {
-        for link in text.split("](").skip(1) {
-            let target = link.split([')', '#']).next().unwrap();
+        let inline = text.split("](").skip(1);
+        let inline = inline.map(|link| link.split(')').next().unwrap());
+        for link in inline.chain(definitions(&text).into_values()) {
+            let target = link.split('#').next().unwrap();
             let page = Path::new(&name).parent().unwrap().join(target);
             assert!(
                 target.is_empty() || target.contains("://") || page.exists(),
@@ -100,23 +130,67 @@ fn every_link_between_pages_leads_somewhere() {
     }
 }
 
-/// The Lua files of the recipes, by their paths below `src/recipes`.
-fn scripts() -> BTreeMap<String, String> {
-    let recipes = in_the_project("src/recipes");
-    let (mut folders, mut scripts) = (vec![recipes.clone()], BTreeMap::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "lua") {
-                let name = path.strip_prefix(&recipes).unwrap().display().to_string();
-                scripts.insert(name, fs::read_to_string(&path).unwrap());
+/// In rustdoc a link to a file leads nowhere: src/guide.rs says where its label leads there.
+#[test]
+fn every_page_and_every_link_of_a_page_is_known_to_the_guide() {
+    let guides = fs::read_to_string(in_the_project("src/guide.rs")).unwrap();
+    let known = definitions(&guides);
+    let mut everywhere = BTreeMap::new();
+    for (name, text) in guide() {
+        let path = Path::new(&name).strip_prefix(in_the_project("docs"));
+        let page = format!("\"../docs/{}\"", path.unwrap().display());
+        assert!(guides.contains(&page), "src/guide.rs does not list {page}");
+        for link in text.split("](").skip(1) {
+            let target = link.split(')').next().unwrap();
+            assert!(
+                target.starts_with('#') || target.contains("://"),
+                "{name}: ({target}) leads nowhere in rustdoc: write a [label], as src/guide.rs says"
+            );
+        }
+        let labels = definitions(&text);
+        for link in text.split("][").skip(1) {
+            let label = link.split(']').next().unwrap();
+            assert!(
+                labels.contains_key(label),
+                "{name} does not define [{label}]"
+            );
+        }
+        for (label, target) in labels {
+            if target.contains("://") {
+                continue;
             }
+            assert!(
+                known.contains_key(label),
+                "src/guide.rs does not define [{label}], which is on {name}"
+            );
+            let (file, place) = target.split_once('#').unwrap_or((target, ""));
+            let file = Path::new(&name).parent().unwrap().join(file);
+            let leads_to = (file.canonicalize().unwrap(), place.to_owned());
+            let before = everywhere
+                .entry(label.to_owned())
+                .or_insert(leads_to.clone());
+            assert_eq!(*before, leads_to, "[{label}] on {name} and before");
         }
     }
-    assert!(!scripts.is_empty());
-    scripts
+    for script in scripts().into_keys() {
+        assert!(
+            guides.contains(&format!("    \"{script}\",")),
+            "src/guide.rs does not list {script}"
+        );
+    }
+}
+
+/// The Lua files of the recipes, by their paths below `src/recipes`.
+fn scripts() -> BTreeMap<String, String> {
+    let script = |path: PathBuf| {
+        let name = path.strip_prefix(in_the_project("src/recipes")).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        (name.display().to_string(), text)
+    };
+    files("src/recipes", "lua")
+        .into_iter()
+        .map(script)
+        .collect()
 }
 
 #[test]

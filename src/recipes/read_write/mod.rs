@@ -26,7 +26,7 @@
 //! always a writer. Among themselves neither writers nor readers stand in a queue.
 //!
 //! A hold is of one mode. A reader does not become a writer, nor a writer a reader: with the token of a hold of the other
-//! mode an acquire is [`Error::Invalid`], where it would otherwise wait for itself. A token stands for one attempt, not
+//! mode an acquire is [`Error::Invalid`](crate::Error::Invalid), where it would otherwise wait for itself. A token stands for one attempt, not
 //! for a thread: sent again it is recognised, and a thread that wants in twice takes two tokens, which works for reading.
 //!
 //! An acquire or a release looks at every holder, so that its cost on the server grows with their number, by about a
@@ -59,7 +59,7 @@ impl ReadHold {
     /// The hold that this token is, or is going to be, on the lock.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that cannot be a lock's.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
         Holding::named(Kind::Read, name, token).map(Self)
     }
@@ -81,7 +81,7 @@ impl WriteHold {
     /// The hold that this token is, or is going to be, on the lock.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that cannot be a lock's.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
     pub fn new(name: &str, token: &Token) -> Result<Self> {
         Holding::named(Kind::Write, name, token).map(Self)
     }

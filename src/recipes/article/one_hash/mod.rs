@@ -1,6 +1,6 @@
 //! The article's cluster edition (集群版): one hash with the times at which the last reader and the writer came.
 //!
-//! For programs that share a lock with the article's scripts; for anything else take [`read_write`](super). The key is the
+//! For programs that share a lock with the article's scripts; for anything else take [`read_write`](crate::recipes::read_write). The key is the
 //! caller's own name, without the prefix `lock:`.
 //!
 //! # What is kept, what is repaired

@@ -1,7 +1,7 @@
 //! The article's single-instance edition (单机版): a key that is there while anybody reads, a key that is there while
 //! somebody writes.
 //!
-//! For programs that share a lock with the article's scripts; for anything else take [`read_write`](super). Both keys are
+//! For programs that share a lock with the article's scripts; for anything else take [`read_write`](crate::recipes::read_write). Both keys are
 //! the caller's own names, without the prefix `lock:`. On a cluster they need a hash tag in common, such as
 //! `{prices}:read` and `{prices}:write`: otherwise the server refuses with `CROSSSLOT`.
 //!
