@@ -1,12 +1,13 @@
 //! The child of a fork, which does one thing and ends.
 
 use std::{
-    io::{Read, Write, pipe},
-    thread,
+    io::{PipeReader, Read, Write, pipe},
+    panic::{AssertUnwindSafe, catch_unwind},
+    process, thread,
     time::{Duration, Instant},
 };
 
-use fork::{Fork, fork, waitpid_nohang};
+use fork::{Fork, fork, waitpid, waitpid_nohang};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -15,31 +16,78 @@ use nix::{
 /// Longer than any child takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a child of a fork says; `None`: it hung, and was killed. It has no thread but this one, and must not print: another
-/// thread may have been printing when the process was copied.
-pub fn said_by_a_child(says: impl FnOnce() -> String) -> Option<String> {
-    let (mut hears, mut tells) = pipe().unwrap();
-    match fork().unwrap() {
-        Fork::Child => {
-            let _ = tells.write_all(says().as_bytes());
-            // Without whatever the parent wants done at its end.
-            let _ = kill(Pid::this(), Signal::SIGKILL);
-            std::process::abort()
-        }
-        Fork::Parent(child) => {
-            drop(tells);
-            let started = Instant::now();
-            while waitpid_nohang(child).unwrap().is_none() {
-                if started.elapsed() > PATIENCE {
-                    let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
-                    let _ = fork::waitpid(child);
-                    return None;
-                }
-                thread::sleep(Duration::from_millis(2));
+/// A child of a fork. However the test ends, it does not outlive this value.
+pub struct Forked {
+    process: i32,
+    started: Instant,
+    hears: PipeReader,
+    has_ended: bool,
+    has_hung: bool,
+}
+
+impl Forked {
+    /// Starts one. It has no thread but this one, and must not print: another thread may have been printing when the process
+    /// was copied.
+    pub fn start(says: impl FnOnce() -> String) -> Self {
+        let (hears, mut tells) = pipe().unwrap();
+        match fork().unwrap() {
+            Fork::Child => {
+                let said = catch_unwind(AssertUnwindSafe(says));
+                let said = said.unwrap_or_else(|_| String::from("it panicked"));
+                let _ = tells.write_all(said.as_bytes());
+                // Without whatever the parent wants done at its end.
+                let _ = kill(Pid::this(), Signal::SIGKILL);
+                process::abort()
             }
-            let mut said = String::new();
-            hears.read_to_string(&mut said).unwrap();
-            Some(said)
+            Fork::Parent(process) => Self {
+                process,
+                started: Instant::now(),
+                hears,
+                has_ended: false,
+                has_hung: false,
+            },
         }
     }
+
+    /// Whether it has ended. One that hangs is killed.
+    pub fn has_ended(&mut self) -> bool {
+        self.has_ended = self.has_ended || waitpid_nohang(self.process).unwrap().is_some();
+        if !self.has_ended && self.started.elapsed() > PATIENCE {
+            self.has_hung = true;
+            self.kill();
+        }
+        self.has_ended
+    }
+
+    /// What it has said at its end; `None`: it hung, and was killed.
+    pub fn said(mut self) -> Option<String> {
+        while !self.has_ended() {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if self.has_hung {
+            return None;
+        }
+        let mut said = String::new();
+        self.hears.read_to_string(&mut said).unwrap();
+        Some(said)
+    }
+
+    fn kill(&mut self) {
+        let _ = kill(Pid::from_raw(self.process), Signal::SIGKILL);
+        let _ = waitpid(self.process);
+        self.has_ended = true;
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.kill();
+        }
+    }
+}
+
+/// What a child of a fork says; `None`: it hung, and was killed.
+pub fn said_by_a_child(says: impl FnOnce() -> String) -> Option<String> {
+    Forked::start(says).said()
 }

@@ -165,25 +165,17 @@ fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
 #[test]
 fn the_child_of_a_fork_releases_nothing_of_its_parents() {
     unless_halted(|| {
-        use fork::{Fork, fork, waitpid_nohang};
-
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
-        let lease = locks.lock("a").acquire(LONG).unwrap();
-        match fork().unwrap() {
-            Fork::Child => {
-                drop(lease);
-                std::process::exit(0);
-            }
-            Fork::Parent(child) => {
-                assert!(
-                    comes_true(|| waitpid_nohang(child).unwrap().is_some()),
-                    "it hangs"
-                );
-                lease.verify().unwrap();
-                lease.release().unwrap();
-            }
-        }
+        let lease = RefCell::new(Some(locks.lock("a").acquire(LONG).unwrap()));
+        let said = said_by_a_child(|| {
+            drop(lease.take());
+            String::from("dropped")
+        });
+        assert_eq!(said.as_deref(), Some("dropped"), "the child hangs");
+        let lease = lease.take().unwrap();
+        lease.verify().unwrap();
+        lease.release().unwrap();
     });
 }
 

@@ -1,35 +1,17 @@
 //! What a child of a fork can do with its parent's pool: nothing, and it is told so.
 
-use std::{process, thread, time::Duration};
+use std::{thread, time::Duration};
 
-use crate::common::{Server, hold::comes_true, wait::unless_halted};
-use fork::{Fork, fork, waitpid_nohang};
+use crate::common::{
+    LONG, Server,
+    child::{Forked, said_by_a_child},
+    wait::unless_halted,
+};
 use leasehold::{Error, Locks, Pool};
-
-const LONG: Duration = Duration::from_secs(20);
 
 /// Runs something in a child, which ends with it. True: the child said yes, and neither hung nor panicked.
 fn in_a_child(run: impl FnOnce() -> bool) -> bool {
-    match fork().unwrap() {
-        Fork::Child => {
-            let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            process::exit(i32::from(!answer.unwrap_or(false)));
-        }
-        Fork::Parent(child) => {
-            let mut status = None;
-            let ended = comes_true(|| {
-                status = waitpid_nohang(child).unwrap();
-                status.is_some()
-            });
-            if !ended {
-                let _ = process::Command::new("kill")
-                    .args(["-9", &child.to_string()])
-                    .status();
-                let _ = fork::waitpid(child);
-            }
-            status == Some(0)
-        }
-    }
+    said_by_a_child(|| run().to_string()).as_deref() == Some("true")
 }
 
 #[test]
@@ -90,24 +72,19 @@ fn the_answers_to_a_parent_are_not_garbled_by_its_child() {
         drop(locks.lock("warm").acquire(LONG).unwrap());
         let third = Locks::connect(&server.url()).unwrap();
         let _theirs = third.lock("theirs").acquire(LONG).unwrap();
-        match fork().unwrap() {
-            Fork::Child => {
-                for _ in 0..2_000 {
-                    if let Ok(Some(lease)) = locks.lock("free").try_acquire() {
-                        std::mem::forget(lease);
-                    }
-                }
-                process::exit(0);
-            }
-            Fork::Parent(child) => {
-                let (mut answers, mut is_over) = (0, false);
-                while !is_over || answers < 200 {
-                    is_over = is_over || waitpid_nohang(child).unwrap().is_some();
-                    assert!(locks.lock("theirs").try_acquire().unwrap().is_none());
-                    answers += 1;
-                    thread::yield_now();
+        let mut child = Forked::start(|| {
+            for _ in 0..2_000 {
+                if let Ok(Some(lease)) = locks.lock("free").try_acquire() {
+                    std::mem::forget(lease);
                 }
             }
+            String::new()
+        });
+        let mut answers = 0;
+        while !child.has_ended() || answers < 200 {
+            assert!(locks.lock("theirs").try_acquire().unwrap().is_none());
+            answers += 1;
+            thread::yield_now();
         }
     });
 }
