@@ -15,11 +15,11 @@ use crate::{
 
 /// Declares a script once: its name here, its file beside the recipe, after a file that several scripts begin with.
 macro_rules! scripts {
-    ($($name:ident = $first:literal $(then $second:literal)?;)+) => {
+    ($($name:ident = $first:literal $(then $more:literal)*;)+) => {
         $(static $name: LazyLock<Script> = LazyLock::new(|| {
             Script::new(stringify!($name), concat!(
                 include_str!(concat!("recipes/", $first)),
-                $(include_str!(concat!("recipes/", $second)),)?
+                $(include_str!(concat!("recipes/", $more)),)*
             ))
         });)+
     };
@@ -28,14 +28,14 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE_SIMPLE = "simple/acquire.lua";
     ACQUIRE_MUTEX = "mutex/acquire.lua";
-    RENEW_MUTEX = "mutex/renew.lua";
+    RENEW_MUTEX = "companion.lua" then "mutex/renew.lua";
     RELEASE_MUTEX = "mutex/release.lua";
-    ACQUIRE_REENTRANT = "reentrant/acquire.lua";
-    RENEW_REENTRANT = "reentrant/renew.lua";
-    RELEASE_REENTRANT = "reentrant/release.lua";
+    ACQUIRE_REENTRANT = "companion.lua" then "reentrant/levels.lua" then "reentrant/acquire.lua";
+    RENEW_REENTRANT = "companion.lua" then "reentrant/levels.lua" then "reentrant/renew.lua";
+    RELEASE_REENTRANT = "companion.lua" then "reentrant/levels.lua" then "reentrant/release.lua";
     ACQUIRE_READ = "read_write/holders.lua" then "read_write/acquire_read.lua";
-    ACQUIRE_WRITE = "read_write/holders.lua" then "read_write/acquire_write.lua";
-    RENEW_READ_WRITE = "read_write/renew.lua";
+    ACQUIRE_WRITE = "companion.lua" then "read_write/holders.lua" then "read_write/acquire_write.lua";
+    RENEW_READ_WRITE = "companion.lua" then "read_write/renew.lua";
     RELEASE_READ_WRITE = "read_write/holders.lua" then "read_write/release.lua";
     ACQUIRE_READ_TWO_KEY = "article/two_key/readers.lua" then "article/two_key/acquire_read.lua";
     RELEASE_READ_TWO_KEY = "article/two_key/readers.lua" then "article/two_key/release_read.lua";
@@ -120,20 +120,49 @@ pub(crate) fn acquire_reentrant(
         .arg(refusal.flag())
 }
 
-/// Answers whether the lock is ours, and now lasts at least so long.
-pub(crate) fn renew_reentrant(lock: &LockName, owner: &Owner, lease_millis: u64) -> Call {
+/// Which levels of a reentrant lock a token may stand for.
+#[derive(Clone, Copy)]
+pub(crate) enum Levels {
+    /// The acquisition that was counted with it.
+    Counted,
+    /// Also one that a program on the notes' scripts took, which counts without tokens.
+    AlsoOfTheNotes,
+}
+
+impl Levels {
+    fn flag(self) -> u8 {
+        u8::from(matches!(self, Self::Counted))
+    }
+}
+
+/// Answers whether the acquisition is ours, and now lasts at least so long.
+pub(crate) fn renew_reentrant(
+    lock: &LockName,
+    owner: &Owner,
+    token: &Token,
+    lease_millis: u64,
+    levels: Levels,
+) -> Call {
     RENEW_REENTRANT
         .on([lock.key(), &lock.companion()])
         .arg(owner.as_str())
+        .arg(token.as_str())
         .arg(lease_millis)
+        .arg(levels.flag())
 }
 
 /// Answers how often the owner held the lock until now.
-pub(crate) fn release_reentrant(lock: &LockName, owner: &Owner, token: &Token) -> Call {
+pub(crate) fn release_reentrant(
+    lock: &LockName,
+    owner: &Owner,
+    token: &Token,
+    levels: Levels,
+) -> Call {
     RELEASE_REENTRANT
         .on([lock.key(), &lock.companion()])
         .arg(owner.as_str())
         .arg(token.as_str())
+        .arg(levels.flag())
 }
 
 /// Answers what stands at the lock and beside it.

@@ -8,7 +8,7 @@ use super::commit::commit;
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::{LockName, Owner},
-    script::{self, Call, Refusal, Side, count, fencing_token},
+    script::{self, Call, Levels, Refusal, Side, count, fencing_token},
     token::{FencingToken, Token},
 };
 
@@ -133,7 +133,9 @@ impl Holding {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
             Kind::Mutex => script::renew_mutex(lock, token, lease_millis),
-            Kind::Reentrant => script::renew_reentrant(lock, &self.owner, lease_millis),
+            Kind::Reentrant => {
+                script::renew_reentrant(lock, &self.owner, token, lease_millis, Levels::Counted)
+            }
             Kind::Read => script::renew_read_write(lock, Side::Reader, token, lease_millis),
             Kind::Write => script::renew_read_write(lock, Side::Writer, token, lease_millis),
         }
@@ -144,7 +146,7 @@ impl Holding {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
             Kind::Mutex => script::release_mutex(lock, token),
-            Kind::Reentrant => script::release_reentrant(lock, &self.owner, token),
+            Kind::Reentrant => script::release_reentrant(lock, &self.owner, token, Levels::Counted),
             Kind::Read => script::release_read_write(lock, Side::Reader, token),
             Kind::Write => script::release_read_write(lock, Side::Writer, token),
         }
@@ -167,10 +169,14 @@ impl Holding {
         let mut read = Pipeline::new();
         match self.kind {
             Kind::Mutex => read.cmd("GET").arg(self.lock.key()),
-            Kind::Reentrant => {
-                let owner = self.owner.as_str();
-                read.cmd("HGET").arg(self.lock.key()).arg(owner)
-            }
+            Kind::Reentrant => read
+                .cmd("HGET")
+                .arg(self.lock.key())
+                .arg(self.owner.as_str())
+                .cmd("HGET")
+                .arg(self.lock.companion())
+                .arg(format!("t:{}", self.token))
+                .cmd("TIME"),
             Kind::Read => self.read_end(&mut read, Side::Reader),
             Kind::Write => self.read_end(&mut read, Side::Writer),
         };
@@ -186,15 +192,25 @@ impl Holding {
     fn is_proven_by(&self, values: &[Value]) -> bool {
         match (self.kind, values) {
             (Kind::Mutex, [holder]) => self.token.is_value(Some(holder)),
-            (Kind::Reentrant, [count]) => whole_number(count).is_some_and(|count| count > 0),
-            (Kind::Read | Kind::Write, [end, Value::Array(time)]) => match &time[..] {
-                [seconds, micros] => whole_number(end)
-                    .zip(whole_number(seconds).zip(whole_number(micros)))
-                    .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000),
-                _ => false,
-            },
+            (Kind::Reentrant, [count, end, time]) => {
+                whole_number(count).is_some_and(|count| count > 0) && is_ahead(end, time)
+            }
+            (Kind::Read | Kind::Write, [end, time]) => is_ahead(end, time),
             _ => false,
         }
+    }
+}
+
+/// Whether an end in milliseconds is ahead of the answer to `TIME`.
+fn is_ahead(end: &Value, time: &Value) -> bool {
+    let Value::Array(time) = time else {
+        return false;
+    };
+    match &time[..] {
+        [seconds, micros] => whole_number(end)
+            .zip(whole_number(seconds).zip(whole_number(micros)))
+            .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000),
+        _ => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod scripts;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use redis::{RedisError, RedisResult, Value};
 
@@ -44,8 +44,8 @@ enum Held {
 #[derive(Debug, Default)]
 struct Entered {
     owner: String,
-    /// Not yet given back.
-    acquisitions: BTreeSet<String>,
+    /// Not yet given back, with their ends.
+    acquisitions: BTreeMap<String, Nanos>,
     /// The last that was.
     released: Option<String>,
 }
@@ -255,7 +255,7 @@ impl Store {
             None | Some(Held::Mutex(_)) => Held::Mutex(token.to_owned()),
             Some(Held::Reentrant(_)) => Held::Reentrant(Entered {
                 owner: thief.to_owned(),
-                acquisitions: BTreeSet::from([token.to_owned()]),
+                acquisitions: BTreeMap::from([(token.to_owned(), end)]),
                 released: None,
             }),
             Some(Held::ReadWrite(_)) => {
@@ -270,6 +270,15 @@ impl Store {
 impl Entered {
     fn count(&self) -> i64 {
         self.acquisitions.len().try_into().unwrap_or(i64::MAX)
+    }
+
+    /// Takes the levels off whose end has passed, a little later as on a server.
+    fn end_what_has_passed(&mut self, Now(now): Now) {
+        self.acquisitions.retain(|_, end| *end + 100 * MILLI >= now);
+    }
+
+    fn last_end(&self) -> Nanos {
+        self.acquisitions.values().copied().max().unwrap_or(0)
     }
 }
 

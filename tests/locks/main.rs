@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod asking;
 mod attacks;
 mod costs;
 mod crowds;

@@ -82,7 +82,7 @@ const REENTRANT: [Function; 5] = [
         reentrant::acquire(conn, who.name, &who.owner, &token, Duration::ZERO, LEASE).unwrap();
     }),
     ("EVALSHA", |conn, who| {
-        reentrant::renew(conn, who.name, &who.owner, 2 * LEASE).unwrap();
+        reentrant::renew(conn, who.name, &who.owner, &Token::random(), 2 * LEASE).unwrap();
     }),
     ("HMGET", |conn, who| {
         reentrant::holds(conn, who.name, &who.owner).unwrap();
@@ -225,7 +225,12 @@ fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
 /// A plain mutex is taken without: tests/locks/untold.rs has the one that is waited for.
 #[test]
 fn acquires_and_renewals_read_the_lock_after_their_last_write_to_it() {
-    let calls = [MUTEX[3], REENTRANT[0], REENTRANT[1], REENTRANT[2]];
+    let renew: Function = ("EVALSHA", |conn, who| {
+        let token = Token::random();
+        reentrant::try_acquire(conn, who.name, &who.owner, &token, LEASE).unwrap();
+        assert!(reentrant::renew(conn, who.name, &who.owner, &token, 2 * LEASE).unwrap());
+    });
+    let calls = [MUTEX[3], REENTRANT[0], REENTRANT[1], renew];
     let (server, mut conn) = start();
     let who = [Who::new("m", "ours"), Who::new("r", "ours")];
     MUTEX[0].1(&mut conn, &who[0]);

@@ -5,8 +5,8 @@
 -- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours, or an error that begins with
 --          COMPANION if only the companion keeps us from renewing
 --
--- Never shortens: an end further away, or none (a book lock), stays. The companion lives as long as the lock does, where
--- it is this hold's: a lock that was taken without a fencing token has none.
+-- Never shortens: an end further away, or none (a book lock), stays. A lease of 1 only asks, and writes nothing. The
+-- companion lives as long as the lock does, where it is this hold's: a lock that was taken without a fencing token has none.
 
 -- A lock that is free, or somebody else's, is not ours any more. Nobody can take it between this comparison and what
 -- follows.
@@ -26,13 +26,11 @@ local has_companion = companion == ARGV[1]
 -- The end moves to later only, and a lock without an end (-1) keeps none. `left` is remembered for what follows.
 local lease = tonumber(ARGV[2])
 local left = redis.call('PTTL', KEYS[1])
-if left >= 0 and left < lease then
+if left >= 0 and left < lease and lease > 1 then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
--- The companion has to outlive the lock: ten leases, or ten times what was left if that was more, but not more than ten
--- days.
-if has_companion then
-  redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * lease, math.min(10 * left, 864000000)))
+if has_companion and lease > 1 then
+  outlive(left, lease)
 end
 -- The read after the last write, and the answer.
 redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again

@@ -41,25 +41,20 @@ end
 -- The companion, checked as in `mutex/acquire.lua`.
 local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
 local fence = last[1]
-if fence then
-  if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
-    return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
-  end
-elseif redis.call('EXISTS', KEYS[2]) == 1 then
-  return redis.error_reply('WRONGKIND a companion without a fencing token')
+wrong = wrong_fence(fence, not fence and redis.call('EXISTS', KEYS[2]) == 1)
+if wrong then
+  return wrong
 end
 
 -- A new hold gets a new fencing token; our own, sent again, keeps it. As in `mutex/acquire.lua`, but that the lock is
 -- ours if our field is there.
 if not (ends[ours] and fence and last[2] == ARGV[1]) then
-  local clock = time[1] * 1000000 + time[2]
-  fence = string.format('%.0f', math.max(clock, (fence or 0) + 1))
+  fence = next_fence(time, fence)
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
 end
--- The companion lives ten times as long as this hold will last, a day at least and ten days at most.
 local lease = tonumber(ARGV[2])
 local left = math.max(lease, (ends[ours] or 0) - now)
-redis.call('PEXPIRE', KEYS[2], math.max(86400000, math.min(10 * left, 864000000)))
+outlive(left, lease)
 
 -- Granted: the intent goes and the hold comes, in one `store`. The lock is written last.
 if ends[intent] then

@@ -5,7 +5,7 @@
 -- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours, or an error that begins with
 --          COMPANION if only the companion keeps us from renewing
 --
--- A hold whose end has passed is not ours, even if nobody has removed it yet. Never shortens. Looks at no other holder,
+-- A hold whose end has passed is not ours, even if nobody has removed it yet. A lease of 1 only asks, and writes nothing. Never shortens. Looks at no other holder,
 -- so that it costs the same however many there are; the key's end is only moved to a later time, a millisecond after the
 -- field's (see read_write.lua). The companion lives as long as the lock does, where it is this hold's.
 
@@ -46,16 +46,15 @@ local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])
-if left >= 0 and left <= lease then
+if left >= 0 and left <= lease and lease > 1 then
   redis.call('PEXPIRE', KEYS[1], lease + 1)
 end
 -- The field is written only if it changes.
-if ends > tonumber(found[2]) then
+if ends > tonumber(found[2]) and lease > 1 then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ends))
 end
--- The companion outlives the lock, as in `read_write/acquire_write.lua`.
-if has_companion then
-  redis.call('PEXPIRE', KEYS[2], math.max(86400000, math.min(10 * (ends - now), 864000000)))
+if has_companion and lease > 1 then
+  outlive(left, ends - now)
 end
 -- The read after the last write, and the answer.
 redis.call('HMGET', KEYS[1], 'kind') -- a write ends the tracking of a key, a read starts it again

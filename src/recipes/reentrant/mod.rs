@@ -11,13 +11,19 @@
 //! ([`Owner::new`]). The *token* names one acquisition. Take a new one for each: that is what makes it safe to send an
 //! acquisition or a release again whose answer was lost, since it is counted once, however often it is sent.
 //!
-//! Which acquisitions have been counted stands beside the lock, in a companion key that the scripts of the notes do not
-//! know. What they do is told from what we do only by the count:
+//! Each acquisition has a lease of its own: renewing one does not prolong the others. One that nobody gives back or renews,
+//! because its process died or its answer was lost, ends with its own lease, however often the owner enters meanwhile. Its
+//! level is taken off the count when the owner next enters, or gives another back, a tenth of a second after its end at the
+//! earliest; the lock is free at the end of the last of them.
+//!
+//! Which acquisitions have been counted, and when each ends, stands beside the lock, in a companion key that the scripts of
+//! the notes do not know. What they do is told from what we do only by the count:
 //!
 //! - What they have taken has no token. [`release`] with a new token gives one of these back, as long as no acquisition
 //!   of ours is left.
 //! - If one owner's lock ends, and the *same* owner takes it again by the script of the notes, a release of ours that
 //!   was meant for the hold before gives that one back. Where both are in use, give them different owners.
+//! - The notes' script for renewing moves the end of the key, and not that of an acquisition of ours.
 
 use std::time::Duration;
 
@@ -32,7 +38,7 @@ use super::{
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
-    script::{self, Call, Refusal},
+    script::{self, Call, Levels, Refusal},
     time::lease_millis,
     token::{FencingToken, Token},
 };
@@ -99,7 +105,7 @@ pub enum Release {
 ///
 /// # Guarantees
 /// On one server that loses no data, at most one owner at a time, judged by the server's clock, and a lock that is free
-/// at the latest a lease after its owner last entered or renewed it. The fencing token is greater than that of every
+/// when the last of its acquisitions has been given back or has ended. The fencing token is greater than that of every
 /// hold before, also after `FLUSHALL`, as long as the server's clock does not go back. Not that an owner notices that
 /// its lease has ended.
 ///
@@ -190,10 +196,12 @@ pub fn acquire<C: ConnectionLike>(
     until_granted(operation, token, acquire_timeout, || attempt(conn, &call))
 }
 
-/// Sets the end of the lease anew, never earlier. `Ok(false)`: the lock is not the owner's (any more).
+/// Sets the end of one acquisition's lease anew, never earlier. `Ok(false)`: it is not the owner's any more, was given
+/// back, or has ended.
 ///
-/// Whoever renews speaks for the owner, not for one acquisition: one renewal is enough, however often the lock is held.
-/// The lease is counted in milliseconds, rounded up, from the moment at which the server renews it.
+/// The token is that of the acquisition. The lock lasts as long as the longest of them; one without an end
+/// (`PERSIST`) keeps none. The lease is counted in milliseconds, rounded up, from the moment at which the server renews it;
+/// one of a millisecond only asks. A level that was taken by the script of the notes has no token: any new one renews it.
 ///
 /// One round trip; two when the server has forgotten the script.
 ///
@@ -206,22 +214,22 @@ pub fn acquire<C: ConnectionLike>(
 /// The script under "自动续期1.0版本" of the notes.
 ///
 /// # Guarantees
-/// The lock of another owner is not touched. A renewal that comes late, when the same owner holds the lock anew, may
-/// lengthen that hold and never shortens it.
+/// The lock of another owner is not touched, and no other acquisition of the same owner, now or later.
 ///
 /// # Differences from the document
-/// Milliseconds instead of seconds; never shortens; a hash that has no end is given one.
+/// Milliseconds instead of seconds; one acquisition, and not the owner; never shortens.
 ///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use leasehold::{Owner, recipes::reentrant};
+/// use leasehold::{Owner, Token, recipes::reentrant};
 ///
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
+/// # let token = Token::random();
 /// let owner = Owner::current_thread();
-/// if !reentrant::renew(&mut *conn, "report", &owner, Duration::from_secs(10))? {
+/// if !reentrant::renew(&mut *conn, "report", &owner, &token, Duration::from_secs(10))? {
 ///     println!("the lock is not ours any more: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -230,10 +238,12 @@ pub fn renew<C: ConnectionLike>(
     conn: &mut C,
     name: &str,
     owner: &Owner,
+    token: &Token,
     lease: Duration,
 ) -> Result<bool> {
     let lock = LockName::new(name)?;
-    let call = script::renew_reentrant(&lock, owner, lease_millis("lease", lease)?);
+    let millis = lease_millis("lease", lease)?;
+    let call = script::renew_reentrant(&lock, owner, token, millis, Levels::AlsoOfTheNotes);
     let operation = Operation::new("reentrant::renew", name);
     call.asks(conn)
         .map_err(|error| operation.unanswered(None, error))
@@ -292,7 +302,7 @@ pub fn release<C: ConnectionLike>(
 ) -> Result<Release> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("reentrant::release", name);
-    let held = script::release_reentrant(&lock, owner, token)
+    let held = script::release_reentrant(&lock, owner, token, Levels::AlsoOfTheNotes)
         .counts(conn)
         .map_err(|error| operation.unanswered(None, error))?;
     Ok(match held {
@@ -375,7 +385,7 @@ fn attempt(conn: &mut dyn ConnectionLike, call: &Call) -> RedisResult<Option<Gra
     }))
 }
 
-/// One acquisition of a reentrant lock: it is renewed for its owner, and released as the acquisition that it is.
+/// One acquisition of a reentrant lock: renewed and released as the acquisition that it is.
 #[derive(Clone, Debug)]
 pub struct Hold(Holding);
 

@@ -1,77 +1,49 @@
--- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
--- KEYS[2]  its companion, as acquire_reentrant.lua writes it
--- ARGV[1]  our owner
--- ARGV[2]  the token of the acquisition that is given back
+-- KEYS, ARGV[1] and ARGV[2] as in levels.lua, the token being that of the acquisition that is given back
+-- ARGV[3]  1 if only an acquisition that was counted may be given back, 0 if also what a program on the notes' scripts took
 -- returns  how often we held the lock until now: 0 not at all, 1 it is free now, n it is still held n - 1 times
 --
 -- Safe to send twice: an acquisition that has been given back is not there any more, and the last one is remembered.
--- A token that the companion does not know gives back what a program without a companion has taken, but only if no
--- acquisition with a companion is left. Whatever can fail is looked at before the first write. The lock is written last:
--- if that were forbidden to us, it would end with its lease, and never be counted down twice.
-
--- Who holds it, with the same checks as in the acquire. Free or another owner's: not held.
-local held = redis.call('HLEN', KEYS[1]) < 2 and redis.call('HGETALL', KEYS[1])
-if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(held[2]) < 9007199254740991) then
-  return redis.error_reply('WRONGKIND a hash that is not one owner and a count')
+-- A token that the companion does not know gives back what a program without a companion has taken, if ARGV[3] is 0, and
+-- only if no acquisition with a companion is left. Whatever can fail is looked at before the first write. The lock is
+-- written last: if that were forbidden to us, it would end with its lease, and never be counted down twice.
+local wrong = look_at_lock()
+if wrong then
+  return wrong
 end
-if held[1] ~= ARGV[1] then
+if not is_owner then
   return 0
 end
-
--- The companion, as in the acquire, with two places exchanged: `last[4]` is the last acquisition that was released,
--- `last[5]` the field of this one.
-local last = redis.call('HMGET', KEYS[2], 'fence', 'owner', 'hold', 'released', 't:' .. ARGV[2])
-local fence = last[1]
-if fence then
-  if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
-    return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
-  end
-elseif redis.call('EXISTS', KEYS[2]) == 1 then
-  return redis.error_reply('WRONGKIND a companion without a fencing token')
+wrong = look_beside()
+if wrong then
+  return wrong
 end
-local known = fence and last[2] == ARGV[1] and last[3] == fence
 
--- This acquisition was counted. But if the companion tells of an earlier hold, that hold is over and so is the
--- acquisition: it must not free the next one.
-if last[5] then
-  if not known then
-    return 0 -- of a hold before
-  end
-elseif last[4] == ARGV[2] then
-  -- It has been given back before: this is the same release, sent again.
+if known and ends[ours] then
+  redis.call('HDEL', KEYS[2], ours)
+  ends[ours], live = nil, live - 1
+elseif beside[ours] or beside.released == ARGV[2] or live > 0 or ARGV[3] == '1' then
+  -- Its end has passed, or its hold is over: it must not free the next one. Or it is the same release, sent again. Or a
+  -- level of ours is given back by its own token only.
   return 0
-elseif known then
-  -- A token that the companion does not know. It gives back what a program without a companion has taken, but only if
-  -- no acquisition of ours is left: a level of ours is given back by its own token.
-  for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
-    if string.sub(field, 1, 2) == 't:' then
-      return 0
-    end
-  end
+elseif not known then
+  -- What a program without a companion has taken gets one now, so that this release can be remembered. The token was not
+  -- acquired here, but names it.
+  tell_of_this_hold()
+  outlive(redis.call('PTTL', KEYS[1]), 0)
 end
-
--- A hold that was taken without a companion, and is now given back by a program that keeps one. It gets one, so that
--- this release can be remembered; `ARGV[2]` was not acquired here, but names it.
-if not known then
-  local time = redis.call('TIME')
-  local since = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-  fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], (fence or 0) + 1))
-  redis.call('DEL', KEYS[2])
-  redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[2], 'owner', ARGV[1], 'since', since, 'hold', fence)
-  redis.call('PEXPIRE', KEYS[2], math.max(86400000, math.min(10 * redis.call('PTTL', KEYS[1]), 864000000)))
-end
--- The acquisition's field goes, and the release is remembered. This stands before the lock is written: were the lock
--- forbidden to us, it would end with its lease, and never be counted down twice.
-redis.call('HDEL', KEYS[2], 't:' .. ARGV[2])
+forget_over()
 redis.call('HSET', KEYS[2], 'released', ARGV[2])
 
--- One level less. The last one removes the hash, and `hold` from the companion: what it says now tells of no hold. The
--- answer is how often we held the lock *until now*: 0 is `NotHeld`, 1 is `Freed`, more is `StillHeld`.
-local count = tonumber(held[2])
-if count > 1 then
-  redis.call('HINCRBY', KEYS[1], ARGV[1], -1)
-else
-  redis.call('HDEL', KEYS[2], 'hold')
-  redis.call('DEL', KEYS[1])
+-- What is left of the hold if all of it is ours: the key ends with the last of the acquisitions.
+local left = last_end() - now
+if counted > 1 and (counted - 1 > live or left > 0) then
+  set_count(counted - 1)
+  if counted - 1 == live and redis.call('PTTL', KEYS[1]) > left then
+    redis.call('PEXPIRE', KEYS[1], left)
+  end
+  return counted
 end
-return count
+-- The last one removes the hash, and `hold` from the companion: what it says now tells of no hold.
+redis.call('HDEL', KEYS[2], 'hold')
+redis.call('DEL', KEYS[1])
+return 1

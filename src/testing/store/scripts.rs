@@ -77,27 +77,45 @@ impl Store {
                     self.hold(key, end, what);
                     return self.reentrant(script, words, now);
                 };
+                entered.end_what_has_passed(now);
                 if entered.released.as_deref() == Some(token) {
                     let reason = "its acquisition has been given back already".to_owned();
                     return Err(refused("INVALIDTOKEN", reason));
                 }
-                entered.acquisitions.insert((*token).to_owned());
+                let own_end = entered.acquisitions.entry((*token).to_owned()).or_default();
+                *own_end = end.max(*own_end);
                 let count = entered.count();
                 self.extend(key, end);
                 Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
             }
-            ("RENEW_REENTRANT", [_, _, owner, lease], Some(entered)) if entered.owner == *owner => {
-                self.extend(key, now.after(number(lease)?));
+            ("RENEW_REENTRANT", [_, _, owner, token, lease, _], Some(entered))
+                if entered.owner == *owner =>
+            {
+                entered.end_what_has_passed(now);
+                let end = now.after(number(lease)?);
+                let Some(own_end) = entered.acquisitions.get_mut(*token) else {
+                    return Ok(yes(false));
+                };
+                *own_end = end.max(*own_end);
+                self.extend(key, end);
                 Ok(yes(true))
             }
-            ("RELEASE_REENTRANT", [_, _, owner, token], Some(entered))
-                if entered.owner == *owner && entered.acquisitions.contains(*token) =>
+            ("RELEASE_REENTRANT", [_, _, owner, token, _], Some(entered))
+                if entered.owner == *owner =>
             {
+                entered.end_what_has_passed(now);
                 let count = entered.count();
-                entered.acquisitions.remove(*token);
+                if entered.acquisitions.remove(*token).is_none() {
+                    return Ok(yes(false));
+                }
                 entered.released = Some((*token).to_owned());
-                if count == 1 {
+                let last = entered.last_end();
+                if last <= now.0 {
                     self.locks.remove(key);
+                    return Ok(Value::Int(1));
+                }
+                if let Some(stored) = self.locks.get_mut(key) {
+                    stored.end = stored.end.min(last);
                 }
                 Ok(Value::Int(count))
             }

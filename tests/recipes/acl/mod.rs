@@ -2,7 +2,7 @@
 
 mod waiting;
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 use crate::common::Server;
 use leasehold::{
@@ -138,16 +138,22 @@ fn what_the_table_names_for_reentrant() {
             .unwrap();
     };
 
+    // The level of an acquisition that is over is taken off by the next.
     let acquire = |conn: &mut Connection| {
+        let (over, short) = (Token::random(), Duration::from_millis(1));
         let mut counts = Vec::new();
         for token in [&token, &other, &token] {
             let granted = reentrant::acquire(conn, NAME, &owner, token, Duration::ZERO, LEASE)?;
             counts.extend(granted.map(|granted| granted.count()));
         }
-        Ok(counts == [1, 2, 2])
+        reentrant::try_acquire(conn, NAME, &owner, &over, short)?;
+        thread::sleep(Duration::from_millis(110));
+        let granted = reentrant::try_acquire(conn, NAME, &owner, &token, LEASE)?;
+        counts.extend(granted.map(|granted| granted.count()));
+        Ok(counts == [1, 2, 2, 2])
     };
     bench.assert_exact(&rules("`reentrant::try_acquire`"), &[(&nothing, &acquire)]);
-    let renew = |conn: &mut Connection| reentrant::renew(conn, NAME, &owner, LONGER);
+    let renew = |conn: &mut Connection| reentrant::renew(conn, NAME, &owner, &token, LONGER);
     bench.assert_exact(&rules("`reentrant::renew`"), &[(&enter, &renew)]);
     let release = |conn: &mut Connection| {
         let unknown = reentrant::release(conn, NAME, &owner, &other)?;

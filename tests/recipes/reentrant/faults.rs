@@ -128,11 +128,11 @@ fn reentrant_renew() {
     for_each_fault(
         true,
         |conn| assert_eq!(ours.acquire(conn, &ours.outer), 1),
-        |conn, name| reentrant::renew(conn, name, &ours.owner, LONGER),
+        |conn, name| reentrant::renew(conn, name, &ours.owner, &ours.outer, LONGER),
         |conn, result, executed| {
             assert_unknown(&result, None);
             assert_eq!(left(conn, LONGER).unwrap() > LEASE, executed);
-            assert!(reentrant::renew(conn, "a", &ours.owner, LONGER).unwrap());
+            assert!(reentrant::renew(conn, "a", &ours.owner, &ours.outer, LONGER).unwrap());
             assert_eq!(ours.holds(conn), 1);
         },
     );

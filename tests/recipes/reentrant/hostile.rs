@@ -40,7 +40,7 @@ fn writers(conn: &mut Connection, owner: &Owner, token: &Token) -> Vec<leasehold
     vec![
         reentrant::try_acquire(conn, "a", owner, token, LEASE).map(drop),
         reentrant::acquire(conn, "a", owner, token, 60 * SECOND, LEASE).map(drop),
-        reentrant::renew(conn, "a", owner, 60 * SECOND).map(drop),
+        reentrant::renew(conn, "a", owner, token, 60 * SECOND).map(drop),
         reentrant::release(conn, "a", owner, token).map(drop),
     ]
 }
@@ -148,7 +148,7 @@ fn what_stands_beside_the_lock_has_to_be_a_companion() {
         put(&mut conn, LOCK, &["HSET", "?", "ours", "1"]);
         put(&mut conn, COMPANION, other);
         let before = State::of(&mut conn).unwrap();
-        let renewed = reentrant::renew(&mut conn, "a", &ours(), LEASE).map(drop);
+        let renewed = reentrant::renew(&mut conn, "a", &ours(), &Token::random(), LEASE).map(drop);
         assert_wrong_kind(&[renewed], &Token::random());
         assert_eq!(State::of(&mut conn).unwrap(), before);
         cmd("FLUSHALL").exec(&mut conn).unwrap();
@@ -224,7 +224,7 @@ fn an_end_at_the_edge_of_time_is_kept() {
     reentrant::try_acquire(&mut conn, "a", &ours(), &token, LEASE)
         .unwrap()
         .unwrap();
-    assert!(reentrant::renew(&mut conn, "a", &ours(), LEASE).unwrap());
+    assert!(reentrant::renew(&mut conn, "a", &ours(), &token, LEASE).unwrap());
     let left: i64 = cmd("PTTL").arg(LOCK).query(&mut conn).unwrap();
     assert!(left > 8_000_000_000_000_000_000);
     reentrant::release(&mut conn, "a", &ours(), &token).unwrap();
@@ -245,7 +245,7 @@ fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
     let again = reentrant::acquire(&mut conn, "a", &ours(), &token, SECOND, LEASE).unwrap();
     assert_eq!(again, granted);
     forget(&mut conn);
-    assert!(reentrant::renew(&mut conn, "a", &ours(), SECOND).unwrap());
+    assert!(reentrant::renew(&mut conn, "a", &ours(), &token, SECOND).unwrap());
     forget(&mut conn);
     let released = reentrant::release(&mut conn, "a", &ours(), &token).unwrap();
     assert_eq!(released, Release::Freed);
@@ -254,7 +254,7 @@ fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
 #[test]
 fn a_command_that_is_forbidden_leaves_no_lock() {
     let (_server, mut conn) = start();
-    for forbidden in ["hset", "pexpire", "hincrby", "time", "hmget"] {
+    for forbidden in ["hset", "pexpire", "hincrby", "time", "hgetall"] {
         cmd("ACL")
             .arg(&["SETUSER", "default", "+@all", &format!("-{forbidden}")])
             .exec(&mut conn)

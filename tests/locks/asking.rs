@@ -1,0 +1,88 @@
+//! Asking whether a lease stands changes nothing on the server, whatever the end of the key is.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Lease, Locks, RenewalState};
+use redis::{Commands, Connection};
+
+use crate::common::{Server, State, wait::unless_halted};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+/// What somebody does to the end of the key.
+const ENDS: [fn(&mut Connection, &str); 3] = [
+    |conn, key| assert!(conn.persist::<_, bool>(key).unwrap()),
+    |conn, key| assert!(conn.pexpire::<_, bool>(key, 600_000).unwrap()),
+    |conn, key| assert!(conn.pexpire::<_, bool>(key, 9_000).unwrap()),
+];
+
+fn in_all_kinds(locks: &Locks, run: impl Fn(&Lease, &str)) {
+    let locks = [
+        locks.lock("mutex"),
+        locks.reentrant("reentrant"),
+        locks.read("read"),
+        locks.write("write"),
+    ];
+    for lock in locks {
+        let lease = lock.acquire(LONG).unwrap();
+        run(&lease, &format!("lock:{}", lock.name()));
+        lease.release().unwrap();
+    }
+}
+
+#[test]
+fn verify_changes_nothing_whatever_the_end_of_the_key_is() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        // Otherwise the watchdog looks as well.
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "default", "-client|tracking"])
+            .exec(&mut conn)
+            .unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        for set_end in ENDS {
+            in_all_kinds(&locks, |lease, key| {
+                let mut conn = server.connection().unwrap();
+                set_end(&mut conn, key);
+                let before = State::of(&mut conn).unwrap();
+                lease.verify().unwrap();
+                thread::sleep(5 * MS);
+                lease.verify().unwrap();
+                assert_eq!(State::of(&mut conn).unwrap(), before, "{key}");
+            });
+        }
+    });
+}
+
+#[test]
+fn the_watchdogs_look_changes_nothing_whatever_the_end_of_the_key_is() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        for set_end in ENDS {
+            in_all_kinds(&locks, |lease, key| {
+                let mut conn = server.connection().unwrap();
+                thread::sleep(60 * MS); // it is looked at, and told of from now on
+                set_end(&mut conn, key);
+                let before = State::of(&mut conn).unwrap();
+                thread::sleep(60 * MS);
+                assert_eq!(State::of(&mut conn).unwrap(), before, "{key}");
+                assert_eq!(lease.state(), RenewalState::Held, "{key}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_renewal_leaves_a_key_without_an_end_as_it_is() {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    in_all_kinds(&locks, |lease, key| {
+        let mut conn = server.connection().unwrap();
+        let _: bool = conn.persist(key).unwrap();
+        lease.renew(LONG).unwrap();
+        assert_eq!(conn.pttl::<_, i64>(key).unwrap(), -1, "{key}");
+    });
+}
