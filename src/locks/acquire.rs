@@ -20,7 +20,6 @@ use crate::{
     locks::{
         lease::{Grant, Lease},
         options::Options,
-        release::abandon,
         shared::Shared,
     },
     server::{InLine, Patience},
@@ -50,6 +49,8 @@ struct Wait<'a> {
     attempts: u32,
     /// An attempt whose answer did not come: the lock may be ours until then.
     uncertain: Option<Instant>,
+    /// An attempt whose answer did not come may still be executed, whatever was answered since.
+    is_out: bool,
     /// Why the last attempt failed.
     failure: Option<Error>,
 }
@@ -100,9 +101,12 @@ pub(crate) fn acquire(
         deadline: shared.clock.at(started.checked_add(timeout)),
         attempts: 0,
         uncertain: None,
+        is_out: false,
         failure: None,
     };
-    let lease = wait.lease(timeout)?;
+    let lease = wait.lease(timeout);
+    wait.abandon_what_is_out(&lease);
+    let lease = lease?;
     let waited = || shared.clock.since(wait.started);
     let Some(lease) = lease else {
         tell(options.events.as_ref(), |events| {
@@ -178,6 +182,7 @@ impl Wait<'_> {
         let asked = self.shared.server.ask(&call, patience)?;
         if asked.again && asked.answer.is_err() {
             // What was sent before has got no answer.
+            self.is_out = true;
             self.uncertain = Some(self.end(asked.sent));
         }
         self.came(asked.answer, asked.sent, asked.sent, false)
@@ -278,6 +283,7 @@ impl Wait<'_> {
         match *attempt {
             Attempt::Granted { .. } if self.end(sent) <= self.now() => {
                 // The answer took longer than the lease. The next attempt takes it anew, or finds out who has it.
+                self.is_out = true;
                 self.uncertain = Some(self.end(self.now()));
                 Outcome::Failed
             }
@@ -304,6 +310,7 @@ impl Wait<'_> {
         let error = self.operation.unanswered(Some(self.hold.token()), error);
         if matches!(error, Error::Unknown { .. }) {
             let answered_by = self.now().max(sent);
+            self.is_out = true;
             self.uncertain = Some(self.end(answered_by));
         } else if !passes {
             // A refusal says nothing about an attempt before it whose answer did not come.
@@ -333,9 +340,6 @@ impl Wait<'_> {
 
     /// The deadline has come with something else than a no.
     fn give_up(&mut self) -> Error {
-        if let Some(until) = self.uncertain {
-            self.abandon(until);
-        }
         match (self.uncertain, self.failure.take()) {
             (None, Some(failure)) | (Some(_), Some(failure @ Error::Unknown { .. })) => failure,
             _ => {
@@ -345,9 +349,14 @@ impl Wait<'_> {
         }
     }
 
-    /// Has it given back by the watchdog's thread, if it is ours.
-    fn abandon(&self, until: Instant) {
-        abandon(self.shared, &self.hold, until);
+    /// Has the watchdog's thread give back what an attempt without an answer may have taken, or may still take, unless that
+    /// is for the lease that has been granted to release.
+    fn abandon_what_is_out(&self, acquired: &Result<Option<Lease>>) {
+        let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
+        let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
+        if self.is_out && !is_held {
+            self.shared.keeper.abandon(&self.hold, true);
+        }
     }
 
     /// Lets go of a writer's intent.
@@ -382,6 +391,7 @@ impl Wait<'_> {
             end: self.end(granted.sent),
             look_at: Some(self.now() + ARMED_WITHIN),
             turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
+            unanswered_before: self.is_out,
         };
         let keep = |standing, terms| Some(self.shared.keeper.keep(standing, terms));
         let lease = Lease::begin(self.shared, self.options, &self.hold, grant, keep);

@@ -16,12 +16,12 @@ use crate::{
     event::Lost,
     locks::{options::Options, shared::Shared},
     renewing::{
-        entry::Terms,
+        entry::{Ask, Terms},
         handle::Handle,
         signal::LostSignal,
         standing::{RenewalState, Standing},
     },
-    server::Patience,
+    server::{Failure, Patience},
     waiting::HandOverBudget,
 };
 use crate::{
@@ -45,7 +45,8 @@ use crate::{
 ///   same rate, that the server loses no data and that nobody deletes the lock by hand.
 /// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon after the server knows;
 ///   at the end of the lease by our own clock.
-/// - When `release` has returned, nothing is sent for this hold any more.
+/// - When `release` has returned, nothing is sent for this hold any more; unless an attempt to acquire it got no answer, and
+///   may be delivered late: then the watchdog's thread releases it again, for some minutes and ever more seldom.
 ///
 /// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
 /// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.
@@ -77,6 +78,8 @@ pub(crate) struct Grant {
     pub(crate) look_at: Option<Instant>,
     /// How it may be handed over, if it may be.
     pub(crate) turns: Option<HandOverBudget>,
+    /// An attempt before the one that was granted got no answer.
+    pub(crate) unanswered_before: bool,
 }
 
 impl Lease {
@@ -99,10 +102,11 @@ impl Lease {
             look_at: grant.look_at,
         };
         let events = options.events.clone();
-        let handle = keep(
-            Standing::new(hold, grant.fence, &terms, events, shared.clock),
-            terms,
-        )?;
+        let mut standing = Standing::new(hold, grant.fence, &terms, events, shared.clock);
+        if grant.unanswered_before {
+            standing = standing.after_an_unanswered_acquire();
+        }
+        let handle = keep(standing, terms)?;
         Some(Self {
             shared: Arc::clone(shared),
             handle,
@@ -191,7 +195,7 @@ impl Lease {
     /// - [`Error::Lost`]: it is not. The lease is lost from now on.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
     pub fn verify(&self) -> Result<()> {
-        self.ask("Lease::verify", Duration::from_millis(1))?;
+        self.ask("Lease::verify", Ask::Look)?;
         self.check()
     }
 
@@ -205,15 +209,16 @@ impl Lease {
     /// As [`verify`](Self::verify), and [`Error::Invalid`] for the length.
     pub fn renew(&self, lease: Duration) -> Result<()> {
         let lease = self.standing().capped(lease);
-        let sent = self.ask("Lease::renew", lease)?;
-        let stands = self.handle.extend(sent + lease);
-        if stands {
+        let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
+        if self.handle.extend(sent + lease) {
             return Ok(());
         }
         Err(self.lost_for("Lease::renew"))
     }
 
     /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
+    ///
+    /// A commit that got no answer may still be executed while the lock is held, and never in another's turn.
     ///
     /// On any connection to the same server, for keys of the same server. If the lock has been renewed meanwhile, `build` is
     /// called again, up to 8 times. Two round trips.
@@ -231,7 +236,13 @@ impl Lease {
             let reason = "the stand-in for tests stores nothing but locks";
             return Err(Error::invalid("connection", reason));
         }
-        self.hold().commit("Lease::commit", conn, build)
+        // A panic in between leaves it out.
+        self.standing().commit_is_out();
+        let done = self.hold().commit("Lease::commit", conn, build);
+        if !matches!(done, Err(Error::Unknown { .. })) {
+            self.standing().commit_is_answered();
+        }
+        done
     }
 
     pub(crate) fn standing(&self) -> &Standing {
@@ -250,8 +261,13 @@ impl Lease {
 
     /// How it may be handed over, if it may be.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
-        let is_over = self.released || self.is_a_copy() || self.disclosed.load(Ordering::SeqCst);
+        let is_over = self.released || self.is_a_copy() || self.is_disclosed();
         self.turns.filter(|_| self.is_claimed && !is_over)
+    }
+
+    /// Whoever was given the token may use it after our release.
+    pub(crate) fn is_disclosed(&self) -> bool {
+        self.disclosed.load(Ordering::SeqCst)
     }
 
     /// A child has a copy after a fork: the lock is not its own.
@@ -259,18 +275,33 @@ impl Lease {
         self.shared.process.is_a_copy()
     }
 
-    /// Renews by a connection of the pool. Returns a moment before it was sent.
-    fn ask(&self, name: &'static str, lease: Duration) -> Result<Instant> {
-        let operation = self.operation(name);
-        let millis = lease_millis("lease", lease)?;
-        let renewal = self.hold().renewal(millis);
-        let asked = self.shared.server.ask(&renewal, Patience::USUAL)?;
-        let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
-        if answer.map_err(|error| operation.unanswered(None, error))? {
-            return Ok(asked.sent);
+    /// Asks about it, or renews it, by a connection of the pool. Returns a moment before that was sent.
+    fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
+        let millis = lease_millis("lease", ask.lease())?;
+        if !self.is_held() {
+            // The server may say yes again: to the next hold of the same owner.
+            return Err(self.lost_for(name));
         }
-        self.handle.lose(LostReason::TakenAway);
-        Err(self.lost_for(name))
+        let asked = (self.shared.server).ask(&self.hold().renewal(millis), Patience::USUAL);
+        let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
+            let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
+            answer.map(|ours| (ours, asked.sent)).map_err(Failure::Sent)
+        });
+        match answer {
+            Ok((true, sent)) => Ok(sent),
+            Ok((false, _)) => {
+                self.handle.lose(LostReason::TakenAway);
+                Err(self.lost_for(name))
+            }
+            Err(failure) => {
+                let error = failure.error(self.operation(name));
+                if ask.is_renewal() {
+                    let is_out = matches!(error, Error::Unknown { .. });
+                    self.standing().renewal_failed(&Arc::new(failure), is_out);
+                }
+                Err(error)
+            }
+        }
     }
 
     fn lost_for(&self, name: &'static str) -> Error {

@@ -73,7 +73,7 @@ impl Lock {
     /// - [`Error::Contended`](crate::Error::Contended): somebody else had it all the time.
     /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option. Nothing was sent.
     /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given back as soon as the
-    ///   server answers, or ends with its lease.
+    ///   server answers, however late the server executes it.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no lock of this kind.
     /// - [`Error::Redis`](crate::Error::Redis): the server refused.

@@ -2,19 +2,16 @@
 
 use std::{
     mem,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     lease::{Grant, Lease},
     options::Options,
-    shared::Shared,
 };
 use crate::{
     error::{Error, LostReason, Operation, Result},
     event::{Released, tell},
-    recipes::hold::Holding,
     renewing::standing::RenewalState,
     script::count,
     server::Patience,
@@ -31,14 +28,15 @@ impl Lease {
     /// # Errors
     /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
-    ///   thread, until the lease has ended.
+    ///   thread, until the server has answered.
     pub fn release(mut self) -> Result<()> {
         self.let_go(Duration::MAX)
     }
 
     /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or released any more.
     ///
-    /// It ends with its lease, unless the other process renews it. Says what is left of it.
+    /// It ends with its lease, unless the other process renews it. Says what is left of it. A [commit](Self::commit) that got
+    /// no answer may still be executed while the other process has the lock.
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
@@ -67,11 +65,10 @@ impl Lease {
         };
         let operation = Operation::new("Lease::release", self.hold().lock_name().text());
         let given_back = self.give_back(operation, deadline);
-        if let (Err(error), Some(end)) = (&given_back, self.standing().end())
-            && !matches!(error, Error::WrongKind { .. })
-        {
-            // A renewal that nobody has heard of may have moved the end.
-            abandon(&self.shared, self.hold(), end + self.standing().length());
+        let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
+        let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
+        if failed || comes_late {
+            self.shared.keeper.abandon(self.hold(), comes_late);
         }
         self.shared.released(self.hold().lock_name().key());
         self.tell_of_release();
@@ -133,8 +130,8 @@ impl Lease {
             // The same key by another name.
             return None;
         }
-        if self.standing().state() != RenewalState::Held {
-            // A renewal that was done, but not answered, has moved the end further than we know.
+        if !self.standing().is_settled() {
+            // What is still to happen on the server must not happen in the next turn.
             return None;
         }
         let now = self.shared.clock.now();
@@ -145,16 +142,12 @@ impl Lease {
             end,
             look_at: None,
             turns: Some(turns.spend(now, end, options.longest_at_first())?),
+            unanswered_before: false,
         };
         let keep = |standing, terms| self.handle.succeed(standing, terms);
         let lease = Self::begin(&self.shared, options, self.hold(), grant, keep)?;
         Some((lease, end))
     }
-}
-
-/// Has the watchdog's thread give back what may be ours, until then.
-pub(crate) fn abandon(shared: &Shared<Lease>, hold: &Arc<Holding>, until: Instant) {
-    shared.keeper.abandon(hold, until);
 }
 
 impl Drop for Lease {

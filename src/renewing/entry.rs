@@ -36,6 +36,10 @@ pub(crate) enum Ask {
 }
 
 impl Ask {
+    pub(crate) fn is_renewal(self) -> bool {
+        self != Self::Look
+    }
+
     pub(crate) fn lease(self) -> Duration {
         match self {
             Self::Renew(lease) => lease,

@@ -138,18 +138,13 @@ impl Keeper {
         self.wake_if_sooner(&state);
     }
 
-    /// May be ours without anybody knowing: to be given back as soon as the server answers.
-    pub(crate) fn abandon(&self, hold: &Arc<Holding>, until: Instant) {
-        let terms = Terms {
-            lease: Duration::ZERO,
-            cap: None,
-            end: Some(until),
-            renews: false,
-            look_at: None,
-        };
-        let hold = Arc::new(Standing::new(hold, None, &terms, None, self.clock));
+    /// May be ours without anybody having it: to be given back until the server answers, and longer if an acquire of it got
+    /// no answer.
+    pub(crate) fn abandon(&self, hold: &Arc<Holding>, may_be_acquired_late: bool) {
+        let orphan = Arc::new(Standing::orphan(hold, self.clock));
         let mut state = self.state.lock();
-        state.schedule.abandon(hold, until, self.clock.now());
+        let now = self.clock.now();
+        state.schedule.abandon(orphan, may_be_acquired_late, now);
         self.wake_if_sooner(&state);
     }
 

@@ -6,6 +6,7 @@
 pub(crate) mod entry;
 pub(crate) mod handle;
 pub(crate) mod keeper;
+pub(crate) mod outstanding;
 pub(crate) mod schedule;
 pub(crate) mod signal;
 pub(crate) mod standing;

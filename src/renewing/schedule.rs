@@ -16,6 +16,11 @@ use crate::{
 
 /// How many leases share a round trip.
 pub(crate) const BATCH: usize = 100;
+/// A closed connection delivers what it still had within this time: then the system gives up sending it again.
+pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(100);
+/// Before what was given back is given back again, and before a server that refuses is asked again.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Names one lease; never used twice.
 pub(crate) type Id = u64;
 
@@ -27,20 +32,25 @@ pub(crate) struct Schedule<T> {
     due: BTreeSet<(Instant, Id)>,
     /// Those whose end somebody wants to be called at.
     alarms: BTreeSet<(Instant, Id)>,
-    /// To be given back, since nobody knows whether we have them; the first to be asked about first. Until then the server
-    /// ends them by itself.
+    /// To be given back, since nobody knows whether we have them; the first to be asked about first.
     orphans: VecDeque<Orphan<T>>,
     paused_until: Option<Instant>,
     next_id: Id,
 }
 
-/// A hold that may be ours without anybody knowing.
+/// A hold that may be ours without anybody having it. It is given back until the server answers: while a server is halted our
+/// clock says nothing about what it will execute when it goes on.
+///
+/// After an acquire without an answer one answer is not enough, since the acquire may be delivered later than what gives it
+/// back, which was sent on another connection. So it is given back again whenever it is twice as old, until it is as old as
+/// what is delivered last: [`LAST_DELIVERY`].
 #[derive(Debug)]
 pub(crate) struct Orphan<T> {
     pub(crate) item: T,
-    /// When the server has ended it by itself.
-    pub(crate) until: Instant,
-    since: Instant,
+    /// Since when the acquire may be delivered late, if one was sent without an answer.
+    acquire: Option<Instant>,
+    /// When it is given back next.
+    due: Instant,
 }
 
 /// A question to be sent now.
@@ -58,7 +68,7 @@ pub(crate) struct Question<T> {
 pub(crate) struct Batch<T> {
     /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
-    /// To be given back in the same round trip; without an answer, [`abandoned`](Schedule::abandon) once more.
+    /// To be given back in the same round trip; each has to be [`given_back`](Schedule::given_back).
     pub(crate) orphans: Vec<Orphan<T>>,
     /// These have come to their end and are forgotten.
     pub(crate) over: Vec<(T, LostReason)>,
@@ -91,7 +101,7 @@ impl<T: Clone> Schedule<T> {
     /// When something has to be done next.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let lease = self.due.first().map(|(due, _)| *due);
-        let orphan = self.orphans.front().map(|orphan| orphan.since);
+        let orphan = self.orphans.front().map(|orphan| orphan.due);
         let due = match (lease, orphan) {
             (Some(lease), Some(orphan)) => lease.min(orphan),
             (lease, orphan) => lease.or(orphan)?,
@@ -99,12 +109,37 @@ impl<T: Clone> Schedule<T> {
         Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 
-    /// To be given back as soon as the server answers, but not before `since`.
-    pub(crate) fn abandon(&mut self, item: T, until: Instant, since: Instant) {
-        let place = self
-            .orphans
-            .partition_point(|earlier| earlier.since <= since);
-        self.orphans.insert(place, Orphan { item, until, since });
+    /// To be given back as soon as the server answers; `repeat` says that an acquire of it got no answer.
+    pub(crate) fn abandon(&mut self, item: T, repeat: bool, now: Instant) {
+        self.insert_orphan(Orphan {
+            item,
+            acquire: repeat.then_some(now),
+            due: now,
+        });
+    }
+
+    /// What has come of giving it back.
+    pub(crate) fn given_back(&mut self, orphan: Orphan<T>, answer: Answer, now: Instant) {
+        let pause = match (answer, orphan.acquire) {
+            (Answer::Ours(_) | Answer::NotOurs, Some(since)) => {
+                let age = now.saturating_duration_since(since);
+                if age >= LAST_DELIVERY {
+                    return;
+                }
+                age.max(SHORTEST_PAUSE)
+            }
+            (Answer::Ours(_) | Answer::NotOurs, None) => return,
+            (Answer::Forgotten | Answer::Unanswered, _) => Duration::ZERO,
+            (Answer::Refused, _) => REFUSED_PAUSE,
+        };
+        let due = now + pause;
+        self.insert_orphan(Orphan { due, ..orphan });
+    }
+
+    fn insert_orphan(&mut self, orphan: Orphan<T>) {
+        let due = orphan.due;
+        let place = self.orphans.partition_point(|earlier| earlier.due <= due);
+        self.orphans.insert(place, orphan);
     }
 
     /// Something may have happened to a lease.
@@ -170,10 +205,9 @@ impl<T: Clone> Schedule<T> {
         if self.due_at().is_none_or(|due| due > now) {
             return batch;
         }
-        let some = self.orphans.partition_point(|orphan| orphan.since <= now);
+        let some = self.orphans.partition_point(|orphan| orphan.due <= now);
         let some = some.min(BATCH);
         batch.orphans = self.orphans.drain(..some).collect();
-        batch.orphans.retain(|orphan| orphan.until > now);
         let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
         for id in next {
             let Some(entry) = self.leases.get_mut(&id) else {
@@ -231,7 +265,6 @@ impl<T: Clone> Schedule<T> {
         now: Instant,
     ) -> (Vec<(T, LostReason)>, Vec<T>) {
         self.pause(until);
-        self.orphans.retain(|orphan| orphan.until > now);
         let waiting: Vec<Id> = self
             .due
             .iter()

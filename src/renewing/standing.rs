@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::entry::Terms;
+use super::{entry::Terms, outstanding::Outstanding};
 use crate::{
     error::LostReason,
     event::{Events, RenewalFailed, Renewed, tell},
@@ -42,8 +42,6 @@ pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 pub(crate) struct Standing {
     facts: Mutex<Facts>,
     changed: Condvar,
-    /// What each renewal asks for.
-    length: Duration,
     cap: Option<Instant>,
     /// Who is told of its renewals.
     events: Option<Arc<dyn Events>>,
@@ -58,6 +56,8 @@ struct Facts {
     end: Option<Instant>,
     /// Why the last attempt failed.
     failure: Option<Arc<Failure>>,
+    /// What was sent for it and not answered.
+    outstanding: Outstanding,
     /// Nobody renews it any more.
     unwatched: bool,
     callbacks: Vec<Callback>,
@@ -92,11 +92,11 @@ impl Standing {
                 phase: Phase::Live,
                 end: terms.end,
                 failure: None,
+                outstanding: Outstanding::default(),
                 unwatched: false,
                 callbacks: Vec::new(),
             }),
             changed: Condvar::new(),
-            length: terms.lease,
             cap: terms.cap,
             events,
             clock,
@@ -105,12 +105,26 @@ impl Standing {
         }
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Holding> {
-        &self.hold
+    /// The same, acquired after an attempt that got no answer.
+    pub(crate) fn after_an_unanswered_acquire(self) -> Self {
+        self.facts.lock().outstanding.acquire_is_out();
+        self
     }
 
-    pub(crate) fn length(&self) -> Duration {
-        self.length
+    /// What may be ours without anybody having it. It knows no hooks, which may own anything.
+    pub(super) fn orphan(hold: &Arc<Holding>, clock: Clock) -> Self {
+        let nothing = Terms {
+            lease: Duration::ZERO,
+            cap: None,
+            end: None,
+            renews: false,
+            look_at: None,
+        };
+        Self::new(hold, None, &nothing, None, clock)
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Holding> {
+        &self.hold
     }
 
     pub(crate) fn fence(&self) -> Option<FencingToken> {
@@ -228,10 +242,35 @@ impl Standing {
         true
     }
 
-    /// An attempt has failed, which proves nothing.
-    pub(crate) fn doubt(&self, failure: &Arc<Failure>) {
-        self.facts.lock().failure = Some(Arc::clone(failure));
+    /// An attempt has failed, which proves nothing. `is_out`: a renewal that the server may still execute.
+    pub(crate) fn renewal_failed(&self, failure: &Arc<Failure>, is_out: bool) {
+        let mut facts = self.facts.lock();
+        facts.failure = Some(Arc::clone(failure));
+        if is_out {
+            facts.outstanding.renewal_is_out();
+        }
+        drop(facts);
         self.changed.notify_all();
+    }
+
+    /// A commit is about to be sent. Unless it is [answered](Self::commit_is_answered), it stays out.
+    pub(crate) fn commit_is_out(&self) {
+        self.facts.lock().outstanding.commit_is_out();
+    }
+
+    pub(crate) fn commit_is_answered(&self) {
+        self.facts.lock().outstanding.commit_is_answered();
+    }
+
+    /// Whether the lock can go to the next holder as it is: it is held, and nothing that was sent for it can happen later.
+    pub(crate) fn is_settled(&self) -> bool {
+        let facts = self.current();
+        facts.state() == RenewalState::Held && facts.outstanding.is_nothing()
+    }
+
+    /// Whether an acquire without an answer may make the lock ours again after its release.
+    pub(crate) fn may_be_acquired_late(&self) -> bool {
+        self.facts.lock().outstanding.may_acquire()
     }
 
     /// It is lost, for this reason unless there was one before. Returns whom to call.

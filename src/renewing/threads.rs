@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{
     entry::{Ask, Verdict},
     keeper::{Keeper, Limits, State},
-    schedule::{Id, Orphan, Question},
+    schedule::{Id, Question},
     standing::{Callback, Registered, Standing},
 };
 use crate::{
@@ -30,8 +30,6 @@ const CALLING: &str = "leasehold-signals";
 /// Between attempts to reach the server.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
-/// Before a server that refuses is asked again to take something back.
-const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
 impl Keeper {
     /// Starts the renewing thread. It connects when there is something to renew.
@@ -202,7 +200,10 @@ impl Keeper {
         });
         let given_back = replies.split_off(batch.questions.len());
         let news = self.take_answers(state, &batch.questions, replies);
-        self.keep_orphans(state, batch.orphans, given_back);
+        let now = self.clock.now();
+        for (orphan, (answer, _)) in batch.orphans.into_iter().zip(given_back) {
+            state.schedule.given_back(orphan, answer, now);
+        }
         self.landed.notify_all();
         self.outside(state, || {
             for (standing, failure) in &news {
@@ -233,7 +234,8 @@ impl Keeper {
             }
             let verdict = state.schedule.answered(question.id, answer, now);
             if let (Some(Verdict::Doubtful | Verdict::Lost(_)), Some(why)) = (verdict, &failure) {
-                question.item.doubt(why);
+                let is_out = answer == Answer::Unanswered && question.ask.is_renewal();
+                question.item.renewal_failed(why, is_out);
             }
             match verdict {
                 Some(Verdict::Held(end)) if !question.item.renewed(end) => {
@@ -248,24 +250,6 @@ impl Keeper {
         news
     }
 
-    /// What could not be given back is tried again.
-    fn keep_orphans(
-        &self,
-        state: &mut State,
-        orphans: Vec<Orphan<Arc<Standing>>>,
-        replies: Vec<Reply>,
-    ) {
-        let now = self.clock.now();
-        for (orphan, (answer, _)) in orphans.into_iter().zip(replies) {
-            let again = match answer {
-                Answer::Ours(_) | Answer::NotOurs => continue,
-                Answer::Forgotten | Answer::Unanswered => now,
-                Answer::Refused => now + REFUSED_PAUSE,
-            };
-            state.schedule.abandon(orphan.item, orphan.until, again);
-        }
-    }
-
     fn unreachable(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -276,7 +260,7 @@ impl Keeper {
         let (over, doubtful) = state.schedule.unreachable(now + pause, now);
         self.lose_all(state, over);
         for standing in &doubtful {
-            standing.doubt(failure);
+            standing.renewal_failed(failure, false);
         }
         self.outside(state, || {
             for standing in &doubtful {

@@ -20,6 +20,7 @@ mod intents;
 mod late;
 mod long;
 mod loss;
+mod outstanding;
 mod processes;
 mod running;
 mod untold;

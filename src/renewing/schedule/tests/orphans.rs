@@ -1,9 +1,10 @@
 //! What a world knows of holds that are to be given back.
 
 use super::{
-    super::{BATCH, Orphan, Schedule},
+    super::{BATCH, LAST_DELIVERY, Orphan, Schedule},
     world::{MS, Mood},
 };
+use crate::server::Answer;
 use std::time::Instant;
 
 /// All that were ever abandoned.
@@ -11,19 +12,20 @@ use std::time::Instant;
 pub(super) struct Orphans(Vec<Known>);
 
 struct Known {
-    until: Instant,
+    /// When an acquire of it got no answer.
+    acquire: Option<Instant>,
     /// Not to be asked about before.
-    since: Instant,
-    /// The server has answered, or has ended it by itself.
+    due: Instant,
+    /// It cannot be ours any more.
     done: bool,
 }
 
 impl Orphans {
     /// One more; returns its name.
-    pub(super) fn add(&mut self, until: Instant, since: Instant) -> usize {
+    pub(super) fn add(&mut self, repeat: bool, now: Instant) -> usize {
         self.0.push(Known {
-            until,
-            since,
+            acquire: repeat.then_some(now),
+            due: now,
             done: false,
         });
         self.0.len() - 1
@@ -34,16 +36,9 @@ impl Orphans {
         self.0.iter().filter(|orphan| !orphan.done).count()
     }
 
-    /// The server has ended those that are over.
-    pub(super) fn end_at(&mut self, now: Instant) {
-        for orphan in &mut self.0 {
-            orphan.done |= orphan.until <= now;
-        }
-    }
-
     /// How many there is something to be done about.
     pub(super) fn due(&self, now: Instant) -> usize {
-        let due = |orphan: &&Known| !orphan.done && orphan.since <= now;
+        let due = |orphan: &&Known| !orphan.done && orphan.due <= now;
         self.0.iter().filter(due).count()
     }
 
@@ -59,31 +54,33 @@ impl Orphans {
     ) -> bool {
         let mut forgotten = false;
         let due = self.due(now);
-        for orphan in &mut self.0 {
-            orphan.done |= orphan.until <= now && orphan.since <= now;
-        }
         if due <= BATCH {
-            assert_eq!(asked.len(), self.due(now), "not those that are due");
+            assert_eq!(asked.len(), due, "not those that are due");
         }
         for orphan in asked {
             let known = &mut self.0[orphan.item];
-            assert!(!known.done, "given back twice, or after the end");
-            assert!(known.since <= now && orphan.until == known.until);
+            assert!(!known.done, "given back once too often");
+            assert!(known.due <= now);
             let mood = match moods() {
                 Mood::Forgotten if teaching => Mood::Refused,
                 mood => mood,
             };
             forgotten |= matches!(mood, Mood::Forgotten);
-            known.done = mood.is_answer();
-            if !known.done {
-                let pause = if matches!(mood, Mood::Refused) {
-                    500
-                } else {
-                    0
-                };
-                known.since = now + MS * pause;
-                schedule.abandon(orphan.item, orphan.until, known.since);
-            }
+            let answer = match mood {
+                Mood::Forgotten => Answer::Forgotten,
+                Mood::Refused => Answer::Refused,
+                Mood::Unanswered | Mood::Unreachable => Answer::Unanswered,
+                Mood::NotOurs => Answer::NotOurs,
+                _ => Answer::Ours(now),
+            };
+            let age = known.acquire.map(|since| now - since);
+            known.done = mood.is_answer() && age.is_none_or(|age| age >= LAST_DELIVERY);
+            known.due = match (answer, age) {
+                (Answer::Refused, _) => now + MS * 500,
+                (Answer::Ours(_) | Answer::NotOurs, Some(age)) => now + age.max(MS * 10),
+                _ => now,
+            };
+            schedule.given_back(orphan, answer, now);
             if matches!(mood, Mood::Unanswered | Mood::Unreachable) {
                 schedule.pause(now + MS * 10);
             }

@@ -1,6 +1,6 @@
 //! The schedule in the hands of threads as the watchdog has them, in every order that a model checker finds.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use shuttle::{
     sync::{Arc, Condvar, Mutex},
@@ -13,7 +13,6 @@ use super::world::{MS, terms};
 /// A lease, and what its holder abandons after it was stopped.
 const LEASES: usize = 3;
 const LEASE: u32 = 30;
-const LIFE: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 struct World {
@@ -81,7 +80,7 @@ impl World {
             let given_back: Vec<_> = batch
                 .orphans
                 .into_iter()
-                .filter(|orphan| !self.give_back(orphan.item))
+                .map(|orphan| (self.give_back(orphan.item), orphan))
                 .collect();
             state = self.state.lock().unwrap();
             for (question, answers) in batch.questions.iter().zip(answers) {
@@ -96,9 +95,14 @@ impl World {
                     state.told[question.item] = true;
                 }
             }
-            for orphan in given_back {
+            for (answers, orphan) in given_back {
                 let now = state.now;
-                state.schedule.abandon(orphan.item, orphan.until, now);
+                let answer = if answers {
+                    Answer::NotOurs
+                } else {
+                    Answer::Unanswered
+                };
+                state.schedule.given_back(orphan, answer, now);
             }
             self.landed.notify_all();
         }
@@ -132,7 +136,7 @@ impl World {
         }
         self.server.lock().unwrap().stopped[lease] = true;
         let now = state.now;
-        state.schedule.abandon(lease, now + LIFE, now);
+        state.schedule.abandon(lease, false, now);
         self.wake.notify_one();
         stood
     }

@@ -76,7 +76,7 @@ pub(super) enum Event {
     Look(prop::sample::Index),
     LookAtAll,
     Extend(prop::sample::Index, u32),
-    Abandon(u32),
+    Abandon(bool),
     Pass(u32),
 }
 
@@ -114,9 +114,9 @@ impl World {
         match *event {
             Event::Keep { .. } => self.keep(event),
             Event::Pass(ms) => self.pass(MS * ms),
-            Event::Abandon(ms) => {
-                let (orphan, until) = (self.orphans.add(self.now + MS * ms, self.now), MS * ms);
-                self.schedule.abandon(orphan, self.now + until, self.now);
+            Event::Abandon(repeat) => {
+                let orphan = self.orphans.add(repeat, self.now);
+                self.schedule.abandon(orphan, repeat, self.now);
             }
             Event::LookAtAll => {
                 self.schedule.look_at_all(self.now);
@@ -271,7 +271,6 @@ impl World {
     fn turn(&mut self) {
         let mood = (self.moods)();
         if matches!(mood, Mood::Unreachable) {
-            self.orphans.end_at(self.now);
             let (over, doubtful) = self.schedule.unreachable(self.now + MS * 10, self.now);
             for (index, reason) in over {
                 self.over(index, reason);

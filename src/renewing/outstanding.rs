@@ -1,0 +1,53 @@
+//! What may still happen on the server for one lease, although we have stopped waiting for the answer.
+//!
+//! A command whose answer did not come lies somewhere between us and the server: in the socket of a server that is halted, or
+//! in a network that sends it again later. It is executed when it arrives, and our clock does not know when that is. So
+//! nothing here ends by time: what is out stays out, until the server proves that it cannot come any more.
+//!
+//! | out | what it may still do | what it forbids or demands |
+//! |---|---|---|
+//! | a commit | write, while the key is untouched | a hand-over, which does not touch the key: the release is sent to the server |
+//! | a renewal | move the end, while the lock is ours | a hand-over, whose next holder would not know that end |
+//! | an acquire | take the lock again after it was released | a hand-over; the release is repeated for a while |
+//!
+//! The lease's [`Standing`](super::standing::Standing) holds the one value. Release and hand-over ask it; a
+//! [renewal](super::schedule) of the watchdog that is on its way at this moment is the schedule's to know.
+
+/// What was sent for a lease and has not been answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outstanding {
+    /// An attempt to acquire.
+    acquire: bool,
+    /// A renewal, by the holder or by the watchdog.
+    renewal: bool,
+    /// So many commits: on their way at this moment, or given up.
+    commits: u32,
+}
+
+impl Outstanding {
+    pub(super) fn acquire_is_out(&mut self) {
+        self.acquire = true;
+    }
+
+    pub(super) fn renewal_is_out(&mut self) {
+        self.renewal = true;
+    }
+
+    pub(super) fn commit_is_out(&mut self) {
+        self.commits = self.commits.saturating_add(1);
+    }
+
+    pub(super) fn commit_is_answered(&mut self) {
+        self.commits = self.commits.saturating_sub(1);
+    }
+
+    /// Whether the lock can go to the next holder as it is.
+    pub(super) fn is_nothing(self) -> bool {
+        !self.acquire && !self.renewal && self.commits == 0
+    }
+
+    /// Whether the lock may become ours again after it was released.
+    pub(super) fn may_acquire(self) -> bool {
+        self.acquire
+    }
+}

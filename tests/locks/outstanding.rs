@@ -1,0 +1,259 @@
+//! What may still happen on the server although nobody waits for its answer any more.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Locks, Options, Pool, RenewalState};
+use redis::{Commands, Connection};
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    hold::{comes_true, every_kind},
+    wait::{at_once, calls, unless_halted},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Locks that wait no longer than this for an answer.
+fn impatient(url: &str, answer: Duration) -> Locks {
+    let client = redis::Client::open(url).unwrap();
+    let pool = Pool::builder()
+        .connect_timeout(answer)
+        .get_timeout(answer)
+        .io_timeout(answer);
+    let locks = Locks::new(&pool.build(&client).unwrap()).unwrap();
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    locks
+}
+
+/// Whether the server runs the scripts of the locks.
+fn allow_scripts(conn: &mut Connection, allowed: bool) {
+    let rule = if allowed {
+        "+@scripting"
+    } else {
+        "-@scripting"
+    };
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "default", rule])
+        .exec(conn)
+        .unwrap();
+}
+
+/// Only after an earlier hold are there fencing tokens for hand-overs.
+fn earlier_hold(server: &Server) {
+    let mut conn = server.connection().unwrap();
+    let () = conn.hset("{lock:a}:lease", "fence", 1).unwrap();
+}
+
+#[test]
+fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        earlier_hold(&server);
+        let options = Options::new().hand_over(100, LONG);
+        let lock = crate::connect(&server.url()).lock("a").with(options);
+        let mut slow = proxy.connection().unwrap();
+        slow.set_read_timeout(Some(200 * MS)).unwrap();
+        let first = lock.acquire(LONG).unwrap();
+        // The network holds the first one's EXEC back until the second has the lock.
+        let (second_in, is_in) = mpsc::channel::<()>();
+        let (delivered, is_delivered) = mpsc::channel::<()>();
+        proxy.at("EXEC").run(move || {
+            let _ = is_in.recv_timeout(Duration::from_secs(4));
+            delivered.send(()).unwrap();
+        });
+        thread::scope(|scope| {
+            let (lock, server) = (&lock, &server);
+            let waiter = scope.spawn(move || {
+                let second = lock.acquire(LONG).unwrap();
+                second_in.send(()).unwrap();
+                is_delivered.recv_timeout(Duration::from_secs(5)).unwrap();
+                thread::sleep(100 * MS);
+                let mut conn = server.connection().unwrap();
+                let written: Option<String> = conn.get("value").unwrap();
+                second.verify().unwrap();
+                assert_eq!(written, None, "written in the second one's turn");
+            });
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            let written = first.commit::<()>(&mut slow, |pipe| {
+                pipe.set("value", "by the first").ignore();
+            });
+            assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
+            first.release().unwrap();
+            waiter.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_commit_that_was_answered_does_not_keep_the_lock_from_being_handed_over() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        earlier_hold(&server);
+        let options = Options::new().hand_over(100, LONG);
+        let lock = crate::connect(&server.url()).lock("a").with(options);
+        let first = lock.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            let mut own = server.connection().unwrap();
+            first
+                .commit::<()>(&mut own, |pipe| {
+                    pipe.set("value", 1).ignore();
+                })
+                .unwrap();
+            let before = calls(&mut conn, "del").unwrap();
+            first.release().unwrap();
+            let second = waiter.join().unwrap();
+            assert_eq!(calls(&mut conn, "del").unwrap(), before);
+            drop(second);
+        });
+    });
+}
+
+#[test]
+fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&proxy.url(), 300 * MS);
+        let lease = Duration::from_secs(5);
+        earlier_hold(&server);
+        let options = Options::new().lease(lease).hand_over(100, LONG);
+        let lock = locks.lock("a").with(options);
+        let first = lock.acquire(LONG).unwrap();
+        thread::sleep(60 * MS); // The watchdog has looked at it.
+        proxy.at("EVALSHA").swallow();
+        let renewed = first.renew(HOUR);
+        assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
+        assert_eq!(first.state(), RenewalState::Unknown);
+        assert!(matches!(first.failure(), Some(Error::Unknown { .. })));
+        assert!(first.is_held());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            // The watchdog's next renewal takes the doubt away, and not what may be there for an hour.
+            assert!(comes_true(|| first.state() == RenewalState::Held));
+            first.release().unwrap();
+            let second = waiter.join().unwrap();
+            let left: i64 = conn.pttl("lock:a").unwrap();
+            assert!(left <= 5_000, "{left} ms");
+            drop(second);
+        });
+    });
+}
+
+#[test]
+fn a_renewal_without_an_answer_leaves_no_lock_behind() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&proxy.url(), 300 * MS);
+        let options = Options::new().lease(500 * MS).drop_timeout(100 * MS);
+        let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+        thread::sleep(60 * MS);
+        proxy.at("EVALSHA").swallow();
+        assert!(lease.renew(HOUR).is_err());
+        allow_scripts(&mut conn, false);
+        drop(lease);
+        // Longer than any end that we know of.
+        thread::sleep(1_500 * MS);
+        assert!(conn.exists::<_, bool>("lock:a").unwrap());
+        allow_scripts(&mut conn, true);
+        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+    });
+}
+
+#[test]
+fn a_release_that_was_refused_is_done_once_the_server_allows_it() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&server.url(), 300 * MS);
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        allow_scripts(&mut conn, false);
+        let released = lease.release();
+        assert!(matches!(released, Err(Error::Redis { .. })), "{released:?}");
+        thread::sleep(700 * MS); // It has been tried again, and refused.
+        allow_scripts(&mut conn, true);
+        let allowed = Instant::now();
+        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+        assert!(allowed.elapsed() < Duration::from_secs(2));
+    });
+}
+
+#[test]
+fn what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let lease = Duration::from_secs(2);
+        let locks = impatient(&server.url(), 200 * MS).with(Options::new().lease(lease));
+        for lock in every_kind(&locks) {
+            drop(lock.acquire(LONG).unwrap());
+        }
+        server.freeze().unwrap();
+        at_once(every_kind(&locks), |lock| {
+            let acquired = lock.try_acquire();
+            assert!(acquired.is_err(), "{acquired:?}");
+        });
+        thread::sleep(lease + 700 * MS);
+        server.thaw().unwrap();
+        let thawed = Instant::now();
+        let mut conn = server.connection().unwrap();
+        let free = || conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty();
+        assert!(comes_true(free));
+        let took = thawed.elapsed();
+        assert!(took + 500 * MS < lease, "it has ended by itself: {took:?}");
+    });
+}
+
+#[test]
+fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&proxy.url(), 200 * MS);
+        // The network delivers the first attempt when its answer is not waited for any more, nor the lock held.
+        proxy.at("EVALSHA").run(|| thread::sleep(1_100 * MS));
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        lease.verify().unwrap();
+        lease.release().unwrap();
+        let is_there = |conn: &mut Connection| conn.exists::<_, bool>("lock:a").unwrap();
+        assert!(comes_true(|| !is_there(&mut conn)));
+        assert!(comes_true(|| is_there(&mut conn)), "not delivered");
+        let delivered = Instant::now();
+        assert!(comes_true(|| !is_there(&mut conn)));
+        let took = delivered.elapsed();
+        assert!(
+            took < Duration::from_secs(5),
+            "it ended by itself: {took:?}"
+        );
+    });
+}
+
+#[test]
+fn a_renewal_by_the_holder_lasts_no_longer_than_the_longest_hold() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let longest = Duration::from_secs(4);
+        let options = Options::new().max_hold(longest);
+        let locks = crate::connect(&server.url()).with(options);
+        for lock in every_kind(&locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            lease.renew(HOUR).unwrap();
+            assert!(lease.remaining() <= longest);
+            let key = format!("lock:{}", lock.name());
+            let left: i64 = conn.pttl(&key).unwrap();
+            assert!((1..=4_010).contains(&left), "{lock:?} {left} ms");
+        }
+    });
+}
