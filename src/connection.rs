@@ -18,6 +18,7 @@ use redis::{Client, Connection, RedisError};
 
 use crate::{
     error::{Error, Result},
+    exchange::Finished,
     time::{self, Deadline},
 };
 pub(crate) use manager::Beside;
@@ -40,7 +41,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// - [`get`](Self::get) ends within its own time-out, also while the server is silent, and says what is wrong;
 /// - a server that is too old is named as that when a connection is opened;
 /// - a connection that broke, or was lent for as long as its read time-out, is closed when it comes back, since only then
-///   can a reply be owed on it. Its place is free at once for whoever waits.
+///   can a reply be owed on it; so is one on which a function of this crate has met bytes that are no answer, or a server that
+///   has become a replica (then all others as well). Its place is free at once for whoever waits.
 ///
 /// Connections that lay idle for ten minutes, or are half an hour old, are closed within half a minute. The three threads
 /// that r2d2 has for this and for connecting end half a minute at most after the last clone of the pool.
@@ -267,9 +269,9 @@ pub struct PooledConnection {
 }
 
 impl PooledConnection {
-    /// Not to be lent again: a reply may be owed on it.
-    pub(crate) fn close(&mut self) {
-        self.lent.broken = true;
+    /// Not to be lent again.
+    pub(crate) fn close(&mut self, why: Finished) {
+        self.lent.finished = Some(why);
     }
 
     /// For those who leave its time-outs as they are, so that they need not be put back.

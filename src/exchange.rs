@@ -1,13 +1,28 @@
 //! One pipeline, one round trip, and no more than one time-out when the server is silent.
 
-use std::{mem, time::Duration};
+mod finished;
 
-use redis::{Connection, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
+use std::{
+    mem,
+    net::{Ipv4Addr, TcpListener},
+    thread,
+    time::Duration,
+};
+
+use redis::{
+    Client, Connection, ConnectionAddr, ConnectionLike, FromRedisValue, IntoConnectionInfo,
+    Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
+};
 
 use crate::time;
+pub(crate) use finished::{Finished, ReplicaMark};
 
 /// How long each further reply of a silent server is waited for.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);
+/// How often it is looked whether the server has closed a connection that it was asked to.
+const HANG_UPS: u32 = 50;
+/// A connection within this machine takes less.
+const TO_OURSELVES: Duration = Duration::from_secs(1);
 
 /// Sends packed commands and returns one value for each, errors of the server among them.
 ///
@@ -21,7 +36,12 @@ pub(crate) fn exchange(
     packed: &[u8],
     commands: usize,
 ) -> RedisResult<Vec<Value>> {
-    conn.send_packed_command(packed)?;
+    if let Err(error) = conn.send_packed_command(packed) {
+        // Part of it may be in the socket: whatever is sent next would be read as the rest of it, and the replies to what
+        // is whole as replies to that.
+        close(conn);
+        return Err(error);
+    }
     let mut replies = Vec::with_capacity(commands);
     let mut missing = None;
     for owed in (0..commands).rev() {
@@ -38,11 +58,17 @@ pub(crate) fn exchange(
         if error.is_timeout() {
             book_owed_replies(conn, owed, asked.elapsed());
         }
-        close_if_reset(conn, &error);
+        if Finished::by_error(&error) == Some(Finished::Unreadable) {
+            close(conn);
+        }
+        leave(conn, &error);
         missing.get_or_insert(error);
         if !goes_on {
             break;
         }
+    }
+    if let Some(finished) = replies.iter().find_map(Finished::by_answer) {
+        finished::note(finished);
     }
     missing.map_or(Ok(replies), Err)
 }
@@ -77,12 +103,60 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     let _ = conn.set_read_timeout(Some(time_out));
 }
 
-/// redis-rs takes a connection for open that the server's end has reset while a reply was owed. The next write fails, and
-/// tells it otherwise: better ours than that of the next borrower.
-pub(crate) fn close_if_reset(conn: &mut dyn ConnectionLike, error: &RedisError) {
-    if error.is_connection_dropped() && conn.is_open() {
-        let _ = conn.req_command(&redis::cmd("PING"));
+/// After an error on a connection that we do not own: sees to it that whoever uses it next, or takes it back, finds it
+/// closed if it is finished.
+///
+/// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and one on which it has met
+/// bytes that are no answer. Only a write that fails tells it otherwise: better ours than that of the next borrower.
+pub(crate) fn leave(conn: &mut dyn ConnectionLike, error: &RedisError) {
+    match Finished::by_error(error) {
+        Some(Finished::Broken) if error.is_connection_dropped() && conn.is_open() => {
+            let _ = conn.req_command(&redis::cmd("PING"));
+        }
+        Some(Finished::Unreadable) => hang_up(conn),
+        Some(finished) => finished::note(finished),
+        None => {}
     }
+}
+
+/// Has the server close a connection that cannot be replaced, since its type is not known.
+fn hang_up(conn: &mut dyn ConnectionLike) {
+    let mut parting = redis::cmd("QUIT");
+    for _ in 0..HANG_UPS {
+        if !conn.is_open() {
+            return;
+        }
+        // No answer is waited for: the bytes that could not be read are found again at once.
+        let _ = conn.req_command(&parting);
+        thread::sleep(NEXT_TO_NOTHING);
+        parting = redis::cmd("PING");
+    }
+}
+
+/// Closes a connection. redis-rs does so only when it drops one, so that another takes its place: one to ourselves, which is
+/// closed as well. If there cannot be one, all is left as it is.
+fn close(conn: &mut Connection) {
+    if conn.is_open()
+        && let Ok(closed) = closed_connection()
+    {
+        *conn = closed;
+    }
+}
+
+fn closed_connection() -> RedisResult<Connection> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    let nothing_to_say = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let address = ConnectionAddr::Tcp(Ipv4Addr::LOCALHOST.to_string(), port)
+        .into_connection_info()?
+        .set_redis_settings(nothing_to_say);
+    let mut conn = Client::open(address)?.get_connection_with_timeout(TO_OURSELVES)?;
+    drop(listener);
+    conn.set_read_timeout(Some(TO_OURSELVES))?;
+    if let Err(error) = next_reply(&mut conn) {
+        leave(&mut conn, &error);
+    }
+    Ok(conn)
 }
 
 /// Replies that have come already, given back to the pipeline that asked for them, for its types and its `.ignore()`.
@@ -122,5 +196,16 @@ impl ConnectionLike for Arrived {
 
     fn is_open(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_takes_the_place_of_another_is_closed() {
+        let conn = closed_connection().unwrap();
+        assert!(!conn.is_open());
     }
 }

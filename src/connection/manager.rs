@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    exchange::{Finished, ReplicaMark},
     time::{self, Deadline},
 };
 
@@ -27,12 +28,15 @@ const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 /// A connection and what is known of it.
 pub(super) struct Held {
     pub(super) connection: Connection,
+    opened: Instant,
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
+    /// When it was lent: whether its borrower has met a replica since then.
+    replicas: ReplicaMark,
     returned: Instant,
-    /// It did not answer, so that it is closed when it comes back.
-    pub(super) broken: bool,
+    /// Why it is to be closed when it comes back, if that is known already.
+    pub(super) finished: Option<Finished>,
     /// Its time-outs may not be the pool's: somebody else had it in hand.
     pub(super) touched: AtomicBool,
 }
@@ -63,11 +67,11 @@ impl r2d2::ManageConnection for Manager {
     /// Called when a connection comes back.
     fn has_broken(&self, held: &mut Held) -> bool {
         held.returned = time::now();
-        if is_broken(held) {
-            self.0.doubt_all();
-            return true;
+        let finished = self.0.finished(held);
+        if let Some(finished) = finished {
+            self.0.distrust_others(held, finished);
         }
-        self.0.may_owe_a_reply(held)
+        finished.is_some()
     }
 }
 
@@ -89,12 +93,20 @@ pub(super) struct Shared {
     opener: Opener,
     pub(super) get_timeout: Duration,
     io_timeout: Duration,
-    /// When a connection was last found broken: those proven before may be broken too.
-    doubt: Mutex<Option<Instant>>,
+    distrust: Mutex<Distrust>,
     /// How many calls wait for a connection to be opened.
     waiting: AtomicUsize,
     /// What the last failed attempt to connect met, and when.
     failure: Mutex<Option<(Instant, Error)>>,
+}
+
+/// What the end of one connection says of the others.
+#[derive(Default)]
+struct Distrust {
+    /// One was found broken at this moment: those proven before are asked before they are lent.
+    broken: Option<Instant>,
+    /// One was found to lead to a replica at this moment: those opened before may as well, and are closed.
+    replica: Option<Instant>,
 }
 
 /// A call that waits for a connection to be opened, until it is dropped.
@@ -113,7 +125,7 @@ impl Shared {
             opener,
             get_timeout,
             io_timeout,
-            doubt: Mutex::new(None),
+            distrust: Mutex::default(),
             waiting: AtomicUsize::new(0),
             failure: Mutex::new(None),
         }
@@ -136,10 +148,12 @@ impl Shared {
         let connection = self.connect()?;
         Ok(Held {
             connection,
+            opened: asked,
             proven: asked,
             lent: asked,
+            replicas: ReplicaMark::now(),
             returned: asked,
-            broken: false,
+            finished: None,
             touched: AtomicBool::new(false),
         })
     }
@@ -154,7 +168,16 @@ impl Shared {
     /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
         held.lent = time::now();
-        let doubted = self.doubt.lock().is_some_and(|since| held.proven <= since);
+        held.replicas = ReplicaMark::now();
+        let (doubted, replaced) = {
+            let distrust = self.distrust.lock();
+            let broken = distrust.broken.is_some_and(|at| held.proven <= at);
+            (broken, distrust.replica.is_some_and(|at| held.opened <= at))
+        };
+        if replaced {
+            held.finished = Some(Finished::Replica);
+            return Err(self.no_answer());
+        }
         let (mut proof, mut limit) = (Ok(()), self.io_timeout);
         if doubted || held.lent.duration_since(held.returned) >= IDLE_BEFORE_PING {
             held.proven = held.lent;
@@ -171,29 +194,37 @@ impl Shared {
                 Ok(())
             })
             .map_err(|error| {
-                held.broken = true;
+                held.finished = Some(Finished::Broken);
                 self.opener.failure(limit, error)
             })
     }
 
-    /// Whether it was lent for as long as a wait for a reply takes. A sixteenth less, in case the socket's clock is the
-    /// faster one.
-    fn may_owe_a_reply(&self, held: &Held) -> bool {
-        held.returned.duration_since(held.lent) >= self.io_timeout / 16 * 15
+    /// Why a connection that comes back is not to be lent again, if it is not.
+    fn finished(&self, held: &Held) -> Option<Finished> {
+        let closed = || (!held.connection.is_open()).then_some(Finished::Broken);
+        let replica = || held.replicas.has_been_passed().then_some(Finished::Replica);
+        let lent = held.returned.duration_since(held.lent);
+        (held.finished.or_else(closed))
+            .or_else(replica)
+            .or_else(|| Finished::by_loan(lent, self.io_timeout))
     }
 
-    fn doubt_all(&self) {
-        *self.doubt.lock() = Some(time::now());
+    fn distrust_others(&self, held: &Held, finished: Finished) {
+        let mut distrust = self.distrust.lock();
+        match finished {
+            Finished::Broken => distrust.broken = Some(held.returned),
+            // That the older ones are closed is no news.
+            Finished::Replica if distrust.replica.is_none_or(|at| held.opened > at) => {
+                distrust.replica = Some(held.returned);
+            }
+            Finished::Replica | Finished::Unreadable | Finished::Overdue => {}
+        }
     }
 
     /// What to say when no connection came, and no attempt to open one has ended either.
     pub(super) fn no_answer(&self) -> Error {
         self.opener.no_answer(self.get_timeout, None)
     }
-}
-
-fn is_broken(held: &Held) -> bool {
-    held.broken || !held.connection.is_open()
 }
 
 /// A `MULTI` that was left open answers otherwise.

@@ -233,13 +233,7 @@ impl Wait<'_> {
                 sent,
                 answered,
                 tracked,
-                is_new,
-            } => {
-                if is_new {
-                    self.shared.queues.wake_all_heads();
-                }
-                self.came(Ok(answer), sent, answered, tracked)
-            }
+            } => self.came(Ok(answer), sent, answered, tracked),
             InLine::Never => {
                 if self.failure.is_none() && self.shared.server.line_has_failed() {
                     self.failure = Some(Error::Pool {
@@ -249,7 +243,7 @@ impl Wait<'_> {
                 }
                 Ok(Outcome::Late)
             }
-            InLine::Unsent(error @ Error::TooOld { .. }) => Err(error),
+            InLine::Unsent(error @ (Error::TooOld { .. } | Error::Forked)) => Err(error),
             InLine::Unsent(error) => {
                 self.failure = Some(error);
                 Ok(Outcome::Failed)

@@ -35,19 +35,20 @@ impl<L: Send> Heard for Shared<L> {
         self.keeper.changed(key);
     }
 
-    fn anything(&self) {
+    fn ask_again(&self) {
         self.queues.wake_all_heads();
+    }
+
+    fn look_again(&self) {
         self.keeper.look_at_all();
     }
 
-    fn relies(&self) -> bool {
-        !self.queues.is_empty() || self.keeper.leases() > 0
+    fn waits(&self) -> bool {
+        !self.queues.is_empty()
     }
 
-    fn heartbeat(&self) {
-        if !self.queues.is_empty() && !self.server.line_is_alive() {
-            self.queues.wake_all_heads();
-        }
+    fn holds(&self) -> bool {
+        self.keeper.leases() > 0
     }
 
     #[cfg(feature = "testing")]

@@ -7,7 +7,7 @@ use redis::{
     ToRedisArgs, Value,
 };
 
-use crate::{error::makes_no_sense, exchange::close_if_reset, token::FencingToken};
+use crate::{error::makes_no_sense, exchange::leave, token::FencingToken};
 
 /// Room for what most calls need.
 const ARGUMENTS: usize = 12;
@@ -60,7 +60,7 @@ impl Call {
             Err(error) if is_unknown_script(&error) => self.whole().query(conn),
             answer => answer,
         }
-        .inspect_err(|error| close_if_reset(conn, error))
+        .inspect_err(|error| leave(conn, error))
     }
 
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.

@@ -5,20 +5,21 @@
 
 use std::{
     sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
-use redis::{Connection, PubSub, RedisResult, Value};
+use redis::{Connection, PubSub, RedisError, RedisResult, Value};
 
-use super::Heard;
+use super::{Heard, tracked::Tracked};
 use crate::{
     connection::Beside,
     error::{Error, Result},
+    exchange::Finished,
     time::{self, Backoff},
 };
 
@@ -31,27 +32,37 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
-/// No listener.
-const NOBODY: i64 = 0;
 
 /// What the thread and those who read keys share.
 pub(crate) struct Listener {
     beside: Beside,
-    /// The server's number of the connection that listens.
-    id: AtomicI64,
+    /// Who is told.
+    heard: OnceLock<Weak<dyn Heard>>,
+    ear: Mutex<Ear>,
     wanted: AtomicBool,
-    connected: AtomicU64,
     closing: Mutex<bool>,
     wake: Condvar,
+}
+
+/// The connection that listens.
+#[derive(Clone, Copy, Default)]
+struct Ear {
+    /// How many there have been. A server that has restarted gives out its numbers anew, so that these do not tell two of
+    /// our connections apart.
+    generation: u64,
+    /// The server's number of it, while it listens.
+    id: Option<i64>,
+    /// It is of no use.
+    is_deaf: bool,
 }
 
 impl Listener {
     pub(crate) fn new(beside: Beside) -> Arc<Self> {
         Arc::new(Self {
             beside,
-            id: AtomicI64::new(NOBODY),
+            heard: OnceLock::new(),
+            ear: Mutex::default(),
             wanted: AtomicBool::new(false),
-            connected: AtomicU64::new(0),
             closing: Mutex::new(false),
             wake: Condvar::new(),
         })
@@ -59,11 +70,19 @@ impl Listener {
 
     /// Starts the thread. It connects when it is [wanted](Self::want), and ends within [`LISTEN`] when nobody is there to be
     /// told.
-    pub(crate) fn start(self: &Arc<Self>, heard: Weak<dyn Heard>) -> Result<()> {
+    ///
+    /// It looks after the two tracked connections as well.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        heard: Weak<dyn Heard>,
+        waiters: Arc<Tracked>,
+        leases: Arc<Tracked>,
+    ) -> Result<()> {
+        let heard = self.heard.get_or_init(|| heard).clone();
         let listener = Arc::clone(self);
         thread::Builder::new()
             .name(NAME.to_owned())
-            .spawn(move || listener.run(&heard))
+            .spawn(move || listener.run(&heard, &Tracks { waiters, leases }))
             .map(drop)
             .map_err(Error::thread)
     }
@@ -76,9 +95,15 @@ impl Listener {
         }
     }
 
-    /// The number of the connection that listens at this moment.
-    pub(crate) fn id(&self) -> Option<i64> {
-        Some(self.id.load(Ordering::SeqCst)).filter(|id| *id != NOBODY)
+    /// Who is told, while somebody is there to be told.
+    pub(super) fn heard(&self) -> Option<Arc<dyn Heard>> {
+        self.heard.get()?.upgrade()
+    }
+
+    /// The connection of this generation is of no use: it is replaced within [`LISTEN`].
+    fn reconnect(&self, generation: u64) {
+        let mut ear = self.ear.lock();
+        ear.is_deaf |= ear.generation == generation;
     }
 
     pub(crate) fn close(&self) {
@@ -90,17 +115,15 @@ impl Listener {
         *self.closing.lock()
     }
 
-    fn run(&self, heard: &Weak<dyn Heard>) {
+    fn run(&self, heard: &Weak<dyn Heard>, tracks: &Tracks) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
-            let before = self.connected.load(Ordering::SeqCst);
             // Why it failed is told by the connections that have something to say.
-            let _ = self.listen(heard);
-            if self.id.swap(NOBODY, Ordering::SeqCst) != NOBODY {
+            let _ = self.listen(heard, tracks);
+            let has_listened = self.ear.lock().id.take().is_some();
+            if has_listened {
                 heard.upgrade().inspect(|heard| heard.anything());
-            }
-            if self.connected.load(Ordering::SeqCst) != before {
                 pauses.start_again();
             }
             let mut closing = self.closing.lock();
@@ -119,16 +142,19 @@ impl Listener {
     }
 
     /// Listens until the connection breaks or nobody is there to be told.
-    fn listen(&self, heard: &Weak<dyn Heard>) -> Result<(), Failed> {
+    fn listen(&self, heard: &Weak<dyn Heard>, tracks: &Tracks) -> Result<(), Failed> {
         let mut connection = self.beside.open_to_listen()?;
         let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         let mut messages = subscribed(&mut connection)?;
-        self.id.store(id, Ordering::SeqCst);
-        self.connected.fetch_add(1, Ordering::SeqCst);
+        let mut ear = self.ear.lock();
+        ear.generation += 1;
+        ear.id = Some(id);
+        ear.is_deaf = false;
+        drop(ear);
         heard.upgrade().ok_or(Failed)?.anything();
 
         let mut beat = time::now();
-        while !self.is_closing() {
+        while !self.is_closing() && !self.ear.lock().is_deaf {
             messages.set_read_timeout(Some(LISTEN))?;
             match messages.get_message() {
                 Ok(message) => {
@@ -138,7 +164,7 @@ impl Listener {
                 Err(error) if error.is_timeout() => {}
                 Err(_) => return Err(Failed),
             }
-            self.beat(&mut beat, &mut messages, heard)?;
+            self.beat(&mut beat, &mut messages, heard, tracks)?;
         }
         Ok(())
     }
@@ -149,19 +175,32 @@ impl Listener {
         last: &mut Instant,
         messages: &mut PubSub<'_>,
         heard: &Weak<dyn Heard>,
+        tracks: &Tracks,
     ) -> Result<(), Failed> {
         if last.elapsed() < HEARTBEAT {
             return Ok(());
         }
         *last = time::now();
         let heard = heard.upgrade().ok_or(Failed)?;
-        if heard.relies() {
+        let (waits, holds) = (heard.waits(), heard.holds());
+        if waits || holds {
             messages.set_read_timeout(Some(self.beside.io_timeout()))?;
             messages.ping::<Value>()?;
-            heard.heartbeat();
+        }
+        if waits {
+            tracks.waiters.check();
+        }
+        if holds {
+            tracks.leases.check();
         }
         Ok(())
     }
+}
+
+/// The tracked connections that it looks after.
+struct Tracks {
+    waiters: Arc<Tracked>,
+    leases: Arc<Tracked>,
 }
 
 /// The connection is of no more use; or nobody is.
@@ -173,8 +212,8 @@ impl From<Error> for Failed {
     }
 }
 
-impl From<redis::RedisError> for Failed {
-    fn from(_: redis::RedisError) -> Self {
+impl From<RedisError> for Failed {
+    fn from(_: RedisError) -> Self {
         Self
     }
 }
@@ -201,10 +240,17 @@ fn tell(heard: &dyn Heard, push: Value) {
     }
 }
 
+/// The server does not know the listener's connection: that is broken, or leads to the server that was here before.
+fn is_nobody_there(refusal: &RedisError) -> bool {
+    let detail = refusal.detail().unwrap_or_default();
+    detail.contains("does not exist")
+}
+
 /// Of one connection: which listener is told about the keys that it reads.
 #[derive(Debug, Default)]
 pub(crate) struct Redirect {
-    asked_for: Option<i64>,
+    /// The generation of the listener that was asked for.
+    asked_for: Option<u64>,
     granted: bool,
 }
 
@@ -218,10 +264,11 @@ impl Redirect {
         connection: &mut Connection,
         listener: &Listener,
     ) -> RedisResult<bool> {
-        let Some(id) = listener.id() else {
+        let Ear { generation, id, .. } = *listener.ear.lock();
+        let Some(id) = id else {
             return Ok(false);
         };
-        if self.asked_for.replace(id) != Some(id) {
+        if self.asked_for.replace(generation) != Some(generation) {
             let asked = redis::cmd("CLIENT")
                 .arg("TRACKING")
                 .arg("ON")
@@ -231,8 +278,13 @@ impl Redirect {
                 .query::<()>(connection);
             self.granted = match asked {
                 Ok(()) => true,
-                Err(error) if error.is_io_error() => return Err(error),
-                Err(_) => false,
+                Err(error) if Finished::by_error(&error).is_some() => return Err(error),
+                Err(error) => {
+                    if is_nobody_there(&error) {
+                        listener.reconnect(generation);
+                    }
+                    false
+                }
             };
         }
         Ok(self.granted)

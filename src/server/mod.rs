@@ -3,6 +3,7 @@
 mod listener;
 mod redis;
 mod renewals;
+mod tracked;
 mod waiters;
 
 use std::{
@@ -54,9 +55,6 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Whether the shared connection could not be used the last time.
     fn line_has_failed(&self) -> bool;
-
-    /// Asks whether the shared connection is still there. False: it is not, and whoever waits has to ask again.
-    fn line_is_alive(&self) -> bool;
 
     /// A connection for renewals.
     fn link(&self) -> Box<dyn Link>;
@@ -112,8 +110,6 @@ pub(crate) enum InLine {
         answered: Instant,
         /// The change of what was read is going to be told.
         tracked: bool,
-        /// It is a new connection: what was read on the one before is forgotten.
-        is_new: bool,
     },
     /// Others had the connection until the deadline.
     Never,
@@ -128,11 +124,18 @@ pub(crate) trait Heard: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
     /// Any key may have been, without our being told.
-    fn anything(&self);
-    /// Whether anybody relies on being told.
-    fn relies(&self) -> bool;
-    /// From time to time, while somebody does.
-    fn heartbeat(&self);
+    fn anything(&self) {
+        self.ask_again();
+        self.look_again();
+    }
+    /// What those who wait have read is forgotten: the heads of all queues have to ask again.
+    fn ask_again(&self);
+    /// What the watchdog has read is forgotten: all leases have to be looked at.
+    fn look_again(&self);
+    /// Whether somebody waits, and relies on being told.
+    fn waits(&self) -> bool;
+    /// Whether somebody has a lease, and relies on being told.
+    fn holds(&self) -> bool;
     /// By a test: whoever sleeps until a moment has to look at the clock again.
     #[cfg(feature = "testing")]
     fn clock_moved(&self);

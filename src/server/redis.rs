@@ -8,11 +8,13 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Asked, Heard, InLine, Link, Patience, RedisLink, Server, listener::Listener, waiters::Line,
+    Asked, Heard, InLine, Link, Patience, RedisLink, Server, listener::Listener, tracked::Tracked,
+    waiters::WaitersConnection,
 };
 use crate::{
     connection::{Beside, Pool, PooledConnection},
     error::{Error, Result},
+    exchange::Finished,
     script::Call,
     time::{self, Clock, Deadline},
 };
@@ -21,7 +23,8 @@ use crate::{
 pub(crate) struct RedisServer {
     pool: Pool,
     beside: Beside,
-    line: Line,
+    waiters: WaitersConnection,
+    leases: Arc<Tracked>,
     listener: Arc<Listener>,
 }
 
@@ -31,9 +34,19 @@ impl RedisServer {
         let listener = Listener::new(beside.clone());
         Self {
             pool: pool.clone(),
-            line: Line::new(beside.clone(), Arc::clone(&listener)),
+            waiters: WaitersConnection::new(beside.clone(), Arc::clone(&listener)),
+            leases: RedisLink::tracked(beside.clone(), Arc::clone(&listener)),
             beside,
             listener,
+        }
+    }
+
+    /// The connection is not lent again. If the server is a replica by now, the waiters' connection leads there as well, and
+    /// a replica goes on answering what does not write.
+    fn finish(&self, conn: &mut PooledConnection, finished: Finished) {
+        conn.close(finished);
+        if finished == Finished::Replica {
+            self.waiters.close();
         }
     }
 }
@@ -62,8 +75,8 @@ impl Server for RedisServer {
         loop {
             let sent = time::now();
             let answer = answered_by(&mut conn, call, patience, self.io_timeout());
-            if answer.as_ref().is_err_and(RedisError::is_io_error) {
-                conn.close();
+            if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
+                self.finish(&mut conn, finished);
             }
             let was_closed = answer
                 .as_ref()
@@ -97,35 +110,31 @@ impl Server for RedisServer {
             }
         }
         let answer = call.send(conn.connection());
-        if answer.as_ref().is_err_and(RedisError::is_io_error) {
-            conn.close();
+        if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
+            self.finish(&mut conn, finished);
         }
         Ok(answer)
     }
 
     fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine {
-        self.line.ask(call, deadline)
+        self.waiters.ask(call, deadline)
     }
 
     fn send_in_line(&self, call: &Call, patience: Duration) {
-        self.line.send(call, patience);
+        self.waiters.send(call, patience);
     }
 
     fn line_has_failed(&self) -> bool {
-        self.line.has_failed()
-    }
-
-    fn line_is_alive(&self) -> bool {
-        self.line.is_alive()
+        self.waiters.has_failed()
     }
 
     fn link(&self) -> Box<dyn Link> {
-        let listener = Some(Arc::clone(&self.listener));
-        Box::new(RedisLink::new(self.beside.clone(), listener))
+        Box::new(RedisLink::on(Arc::clone(&self.leases)))
     }
 
     fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
-        self.listener.start(heard)
+        let waiters = self.waiters.tracked();
+        (self.listener).start(heard, waiters, Arc::clone(&self.leases))
     }
 
     fn want(&self) {
@@ -140,11 +149,11 @@ impl Server for RedisServer {
 /// Whether the connection answers; if not, it is closed.
 fn answers(conn: &mut PooledConnection) -> bool {
     let answer = redis::cmd("PING").query::<Value>(conn.connection());
-    let is_gone = answer.is_err_and(|error| error.is_io_error());
-    if is_gone {
-        conn.close();
+    let finished = answer.err().as_ref().and_then(Finished::by_error);
+    if let Some(finished) = finished {
+        conn.close(finished);
     }
-    !is_gone
+    finished.is_none()
 }
 
 fn answered_by(

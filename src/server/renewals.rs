@@ -6,16 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Connection, ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
     Answer, Failure, Link, Replies, Reply,
-    listener::{Listener, Redirect},
+    listener::Listener,
+    tracked::{For, InUse, Tracked},
 };
 use crate::{
     connection::Beside,
     error::is_wrong_type,
-    exchange::next_reply,
+    exchange::{Finished, next_reply},
     script::{Call, is_unknown_script},
     time::{self, Deadline},
 };
@@ -23,58 +24,63 @@ use crate::{
 /// A connection that has answered before is taken for dead after a third of the shortest lease, but not sooner.
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
-/// A connection that is opened anew whenever it has failed.
+/// The watchdog's connection, and what is known of it.
 pub(crate) struct RedisLink {
-    beside: Beside,
-    connection: Option<Connection>,
+    tracked: Arc<Tracked>,
     /// It has answered a batch.
     proven: bool,
     /// The server may not know our scripts: each is sent whole once in the next batch.
     teach: bool,
-    /// Who is told of what happens to the leases that are asked about.
-    listener: Option<Arc<Listener>>,
-    redirect: Redirect,
 }
 
 impl RedisLink {
     /// Nobody is told of what happens to the leases.
     pub(crate) fn untold(beside: Beside) -> Self {
-        Self::new(beside, None)
+        Self::on(Arc::new(Tracked::new(For::Leases, beside, None)))
     }
 
-    pub(crate) fn new(beside: Beside, listener: Option<Arc<Listener>>) -> Self {
+    /// The listener is told of what happens to the leases.
+    pub(super) fn on(tracked: Arc<Tracked>) -> Self {
         Self {
-            beside,
-            listener,
-            redirect: Redirect::default(),
-            connection: None,
+            tracked,
             proven: false,
-            teach: false,
+            teach: true,
         }
+    }
+
+    pub(super) fn tracked(beside: Beside, listener: Arc<Listener>) -> Arc<Tracked> {
+        Arc::new(Tracked::new(For::Leases, beside, Some(listener)))
     }
 }
 
 impl Link for RedisLink {
     fn is_open(&self) -> bool {
-        self.connection.is_some()
+        let is_open = self
+            .tracked
+            .using(Deadline::after(Duration::MAX), |used| used.is_open());
+        matches!(is_open, Ok(Some(true)))
     }
 
     fn open(&mut self) -> Result<(), Arc<Failure>> {
-        let opened = match caught(|| self.beside.open()) {
-            Ok(opened) => opened.map_err(|error| Arc::new(Failure::Unsent(error)))?,
+        let opened = caught(|| {
+            let open = |used: &mut InUse<'_>| used.open().map_err(Failure::Unsent);
+            self.tracked.using(Deadline::after(Duration::MAX), open)
+        });
+        match opened {
+            Ok(Ok(Some(Ok(())) | None)) => {}
+            Ok(Ok(Some(Err(failure)))) => return Err(Arc::new(failure)),
+            Ok(Err(forked)) => return Err(Arc::new(Failure::Unsent(forked))),
             Err(panicked) => return Err(Failure::sent(panicked)),
-        };
-        self.connection = Some(opened);
+        }
         self.proven = false;
         self.teach = true;
-        self.redirect = Redirect::default();
         Ok(())
     }
 
     fn send(&mut self, calls: &[Call], questions: usize, shortest_lease: Duration) -> Replies {
         let teaching = std::mem::take(&mut self.teach);
         let packed = packed(calls, teaching);
-        let mut limit = self.beside.io_timeout();
+        let mut limit = self.tracked.io_timeout();
         if self.proven {
             limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
         }
@@ -82,17 +88,7 @@ impl Link for RedisLink {
         // The lease's clock starts before the first byte is sent.
         let sent = time::now();
         let mut values = Vec::with_capacity(calls.len());
-        let conversation = match &mut self.connection {
-            Some(connection) => caught(|| {
-                if let Some(listener) = &self.listener {
-                    connection.set_read_timeout(Some(limit))?;
-                    self.redirect.point(connection, listener)?;
-                }
-                converse(connection, &packed, limit, calls.len(), &mut values)
-            })
-            .and_then(|conversation| conversation),
-            None => Err((ErrorKind::Io, "no connection").into()),
-        };
+        let conversation = self.converse(&packed, limit, calls.len(), &mut values);
         let mut replies: Vec<Reply> = values
             .into_iter()
             .enumerate()
@@ -103,7 +99,6 @@ impl Link for RedisLink {
             .collect();
         self.proven = conversation.is_ok();
         if let Err(error) = conversation {
-            self.connection = None;
             let failure = Failure::sent(error);
             replies.resize_with(calls.len(), || {
                 (Answer::Unanswered, Some(Arc::clone(&failure)))
@@ -111,12 +106,37 @@ impl Link for RedisLink {
         }
         Replies {
             replies,
-            broken: self.connection.is_none(),
+            broken: !self.is_open(),
         }
     }
 }
 
 impl RedisLink {
+    /// Sends and reads. After an error, or an answer that finishes it, the connection is closed.
+    fn converse(
+        &self,
+        packed: &[u8],
+        limit: Duration,
+        replies: usize,
+        values: &mut Vec<Value>,
+    ) -> RedisResult<()> {
+        let used = self.tracked.using(Deadline::after(Duration::MAX), |used| {
+            let asked = used.ask(Some(limit), |connection, _| {
+                caught(|| converse(connection, packed, limit, replies, values))?
+            });
+            if asked.is_err()
+                || values
+                    .iter()
+                    .any(|value| Finished::by_answer(value).is_some())
+            {
+                used.close();
+            }
+            asked
+        });
+        used.map_or(None, |asked| asked)
+            .unwrap_or_else(|| Err((ErrorKind::Io, "no connection").into()))
+    }
+
     fn understood(&mut self, value: Value, sent: Instant, taught: bool) -> Reply {
         let refusal: RedisError = match value {
             Value::Int(1) => return (Answer::Ours(sent), None),
@@ -127,10 +147,6 @@ impl RedisLink {
         if is_unknown_script(&refusal) && !taught {
             self.teach = true;
             return (Answer::Forgotten, None);
-        }
-        if refusal.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
-            // A replica by now: the address may lead to the new master.
-            self.connection = None;
         }
         refused(refusal)
     }

@@ -178,7 +178,6 @@ impl server::Server for Server {
                 // A test may move the clock at any moment: no time in the answer counts from after that.
                 answered: sent,
                 tracked: true,
-                is_new: false,
             },
             Err(error) => InLine::Failed(error),
         }
@@ -195,10 +194,6 @@ impl server::Server for Server {
 
     fn line_has_failed(&self) -> bool {
         !self.shared.is_there.load(Ordering::SeqCst)
-    }
-
-    fn line_is_alive(&self) -> bool {
-        true
     }
 
     fn link(&self) -> Box<dyn Link> {

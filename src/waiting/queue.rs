@@ -118,10 +118,11 @@ impl<W, L> Queue<W, L> {
         }
     }
 
-    /// The server has not answered this waiter, which asks again at that moment.
+    /// The server has not answered this waiter, which asks again at that moment and not before: a connection that is gone wakes
+    /// all heads, also the one that found it gone and has to pause.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant) {
         if let Some(waiter) = self.waiter(ticket) {
-            waiter.ask_at(Some(ask_again));
+            waiter.asks_at = Some(ask_again);
         }
     }
 

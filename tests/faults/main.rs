@@ -7,6 +7,7 @@ mod common;
 
 mod between;
 mod cuts;
+mod half_written;
 mod refusals;
 mod server_states;
 mod signals;

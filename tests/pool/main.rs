@@ -9,6 +9,7 @@
 mod common;
 
 mod faults;
+mod finished;
 #[cfg(unix)]
 mod fork;
 mod lending;

@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
+    exchange::leave,
     name::{LockName, Owner},
     script::{self, Refusal},
     time::{epoch_millis, lease_millis},
@@ -240,6 +241,7 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
         .arg("PX")
         .arg(millis);
     set.query(conn)
+        .inspect_err(|error| leave(conn, error))
         .map_err(|error| operation.unanswered(Some(token), error))
 }
 

@@ -37,6 +37,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result},
+    exchange::leave,
     name::{LockName, Owner},
     script::{self, Call, Levels, Refusal},
     time::lease_millis,
@@ -368,6 +369,7 @@ fn count_and_kind(
         .arg(owner.as_str())
         .arg("kind")
         .query(conn)
+        .inspect_err(|error| leave(conn, error))
 }
 
 fn whole_number_above_0(text: &[u8]) -> Option<u64> {

@@ -10,7 +10,7 @@ use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 use super::{commit::commit, wait::until_granted};
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::close_if_reset,
+    exchange::leave,
     name::LockName,
     script,
     time::lease_millis,
@@ -277,9 +277,7 @@ fn set_if_absent(
     if let Some(millis) = lease_millis {
         set.arg("PX").arg(millis);
     }
-    let answer = set
-        .query(conn)
-        .inspect_err(|error| close_if_reset(conn, error))?;
+    let answer = set.query(conn).inspect_err(|error| leave(conn, error))?;
     match answer {
         Value::Okay => Ok(true),
         Value::Nil => Ok(false),

@@ -1,0 +1,134 @@
+//! When a connection is finished: the one rule for the pool's connections, the waiters' and the watchdog's.
+//!
+//! Each of them asks here and nowhere else, and then closes the connection. A reason more is a line more in
+//! [`Finished::by_error`]; what follows from it for other connections is decided by their owner.
+
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+
+/// Why a connection must not be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// The socket failed, or no answer came in time, so that one is still owed.
+    Broken,
+    /// What came is no answer. redis-rs keeps the bytes, and finds them again instead of every later answer.
+    Unreadable,
+    /// The server is a replica by now: its address may lead to the new master.
+    Replica,
+    /// It was lent for as long as a wait for an answer takes, so that one may be owed.
+    Overdue,
+}
+
+impl Finished {
+    /// What an error says of the connection that it came on.
+    pub(crate) fn by_error(error: &RedisError) -> Option<Self> {
+        match error.kind() {
+            ErrorKind::Io => Some(Self::Broken),
+            ErrorKind::Parse => Some(Self::Unreadable),
+            _ if is_of_a_replica(error) => Some(Self::Replica),
+            _ => None,
+        }
+    }
+
+    /// What an answer says of the connection that it came on.
+    pub(crate) fn by_answer(answer: &Value) -> Option<Self> {
+        match answer {
+            Value::ServerError(error) => Self::by_error(&error.clone().into()),
+            _ => None,
+        }
+    }
+
+    /// What the time says for which a connection was lent. A sixteenth less than the time-out is enough, in case the
+    /// socket's clock is the faster one.
+    pub(crate) fn by_loan(lent: Duration, io_timeout: Duration) -> Option<Self> {
+        (lent >= io_timeout / 16 * 15).then_some(Self::Overdue)
+    }
+}
+
+/// Before Redis 7 a script's error hides the code in its text.
+fn is_of_a_replica(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        || error
+            .detail()
+            .is_some_and(|detail| detail.contains("-READONLY "))
+}
+
+/// How many answers of replicas this process has had.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Which of them was the last on this thread.
+    static LAST: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A moment in the order of the answers of replicas.
+///
+/// The plain functions have a bare `redis::Connection` in hand and cannot tell the pool that lent it. So they note what they
+/// met, and the pool asks, when a connection comes back, whether its borrower has met a replica meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplicaMark(u64);
+
+impl ReplicaMark {
+    pub(crate) fn now() -> Self {
+        Self(SEEN.load(Ordering::Relaxed))
+    }
+
+    /// Whether this thread has met a replica since.
+    pub(crate) fn has_been_passed(self) -> bool {
+        LAST.with(Cell::get) > self.0
+    }
+}
+
+/// Notes what a function of ours has met on a connection that it does not own.
+pub(super) fn note(finished: Finished) {
+    if finished == Finished::Replica {
+        LAST.with(|last| last.set(SEEN.fetch_add(1, Ordering::Relaxed) + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(line: &str) -> Option<Finished> {
+        let answer = redis::parse_redis_value(line.as_bytes()).unwrap();
+        Finished::by_answer(&answer)
+    }
+
+    #[test]
+    fn a_refusal_finishes_no_connection_but_that_of_a_replica_does() {
+        assert_eq!(by("-ERR no\r\n"), None);
+        assert_eq!(by("-NOPERM no\r\n"), None);
+        assert_eq!(by("-LOADING not yet\r\n"), None);
+        assert_eq!(by("+OK\r\n"), None);
+        assert_eq!(by("-READONLY You can't write\r\n"), Some(Finished::Replica));
+        let in_a_script =
+            "-ERR Error running script: @user_script: 1: -READONLY You can't write\r\n";
+        assert_eq!(by(in_a_script), Some(Finished::Replica));
+    }
+
+    #[test]
+    fn silence_and_unreadable_bytes_finish_a_connection() {
+        let silence = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        assert_eq!(Finished::by_error(&silence.into()), Some(Finished::Broken));
+        let unreadable = redis::parse_redis_value(b"-caf\xe9\r\n").unwrap_err();
+        assert_eq!(Finished::by_error(&unreadable), Some(Finished::Unreadable));
+    }
+
+    #[test]
+    fn another_threads_replica_is_none_of_ours() {
+        let mark = ReplicaMark::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| note(Finished::Replica));
+        });
+        assert!(!mark.has_been_passed());
+        note(Finished::Broken);
+        assert!(!mark.has_been_passed());
+        note(Finished::Replica);
+        assert!(mark.has_been_passed() && !ReplicaMark::now().has_been_passed());
+    }
+}

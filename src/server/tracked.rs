@@ -1,0 +1,220 @@
+//! A tracked connection: of what is read on it, the server tells the listener once it changes. Those who wait share one, the
+//! watchdog has another.
+//!
+//! Both are opened, judged, closed and looked after here, by the same rules:
+//!
+//! - [`Finished`] says after each answer whether the connection goes on. What it had read is forgotten with it.
+//! - Whoever relied on that is told at once, by [`tell`](Tracked::tell) and by nothing else. The heads of the queues are told
+//!   when their connection is gone, since one of them opens the next. The leases are told when there is a new one: the watchdog
+//!   opens it, and before that an unanswered question would only put them in doubt.
+//! - Once a second, while somebody relies on it, the listener's thread [`check`](Tracked::check)s that it is there.
+//!
+//! Locks: `slot` while the connection is used. It is unlocked before anybody is told, since telling locks the queues or the
+//! keeper.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
+use redis::{Connection, ErrorKind, RedisResult};
+
+use super::listener::{Listener, Redirect};
+use crate::{connection::Beside, error::Result, exchange::Finished, time::Deadline};
+
+/// Who relies on what is read on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// The heads of all queues.
+    Waiters,
+    /// All leases that are kept.
+    Leases,
+}
+
+/// A connection that is opened anew whenever it is finished.
+pub(super) struct Tracked {
+    whom: For,
+    beside: Beside,
+    /// `None`: nobody is told of what happens to the keys.
+    listener: Option<Arc<Listener>>,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    open: Option<Open>,
+    /// There has been one before, on which keys were read.
+    had_one: bool,
+    /// How long the last user waited for an answer at most, if it was not one I/O time-out.
+    limit: Option<Duration>,
+}
+
+struct Open {
+    connection: Connection,
+    redirect: Redirect,
+    /// It has answered, so that somebody may rely on what was read on it.
+    has_answered: bool,
+}
+
+/// A tracked connection while it is used.
+pub(super) struct InUse<'a> {
+    tracked: &'a Tracked,
+    slot: &'a mut Slot,
+    /// Those who rely on the connection have to be told.
+    has_news: bool,
+}
+
+impl Tracked {
+    pub(super) fn new(whom: For, beside: Beside, listener: Option<Arc<Listener>>) -> Self {
+        Self {
+            whom,
+            beside,
+            listener,
+            slot: Mutex::default(),
+        }
+    }
+
+    pub(super) fn io_timeout(&self) -> Duration {
+        self.beside.io_timeout()
+    }
+
+    /// Uses it when nobody else does. `None`: somebody did until the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked), before anything is locked.
+    pub(super) fn using<T>(
+        &self,
+        deadline: Deadline,
+        run: impl FnOnce(&mut InUse<'_>) -> T,
+    ) -> Result<Option<T>> {
+        self.beside.process().refuse_a_copy()?;
+        let slot = match deadline.moment() {
+            Some(moment) => self.slot.try_lock_until(moment),
+            None => Some(self.slot.lock()),
+        };
+        Ok(slot.map(|slot| self.run(slot, run)))
+    }
+
+    fn run<T>(&self, mut slot: MutexGuard<'_, Slot>, run: impl FnOnce(&mut InUse<'_>) -> T) -> T {
+        let mut used = InUse {
+            tracked: self,
+            slot: &mut slot,
+            has_news: false,
+        };
+        let result = run(&mut used);
+        let has_news = used.has_news;
+        drop(slot);
+        if has_news {
+            self.tell();
+        }
+        result
+    }
+
+    /// Finds out whether it is still there, and tells if it is not. One that is being used finds out by itself.
+    pub(super) fn check(&self) {
+        if let Some(slot) = self.slot.try_lock() {
+            self.run(slot, |used| {
+                used.check();
+            });
+        }
+    }
+
+    /// The one place that says that this connection is gone, or new.
+    fn tell(&self) {
+        let heard = self.listener.as_ref().and_then(|listener| listener.heard());
+        if let Some(heard) = heard {
+            match self.whom {
+                For::Waiters => heard.ask_again(),
+                For::Leases => heard.look_again(),
+            }
+        }
+    }
+}
+
+impl InUse<'_> {
+    pub(super) fn is_open(&self) -> bool {
+        self.slot.open.is_some()
+    }
+
+    /// Opens it anew. Takes as long as connecting takes.
+    pub(super) fn open(&mut self) -> Result<()> {
+        let connection = self.tracked.beside.open()?;
+        self.slot.open = Some(Open {
+            connection,
+            redirect: Redirect::default(),
+            has_answered: false,
+        });
+        self.slot.limit = None;
+        self.has_news |= self.slot.had_one && self.tracked.whom == For::Leases;
+        self.slot.had_one = true;
+        Ok(())
+    }
+
+    /// Asks something on it. It comes with whether changes of what is read are going to be told. If the connection is finished
+    /// by what comes, it is closed.
+    ///
+    /// With a limit an answer is waited for no longer than this, by whoever uses it next as well.
+    pub(super) fn ask<T>(
+        &mut self,
+        limit: Option<Duration>,
+        ask: impl FnOnce(&mut Connection, bool) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        // Put back when all is well: a panic of redis-rs leaves no connection behind.
+        let mut open = self.slot.open.take().ok_or_else(no_connection)?;
+        self.slot.limit = limit;
+        let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
+        let finished = asked.as_ref().err().and_then(Finished::by_error);
+        open.has_answered |= asked.is_ok();
+        self.slot.open = Some(open);
+        if finished.is_some() {
+            self.close();
+        }
+        asked
+    }
+
+    /// It is finished.
+    pub(super) fn close(&mut self) {
+        let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.has_answered);
+        self.has_news |= relied_on && self.tracked.whom == For::Waiters;
+    }
+
+    fn check(&mut self) {
+        if self.is_open() {
+            let limit = self.slot.limit;
+            let _ = self.ask(limit, |connection, _| {
+                redis::cmd("PING").query::<redis::Value>(connection)
+            });
+        }
+        if self.is_open() {
+            return;
+        }
+        match self.tracked.whom {
+            // However it was lost, nobody sleeps beside a connection that is not there.
+            For::Waiters => self.has_news = true,
+            // If it cannot be opened now, it is tried again at the next check, or when a lease is due.
+            For::Leases if self.slot.had_one => drop(self.open()),
+            For::Leases => {}
+        }
+    }
+}
+
+impl Open {
+    fn ask<T>(
+        &mut self,
+        listener: Option<&Listener>,
+        limit: Option<Duration>,
+        ask: impl FnOnce(&mut Connection, bool) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        if limit.is_some() {
+            self.connection.set_read_timeout(limit)?;
+            self.connection.set_write_timeout(limit)?;
+        }
+        let is_tracked = match listener {
+            Some(listener) => self.redirect.point(&mut self.connection, listener)?,
+            None => false,
+        };
+        ask(&mut self.connection, is_tracked)
+    }
+}
+
+fn no_connection() -> redis::RedisError {
+    (ErrorKind::Io, "no connection").into()
+}

@@ -1,0 +1,262 @@
+//! What becomes of those who rely on a connection of the locks' own when it is gone, replaced, or leads to a replica.
+
+use std::{
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lock, Locks, Pool};
+use redis::{Client, Commands, Connection};
+
+use crate::{
+    common::{
+        Proxy, Server,
+        hold::comes_true,
+        wait::{at_once, unless_halted},
+    },
+    faults::kill,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn is_tracked(line: &str) -> bool {
+    line.contains("redir=") && !line.contains("redir=-1")
+}
+
+/// How many connections of the server track what they read.
+fn tracked(conn: &mut Connection) -> usize {
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
+    list.lines().filter(|line| is_tracked(line)).count()
+}
+
+fn waiting(lock: &Lock) -> usize {
+    lock.inspect().unwrap().waiting_here()
+}
+
+fn quick_pool(url: &str) -> Pool {
+    Pool::builder()
+        .io_timeout(300 * MS)
+        .build(&Client::open(url).unwrap())
+        .unwrap()
+}
+
+/// One who waits for a short time breaks the connection that all who wait share, and leaves.
+#[test]
+fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_and_left() {
+    at_once(["cut", "swallow", "unreadable"], |fault| {
+        unless_halted(|| {
+            let server = Server::start().unwrap();
+            let proxy = Proxy::in_front_of(&server).unwrap();
+            let locks = Locks::new(&quick_pool(&proxy.url())).unwrap();
+            let others = Locks::connect(&server.url()).unwrap();
+            let minute = leasehold::Options::new().lease(MINUTE);
+            drop(locks.lock("warm").acquire(LONG).unwrap());
+            let _a = others.lock("a").with(minute.clone()).acquire(LONG).unwrap();
+            let b = others.lock("b").with(minute).acquire(LONG).unwrap();
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    let lease = locks.lock("b").acquire(LONG).unwrap();
+                    (Instant::now(), lease)
+                });
+                let mut conn = server.connection().unwrap();
+                assert!(comes_true(
+                    || waiting(&locks.lock("b")) == 1 && tracked(&mut conn) > 0
+                ));
+                thread::sleep(100 * MS);
+                let point = proxy.at("EVALSHA").nth(2);
+                let wait = match fault {
+                    "cut" => {
+                        point.cut_before();
+                        5 * MS
+                    }
+                    "swallow" => {
+                        point.swallow();
+                        200 * MS
+                    }
+                    _ => {
+                        point.pretend("?what\r\n");
+                        5 * MS
+                    }
+                };
+                let _ = locks.lock("a").acquire(wait);
+                assert!(proxy.happened(), "{fault}");
+                thread::sleep(100 * MS);
+                let released = Instant::now();
+                b.release().unwrap();
+                let (got, _lease) = waiter.join().unwrap();
+                assert!(got - released < 500 * MS, "{fault}: {:?}", got - released);
+            });
+        });
+    });
+}
+
+/// A new connection of the watchdog has read nothing: the server would tell nobody of what happens to a lease.
+#[test]
+fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
+    at_once(
+        ["slow answer", "killed", "killed and nothing due"],
+        |fault| {
+            unless_halted(|| {
+                let server = Server::start_with(&["--enable-debug-command", "yes"]).unwrap();
+                let mut conn = server.connection().unwrap();
+                let locks = Locks::connect(&server.url()).unwrap();
+                let lease = |time| leasehold::Options::new().lease(time);
+                let long = locks
+                    .lock("long")
+                    .with(lease(MINUTE))
+                    .acquire(LONG)
+                    .unwrap();
+                let short = (fault != "killed and nothing due").then(|| {
+                    let short = locks.lock("short").with(lease(900 * MS));
+                    short.acquire(LONG).unwrap()
+                });
+                // They are looked at after 20 ms.
+                assert!(comes_true(|| tracked(&mut conn) == 1));
+                thread::sleep(100 * MS);
+                if fault == "slow answer" {
+                    let () = redis::cmd("DEBUG")
+                        .arg("SLEEP")
+                        .arg("0.7")
+                        .query(&mut conn)
+                        .unwrap();
+                } else {
+                    assert!(kill(&server, is_tracked) > 0);
+                }
+                // A renewal, or the next of the questions that are asked once a second, finds out.
+                thread::sleep(2_500 * MS);
+                assert_eq!(tracked(&mut conn), 1, "{fault}");
+                assert!(long.is_held() && short.is_none_or(|short| short.is_held()));
+                let () = conn.del("lock:long").unwrap();
+                assert!(long.lost().wait_for(500 * MS), "{fault}");
+            });
+        },
+    );
+}
+
+/// One address behind which the server can be exchanged. Connections that are there stay where they are.
+struct Address {
+    port: u16,
+    target: Arc<AtomicU16>,
+}
+
+impl Address {
+    fn of(server: &Server) -> Self {
+        let target = Arc::new(AtomicU16::new(server.port()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let to = Arc::clone(&target);
+        thread::spawn(move || {
+            for client in listener.incoming().take(500) {
+                let Ok(client) = client else { return };
+                let to = to.load(Ordering::SeqCst);
+                let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, to)) else {
+                    continue;
+                };
+                let (to_server, to_client) =
+                    (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || pass_on(client, to_server));
+                thread::spawn(move || pass_on(server, to_client));
+            }
+        });
+        Self { port, target }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// From now on new connections lead to the other server, and the one before is its replica.
+    fn fail_over(&self, from: &Server, to: &Server) {
+        let mut conn = from.connection().unwrap();
+        let mut replica_of = redis::cmd("REPLICAOF");
+        let replica_of = replica_of.arg("127.0.0.1").arg(to.port());
+        replica_of.exec(&mut conn).unwrap();
+        self.target.store(to.port(), Ordering::SeqCst);
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let pool = Pool::connect(&address.url()).unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    // Two idle connections.
+    let both = (pool.get().unwrap(), pool.get().unwrap());
+    drop(both);
+    drop(locks.lock("a").acquire(LONG).unwrap());
+    address.fail_over(&old, &new);
+    let refused = locks.lock("a").try_acquire();
+    assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+    let lease = locks.lock("a").try_acquire().unwrap().unwrap();
+    assert!(
+        new.connection()
+            .unwrap()
+            .exists::<_, bool>("lock:a")
+            .unwrap()
+    );
+    lease.release().unwrap();
+}
+
+/// The pool cannot see what a plain function meets on the connection that it lent.
+#[test]
+fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let pool = Pool::connect(&address.url()).unwrap();
+    let both = (pool.get().unwrap(), pool.get().unwrap());
+    drop(both);
+    address.fail_over(&old, &new);
+    let acquire = || {
+        let mut conn = pool.get().unwrap();
+        leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+    };
+    assert!(matches!(acquire(), Err(Error::Redis { .. })));
+    let token = acquire().unwrap().unwrap();
+    let mut conn = pool.get().unwrap();
+    assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let locks = Locks::connect(&address.url()).unwrap();
+    let () = old
+        .connection()
+        .unwrap()
+        .set_ex("lock:a", "somebody", 60)
+        .unwrap();
+    thread::scope(|scope| {
+        let (got, has) = mpsc::channel();
+        let locks = &locks;
+        scope.spawn(move || got.send(locks.lock("a").acquire(LONG)));
+        let mut conn = old.connection().unwrap();
+        assert!(comes_true(|| tracked(&mut conn) > 0));
+        thread::sleep(100 * MS);
+        address.fail_over(&old, &new);
+        // A replica goes on answering, and tells nobody. Whoever is refused first finds out for all.
+        assert!(locks.lock("b").try_acquire().is_err());
+        let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
+        assert!(
+            new.connection()
+                .unwrap()
+                .exists::<_, bool>("lock:a")
+                .unwrap()
+        );
+        lease.release().unwrap();
+    });
+}

@@ -1,0 +1,116 @@
+//! Connections that must not be lent again, and are not.
+
+use std::time::Duration;
+
+use crate::common::{Proxy, Server, clients};
+use leasehold::{Error, Locks, Pool, Token, acquire_lock_with_timeout, recipes::mutex, redis};
+use redis::{Client, Commands};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(20);
+
+fn pool_of_one(url: &str) -> Pool {
+    let client = Client::open(url).unwrap();
+    let builder = Pool::builder().max_size(1).io_timeout(400 * MS);
+    builder.build(&client).unwrap()
+}
+
+/// redis-rs keeps the bytes that it could not read, and finds them again instead of every later answer.
+#[test]
+fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    for (n, command) in ["SET", "EVALSHA", "WATCH", "HMGET"].into_iter().enumerate() {
+        let pool = pool_of_one(&proxy.url());
+        let (token, end) = (Token::random(), mutex::End::After(LONG));
+        let mut conn = pool.get().unwrap();
+        let before = clients::id(&mut conn);
+        proxy.at(command).pretend("?what\r\n");
+        let name = format!("a{n}");
+        let failed = match command {
+            "SET" => acquire_lock_with_timeout(&mut conn, &name, Duration::ZERO, LONG).err(),
+            "EVALSHA" => mutex::try_acquire(&mut *conn, &name, &token, end).err(),
+            "WATCH" => leasehold::release_lock(&mut conn, &name, &token).err(),
+            _ => {
+                let owner = leasehold::Owner::new("me").unwrap();
+                leasehold::recipes::reentrant::holds(&mut *conn, &name, &owner).err()
+            }
+        };
+        assert!(
+            matches!(failed, Some(Error::Unknown { .. } | Error::Redis { .. })),
+            "{command} {failed:?}"
+        );
+        assert!(proxy.happened());
+        drop(conn);
+        let mut conn = pool.get().unwrap();
+        assert_ne!(clients::id(&mut conn), before, "{command}");
+        assert!(
+            acquire_lock_with_timeout(&mut conn, &name, MS, LONG)
+                .unwrap()
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn a_guard_is_not_served_by_a_connection_whose_bytes_could_not_be_read() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let pool = pool_of_one(&proxy.url());
+    let locks = Locks::new(&pool).unwrap();
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    proxy.at("EVALSHA").pretend("?what\r\n");
+    assert!(matches!(
+        locks.lock("a").try_acquire(),
+        Err(Error::Unknown { .. })
+    ));
+    let lease = locks.lock("b").try_acquire().unwrap().unwrap();
+    lease.release().unwrap();
+}
+
+/// A server that knows no scripts cuts what it repeats of them, in the middle of a character.
+#[test]
+fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
+    for pad in 0..3 {
+        let renamed = [
+            "--rename-command",
+            "EVALSHA",
+            "",
+            "--rename-command",
+            "EVAL",
+            "",
+        ];
+        let server = Server::start_with(&renamed).unwrap();
+        let pool = pool_of_one(&server.url());
+        let name = format!("{}{}", "x".repeat(pad), "名".repeat(60));
+        let mut conn = pool.get().unwrap();
+        let end = mutex::End::After(LONG);
+        assert!(mutex::try_acquire(&mut *conn, &name, &Token::random(), end).is_err());
+        drop(conn);
+        let mut conn = pool.get().unwrap();
+        let token = leasehold::acquire_lock(&mut conn, "endless", Duration::ZERO).unwrap();
+        assert!(leasehold::release_lock(&mut conn, "endless", &token.unwrap()).unwrap());
+    }
+}
+
+/// A late reply is passed over by redis-rs, but only after it has been waited for.
+#[test]
+fn a_guards_connection_on_which_a_reply_is_owed_is_not_lent_again() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let pool = pool_of_one(&proxy.url());
+    let locks = Locks::new(&pool).unwrap();
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    let before = clients::id(&mut pool.get().unwrap());
+    // A release may be told to wait for less than the pool's time-out, so that the loan is no longer than usual.
+    let options = leasehold::Options::new().drop_timeout(100 * MS);
+    let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+    proxy.at("EVALSHA").swallow();
+    drop(lease);
+    assert!(proxy.happened());
+    assert_ne!(clients::id(&mut pool.get().unwrap()), before);
+    let mut conn = server.connection().unwrap();
+    assert!(crate::common::hold::comes_true(|| !conn
+        .exists::<_, bool>("lock:a")
+        .unwrap()));
+}
