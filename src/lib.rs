@@ -12,7 +12,7 @@
 //! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
 //! | say how locks are held | [`Options`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
-//! | count what happens | [`Events`] |
+//! | count what happens, or log it | [`Events`]; to `tracing`: the example `tracing_events` |
 //! | run a command under a lock | the program `lockrun`: [`guide::lockrun`] |
 //! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
 //! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
@@ -44,6 +44,14 @@
 //! let mut client = leasehold::redis::Client::open("redis://127.0.0.1/").unwrap();
 //! leasehold::acquire_lock(&mut client, "report", Duration::from_secs(1));
 //! ```
+//!
+//! # Good to know
+//!
+//! - **Async code**: every call blocks. Acquire, work and release inside one `tokio::task::spawn_blocking`; the end of a lease
+//!   that is dropped elsewhere would block a thread of the runtime.
+//! - **Platforms**: tested on Linux. Nothing in the library is particular to it; the program `lockrun` is for Unix.
+//! - **Features of redis**: [`redis`] and [`r2d2`] are handed on whole, redis with its features `r2d2` and `script` only. For
+//!   others (`json`, `streams`, `acl`, …) name redis 1 among your own dependencies with these features: it is the same crate.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod connection;

@@ -17,4 +17,5 @@ mod lockrun;
 mod market;
 mod pictures;
 mod problems;
+mod tracing_events;
 mod traps;

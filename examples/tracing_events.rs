@@ -1,0 +1,77 @@
+//! Hooks that tell `tracing` what happens to locks: a few things that can happen, as lines of a log.
+//!
+//! `cargo run --example tracing_events [redis://127.0.0.1/]`
+
+use std::{sync::Arc, thread, time::Duration};
+
+use leasehold::{
+    Error, Events, FencingToken, Locks, Options,
+    event::{Acquired, Contended, Lost, Released, RenewalFailed, Renewed},
+};
+use tracing::{Level, debug, error, info, info_span, trace, warn};
+
+/// A target of one's own, so that a filter can name it: `RUST_LOG=locks=debug` for those who filter by the environment.
+const TARGET: &str = "locks";
+
+/// Sends every event on. `acquired`, `contended` and `released` come on the thread that has called, and so in its span; the
+/// others on the watchdog's: there the name of the lock says what they are about.
+struct Traced;
+
+impl Events for Traced {
+    fn acquired(&self, acquired: &Acquired<'_>) {
+        let fence = acquired.fencing_token().map(FencingToken::get);
+        debug!(target: TARGET, lock = acquired.lock(), fence, waited = ?acquired.waited(), "acquired");
+    }
+
+    fn contended(&self, contended: &Contended<'_>) {
+        info!(target: TARGET, lock = contended.lock(), waited = ?contended.waited(), "busy: given up");
+    }
+
+    fn released(&self, released: &Released<'_>) {
+        debug!(target: TARGET, lock = released.lock(), held = ?released.held(), "released");
+    }
+
+    fn renewed(&self, renewed: &Renewed<'_>) {
+        trace!(target: TARGET, lock = renewed.lock(), remaining = ?renewed.remaining(), "renewed");
+    }
+
+    fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
+        warn!(target: TARGET, lock = failed.lock(), error = %failed.error(), "not renewed: tried again");
+    }
+
+    fn lost(&self, lost: &Lost<'_>) {
+        error!(target: TARGET, lock = lost.lock(), reason = %lost.reason(), "lost");
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_max_level(Level::TRACE)
+        .init();
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or("redis://127.0.0.1/".into());
+    let options = Options::new()
+        .lease(Duration::from_secs(3))
+        .events(Arc::new(Traced));
+    let locks = Locks::connect(&url)?.with(options);
+    let lock = locks.lock("traced");
+
+    let span = info_span!("report", page = 1).entered();
+    let lease = lock.acquire(Duration::from_secs(5))?;
+    let busy = thread::scope(|scope| {
+        let second = scope.spawn(|| lock.acquire(Duration::from_millis(100)));
+        second.join().map_err(|_| anyhow::anyhow!("it panicked"))
+    })?;
+    anyhow::ensure!(matches!(busy, Err(Error::Contended { .. })));
+    thread::sleep(Duration::from_millis(1_500)); // it is renewed after a third of the lease
+    lease.release()?;
+    span.exit();
+
+    let lease = lock.acquire(Duration::from_secs(5))?;
+    let taken = lock.force_release()?; // as an operator would
+    anyhow::ensure!(taken.is_held(), "somebody else was faster");
+    let is_known = lease.lost().wait_for(Duration::from_secs(5));
+    anyhow::ensure!(is_known, "nobody has noticed that the lock is lost");
+    Ok(())
+}

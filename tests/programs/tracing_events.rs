@@ -1,0 +1,30 @@
+//! The example that sends events to `tracing`.
+
+use crate::common::{Server, example, wait::unless_halted};
+
+#[test]
+fn what_happens_to_a_lock_is_told_to_tracing() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let output = example("tracing_events").arg(server.url()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let log = String::from_utf8(output.stdout).unwrap();
+        // In this order, each with the lock's name; those on the thread that has called are in its span.
+        let mut lines = log.lines();
+        for expected in [
+            ["DEBUG", "report{page=1}: ", "acquired", "fence="],
+            ["INFO", "", "busy: given up", "waited="],
+            ["TRACE", "", "renewed", "remaining="],
+            ["DEBUG", "report{page=1}: ", "released", "held="],
+            ["DEBUG", "", "acquired", "fence="],
+            ["ERROR", "", "lost", "reason="],
+        ] {
+            let is_next = |line: &str| {
+                let is_told = |text: &&str| line.contains(*text);
+                line.contains("lock=\"traced\"") && expected.iter().all(is_told)
+            };
+            assert!(lines.any(is_next), "{expected:?}: {log}");
+        }
+    });
+}
