@@ -19,7 +19,7 @@ use crate::{
     event::{Acquired, Contended, tell},
     locks::{
         lease::{Grant, Lease},
-        options::Options,
+        options::{Options, Pauses},
         shared::Shared,
     },
     server::{InLine, Patience},
@@ -146,7 +146,7 @@ impl Wait<'_> {
             let end = if granted.tracked {
                 granted.sent + Duration::from_millis(self.lease_millis)
             } else {
-                self.now() + self.options.backoff.1
+                self.now() + self.options.backoff.last
             };
             place.leave(self.leaving(), end);
             return Ok(self.guard(granted));
@@ -164,7 +164,7 @@ impl Wait<'_> {
 
     /// How a lock that is handed over would be held, if it is to be.
     fn takes(&self) -> Option<Options> {
-        let takes = self.hold.kind() == Kind::Mutex && self.options.hand_over.0 > 0;
+        let takes = self.hold.kind() == Kind::Mutex && self.options.hands_over();
         takes.then(|| self.options.clone())
     }
 
@@ -190,7 +190,7 @@ impl Wait<'_> {
 
     /// As the head of the queue, by the waiters' connection, whenever there is reason to.
     fn in_the_queue(&mut self, place: &Place<'_, Options, Lease>) -> Result<Option<Granted>> {
-        let (first, last) = self.options.backoff;
+        let Pauses { first, last } = self.options.backoff;
         let mut pauses = Backoff::between(first, last);
         self.shared.server.want();
         while place.wait(self.deadline) {

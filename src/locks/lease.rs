@@ -231,6 +231,7 @@ impl Lease {
         conn: &mut Connection,
         build: impl FnMut(&mut Pipeline),
     ) -> Result<T> {
+        self.shared.process.refuse_a_copy()?;
         self.check()?;
         if !self.shared.server.stores_data() {
             let reason = "the stand-in for tests stores nothing but locks";

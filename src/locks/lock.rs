@@ -156,6 +156,8 @@ impl Lock {
     }
 
     fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Option<Lease>> {
+        // Before the queues are locked: in the child of a fork they may be locked for ever.
+        self.shared.process.refuse_a_copy()?;
         acquire::acquire(
             operation,
             &self.shared,

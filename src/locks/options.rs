@@ -33,11 +33,25 @@ pub struct Options {
     pub(crate) lease: Duration,
     pub(crate) renewal: bool,
     pub(crate) max_hold: Option<Duration>,
-    pub(crate) backoff: (Duration, Duration),
+    pub(crate) backoff: Pauses,
     pub(crate) drop_timeout: Duration,
-    pub(crate) hand_over: (u32, Duration),
+    hand_over: HandOver,
     pub(crate) owner: Option<Owner>,
     pub(crate) events: Option<Arc<dyn Events>>,
+}
+
+/// The pauses between attempts: the first, doubled up to the last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pauses {
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+}
+
+/// How often a lock may be handed over before it is released at the server, and for how long in all.
+#[derive(Clone, Copy, Debug)]
+struct HandOver {
+    turns: u32,
+    longest: Duration,
 }
 
 impl Options {
@@ -48,9 +62,15 @@ impl Options {
             lease: Duration::from_secs(10),
             renewal: true,
             max_hold: None,
-            backoff: (Duration::from_millis(1), Duration::from_millis(10)),
+            backoff: Pauses {
+                first: Duration::from_millis(1),
+                last: Duration::from_millis(10),
+            },
             drop_timeout: Duration::from_secs(1),
-            hand_over: (0, Duration::ZERO),
+            hand_over: HandOver {
+                turns: 0,
+                longest: Duration::ZERO,
+            },
             owner: None,
             events: None,
         }
@@ -94,7 +114,7 @@ impl Options {
     ///
     /// Where it does tell, which is usual, nobody waits for a pause.
     pub fn backoff(mut self, first: Duration, last: Duration) -> Self {
-        self.backoff = (first, last);
+        self.backoff = Pauses { first, last };
         self
     }
 
@@ -108,7 +128,7 @@ impl Options {
 
     /// How often a lock may be handed to the next thread of this process that waits for it without asking the server, and for
     /// how long in all, before it is released there and other processes have their chance. Default no times: every release
-    /// goes to the server.
+    /// goes to the server, as it does for no turns or no time.
     ///
     /// For locks that many threads of a process want all the time, and hold for less than the two round trips that it takes
     /// to release and acquire. `hand_over(256, Duration::from_millis(20))` is a good beginning: more turns gain little, and
@@ -120,7 +140,7 @@ impl Options {
     /// [`Lock::inspect`](crate::Lock::inspect). At most a million times, and 10,000 times until it is released once. The
     /// first hold of a lock, also after the server lost its data, is not handed over.
     pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
-        self.hand_over = (turns, longest);
+        self.hand_over = HandOver { turns, longest };
         self
     }
 
@@ -147,10 +167,10 @@ impl Options {
         if self.max_hold.is_some_and(|longest| longest < shortest) {
             return Err(Error::invalid("max_hold", "it has to be at least 1 ms"));
         }
-        if self.hand_over.0 > MOST_TURNS {
+        if self.hand_over.turns > MOST_TURNS {
             return Err(Error::invalid("hand_over", "at most a million turns"));
         }
-        let (first, last) = self.backoff;
+        let Pauses { first, last } = self.backoff;
         if first < Duration::from_micros(100) || last < first || last > Duration::from_secs(60) {
             return Err(Error::invalid(
                 "backoff",
@@ -168,18 +188,33 @@ impl Options {
         (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
     }
 
+    /// Whether a lock that is held by these options may be handed over.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.turns_allowed() > 0
+    }
+
     /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10 ms, so that a failover
     /// that lost the last grants has taken longer.
     pub(crate) fn reserved(&self) -> u64 {
-        u64::from(self.hand_over.0).min(MOST_RESERVED)
+        u64::from(self.turns_allowed()).min(MOST_RESERVED)
     }
 
     /// How often a lock that was granted at this moment with so many more fencing tokens may be handed on.
     pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
-        let turns = u32::try_from(reserved).map_or(u32::MAX, |more| more.min(self.hand_over.0));
+        let allowed = self.turns_allowed();
+        let turns = u32::try_from(reserved).map_or(allowed, |more| more.min(allowed));
         // A time further away than the clock can tell is no bound.
-        let until = granted_at.checked_add(self.hand_over.1);
+        let until = granted_at.checked_add(self.hand_over.longest);
         (turns > 0).then(|| HandOverBudget::new(turns, until))
+    }
+
+    /// In no time at all there is no turn: nothing has to be reserved for it.
+    fn turns_allowed(&self) -> u32 {
+        if self.hand_over.longest.is_zero() {
+            0
+        } else {
+            self.hand_over.turns
+        }
     }
 }
 
@@ -219,7 +254,10 @@ mod tests {
         assert_eq!(options.turns(0, now), None);
         let few = Options::new().hand_over(3, Duration::MAX);
         assert_eq!(few.turns(999, now), Some(HandOverBudget::new(3, None)));
-        let never = Options::new().hand_over(0, Duration::MAX);
-        assert_eq!(never.turns(1_000, now), None);
+        for never in [(0, Duration::MAX), (1_000, Duration::ZERO)] {
+            let never = Options::new().hand_over(never.0, never.1);
+            assert_eq!(never.turns(1_000, now), None);
+            assert!(never.reserved() == 0 && !never.hands_over());
+        }
     }
 }

@@ -29,7 +29,9 @@ impl Lease {
     /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
     ///   thread, until the server has answered.
+    /// - [`Error::Forked`]: this is a child's copy after a fork. The lock is the parent's, and stays as it is.
     pub fn release(mut self) -> Result<()> {
+        self.shared.process.refuse_a_copy()?;
         self.let_go(Duration::MAX)
     }
 

@@ -5,11 +5,12 @@ use std::{
     env,
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::Locks;
+use leasehold::{Lease, Locks};
 use redis::Commands;
 
 #[cfg(unix)]
@@ -254,5 +255,58 @@ fn the_child_of_a_fork_is_another_owner() {
         assert_eq!(said.as_deref(), Some("Ok(None)"));
         let count = enter(&mut conn).unwrap().map(|grant| grant.count());
         assert_eq!(count, Some(2), "the parent is the owner still");
+    });
+}
+
+/// While other threads of the parent lock and unlock whatever the library shares: a child has a copy of each mutex, which
+/// nobody unlocks there.
+#[cfg(unix)]
+#[test]
+fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let mut conn = server.connection().unwrap();
+        let lease = locks.lock("held").acquire(LONG).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        drop(locks.lock("busy").acquire(LONG).unwrap());
+                    }
+                });
+            }
+            let mut said = Vec::new();
+            while said.len() < 20 && said.last() != Some(&None) {
+                said.push(said_by_a_child(|| {
+                    let mut answers = Vec::new();
+                    for lock in [locks.lock("held"), locks.lock("busy"), locks.read("free")] {
+                        answers.push(lock.acquire(LONG).err());
+                        answers.push(lock.try_acquire().err());
+                        answers.push(lock.run(LONG, |_| ()).err());
+                        answers.push(lock.inspect().err());
+                        answers.push(lock.force_release().err());
+                    }
+                    answers.push(lease.verify().err());
+                    answers.push(lease.renew(LONG).err());
+                    let commit = lease.commit::<()>(&mut conn, |pipe| {
+                        pipe.set("k", 1);
+                    });
+                    answers.push(commit.err());
+                    format!("{answers:?}")
+                }));
+            }
+            stop.store(true, Ordering::Relaxed);
+            for said in said {
+                let said = said.unwrap_or_default(); // nothing: it hung
+                assert_eq!(said.matches("Some(Forked)").count(), 18, "{said}");
+            }
+        });
+        let mut lease = Some(lease);
+        let said = said_by_a_child(|| format!("{:?}", lease.take().map(Lease::release)));
+        assert_eq!(said.as_deref(), Some("Some(Err(Forked))"));
+        let seen = locks.lock("held").inspect().unwrap();
+        assert!(seen.is_held(), "the child has released it");
     });
 }
