@@ -31,6 +31,8 @@ macro_rules! links {
 [`mutex/release.lua`]: crate::guide::scripts#mutexreleaselua
 [`mutex/renew.lua`]: crate::guide::scripts#mutexrenewlua
 [`reentrant/acquire.lua`]: crate::guide::scripts#reentrantacquirelua
+[`companion.lua`]: crate::guide::scripts#companionlua
+[`reentrant/levels.lua`]: crate::guide::scripts#reentrantlevelslua
 [`reentrant/release.lua`]: crate::guide::scripts#reentrantreleaselua
 [`reentrant/renew.lua`]: crate::guide::scripts#reentrantrenewlua
 [`read_write/acquire_read.lua`]: crate::guide::scripts#read_writeacquire_readlua
@@ -91,10 +93,12 @@ macro_rules! scripts {
 
 scripts! {
     "simple/acquire.lua",
+    "companion.lua",
     "mutex/acquire.lua",
     "mutex/release.lua",
     "mutex/renew.lua",
     "reentrant/acquire.lua",
+    "reentrant/levels.lua",
     "reentrant/release.lua",
     "reentrant/renew.lua",
     "read_write/acquire_read.lua",

@@ -27,14 +27,14 @@ fn once(
 }
 
 /// The same attempt until it is granted or the time is over.
-fn repeatedly(
-    conn: &mut dyn ConnectionLike,
+fn repeatedly<C: ConnectionLike>(
+    conn: &mut C,
     operation: Operation<'_>,
     token: &Token,
     acquire_timeout: Duration,
     attempt: &Call,
 ) -> Result<bool> {
-    until_granted(operation, token, acquire_timeout, || {
+    until_granted(conn, operation, token, acquire_timeout, |conn| {
         let granted = attempt.asks(conn)?;
         Ok(granted.then_some(()))
     })

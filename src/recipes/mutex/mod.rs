@@ -186,7 +186,7 @@ pub fn acquire<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let end = end.checked()?;
     let operation = Operation::new("mutex::acquire", name);
-    until_granted(operation, token, acquire_timeout, || {
+    until_granted(conn, operation, token, acquire_timeout, |conn| {
         attempt(conn, &lock, token, end)
     })
 }

@@ -114,7 +114,7 @@ pub fn acquire_read<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::acquire_read", name);
-    until_granted(operation, token, acquire_timeout, || {
+    until_granted(conn, operation, token, acquire_timeout, |conn| {
         attempt(conn, &lock, token, millis)
     })
     .map(|granted| granted.is_some())

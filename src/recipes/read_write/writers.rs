@@ -125,7 +125,7 @@ pub fn acquire_write<C: ConnectionLike>(
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::acquire_write", name);
     let waits = !acquire_timeout.is_zero();
-    let granted = until_granted(operation, token, acquire_timeout, || {
+    let granted = until_granted(conn, operation, token, acquire_timeout, |conn| {
         attempt(conn, &lock, token, millis, waits)
     });
     if waits && has_given_up(&granted) {

@@ -194,7 +194,9 @@ pub fn acquire<C: ConnectionLike>(
     let millis = lease_millis("lease", lease)?;
     let call = script::acquire_reentrant(&lock, owner, token, millis, Refusal::Bare);
     let operation = Operation::new("reentrant::acquire", name);
-    until_granted(operation, token, acquire_timeout, || attempt(conn, &call))
+    until_granted(conn, operation, token, acquire_timeout, |conn| {
+        attempt(conn, &call)
+    })
 }
 
 /// Sets the end of one acquisition's lease anew, never earlier. `Ok(false)`: it is not the owner's any more, was given

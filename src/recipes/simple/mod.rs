@@ -257,7 +257,7 @@ pub(crate) fn acquire(
 ) -> Result<Option<Token>> {
     let token = Token::random();
     let mut first = true;
-    until_granted(operation, &token, acquire_timeout, || {
+    until_granted(conn, operation, &token, acquire_timeout, |conn| {
         let ours = (mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?)
             || script::acquire_simple(lock, &token, lease_millis).asks(conn)?;
         Ok(ours.then_some(()))
