@@ -22,6 +22,7 @@ macro_rules! links {
 [seed-map.md]: crate::guide::seed_map
 [benchmarks.md]: crate::guide::benchmarks
 [changelog.md]: crate::guide::changelog
+[glossary.md]: crate::guide::glossary
 [design.md#how-is-it-known-that-nobody-sleeps-beside-a-free-lock]: crate::guide::design#how-is-it-known-that-nobody-sleeps-beside-a-free-lock
 [recipes.md#read_write]: crate::guide::recipes#read_write
 [recipes.md#the-watchdog]: crate::guide::recipes#the-watchdog
@@ -75,6 +76,7 @@ pages! {
     design: "../docs/design.md",
     seed_map: "../docs/seed-map.md",
     benchmarks: "../docs/benchmarks.md",
+    glossary: "../docs/glossary.md",
     changelog: "../docs/changelog.md",
 }
 
