@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Operation, Result, may_pass},
     name::{LockName, Owner},
     recipes::hold::{Attempt, Holding, Kind},
+    renewing::handle::Handle,
     script::Refusal,
     time::{Backoff, Deadline},
     token::{FencingToken, Token},
@@ -387,7 +388,7 @@ impl Wait<'_> {
             turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
             unanswered_before: self.is_out,
         };
-        let keep = |standing, terms| Some(self.shared.keeper.keep(standing, terms));
+        let keep = |standing, terms| Some(Handle::keep(&self.shared.keeper, standing, terms));
         let lease = Lease::begin(self.shared, self.options, &self.hold, grant, keep);
         self.shared.server.want();
         lease.map(Lease::claimed)

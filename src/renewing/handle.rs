@@ -22,6 +22,17 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
+    /// One more lease is kept, by these terms.
+    pub(crate) fn keep(keeper: &Arc<Keeper>, standing: Standing, terms: Terms) -> Self {
+        let standing = Arc::new(standing);
+        let id = keeper.keep(&standing, terms);
+        Self {
+            keeper: Arc::clone(keeper),
+            standing,
+            id,
+        }
+    }
+
     pub(crate) fn keeper(&self) -> &Arc<Keeper> {
         &self.keeper
     }
@@ -33,7 +44,13 @@ impl Handle {
     /// The lock goes to somebody else of this process, who holds it as `next` from now on. `None`: this lease is not kept
     /// any more, or is being renewed.
     pub(crate) fn succeed(&self, next: Standing, terms: Terms) -> Option<Self> {
-        self.keeper.succeed(self, next, terms)
+        let standing = Arc::new(next);
+        let id = self.keeper.succeed(self.id, &standing, terms)?;
+        Some(Self {
+            keeper: Arc::clone(&self.keeper),
+            standing,
+            id,
+        })
     }
 
     /// The holder has renewed it by itself, until then. False: it is lost.

@@ -12,7 +12,6 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     entry::Terms,
-    handle::Handle,
     schedule::{Id, Schedule},
     standing::{Callback, RenewalState, Standing},
 };
@@ -69,21 +68,15 @@ pub(super) struct State {
 
 impl Keeper {
     /// One more lease, by these terms.
-    pub(crate) fn keep(self: &Arc<Self>, standing: Standing, terms: Terms) -> Handle {
-        let standing = Arc::new(standing);
+    pub(super) fn keep(&self, standing: &Arc<Standing>, terms: Terms) -> Id {
         let mut state = self.state.lock();
         let now = self.clock.now();
-        let id = state.schedule.keep(Arc::clone(&standing), terms, now);
+        let id = state.schedule.keep(Arc::clone(standing), terms, now);
         if self.told {
             state.remember_key(id, standing.key());
         }
         self.wake_if_sooner(&state);
-        drop(state);
-        Handle {
-            keeper: Arc::clone(self),
-            standing,
-            id,
-        }
+        id
     }
 
     /// The renewing thread looks for itself when it has slept long enough.
@@ -97,25 +90,14 @@ impl Keeper {
         }
     }
 
-    /// See [`Handle::succeed`].
-    pub(super) fn succeed(
-        self: &Arc<Self>,
-        before: &Handle,
-        next: Standing,
-        terms: Terms,
-    ) -> Option<Handle> {
-        let standing = Arc::new(next);
+    /// The lease goes on as `next`, by these terms. `None`: it is not kept any more, or is being renewed.
+    pub(super) fn succeed(&self, before: Id, next: &Arc<Standing>, terms: Terms) -> Option<Id> {
         let (mut state, now) = (self.state.lock(), self.clock.now());
-        let id = (state.schedule).succeed(before.id, Arc::clone(&standing), terms, now)?;
-        state.forget_key(before.id, standing.key());
-        state.remember_key(id, standing.key());
+        let id = (state.schedule).succeed(before, Arc::clone(next), terms, now)?;
+        state.forget_key(before, next.key());
+        state.remember_key(id, next.key());
         self.wake_if_sooner(&state);
-        drop(state);
-        Some(Handle {
-            keeper: Arc::clone(self),
-            standing,
-            id,
-        })
+        Some(id)
     }
 
     /// Somebody has changed this key.

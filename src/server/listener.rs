@@ -15,7 +15,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use redis::{Connection, PubSub, RedisError, RedisResult, Value};
 
-use super::{Heard, tracked::Tracked};
+use super::Heard;
 use crate::{
     connection::Beside,
     error::{Error, Result},
@@ -75,8 +75,8 @@ impl Listener {
     pub(super) fn start(
         self: &Arc<Self>,
         heard: Weak<dyn Heard>,
-        waiters: Arc<Tracked>,
-        leases: Arc<Tracked>,
+        waiters: Arc<dyn Checked>,
+        leases: Arc<dyn Checked>,
     ) -> Result<()> {
         let heard = self.heard.get_or_init(|| heard).clone();
         let listener = Arc::clone(self);
@@ -197,10 +197,16 @@ impl Listener {
     }
 }
 
+/// A connection that the listener looks after.
+pub(super) trait Checked: Send + Sync {
+    /// Makes sure that it is still there.
+    fn check(&self);
+}
+
 /// The tracked connections that it looks after.
 struct Tracks {
-    waiters: Arc<Tracked>,
-    leases: Arc<Tracked>,
+    waiters: Arc<dyn Checked>,
+    leases: Arc<dyn Checked>,
 }
 
 /// The connection is of no more use; or nobody is.

@@ -134,7 +134,7 @@ impl Server for RedisServer {
 
     fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
         let waiters = self.waiters.tracked();
-        (self.listener).start(heard, waiters, Arc::clone(&self.leases))
+        (self.listener).start(heard, waiters, self.leases.clone())
     }
 
     fn want(&self) {

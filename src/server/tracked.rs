@@ -17,7 +17,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisResult};
 
-use super::listener::{Listener, Redirect};
+use super::listener::{Checked, Listener, Redirect};
 use crate::{connection::Beside, error::Result, exchange::Finished, time::Deadline};
 
 /// Who relies on what is read on a connection.
@@ -108,15 +108,6 @@ impl Tracked {
         result
     }
 
-    /// Finds out whether it is still there, and tells if it is not. One that is being used finds out by itself.
-    pub(super) fn check(&self) {
-        if let Some(slot) = self.slot.try_lock() {
-            self.run(slot, |used| {
-                used.check();
-            });
-        }
-    }
-
     /// The one place that says that this connection is gone, or new.
     fn tell(&self) {
         let heard = self.listener.as_ref().and_then(|listener| listener.heard());
@@ -125,6 +116,17 @@ impl Tracked {
                 For::Waiters => heard.ask_again(),
                 For::Leases => heard.look_again(),
             }
+        }
+    }
+}
+
+impl Checked for Tracked {
+    /// Finds out whether it is still there, and tells if it is not. One that is being used finds out by itself.
+    fn check(&self) {
+        if let Some(slot) = self.slot.try_lock() {
+            self.run(slot, |used| {
+                used.check();
+            });
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::{
 use crate::{
     error::LostReason,
     renewing::{
+        handle::Handle,
         keeper::{Keeper, Limits},
         standing::Standing,
     },
@@ -145,7 +146,7 @@ impl Watchdog {
         }
         let hold = Arc::new(hold.holding().clone());
         let standing = Standing::new(&hold, None, &terms, None, Clock::REAL);
-        let lease = self.keeper.keep(standing, terms);
+        let lease = Handle::keep(&self.keeper, standing, terms);
         // From here on it is stopped when this function returns early.
         let renewal = Renewal::new(lease.clone());
 
