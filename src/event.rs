@@ -1,7 +1,7 @@
 //! Hooks: what happens to locks, for metrics and logs.
 
 use std::{
-    fmt,
+    fmt, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
@@ -44,11 +44,24 @@ pub trait Events: Send + Sync + 'static {
     fn lost(&self, _lost: &Lost<'_>) {}
 }
 
-/// Tells whoever wants to know. A panic in it is nobody's business here.
+/// Calls a hook, if there is one.
 pub(crate) fn tell(events: Option<&Arc<dyn Events>>, tell: impl FnOnce(&dyn Events)) {
     if let Some(events) = events {
-        let _ = catch_unwind(AssertUnwindSafe(|| tell(&**events)));
+        shielded(|| tell(&**events));
     }
+}
+
+/// Runs what a user has written on a thread that must go on. `None`: it panicked.
+pub(crate) fn shielded<T>(run: impl FnOnce() -> T) -> Option<T> {
+    let payload = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(done) => return Some(done),
+        Err(payload) => payload,
+    };
+    // What it panicked with is the user's as well, and may panic when it is dropped. What that panics with is leaked.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(again);
+    }
+    None
 }
 
 macro_rules! events {

@@ -138,6 +138,12 @@ impl Keeper {
 
     pub(super) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
         let mut state = self.state.lock();
+        if let Some(reason) = standing.lost() {
+            // Also by our clock just now: what was lost is never held again, though the server says yes to its owner's next hold.
+            state.schedule.stop(id);
+            self.lose_all(&mut state, [(standing, reason)]);
+            return false;
+        }
         let end = state.schedule.extend(id, end);
         self.call.notify_one();
         end.is_some_and(|end| standing.renewed(end))

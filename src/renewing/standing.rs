@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{entry::Terms, outstanding::Outstanding};
 use crate::{
     error::LostReason,
-    event::{Events, RenewalFailed, Renewed, tell},
+    event::{Events, RenewalFailed, Renewed, shielded, tell},
     server::Failure,
 };
 use crate::{
@@ -229,9 +229,9 @@ impl Standing {
         Some(failure.error(operation))
     }
 
-    /// The server has renewed it. False: it is not ours to renew any more.
+    /// The server has renewed it. False: it is not ours to renew any more, or our clock had ended it before the answer came.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
-        let mut facts = self.facts.lock();
+        let mut facts = self.current();
         if facts.phase != Phase::Live {
             return false;
         }
@@ -308,7 +308,9 @@ impl Standing {
         let callbacks = mem::take(&mut facts.callbacks);
         drop(facts);
         self.changed.notify_all();
-        drop(callbacks);
+        for callback in callbacks {
+            shielded(|| drop(callback));
+        }
         state
     }
 

@@ -1,7 +1,6 @@
 //! What the two threads do: one renews, one calls.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
@@ -18,6 +17,7 @@ use super::{
 use crate::{
     connection::Process,
     error::{Error, LostReason, Result},
+    event::shielded,
     script::Call,
     server::{Answer, Failure, Link, Replies, Reply},
     time::{Backoff, Clock, Deadline, whole_millis},
@@ -321,13 +321,11 @@ fn call_of(question: &Question<Arc<Standing>>) -> Call {
         .renewal(whole_millis(question.ask.lease()))
 }
 
-/// What was asked about may be nobody else's by now, and its hooks own anything: nothing may be locked, and a panic in it is
-/// nobody's business here.
+/// Drops what was asked about. It may be the last who has it, and its hooks own anything: nothing may be locked.
 fn let_go<T>(asked: T) {
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(asked)));
+    shielded(|| drop(asked));
 }
 
-/// A panic in it is nobody's business here.
 pub(crate) fn call(callback: Callback, reason: LostReason) {
-    let _ = catch_unwind(AssertUnwindSafe(|| callback(reason)));
+    shielded(|| callback(reason));
 }

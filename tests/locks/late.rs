@@ -58,7 +58,8 @@ impl Bench {
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn what_comes_late() {
-    let cases: [fn(); 6] = [
+    let cases: [fn(); 7] = [
+        a_renewal_that_is_answered_after_the_end_revives_nothing,
         a_late_answer_does_not_make_a_lease_longer,
         a_late_renewal_does_not_make_a_lease_longer,
         an_answer_that_comes_after_the_lease_gives_none,
@@ -67,6 +68,37 @@ fn what_comes_late() {
         a_hold_shorter_than_the_lease_ends_with_the_servers,
     ];
     at_once(cases, |case| case());
+}
+
+/// The server has said yes, to a hold that our clock had ended before the answer came, while the watchdog was waiting.
+fn a_renewal_that_is_answered_after_the_end_revives_nothing() {
+    let bench = bench(crate::options().lease(500 * MS));
+    let warm = bench.others.reentrant("warm").acquire(LONG).unwrap();
+    warm.renew(LONG).unwrap();
+    warm.release().unwrap();
+    bench.proxy.at("EVAL").swallow(); // The watchdog's first batch.
+    let lease = bench.locks.reentrant("a").acquire(LONG).unwrap();
+    thread::sleep(300 * MS);
+    bench.proxy.at("EVALSHA").delay(400 * MS);
+    let renewed = lease.renew(LONG);
+    assert!(bench.proxy.happened());
+    assert!(
+        matches!(
+            &renewed,
+            Err(Error::Lost {
+                reason: Some(LostReason::Ended),
+                ..
+            })
+        ),
+        "{renewed:?}"
+    );
+    assert!(!lease.is_held());
+    assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+    // Nor by the same thread's next hold.
+    let again = bench.locks.reentrant("a").acquire(LONG).unwrap();
+    assert!(matches!(lease.renew(LONG), Err(Error::Lost { .. })));
+    assert!(matches!(lease.verify(), Err(Error::Lost { .. })));
+    assert!(!lease.is_held() && again.is_held());
 }
 
 fn a_late_answer_does_not_make_a_lease_longer() {

@@ -2,12 +2,14 @@
 
 use std::{
     cell::Cell,
+    panic::panic_any,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
         mpsc,
     },
     thread,
+    time::Instant,
 };
 
 use leasehold::{Events, Lease, Locks, Options, event};
@@ -131,6 +133,72 @@ fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
             locks.lock("a").acquire(LONG).unwrap().release().unwrap();
         });
     });
+}
+
+/// Panics when it is dropped, and so does what that panics with.
+struct Bomb(u32);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 > 0 && !thread::panicking() {
+            panic_any(Self(self.0 - 1));
+        }
+    }
+}
+
+struct Exploding;
+
+impl Events for Exploding {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        panic_any(Bomb(2));
+    }
+
+    fn renewed(&self, _: &event::Renewed<'_>) {
+        panic_any(Bomb(2));
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        panic_any(Bomb(2));
+    }
+}
+
+#[test]
+fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
+    in_time(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = locks(&server, 0);
+        let options = Options::new().lease(600 * MS);
+        let exploding = options.clone().events(Arc::new(Exploding));
+        let first = locks.lock("a").with(exploding).acquire(LONG).unwrap();
+        let second = locks.lock("b").with(options).acquire(LONG).unwrap();
+        first.lost().notify(|_| panic_any(Bomb(2))).unwrap();
+        let (called, is_called) = mpsc::channel();
+        let call = move |_| called.send(()).unwrap();
+        second.lost().notify(call).unwrap();
+        thread::sleep(900 * MS);
+        assert!(first.is_held() && second.is_held(), "nobody renews");
+        let () = conn.del("lock:a").unwrap();
+        assert!(first.lost().wait_for(PATIENCE));
+        let () = conn.del("lock:b").unwrap();
+        is_called.recv_timeout(PATIENCE).unwrap();
+        assert!(first.release().is_err());
+        drop(second);
+        let ends = Instant::now();
+        drop(locks);
+        assert!(ends.elapsed() < 1_000 * MS, "a thread has not ended");
+    });
+}
+
+#[test]
+fn what_a_callback_owns_may_panic_when_the_lease_is_dropped() {
+    let server = Server::start().unwrap();
+    let lease = locks(&server, 0).lock("a").acquire(LONG).unwrap();
+    for _ in 0..2 {
+        let bomb = Bomb(2);
+        lease.lost().notify(move |_| drop(bomb)).unwrap();
+    }
+    lease.release().unwrap();
 }
 
 /// Tells of nothing, but keeps something. Says whether it was the watchdog that let go of it last, who must survive it.
