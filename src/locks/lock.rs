@@ -10,9 +10,9 @@ use crate::{
     name::{LockName, Owner},
     recipes::{
         hold::Kind,
-        inspect::{Found, Known, understood, understood_taken},
+        inspect::{Found, Known, calls, understood, understood_taken},
     },
-    script::{self, Call},
+    script::Call,
     server::Patience,
 };
 
@@ -104,7 +104,7 @@ impl Lock {
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
-        let answer = self.ask(&script::inspect(&lock))?;
+        let answer = self.ask(&calls::inspect(&lock))?;
         let found = answer.and_then(|answer| understood(&answer));
         found
             .map(|found| self.inspection(&lock, found))
@@ -135,7 +135,7 @@ impl Lock {
     pub fn force_release(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::force_release", &self.name);
-        let answer = self.shared.server.ask_once(&script::force_release(&lock))?;
+        let answer = self.shared.server.ask_once(&calls::force_release(&lock))?;
         self.shared.released(lock.key());
         let (taken, found) = answer
             .and_then(|answer| understood_taken(&answer))

@@ -4,11 +4,16 @@ use std::{fmt, time::Duration};
 
 use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
-use super::commit::commit;
+use super::{
+    commit::commit,
+    mutex::calls as mutex,
+    read_write::calls::{self as read_write, Side},
+    reentrant::calls::{self as reentrant, Levels},
+};
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::{LockName, Owner},
-    script::{self, Call, Levels, Refusal, Side, count, fencing_token},
+    script::{Call, Refusal, count, fencing_token},
     token::{FencingToken, Token},
 };
 
@@ -90,11 +95,13 @@ impl Holding {
         match self.kind {
             Kind::Mutex => {
                 let lease = (lease_millis, 0);
-                script::acquire_mutex(lock, token, lease, owner, refusal, self.reserved)
+                mutex::acquire(lock, token, lease, owner, refusal, self.reserved)
             }
-            Kind::Reentrant => script::acquire_reentrant(lock, owner, token, lease_millis, refusal),
-            Kind::Read => script::acquire_read(lock, token, lease_millis, refusal),
-            Kind::Write => script::acquire_write(lock, token, lease_millis, waits, owner, refusal),
+            Kind::Reentrant => reentrant::acquire(lock, owner, token, lease_millis, refusal),
+            Kind::Read => read_write::acquire_read(lock, token, lease_millis, refusal),
+            Kind::Write => {
+                read_write::acquire_write(lock, token, lease_millis, waits, owner, refusal)
+            }
         }
     }
 
@@ -132,12 +139,12 @@ impl Holding {
     pub(crate) fn renewal(&self, lease_millis: u64) -> Call {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
-            Kind::Mutex => script::renew_mutex(lock, token, lease_millis),
+            Kind::Mutex => mutex::renew(lock, token, lease_millis),
             Kind::Reentrant => {
-                script::renew_reentrant(lock, &self.owner, token, lease_millis, Levels::Counted)
+                reentrant::renew(lock, &self.owner, token, lease_millis, Levels::Counted)
             }
-            Kind::Read => script::renew_read_write(lock, Side::Reader, token, lease_millis),
-            Kind::Write => script::renew_read_write(lock, Side::Writer, token, lease_millis),
+            Kind::Read => read_write::renew(lock, Side::Reader, token, lease_millis),
+            Kind::Write => read_write::renew(lock, Side::Writer, token, lease_millis),
         }
     }
 
@@ -145,17 +152,17 @@ impl Holding {
     pub(crate) fn giving_back(&self) -> Call {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
-            Kind::Mutex => script::release_mutex(lock, token),
-            Kind::Reentrant => script::release_reentrant(lock, &self.owner, token, Levels::Counted),
-            Kind::Read => script::release_read_write(lock, Side::Reader, token),
-            Kind::Write => script::release_read_write(lock, Side::Writer, token),
+            Kind::Mutex => mutex::release(lock, token),
+            Kind::Reentrant => reentrant::release(lock, &self.owner, token, Levels::Counted),
+            Kind::Read => read_write::release(lock, Side::Reader, token),
+            Kind::Write => read_write::release(lock, Side::Writer, token),
         }
     }
 
     /// Takes back a writer's intent, when it stops waiting.
     pub(crate) fn quitting(&self) -> Option<Call> {
         let is_writer = self.kind == Kind::Write;
-        is_writer.then(|| script::release_read_write(&self.lock, Side::Intent, &self.token))
+        is_writer.then(|| read_write::release(&self.lock, Side::Intent, &self.token))
     }
 
     /// Writes only while this hold stands, as [`commit_while_held`](crate::commit_while_held) does for a book lock.

@@ -13,7 +13,7 @@ use crate::{error::makes_no_sense, exchange::leave, token::FencingToken};
 const ARGUMENTS: usize = 12;
 const BYTES: usize = 256;
 
-pub(super) struct Script {
+pub(crate) struct Script {
     name: &'static str,
     source: String,
     sha1: String,
@@ -21,7 +21,7 @@ pub(super) struct Script {
 
 impl Script {
     /// The comments stay here: a script is sent whole to each new connection of the watchdog.
-    pub(super) fn new(name: &'static str, file: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str, file: &'static str) -> Self {
         let is_code = |line: &&str| !line.trim_start().starts_with("--");
         let source: String = file.split_inclusive('\n').filter(is_code).collect();
         Self {
@@ -31,7 +31,7 @@ impl Script {
         }
     }
 
-    pub(super) fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
+    pub(crate) fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
         let mut by_hash = Cmd::with_capacity(ARGUMENTS, BYTES);
         by_hash.arg("EVALSHA").arg(&self.sha1).arg(KEYS).arg(&keys);
         Call {
@@ -49,7 +49,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(super) fn arg(mut self, arg: impl ToRedisArgs) -> Self {
+    pub(crate) fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.by_hash.arg(arg);
         self
     }

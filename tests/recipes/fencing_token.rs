@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{start, wait::comes_true};
+use crate::common::{Server, start, wait::comes_true};
 use leasehold::{
-    Owner, Token,
+    Locks, Owner, Token,
     recipes::{
         mutex::{self, End},
         reentrant,
@@ -200,7 +200,7 @@ fn what_it_is_kept_in_ends_by_itself() {
 
 #[test]
 fn what_is_beside_the_lock_says_who_holds_it() {
-    let (_server, mut conn) = start();
+    let (server, mut conn) = start();
     let token = Token::random();
     let now = time_micros(&mut conn) / 1_000;
     let fence = Kind::Mutex.acquire(&mut conn, &token, LEASE);
@@ -208,6 +208,14 @@ fn what_is_beside_the_lock_says_who_holds_it() {
     let (kept, by, owner, since): (u64, String, String, u64) =
         conn.hmget(COMPANION, &fields).unwrap();
     assert_eq!((kept, by), (fence, token.to_string()));
-    assert_eq!(owner, Owner::current_thread().as_str());
+    assert_eq!(owner, who_a_guard_says_it_is(&server));
     assert!(since >= now && since <= now + 10_000);
+}
+
+/// Host, process and thread.
+fn who_a_guard_says_it_is(server: &Server) -> String {
+    let lock = Locks::connect(&server.url()).unwrap().lock("another");
+    let _lease = lock.acquire(LEASE).unwrap();
+    let found = lock.inspect().unwrap();
+    found.holders()[0].owner().unwrap().as_str().to_owned()
 }

@@ -1,5 +1,7 @@
 //! Who has a lock, as far as the server knows.
 
+pub(crate) mod calls;
+
 use std::time::{Duration, SystemTime};
 
 use redis::{RedisResult, Value};

@@ -23,6 +23,8 @@
 //! [`try_acquire_unfenced`] sends the command itself. The other acquires do the same in a script, which hands out the
 //! fencing token in the same round trip.
 
+pub(crate) mod calls;
+
 use std::time::{Duration, SystemTime};
 
 use redis::{ConnectionLike, RedisResult};
@@ -37,7 +39,7 @@ use crate::{
     error::{Error, Operation, Result},
     exchange::leave,
     name::{LockName, Owner},
-    script::{self, Refusal},
+    script::Refusal,
     time::{epoch_millis, lease_millis},
     token::{FencingToken, Token},
 };
@@ -286,7 +288,7 @@ pub fn renew<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("mutex::renew", name);
-    script::renew_mutex(&lock, token, millis)
+    calls::renew(&lock, token, millis)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -322,7 +324,7 @@ pub fn renew<C: ConnectionLike>(
 pub fn release<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("mutex::release", name);
-    script::release_mutex(&lock, token)
+    calls::release(&lock, token)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -351,8 +353,8 @@ fn attempt(
     token: &Token,
     end: CheckedEnd,
 ) -> RedisResult<Option<Grant>> {
-    let who = Owner::current_thread();
-    let granted = script::acquire_mutex(lock, token, end, &who, Refusal::Bare, 0).grants(conn)?;
+    let who = Owner::described();
+    let granted = calls::acquire(lock, token, end, &who, Refusal::Bare, 0).grants(conn)?;
     Ok(granted.map(Grant::new))
 }
 

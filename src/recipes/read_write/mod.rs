@@ -32,6 +32,7 @@
 //! An acquire or a release looks at every holder, so that its cost on the server grows with their number, by about a
 //! microsecond each. A renewal costs the same for any number.
 
+pub(crate) mod calls;
 mod readers;
 mod writers;
 

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, RedisResult};
 
+use super::calls::{self, Side};
 use crate::{
     error::{Operation, Result},
     name::LockName,
     recipes::wait::until_granted,
-    script::{self, Refusal, Side},
+    script::Refusal,
     time::lease_millis,
     token::Token,
 };
@@ -162,7 +163,7 @@ pub fn renew_read<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_read", name);
-    script::renew_read_write(&lock, Side::Reader, token, millis)
+    calls::renew(&lock, Side::Reader, token, millis)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -197,7 +198,7 @@ pub fn renew_read<C: ConnectionLike>(
 pub fn release_read<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_read", name);
-    script::release_read_write(&lock, Side::Reader, token)
+    calls::release(&lock, Side::Reader, token)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -208,6 +209,6 @@ fn attempt(
     token: &Token,
     lease_millis: u64,
 ) -> RedisResult<Option<()>> {
-    let granted = script::acquire_read(lock, token, lease_millis, Refusal::Bare).asks(conn)?;
+    let granted = calls::acquire_read(lock, token, lease_millis, Refusal::Bare).asks(conn)?;
     Ok(granted.then_some(()))
 }

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, RedisResult};
 
-use super::Grant;
+use super::{
+    Grant,
+    calls::{self, Side},
+};
 use crate::{
     error::{Error, Operation, Result},
     name::{LockName, Owner},
     recipes::wait::until_granted,
-    script::{self, Refusal, Side},
+    script::Refusal,
     time::lease_millis,
     token::Token,
 };
@@ -130,7 +133,7 @@ pub fn acquire_write<C: ConnectionLike>(
     });
     if waits && has_given_up(&granted) {
         // If this fails the intent ends by itself, within the second.
-        let _ = script::release_read_write(&lock, Side::Intent, token).asks(conn);
+        let _ = calls::release(&lock, Side::Intent, token).asks(conn);
     }
     granted
 }
@@ -176,7 +179,7 @@ pub fn renew_write<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_write", name);
-    script::renew_read_write(&lock, Side::Writer, token, millis)
+    calls::renew(&lock, Side::Writer, token, millis)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -211,7 +214,7 @@ pub fn renew_write<C: ConnectionLike>(
 pub fn release_write<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_write", name);
-    script::release_read_write(&lock, Side::Writer, token)
+    calls::release(&lock, Side::Writer, token)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -223,9 +226,9 @@ fn attempt(
     lease_millis: u64,
     waits: bool,
 ) -> RedisResult<Option<Grant>> {
-    let who = Owner::current_thread();
-    let granted = script::acquire_write(lock, token, lease_millis, waits, &who, Refusal::Bare)
-        .grants(conn)?;
+    let who = Owner::described();
+    let granted =
+        calls::acquire_write(lock, token, lease_millis, waits, &who, Refusal::Bare).grants(conn)?;
     Ok(granted.map(Grant::new))
 }
 

@@ -25,10 +25,13 @@
 //!   was meant for the hold before gives that one back. Where both are in use, give them different owners.
 //! - The notes' script for renewing moves the end of the key, and not that of an acquisition of ours.
 
+pub(crate) mod calls;
+
 use std::time::Duration;
 
 use redis::{ConnectionLike, RedisResult};
 
+use self::calls::Levels;
 use super::{
     Recipe,
     hold::{Holding, Kind},
@@ -39,7 +42,7 @@ use crate::{
     error::{Operation, Result},
     exchange::leave,
     name::{LockName, Owner},
-    script::{self, Call, Levels, Refusal},
+    script::{Call, Refusal},
     time::lease_millis,
     token::{FencingToken, Token},
 };
@@ -144,7 +147,7 @@ pub fn try_acquire<C: ConnectionLike>(
 ) -> Result<Option<Grant>> {
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
-    let call = script::acquire_reentrant(&lock, owner, token, millis, Refusal::Bare);
+    let call = calls::acquire(&lock, owner, token, millis, Refusal::Bare);
     let operation = Operation::new("reentrant::try_acquire", name);
     attempt(conn, &call).map_err(|error| operation.unanswered(Some(token), error))
 }
@@ -192,7 +195,7 @@ pub fn acquire<C: ConnectionLike>(
 ) -> Result<Option<Grant>> {
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
-    let call = script::acquire_reentrant(&lock, owner, token, millis, Refusal::Bare);
+    let call = calls::acquire(&lock, owner, token, millis, Refusal::Bare);
     let operation = Operation::new("reentrant::acquire", name);
     until_granted(conn, operation, token, acquire_timeout, |conn| {
         attempt(conn, &call)
@@ -246,7 +249,7 @@ pub fn renew<C: ConnectionLike>(
 ) -> Result<bool> {
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
-    let call = script::renew_reentrant(&lock, owner, token, millis, Levels::AlsoOfTheNotes);
+    let call = calls::renew(&lock, owner, token, millis, Levels::AlsoOfTheNotes);
     let operation = Operation::new("reentrant::renew", name);
     call.asks(conn)
         .map_err(|error| operation.unanswered(None, error))
@@ -305,7 +308,7 @@ pub fn release<C: ConnectionLike>(
 ) -> Result<Release> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("reentrant::release", name);
-    let held = script::release_reentrant(&lock, owner, token, Levels::AlsoOfTheNotes)
+    let held = calls::release(&lock, owner, token, Levels::AlsoOfTheNotes)
         .counts(conn)
         .map_err(|error| operation.unanswered(None, error))?;
     Ok(match held {

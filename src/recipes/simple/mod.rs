@@ -3,6 +3,8 @@
 //! Section 6.2 of *Redis in Action*. The key is `lock:NAME`, its value the holder's token, as in the book's code in any
 //! language, so that a program on the book's functions and one on these exclude each other.
 
+mod calls;
+
 use std::{mem, time::Duration};
 
 use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
@@ -12,7 +14,6 @@ use crate::{
     error::{Operation, Result, makes_no_sense},
     exchange::leave,
     name::LockName,
-    script,
     time::lease_millis,
     token::Token,
     transaction::{Watched, watch},
@@ -259,7 +260,7 @@ pub(crate) fn acquire(
     let mut first = true;
     until_granted(conn, operation, &token, acquire_timeout, |conn| {
         let ours = (mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?)
-            || script::acquire_simple(lock, &token, lease_millis).asks(conn)?;
+            || calls::acquire(lock, &token, lease_millis).asks(conn)?;
         Ok(ours.then_some(()))
     })
     .map(|granted| granted.map(|()| token.clone()))

@@ -40,15 +40,17 @@
 //! # }
 //! ```
 
+mod calls;
+
 use std::time::Duration;
 
 use redis::ConnectionLike;
 
+use self::calls::OneHash;
 use super::{once, repeatedly};
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    script::{self, OneHash},
     time::lease_millis,
     token::Token,
 };
@@ -150,7 +152,7 @@ pub fn try_acquire_read<C: ConnectionLike>(
 ) -> Result<bool> {
     check_size("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_read", key);
-    let call = script::one_hash(OneHash::AcquireRead, key, token, leases.checked()?);
+    let call = calls::call(OneHash::AcquireRead, key, token, leases.checked()?);
     once(conn, operation, token, &call)
 }
 
@@ -194,7 +196,7 @@ pub fn acquire_read<C: ConnectionLike>(
 ) -> Result<bool> {
     check_size("key", key)?;
     let operation = Operation::new("one_hash::acquire_read", key);
-    let call = script::one_hash(OneHash::AcquireRead, key, token, leases.checked()?);
+    let call = calls::call(OneHash::AcquireRead, key, token, leases.checked()?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -238,7 +240,7 @@ pub fn try_acquire_write<C: ConnectionLike>(
 ) -> Result<bool> {
     check_size("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_write", key);
-    let call = script::one_hash(OneHash::AcquireWrite, key, token, leases.checked()?);
+    let call = calls::call(OneHash::AcquireWrite, key, token, leases.checked()?);
     once(conn, operation, token, &call)
 }
 
@@ -282,7 +284,7 @@ pub fn acquire_write<C: ConnectionLike>(
 ) -> Result<bool> {
     check_size("key", key)?;
     let operation = Operation::new("one_hash::acquire_write", key);
-    let call = script::one_hash(OneHash::AcquireWrite, key, token, leases.checked()?);
+    let call = calls::call(OneHash::AcquireWrite, key, token, leases.checked()?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -317,7 +319,7 @@ pub fn release_read<C: ConnectionLike>(
 ) -> Result<bool> {
     check_size("key", key)?;
     let operation = Operation::new("one_hash::release_read", key);
-    script::one_hash(OneHash::ReleaseRead, key, token, leases.checked()?)
+    calls::call(OneHash::ReleaseRead, key, token, leases.checked()?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -351,7 +353,7 @@ pub fn release_write<C: ConnectionLike>(
 ) -> Result<bool> {
     check_size("key", key)?;
     let operation = Operation::new("one_hash::release_write", key);
-    script::one_hash(OneHash::ReleaseWrite, key, token, leases.checked()?)
+    calls::call(OneHash::ReleaseWrite, key, token, leases.checked()?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }

@@ -37,6 +37,8 @@
 //! # }
 //! ```
 
+mod calls;
+
 use std::time::Duration;
 
 use redis::ConnectionLike;
@@ -45,7 +47,6 @@ use super::{once, repeatedly};
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    script,
     time::lease_millis,
     token::Token,
 };
@@ -125,8 +126,7 @@ pub fn try_acquire_read<C: ConnectionLike>(
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::try_acquire_read", &keys.read);
-    let call =
-        script::acquire_read_two_key(keys.both(), own(token)?, lease_millis("lease", lease)?);
+    let call = calls::acquire_read(keys.both(), own(token)?, lease_millis("lease", lease)?);
     once(conn, operation, token, &call)
 }
 
@@ -170,8 +170,7 @@ pub fn acquire_read<C: ConnectionLike>(
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::acquire_read", &keys.read);
-    let call =
-        script::acquire_read_two_key(keys.both(), own(token)?, lease_millis("lease", lease)?);
+    let call = calls::acquire_read(keys.both(), own(token)?, lease_millis("lease", lease)?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -216,8 +215,7 @@ pub fn try_acquire_write<C: ConnectionLike>(
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::try_acquire_write", &keys.write);
-    let call =
-        script::acquire_write_two_key(keys.both(), own(token)?, lease_millis("lease", lease)?);
+    let call = calls::acquire_write(keys.both(), own(token)?, lease_millis("lease", lease)?);
     once(conn, operation, token, &call)
 }
 
@@ -261,8 +259,7 @@ pub fn acquire_write<C: ConnectionLike>(
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::acquire_write", &keys.write);
-    let call =
-        script::acquire_write_two_key(keys.both(), own(token)?, lease_millis("lease", lease)?);
+    let call = calls::acquire_write(keys.both(), own(token)?, lease_millis("lease", lease)?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -288,7 +285,7 @@ pub fn acquire_write<C: ConnectionLike>(
 /// As for [`try_acquire_read`].
 pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_read", &keys.read);
-    script::release_read_two_key(&keys.read, token)
+    calls::release_read(&keys.read, token)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -314,7 +311,7 @@ pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token)
 /// As for [`try_acquire_write`].
 pub fn release_write<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_write", &keys.write);
-    script::release_write_two_key(&keys.write, own(token)?)
+    calls::release_write(&keys.write, own(token)?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }

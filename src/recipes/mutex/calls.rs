@@ -1,0 +1,51 @@
+//! The scripts beside this file, one typed call each.
+
+use crate::{
+    name::{LockName, Owner},
+    script::{Call, Refusal, scripts},
+    token::Token,
+};
+
+scripts! {
+    ACQUIRE_MUTEX = "acquire.lua";
+    RENEW_MUTEX = "../companion.lua" then "renew.lua";
+    RELEASE_MUTEX = "release.lua";
+}
+
+/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count. Where
+/// more fencing tokens are to be reserved, at most so many, it answers how many are.
+pub(crate) fn acquire(
+    lock: &LockName,
+    token: &Token,
+    (lease_millis, end_millis): (u64, u64),
+    who: &Owner,
+    refusal: Refusal,
+    reserved: u64,
+) -> Call {
+    ACQUIRE_MUTEX
+        .on([lock.key(), &lock.companion()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+        .arg(end_millis)
+        .arg(who.as_str())
+        .arg(refusal.flag())
+        .arg(reserved)
+}
+
+/// Answers whether the lock is ours, and now lasts at least so long.
+pub(crate) fn renew(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+    RENEW_MUTEX
+        .on([lock.key(), &lock.companion()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
+/// Answers whether the lock was ours until now.
+pub(crate) fn release(lock: &LockName, token: &Token) -> Call {
+    release_key(lock.key(), token)
+}
+
+/// The same of whatever key a lock of this format stands at.
+pub(crate) fn release_key(key: &str, token: &Token) -> Call {
+    RELEASE_MUTEX.on([key]).arg(token.as_str())
+}

@@ -1,0 +1,19 @@
+//! The scripts beside this file, one typed call each.
+
+use crate::{
+    name::LockName,
+    script::{Call, scripts},
+    token::Token,
+};
+
+scripts! {
+    ACQUIRE_SIMPLE = "acquire.lua";
+}
+
+/// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
+pub(crate) fn acquire(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
+    ACQUIRE_SIMPLE
+        .on([lock.key()])
+        .arg(token.as_str())
+        .arg(lease_millis.unwrap_or(0))
+}
