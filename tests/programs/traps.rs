@@ -1,6 +1,6 @@
 //! Every trap is a real failure, and is avoided.
 
-use std::{process::Output, sync::Mutex, thread};
+use std::{fs, process::Output, sync::Mutex, thread};
 
 use crate::common::{Server, example};
 
@@ -87,4 +87,48 @@ fn a_name_that_is_none_is_refused() {
         "{refused:?}"
     );
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no-such-trap"));
+}
+
+/// What the example `timeline` draws of a trap's history: the picture's words, scene by scene.
+fn words_drawn_of(trap: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history.jsonl");
+    text(&traps(&[trap, "--history", history.to_str().unwrap()]));
+    text(&example("timeline").arg(&history).output().unwrap());
+    let picture = fs::read_to_string(history.with_extension("svg")).unwrap();
+    assert!(picture.contains("prefers-color-scheme: dark"));
+    let texts = picture.split("<text").skip(1);
+    let words = texts.map(|text| text.split('\n').nth(1).unwrap().to_owned());
+    let mut words: Vec<_> = words.collect();
+    // The legend.
+    words.truncate(words.len() - 4);
+    words
+}
+
+#[test]
+fn its_history_is_drawn_with_its_collisions_and_losses() {
+    let drawn = words_drawn_of("untold");
+    let ours = drawn
+        .iter()
+        .position(|word| word.contains("with this crate"));
+    let (classic, ours) = drawn.split_at(ours.unwrap());
+    let has = |half: &[String], word: &str| half.iter().any(|drawn| drawn == word);
+    assert!(
+        has(classic, "two at work") && !has(classic, "told"),
+        "{classic:?}"
+    );
+    assert!(has(ours, "told") && !has(ours, "two at work"), "{ours:?}");
+}
+
+#[test]
+fn what_is_no_history_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("history.jsonl");
+    fs::write(&file, "no history\n").unwrap();
+    let refused = example("timeline").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("line 1"),
+        "{said}"
+    );
 }
