@@ -13,6 +13,12 @@
 macro_rules! links {
     () => {
         r"
+[course.md]: crate::guide::course
+[book.md]: crate::guide::book
+[README.md]: crate
+[zh/README.md]: crate::guide::zh_readme
+[zh/course.md]: crate::guide::zh_course
+[zh/seed-map.md]: crate::guide::zh_seed_map
 [guarantees.md]: crate::guide::guarantees
 [recipes.md]: crate::guide::recipes
 [waiting.md]: crate::guide::waiting
@@ -22,11 +28,17 @@ macro_rules! links {
 [seed-map.md]: crate::guide::seed_map
 [benchmarks.md]: crate::guide::benchmarks
 [changelog.md]: crate::guide::changelog
-[glossary.md]: crate::guide::glossary
 [design.md#how-is-it-known-that-nobody-sleeps-beside-a-free-lock]: crate::guide::design#how-is-it-known-that-nobody-sleeps-beside-a-free-lock
 [recipes.md#read_write]: crate::guide::recipes#read_write
 [recipes.md#the-watchdog]: crate::guide::recipes#the-watchdog
 [waiting.md#within-a-process]: crate::guide::waiting#within-a-process
+[`list_item`]: crate::list_item
+[`purchase_item`]: crate::purchase_item
+[`purchase_item_with_lock`]: crate::purchase_item_with_lock
+[`purchase_item_with_market_lock`]: crate::purchase_item_with_market_lock
+[`acquire_lock`]: crate::acquire_lock
+[`acquire_lock_with_timeout`]: crate::acquire_lock_with_timeout
+[`release_lock`]: crate::release_lock
 [`simple/acquire.lua`]: crate::guide::scripts#simpleacquirelua
 [`mutex/acquire.lua`]: crate::guide::scripts#mutexacquirelua
 [`mutex/release.lua`]: crate::guide::scripts#mutexreleaselua
@@ -68,6 +80,11 @@ macro_rules! pages {
 }
 
 pages! {
+    course: "../docs/course.md",
+    book: "../docs/book.md",
+    zh_readme: "../docs/zh/README.md",
+    zh_course: "../docs/zh/course.md",
+    zh_seed_map: "../docs/zh/seed-map.md",
     guarantees: "../docs/guarantees.md",
     recipes: "../docs/recipes.md",
     waiting: "../docs/waiting.md",
@@ -76,7 +93,6 @@ pages! {
     design: "../docs/design.md",
     seed_map: "../docs/seed-map.md",
     benchmarks: "../docs/benchmarks.md",
-    glossary: "../docs/glossary.md",
     changelog: "../docs/changelog.md",
 }
 

@@ -26,7 +26,6 @@
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
 //! | read how a lock works on the server | [`recipes`], [`guide::recipes`], [`guide::scripts`] |
-//! | look up a word | [`guide::glossary`] |
 //!
 //! # A job that must not run twice
 //!

@@ -8,6 +8,13 @@ use crate::{
     simulation::Outcome,
 };
 
+/// What may be compared with another run.
+const STABLE: [&str; 3] = [
+    "Stable from run to run: the rows of both locks have no retries, the rows of WATCH have some at each load, and with 5",
+    "listers WATCH starts again several times for each purchase. All other figures depend on the machine and on what else",
+    "it does: compare them within a run.",
+];
+
 /// The whole report, as text.
 pub(crate) fn table(outcomes: &[Outcome], seconds: Duration) -> String {
     let ours = format!("this run, {} s a cell", seconds.as_secs_f64());
@@ -28,6 +35,8 @@ pub(crate) fn table(outcomes: &[Outcome], seconds: Duration) -> String {
             line(&way, &our_figures(outcome), &book_figures(outcome.cell))
         }));
     }
+    lines.push(String::new());
+    lines.extend(STABLE.map(str::to_owned));
     lines.push(String::new());
     lines.extend(verdict(outcomes));
     lines.join("\n") + "\n"

@@ -192,6 +192,22 @@ impl Scene {
         sleep(Duration::from_millis(millis).saturating_sub(self.started.elapsed()));
     }
 
+    /// Waits until a key has no more than so many milliseconds left: 0 for until it is gone.
+    pub(crate) fn wait_for_the_end(&mut self, key: &str, left: i64) -> anyhow::Result<()> {
+        while redis::cmd("PTTL").arg(key).query::<i64>(&mut self.looks)? > left {
+            sleep(Duration::from_millis(2));
+        }
+        // The last millisecond of a key is one in which it may still be there.
+        while left == 0
+            && redis::cmd("EXISTS")
+                .arg(key)
+                .query::<bool>(&mut self.looks)?
+        {
+            sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
     fn renamed(&self, text: &str) -> String {
         let names = self.names.iter();
         names.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))

@@ -123,8 +123,14 @@ fn draw_legend(area: &Area<'_>, top: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn label(area: &Area<'_>, text: &str, at: (i32, i32), side: HPos, size: u32) -> anyhow::Result<()> {
-    let style = TextStyle::from((FONT, size)).color(&INK);
+fn label(
+    area: &Area<'_>,
+    text: &str,
+    at: (i32, i32),
+    side: HPos,
+    points: u32,
+) -> anyhow::Result<()> {
+    let style = TextStyle::from((FONT, points)).color(&INK);
     let style = style.pos(Pos::new(side, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style))?;
     Ok(())

@@ -1,8 +1,11 @@
 //! The pictures on the pages are what the examples print, times and other numbers aside.
 
-use std::{collections::BTreeSet, fs, path::Path, thread};
+use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
 use crate::common::example;
+
+/// As many at once as suits two cores: most of them is waiting.
+const AT_ONCE: usize = 4;
 
 const PROBLEMS: [&str; 3] = [
     "problem_1_overrun",
@@ -81,15 +84,21 @@ fn traps_named_on(page: &str) -> BTreeSet<&str> {
 fn every_picture_on_a_page_is_what_an_example_prints() {
     let pages = pages();
     let traps: BTreeSet<_> = pages.iter().flat_map(|page| traps_named_on(page)).collect();
-    let printed: BTreeSet<String> = thread::scope(|threads| {
-        let problems = PROBLEMS.map(|name| threads.spawn(move || scenes(name, &[])));
-        let traps: Vec<_> = traps
-            .iter()
-            .map(|trap| threads.spawn(move || scenes("traps", &[trap])))
-            .collect();
-        let all = problems.into_iter().chain(traps);
-        all.flat_map(|thread| thread.join().unwrap()).collect()
+    let problems = PROBLEMS.iter().map(|name| (*name, None));
+    let programs = problems.chain(traps.iter().map(|trap| ("traps", Some(*trap))));
+    let left = Mutex::new(programs);
+    let printed = Mutex::new(BTreeSet::new());
+    thread::scope(|threads| {
+        for _ in 0..AT_ONCE {
+            threads.spawn(|| {
+                while let Some((name, trap)) = { left.lock().unwrap().next() } {
+                    let scenes = scenes(name, trap.as_slice());
+                    printed.lock().unwrap().extend(scenes);
+                }
+            });
+        }
     });
+    let printed = printed.into_inner().unwrap();
     for page in &pages {
         for picture in pictures(page) {
             assert!(

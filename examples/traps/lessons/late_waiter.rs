@@ -20,11 +20,11 @@ pub(crate) const TRAP: Trap = Trap {
 };
 
 /// How long B wants to wait.
-const PATIENCE: Duration = millis(600);
+const PATIENCE: Duration = millis(700);
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
-    scene.send("A", &mut a, "SET lock:trap A NX PX 200")?;
+    scene.send("A", &mut a, "SET lock:trap A NX PX 400")?;
     let began = Instant::now();
     let mut got = false;
     while began.elapsed() < PATIENCE && !got {
@@ -35,19 +35,19 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = !got && began.elapsed() > PATIENCE;
     scene.goes_wrong(
         wrong,
-        "The lock was free for 400 ms of B's 600, and B came back after 1000.",
+        "The lock was free for 300 ms of B's 700, and B came back after 1000.",
     )
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
-    scene.send("A", &mut a, "SET lock:trap A NX PX 200")?;
+    scene.send("A", &mut a, "SET lock:trap A NX PX 400")?;
     let got = acquire_lock_with_timeout(&mut b, NAME, PATIENCE, secs(10))?;
     scene.knows(got.as_ref().context("A's lease ends")?, "B");
     scene.tell(
         "B",
         &format!(
-            "acquire_lock_with_timeout, 600 ms\n{}",
+            "acquire_lock_with_timeout, 700 ms\n{}",
             granted(got.as_ref())
         ),
     )?;

@@ -22,7 +22,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.send("A", &mut conn, "SET lock:trap A NX PX 300")?;
     scene.record("A", acquired(300))?;
     scene.record("B", Happened::Waits)?;
-    scene.wait_until(350);
+    scene.wait_for_the_end("lock:trap", 0)?;
     scene.send("B", &mut conn, "SET lock:trap B NX PX 10000")?;
     scene.record("B", acquired(10_000))?;
     scene.wait_until(500);

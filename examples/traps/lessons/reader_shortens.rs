@@ -25,7 +25,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     scene.eval("A", &mut conn, READ_TWO_KEY, &KEYS, &["100"])?;
     scene.eval("B", &mut conn, READ_TWO_KEY, &KEYS, &["1"])?;
-    scene.wait_until(1_100);
+    scene.wait_for_the_end("trap:read", 0)?;
     let got = scene.eval("writer", &mut conn, WRITE_TWO_KEY, &KEYS, &["100"])?;
     scene.goes_wrong(
         got.is_int(1),

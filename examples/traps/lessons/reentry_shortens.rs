@@ -25,7 +25,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.eval("A", &mut a, ENTER, &["lock:trap"], &["A", "300"])?;
     scene.eval("A", &mut a, ENTER, &["lock:trap"], &["A", "1"])?;
     scene.eval("A", &mut a, LEAVE, &["lock:trap"], &["A"])?;
-    scene.wait_until(1_100);
+    scene.wait_for_the_end("lock:trap", 0)?;
     let got = scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "300"])?;
     scene.goes_wrong(
         got.is_int(1),

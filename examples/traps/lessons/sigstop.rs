@@ -49,7 +49,7 @@ fn story(redis: &Redis, scene: &mut Scene, role: Role) -> Result<()> {
     scene.tell(actor, "takes the lock for 300 ms, and looks: it has it")?;
     signal(&child, "STOP")?;
     scene.tell(actor, "kill -STOP")?;
-    scene.wait_until(400);
+    scene.wait_for_the_end("lock:trap", 0)?;
     scene.send("B", &mut b, "SET lock:trap B NX PX 10000")?;
     scene.record("B", acquired(10_000))?;
     scene.send("B", &mut b, "SET report by-B")?;
