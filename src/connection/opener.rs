@@ -1,6 +1,6 @@
 //! One attempt to connect, bounded, and in words why it failed.
 
-use std::time::Duration;
+use std::{net::ToSocketAddrs, time::Duration};
 
 use redis::{
     Client, Connection, ConnectionAddr, ErrorKind, ProtocolVersion, RedisError, RedisResult,
@@ -72,13 +72,28 @@ impl Opener {
     /// A connection, and what the server says of itself.
     fn greeted(&self, limit: Duration) -> RedisResult<(Connection, String)> {
         let attempt = Deadline::after(limit);
-        let mut connection = self.client.get_connection_with_timeout(limit)?;
+        // redis-rs tries the addresses of a host one after another, each for so long.
+        let each = limit / self.addresses();
+        let mut connection = self.client.get_connection_with_timeout(each)?;
         set_timeouts(&connection, attempt.remaining_up_to(limit))?;
         match redis::cmd("INFO").arg("server").query(&mut connection) {
             Ok(info) => Ok((connection, info)),
             Err(error) if is_forbidden(&error) => Ok((connection, String::new())),
             Err(error) => Err(error),
         }
+    }
+
+    /// How many addresses the host has, at least one.
+    fn addresses(&self) -> u32 {
+        let (host, port) = match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host.as_str(), *port)
+            }
+            _ => return 1,
+        };
+        let found = (host, port).to_socket_addrs();
+        let count = found.map_or(1, Iterator::count).max(1);
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Why there is no connection. The system's own words for a time-out are "resource temporarily unavailable".
@@ -194,6 +209,19 @@ mod tests {
         );
         assert_eq!((login.db(), login.lib_name()), (3, Some("mine")));
         assert!(login.protocol().supports_resp3() && !login.skip_set_lib_name());
+    }
+
+    #[test]
+    fn a_host_has_at_least_one_address() {
+        for url in [
+            "redis://127.0.0.1/",
+            "redis://[::1]/",
+            "redis+unix:///nowhere",
+            "redis://no.such.host.invalid/",
+        ] {
+            let opener = Opener::new(&Client::open(url).unwrap(), Duration::from_secs(1)).unwrap();
+            assert_eq!(opener.addresses(), 1, "{url}");
+        }
     }
 
     #[test]

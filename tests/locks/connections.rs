@@ -4,21 +4,21 @@ use std::{
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicU16, Ordering},
+        atomic::{AtomicU16, AtomicU64, Ordering},
         mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, Locks, Pool};
+use leasehold::{Error, Events, Lock, Locks, Options, Pool};
 use redis::{Client, Commands, Connection};
 
 use crate::{
     common::{
         Proxy, Server,
         hold::comes_true,
-        wait::{at_once, unless_halted},
+        wait::{at_once, calls, unless_halted},
     },
     faults::kill,
 };
@@ -41,9 +41,9 @@ fn waiting(lock: &Lock) -> usize {
     lock.inspect().unwrap().waiting_here()
 }
 
-fn quick_pool(url: &str) -> Pool {
+fn pool(url: &str, io_timeout: Duration) -> Pool {
     Pool::builder()
-        .io_timeout(300 * MS)
+        .io_timeout(io_timeout)
         .build(&Client::open(url).unwrap())
         .unwrap()
 }
@@ -55,9 +55,9 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
         unless_halted(|| {
             let server = Server::start().unwrap();
             let proxy = Proxy::in_front_of(&server).unwrap();
-            let locks = Locks::new(&quick_pool(&proxy.url())).unwrap();
+            let locks = Locks::new(&pool(&proxy.url(), 1_500 * MS)).unwrap();
             let others = Locks::connect(&server.url()).unwrap();
-            let minute = leasehold::Options::new().lease(MINUTE);
+            let minute = Options::new().lease(MINUTE);
             drop(locks.lock("warm").acquire(LONG).unwrap());
             let _a = others.lock("a").with(minute.clone()).acquire(LONG).unwrap();
             let b = others.lock("b").with(minute).acquire(LONG).unwrap();
@@ -71,22 +71,15 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
                     || waiting(&locks.lock("b")) == 1 && tracked(&mut conn) > 0
                 ));
                 thread::sleep(100 * MS);
-                let point = proxy.at("EVALSHA").nth(2);
-                let wait = match fault {
-                    "cut" => {
-                        point.cut_before();
-                        5 * MS
-                    }
-                    "swallow" => {
-                        point.swallow();
-                        200 * MS
-                    }
-                    _ => {
-                        point.pretend("?what\r\n");
-                        5 * MS
-                    }
-                };
-                let _ = locks.lock("a").acquire(wait);
+                // It breaks only when the deadline has passed, so that whoever waits for `a` leaves at once.
+                let second = || proxy.at("EVALSHA").nth(2);
+                second().run(|| thread::sleep(700 * MS));
+                match fault {
+                    "cut" => second().cut_before(),
+                    "swallow" => second().swallow(),
+                    _ => second().pretend("?what\r\n"),
+                }
+                assert!(locks.lock("a").acquire(500 * MS).is_err(), "{fault}");
                 assert!(proxy.happened(), "{fault}");
                 thread::sleep(100 * MS);
                 let released = Instant::now();
@@ -108,7 +101,7 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
                 let server = Server::start_with(&["--enable-debug-command", "yes"]).unwrap();
                 let mut conn = server.connection().unwrap();
                 let locks = Locks::connect(&server.url()).unwrap();
-                let lease = |time| leasehold::Options::new().lease(time);
+                let lease = |time| Options::new().lease(time);
                 let long = locks
                     .lock("long")
                     .with(lease(MINUTE))
@@ -258,5 +251,96 @@ fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
                 .unwrap()
         );
         lease.release().unwrap();
+    });
+}
+
+#[test]
+fn a_lease_goes_on_at_the_new_master_after_a_failover() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let locks = Locks::connect(&address.url()).unwrap();
+    let lease = locks.lock("a").with(Options::new().lease(2_000 * MS));
+    let lease = lease.acquire(LONG).unwrap();
+    // The watchdog is connected to the old one.
+    let mut conn = old.connection().unwrap();
+    assert!(comes_true(|| tracked(&mut conn) == 1));
+    let token = lease.token().to_string();
+    let () = new
+        .connection()
+        .unwrap()
+        .pset_ex("lock:a", token, 2_000)
+        .unwrap();
+    address.fail_over(&old, &new);
+    // Longer than the lease: a watchdog that stayed with the replica would lose it.
+    thread::sleep(3_000 * MS);
+    assert!(lease.is_held());
+    assert!(
+        new.connection()
+            .unwrap()
+            .exists::<_, bool>("lock:a")
+            .unwrap()
+    );
+}
+
+/// Redis passes over a late reply only after it has been waited for, by all who wait.
+#[test]
+fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = Locks::new(&pool(&proxy.url(), 300 * MS)).unwrap();
+    let others = Locks::connect(&server.url()).unwrap();
+    let _held = ["a", "b"].map(|name| others.lock(name).acquire(LONG).unwrap());
+    let ids = |conn: &mut Connection| -> Vec<String> {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
+        let evalsha = |line: &&str| line.contains("cmd=evalsha") && is_tracked(line);
+        let id = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        list.lines().filter(evalsha).filter_map(id).collect()
+    };
+    assert!(locks.lock("a").acquire(50 * MS).is_err());
+    let before = ids(&mut conn);
+    proxy.at("EVALSHA").nth(2).delay(600 * MS);
+    assert!(locks.lock("a").acquire(100 * MS).is_err());
+    assert!(proxy.happened());
+    assert!(locks.lock("b").acquire(50 * MS).is_err());
+    // The others' watchdog has one as well.
+    let kept = ids(&mut conn).into_iter().filter(|id| before.contains(id));
+    let kept = kept.count();
+    assert!(kept < before.len(), "{before:?}");
+}
+
+/// Counts renewals.
+struct Renewals(AtomicU64);
+
+impl Events for Renewals {
+    fn renewed(&self, _: &leasehold::event::Renewed<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The server would tell the watchdog of each renewal of its own, and it would ask once more.
+#[test]
+fn a_renewal_is_one_command() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let renewals = Arc::new(Renewals(AtomicU64::new(0)));
+        let options = Options::new()
+            .lease(600 * MS)
+            .events(Arc::clone(&renewals) as Arc<_>);
+        let locks = Locks::connect(&server.url()).unwrap().with(options);
+        let _lease = locks.lock("a").acquire(LONG).unwrap();
+        assert!(comes_true(|| renewals.0.load(Ordering::SeqCst) >= 2));
+        let (before, first) = (
+            calls(&mut conn, "evalsha").unwrap(),
+            renewals.0.load(Ordering::SeqCst),
+        );
+        assert!(comes_true(|| renewals.0.load(Ordering::SeqCst) >= first + 8));
+        let asked = calls(&mut conn, "evalsha").unwrap() - before;
+        let renewed = renewals.0.load(Ordering::SeqCst) - first;
+        assert!(
+            asked <= renewed + 2,
+            "{asked} commands for {renewed} renewals"
+        );
     });
 }
