@@ -23,7 +23,7 @@ use crate::{
         options::{Options, Pauses},
         shared::Shared,
     },
-    server::{InLine, Patience},
+    server::{HeadAnswer, Patience},
     waiting::{Leaving, Place},
 };
 
@@ -228,15 +228,15 @@ impl Wait<'_> {
         self.attempts += 1;
         let asked_at = self.now();
         let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
-        match self.shared.server.ask_in_line(&call, self.deadline) {
-            InLine::Answered {
+        match self.shared.server.ask_for_head(&call, self.deadline) {
+            HeadAnswer::Answered {
                 answer,
                 sent,
                 answered,
                 tracked,
             } => self.came(Ok(answer), sent, answered, tracked),
-            InLine::Never => {
-                if self.failure.is_none() && self.shared.server.line_has_failed() {
+            HeadAnswer::Never { has_failed } => {
+                if self.failure.is_none() && has_failed {
                     self.failure = Some(Error::Pool {
                         reason: String::from("the server did not answer others who wait"),
                         source: None,
@@ -244,12 +244,12 @@ impl Wait<'_> {
                 }
                 Ok(Outcome::Late)
             }
-            InLine::Unsent(error @ (Error::TooOld { .. } | Error::Forked)) => Err(error),
-            InLine::Unsent(error) => {
+            HeadAnswer::Unsent(error @ (Error::TooOld { .. } | Error::Forked)) => Err(error),
+            HeadAnswer::Unsent(error) => {
                 self.failure = Some(error);
                 Ok(Outcome::Failed)
             }
-            InLine::Failed(error) => self.failed(asked_at, error),
+            HeadAnswer::Failed(error) => self.failed(asked_at, error),
         }
     }
 
@@ -357,7 +357,7 @@ impl Wait<'_> {
     /// Lets go of a writer's intent.
     fn quit(&self) {
         if let Some(call) = self.hold.quitting() {
-            self.shared.server.send_in_line(&call, QUITTING);
+            self.shared.server.send_unawaited(&call, QUITTING);
         }
     }
 

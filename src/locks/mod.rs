@@ -88,7 +88,7 @@ impl Locks {
         };
         let shared = Arc::new(Shared {
             clock,
-            keeper: Keeper::start(server.link(), limits, true, clock)?,
+            keeper: Keeper::start(server.renewals(), limits, true, clock)?,
             queues: Queues::new(clock),
             process: Process::current(),
             server,

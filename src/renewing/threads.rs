@@ -19,7 +19,7 @@ use crate::{
     error::{Error, LostReason, Result},
     event::shielded,
     script::Call,
-    server::{Answer, Failure, Link, Replies, Reply},
+    server::{Answer, Failure, Renewals, Replies, Reply},
     time::{Backoff, Clock, Deadline, whole_millis},
 };
 
@@ -34,7 +34,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(250);
 impl Keeper {
     /// Starts the renewing thread. It connects when there is something to renew.
     pub(crate) fn start(
-        link: Box<dyn Link>,
+        renewals: Box<dyn Renewals>,
         limits: Limits,
         told: bool,
         clock: Clock,
@@ -51,7 +51,7 @@ impl Keeper {
             process: Process::current(),
         });
         let mut state = keeper.state.lock();
-        let renew = |keeper: &Self| keeper.renew_all(link);
+        let renew = |keeper: &Self| keeper.renew_all(renewals);
         state.renewing = Some(keeper.spawn(&mut state, RENEWING, renew)?);
         drop(state);
         Ok(keeper)
@@ -149,7 +149,7 @@ impl Keeper {
     }
 
     /// The renewing thread.
-    pub(crate) fn renew_all(&self, mut link: Box<dyn Link>) {
+    pub(crate) fn renew_all(&self, mut renewals: Box<dyn Renewals>) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         let mut state = self.state.lock();
         while !state.closing {
@@ -161,13 +161,13 @@ impl Keeper {
                     state.asleep_until = None;
                 }
                 // To connect takes time in which a lease may be stopped: nothing may be on its way then.
-                Some(_) if !link.is_open() => {
-                    let opened = MutexGuard::unlocked(&mut state, || link.open());
+                Some(_) if !renewals.is_open() => {
+                    let opened = MutexGuard::unlocked(&mut state, || renewals.open());
                     if let Err(failure) = opened {
                         self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
                     }
                 }
-                Some(_) if self.renew_batch(&mut state, &mut *link) => pauses.start_again(),
+                Some(_) if self.renew_batch(&mut state, &mut *renewals) => pauses.start_again(),
                 Some(_) => {
                     let until = self.clock.now() + pauses.next_pause(Duration::MAX);
                     state.schedule.pause(until);
@@ -177,7 +177,7 @@ impl Keeper {
     }
 
     /// False: the connection broke.
-    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, link: &mut dyn Link) -> bool {
+    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, renewals: &mut dyn Renewals) -> bool {
         let batch = state.schedule.take(self.clock.now());
         self.lose_all(state, batch.over);
         let leases = batch.questions.iter().map(|question| question.lease);
@@ -196,7 +196,7 @@ impl Keeper {
             let calls: Vec<Call> = questions
                 .chain(orphans.map(|orphan| orphan.item.giving_back()))
                 .collect();
-            link.send(&calls, batch.questions.len(), shortest)
+            renewals.send(&calls, batch.questions.len(), shortest)
         });
         let given_back = replies.split_off(batch.questions.len());
         let news = self.take_answers(state, &batch.questions, replies);

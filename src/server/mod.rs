@@ -14,7 +14,7 @@ use std::{
 use ::redis::{RedisError, RedisResult, Value};
 
 pub(crate) use redis::RedisServer;
-pub(crate) use renewals::RedisLink;
+pub(crate) use renewals::RenewalsConnection;
 #[cfg(feature = "testing")]
 pub(crate) use renewals::refused;
 
@@ -48,16 +48,13 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Asks by the connection that all who wait share, so that a change of what was read is told. Waits for it until the
     /// deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
-    fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine;
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> HeadAnswer;
 
     /// Sends what nobody waits for, if the shared connection is free soon.
-    fn send_in_line(&self, call: &Call, patience: Duration);
-
-    /// Whether the shared connection could not be used the last time.
-    fn line_has_failed(&self) -> bool;
+    fn send_unawaited(&self, call: &Call, patience: Duration);
 
     /// A connection for renewals.
-    fn link(&self) -> Box<dyn Link>;
+    fn renewals(&self) -> Box<dyn Renewals>;
 
     /// From now on changes are told, by a thread if that takes one, once they are [wanted](Self::want).
     fn tell(&self, heard: Weak<dyn Heard>) -> Result<()>;
@@ -101,7 +98,7 @@ pub(crate) struct Asked {
 
 /// What came of asking on the shared connection.
 #[derive(Debug)]
-pub(crate) enum InLine {
+pub(crate) enum HeadAnswer {
     Answered {
         answer: Value,
         /// A moment before it was sent.
@@ -111,8 +108,8 @@ pub(crate) enum InLine {
         /// The change of what was read is going to be told.
         tracked: bool,
     },
-    /// Others had the connection until the deadline.
-    Never,
+    /// Others had the connection until the deadline. Whether its last use before has failed.
+    Never { has_failed: bool },
     /// There is no connection; nothing was sent.
     Unsent(Error),
     /// The server refused, or no answer came.
@@ -148,7 +145,7 @@ pub(crate) trait Heard: Send + Sync {
 }
 
 /// The watchdog's connection, opened anew whenever it has failed.
-pub(crate) trait Link: Send {
+pub(crate) trait Renewals: Send {
     fn is_open(&self) -> bool;
 
     /// Takes as long as connecting takes.

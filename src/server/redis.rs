@@ -1,4 +1,4 @@
-//! A real server: the pool, the line of those who wait, and the listener.
+//! A real server: the pool, the waiters' connection, the watchdog's, and the listener.
 
 use std::{
     sync::{Arc, Weak},
@@ -8,8 +8,8 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Asked, Heard, InLine, Link, Patience, RedisLink, Server, listener::Listener, tracked::Tracked,
-    waiters::WaitersConnection,
+    Asked, HeadAnswer, Heard, Patience, Renewals, RenewalsConnection, Server, listener::Listener,
+    tracked::Tracked, waiters::WaitersConnection,
 };
 use crate::{
     connection::{Beside, Pool, PooledConnection},
@@ -35,7 +35,7 @@ impl RedisServer {
         Self {
             pool: pool.clone(),
             waiters: WaitersConnection::new(beside.clone(), Arc::clone(&listener)),
-            leases: RedisLink::tracked(beside.clone(), Arc::clone(&listener)),
+            leases: RenewalsConnection::tracked(beside.clone(), Arc::clone(&listener)),
             beside,
             listener,
         }
@@ -116,20 +116,16 @@ impl Server for RedisServer {
         Ok(answer)
     }
 
-    fn ask_in_line(&self, call: &Call, deadline: Deadline) -> InLine {
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> HeadAnswer {
         self.waiters.ask(call, deadline)
     }
 
-    fn send_in_line(&self, call: &Call, patience: Duration) {
+    fn send_unawaited(&self, call: &Call, patience: Duration) {
         self.waiters.send(call, patience);
     }
 
-    fn line_has_failed(&self) -> bool {
-        self.waiters.has_failed()
-    }
-
-    fn link(&self) -> Box<dyn Link> {
-        Box::new(RedisLink::on(Arc::clone(&self.leases)))
+    fn renewals(&self) -> Box<dyn Renewals> {
+        Box::new(RenewalsConnection::on(Arc::clone(&self.leases)))
     }
 
     fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {

@@ -9,7 +9,7 @@ use std::{
 use redis::{Connection, ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
-    Answer, Failure, Link, Replies, Reply,
+    Answer, Failure, Renewals, Replies, Reply,
     listener::Listener,
     tracked::{For, InUse, Tracked},
 };
@@ -25,7 +25,7 @@ use crate::{
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, and what is known of it.
-pub(crate) struct RedisLink {
+pub(crate) struct RenewalsConnection {
     tracked: Arc<Tracked>,
     /// It has answered a batch.
     proven: bool,
@@ -33,7 +33,7 @@ pub(crate) struct RedisLink {
     teach: bool,
 }
 
-impl RedisLink {
+impl RenewalsConnection {
     /// Nobody is told of what happens to the leases.
     pub(crate) fn untold(beside: Beside) -> Self {
         Self::on(Arc::new(Tracked::new(For::Leases, beside, None)))
@@ -53,7 +53,7 @@ impl RedisLink {
     }
 }
 
-impl Link for RedisLink {
+impl Renewals for RenewalsConnection {
     fn is_open(&self) -> bool {
         let is_open = self
             .tracked
@@ -111,7 +111,7 @@ impl Link for RedisLink {
     }
 }
 
-impl RedisLink {
+impl RenewalsConnection {
     /// Sends and reads. After an error, or an answer that finishes it, the connection is closed.
     fn converse(
         &self,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    InLine,
+    HeadAnswer,
     listener::Listener,
     tracked::{For, InUse, Tracked},
 };
@@ -38,13 +38,16 @@ impl WaitersConnection {
     }
 
     /// Asks once.
-    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> InLine {
+    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> HeadAnswer {
         let asked = match self.tracked.using(deadline, |used| asked(used, call)) {
             Ok(Some(asked)) => asked,
-            Ok(None) => return InLine::Never,
-            Err(error) => return InLine::Unsent(error),
+            Ok(None) => {
+                let has_failed = self.has_failed.load(Ordering::SeqCst);
+                return HeadAnswer::Never { has_failed };
+            }
+            Err(error) => return HeadAnswer::Unsent(error),
         };
-        let has_failed = !matches!(asked, InLine::Answered { .. });
+        let has_failed = !matches!(asked, HeadAnswer::Answered { .. });
         self.has_failed.store(has_failed, Ordering::SeqCst);
         asked
     }
@@ -65,28 +68,23 @@ impl WaitersConnection {
             used.close();
         });
     }
-
-    /// Whether it could not be used the last time.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::SeqCst)
-    }
 }
 
-fn asked(used: &mut InUse<'_>, call: &Call) -> InLine {
+fn asked(used: &mut InUse<'_>, call: &Call) -> HeadAnswer {
     if !used.is_open()
         && let Err(error) = used.open()
     {
-        return InLine::Unsent(error);
+        return HeadAnswer::Unsent(error);
     }
     let asked = used.ask(None, |connection, tracked| {
         let sent = time::now();
         let answer = call.send(connection)?;
-        Ok(InLine::Answered {
+        Ok(HeadAnswer::Answered {
             answer,
             sent,
             answered: time::now(),
             tracked,
         })
     });
-    asked.unwrap_or_else(InLine::Failed)
+    asked.unwrap_or_else(HeadAnswer::Failed)
 }

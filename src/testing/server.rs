@@ -16,7 +16,8 @@ use crate::{
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, Asked, Failure, Heard, InLine, Link, Patience, Replies, Reply, refused,
+        self, Answer, Asked, Failure, HeadAnswer, Heard, Patience, Renewals, Replies, Reply,
+        refused,
     },
     time::{Clock, Deadline},
     token::Token,
@@ -166,24 +167,24 @@ impl server::Server for Server {
         self.ask(call, Patience::USUAL).map(|asked| asked.answer)
     }
 
-    fn ask_in_line(&self, call: &Call, _: Deadline) -> InLine {
+    fn ask_for_head(&self, call: &Call, _: Deadline) -> HeadAnswer {
         let sent = self.shared.clock.now();
         let Some(ran) = self.shared.run(call) else {
-            return InLine::Unsent(gone());
+            return HeadAnswer::Unsent(gone());
         };
         match ran.answer {
-            Ok(answer) => InLine::Answered {
+            Ok(answer) => HeadAnswer::Answered {
                 answer,
                 sent,
                 // A test may move the clock at any moment: no time in the answer counts from after that.
                 answered: sent,
                 tracked: true,
             },
-            Err(error) => InLine::Failed(error),
+            Err(error) => HeadAnswer::Failed(error),
         }
     }
 
-    fn send_in_line(&self, call: &Call, _: Duration) {
+    fn send_unawaited(&self, call: &Call, _: Duration) {
         if let Some(Ran {
             changed: Some(key), ..
         }) = self.shared.run(call)
@@ -192,12 +193,8 @@ impl server::Server for Server {
         }
     }
 
-    fn line_has_failed(&self) -> bool {
-        !self.shared.is_there.load(Ordering::SeqCst)
-    }
-
-    fn link(&self) -> Box<dyn Link> {
-        Box::new(StandInLink(Arc::clone(&self.shared)))
+    fn renewals(&self) -> Box<dyn Renewals> {
+        Box::new(StandInRenewals(Arc::clone(&self.shared)))
     }
 
     fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
@@ -210,9 +207,9 @@ impl server::Server for Server {
     fn close(&self) {}
 }
 
-struct StandInLink(Arc<Shared>);
+struct StandInRenewals(Arc<Shared>);
 
-impl Link for StandInLink {
+impl Renewals for StandInRenewals {
     fn is_open(&self) -> bool {
         self.0.is_there.load(Ordering::SeqCst)
     }

@@ -21,7 +21,7 @@ use crate::{
         keeper::{Keeper, Limits},
         standing::Standing,
     },
-    server::RedisLink,
+    server::RenewalsConnection,
 };
 
 /// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever kind.
@@ -107,8 +107,8 @@ impl Watchdog {
             connect: beside.connect_timeout(),
             answer: beside.io_timeout(),
         };
-        let link = RedisLink::untold(beside);
-        let keeper = Keeper::start(Box::new(link), limits, false, Clock::REAL)?;
+        let renewals = RenewalsConnection::untold(beside);
+        let keeper = Keeper::start(Box::new(renewals), limits, false, Clock::REAL)?;
         Ok(Self { keeper })
     }
 
