@@ -255,7 +255,7 @@ impl Trial {
         let mut fresh = open(&self.proxy.url(), self.database);
         let lock = self.function.lock;
         if let Some(token) = error.token() {
-            let held = fresh.exists(format!("lock:{lock}")).unwrap();
+            let held: bool = fresh.exists(format!("lock:{lock}")).unwrap();
             let freed = release_lock(&mut fresh, lock, token).unwrap();
             assert_eq!(freed, held, "{}: the token does not fit", self.what);
         } else if self.function.kind == Kind::UnderLock {
