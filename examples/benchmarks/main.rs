@@ -12,9 +12,11 @@ mod crowds;
 mod guards;
 mod measure;
 mod mutex;
+mod processes;
 mod watchdog;
 
 use std::{
+    path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -39,6 +41,9 @@ struct Options {
     /// Thirds of a lease that it keeps them for, twice.
     #[arg(long, default_value_t = 6)]
     thirds: u32,
+    /// A build of an earlier version of this program: the rounds of `processes` alternate with its.
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Only this group.
     #[arg(long, value_parser = GROUPS)]
     only: Option<String>,
@@ -50,18 +55,22 @@ impl Options {
     }
 }
 
-const GROUPS: [&str; 7] = [
+const GROUPS: [&str; 8] = [
     "locks",
     "purchases",
     "mutex",
     "guards",
     "crowd",
     "turns",
+    "processes",
     "watchdog",
 ];
 const LEASE: Duration = Duration::from_secs(10);
 
 fn main() -> anyhow::Result<()> {
+    if processes::works()? {
+        return Ok(());
+    }
     let options = Options::parse();
     let effort = Effort {
         rounds: options.rounds,
@@ -105,6 +114,10 @@ fn main() -> anyhow::Result<()> {
     }
     if options.want("turns") {
         crowds::hand_overs(&server, options.rounds, effort.turn * 4)?;
+    }
+    if options.want("processes") {
+        let before = options.before.as_deref();
+        processes::processes(&server, options.rounds, effort.turn * 10, before)?;
     }
     if options.want("watchdog") {
         watchdog::watchdog(&server, options.leases, options.thirds)?;

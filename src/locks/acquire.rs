@@ -130,9 +130,9 @@ pub(crate) fn acquire(
 
 impl Wait<'_> {
     fn lease(&mut self, timeout: Duration) -> Result<Option<Lease>> {
-        let nobody_waits = self.shared.queues.waiting(self.key()) == 0;
+        let asks_at_once = self.shared.queues.asks_at_once(self.key(), timeout);
         // Whoever is in already must not wait behind others who wait for it to leave.
-        if nobody_waits || timeout.is_zero() || self.hold.kind() == Kind::Reentrant {
+        if asks_at_once || timeout.is_zero() || self.hold.kind() == Kind::Reentrant {
             match self.first_attempt(!timeout.is_zero())? {
                 Outcome::Granted(granted) => return Ok(self.guard(&granted)),
                 Outcome::Refused { .. } | Outcome::Late if timeout.is_zero() => return Ok(None),

@@ -1,9 +1,11 @@
 //! When the head of a queue asks the server after a release, so that other processes have their turns: a plain value.
+//!
+//! A process has a few turns in a row, and then stays away for a while: it asks nothing, so that the others take turns
+//! without it, and the server is spared attempts that would be refused. How long it stays away follows from how long it took
+//! the last time until it had the lock again, so that it is back before its next turn and not long before. A process that
+//! sees nobody else stays away less and less often, and not at all from a lock that nobody but itself has asked for lately.
 
-use std::{
-    mem,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
 /// threads know of a release before anybody else, and would have every turn.
@@ -15,8 +17,12 @@ const LONGEST_ALONE: u32 = 64;
 
 /// A push takes less than this, in most networks.
 const PUSH: Duration = Duration::from_millis(5);
-/// Another process that hears of a release asks within this time, in most networks.
-const OTHERS: Duration = Duration::from_millis(1);
+/// Another process that hears of a release asks within this time, in most networks: it stays away no shorter.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// It stays away no longer.
+pub(super) const LONGEST: Duration = Duration::from_millis(20);
+/// Others that were not seen for so long are gone.
+const LATELY: Duration = Duration::from_secs(1);
 
 /// Of one lock: the turns of this process, and what was seen of others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,12 +30,26 @@ pub(super) struct Fairness {
     turns_in_a_row: u32,
     /// One that stood in the queue has the lock.
     held_here: bool,
+    /// It has it alone.
+    held_alone: bool,
     /// How often this process has waited for the server's message since others were last let go first.
     waits: u32,
     /// After so many they are.
     waits_until_others: u32,
-    /// The next release that the server tells of is for others first.
-    defers: bool,
+    /// When somebody else was last seen to have the lock.
+    others_seen: Option<Instant>,
+    /// Since when the others have been let go first, until the next turn.
+    away: Option<Away>,
+    /// How long it took until this process had its next turn, the last time.
+    others_took: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Away {
+    since: Instant,
+    until: Instant,
+    /// Somebody else had the lock then.
+    refused: bool,
 }
 
 impl Default for Fairness {
@@ -37,52 +57,92 @@ impl Default for Fairness {
         Self {
             turns_in_a_row: 0,
             held_here: false,
+            held_alone: false,
             waits: 0,
             waits_until_others: 1,
-            defers: false,
+            others_seen: None,
+            away: None,
+            others_took: Duration::ZERO,
         }
     }
 }
 
 impl Fairness {
-    /// One of this process has the lock.
-    pub(super) fn granted(&mut self) {
+    /// One that stood in the queue has the lock, alone or beside others.
+    pub(super) fn granted(&mut self, now: Instant, alone: bool) {
         self.turns_in_a_row += 1;
         self.held_here = true;
+        self.held_alone = alone;
+        if let Some(away) = self.away.take() {
+            self.others_took = if away.refused {
+                // What took long once need not take long again.
+                let longest = (self.others_took * 2).max(SHORTEST);
+                now.saturating_duration_since(away.since).min(longest)
+            } else {
+                self.others_took / 2
+            };
+        }
     }
 
     /// The head was refused: if it is not one of us who has the lock, others have their turns.
-    pub(super) fn refused(&mut self) {
-        self.defers = false;
-        if !self.held_here {
-            self.turns_in_a_row = 0;
-            self.waits_until_others = 1;
+    pub(super) fn refused(&mut self, now: Instant) {
+        if self.held_here {
+            return;
+        }
+        self.turns_in_a_row = 0;
+        self.waits_until_others = 1;
+        self.others_seen = Some(now);
+        if let Some(away) = &mut self.away {
+            away.refused = true;
         }
     }
 
     /// A thread of this process has released the lock. Says when the head asks.
     pub(super) fn released(&mut self, now: Instant) -> Instant {
+        if !self.held_here {
+            // By one that did not stand in the queue.
+            self.turns_in_a_row += 1;
+        }
         self.held_here = false;
+        self.held_alone = false;
         if self.turns_in_a_row < IN_A_ROW {
-            return now;
+            return self.asks_at(now);
         }
         self.turns_in_a_row = 0;
         self.waits += 1;
-        if self.waits >= self.waits_until_others {
-            self.defers = true;
-            self.waits = 0;
-            self.waits_until_others = LONGEST_ALONE.min(self.waits_until_others * 2);
+        if self.waits < self.waits_until_others {
+            // The server's message comes before, or does not come.
+            return now + PUSH;
         }
-        // The server's message comes before, or does not come.
-        now + PUSH
+        self.waits = 0;
+        self.waits_until_others = LONGEST_ALONE.min(self.waits_until_others * 2);
+        let until = now + (self.others_took * 3 / 4).clamp(SHORTEST, LONGEST);
+        self.away = Some(Away {
+            since: now,
+            until,
+            refused: false,
+        });
+        until
     }
 
-    /// The server says that something has happened to the lock. Says when the head asks.
-    pub(super) fn changed(&mut self, now: Instant) -> Instant {
-        if mem::take(&mut self.defers) {
-            now + OTHERS
-        } else {
-            now
-        }
+    /// Whether one that stood in the queue has the lock alone, unless it has lost it.
+    pub(super) fn is_held_alone(&self) -> bool {
+        self.held_alone
+    }
+
+    /// When the head asks about what happens now.
+    pub(super) fn asks_at(&self, now: Instant) -> Instant {
+        let Some(away) = &self.away else {
+            return now;
+        };
+        // Whoever has been away for longer comes first.
+        let early = (away.since + self.others_took).saturating_duration_since(now);
+        away.until.max(now + (early / 8).min(SHORTEST))
+    }
+
+    /// Whether others were seen lately.
+    pub(super) fn sees_others(&self, now: Instant) -> bool {
+        let is_lately = |seen: Instant| now.saturating_duration_since(seen) < LATELY;
+        self.others_seen.is_some_and(is_lately)
     }
 }

@@ -73,7 +73,7 @@ impl<T, L> Place<'_, T, L> {
     /// The server says no: ask again at this moment, unless something happens before.
     pub(crate) fn refused(&self, look_again: Option<Instant>) {
         self.queues.with_queue(&self.key, |queue| {
-            queue.refused(self.ticket, look_again);
+            queue.refused(self.ticket, self.queues.clock.now(), look_again);
             None
         });
     }
@@ -105,7 +105,7 @@ impl<T, L> Place<'_, T, L> {
         let (handed, woken) = queue.leave(self.ticket, self.leaving, now, self.end);
         let woken = woken.cloned();
         if queue.is_over() {
-            by_key.queues.remove(&self.key);
+            by_key.forget(&self.key, now);
         }
         drop(by_key);
         if let Some(head) = woken {

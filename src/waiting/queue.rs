@@ -12,9 +12,9 @@ use std::{
 
 use super::fairness::Fairness;
 
-/// When the next head asks about a wake-up that came while the one before it was granted the lock.
+/// When the head asks about a message that came while one of this process was being granted the lock, or has it alone.
 ///
-/// Nearly always that wake-up told of the release that made the grant possible, so asking at once would be refused. A hold
+/// Nearly always that message tells of the release that made the grant possible, so asking at once would be refused. A hold
 /// that is shorter costs no attempt: its release wakes the head before.
 const PASSED_ON: Duration = Duration::from_millis(50);
 
@@ -82,13 +82,24 @@ impl<W, L> Default for Queue<W, L> {
 }
 
 impl<W, L> Queue<W, L> {
-    /// One more, at the end. If it is the head, it asks at once.
+    /// Whether one that comes now need not stand in the queue: nobody does, and it is not the turn of other processes.
+    pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
+        self.waiting.is_empty()
+            && (self.fairness.asks_at(now) == now || !self.fairness.sees_others(now))
+    }
+
+    /// One more, at the end. If it is the head, it asks at once, or after the turns of others.
     pub(crate) fn join(&mut self, ticket: Ticket, who: W, now: Instant) {
         let is_head = self.waiting.is_empty();
+        let asks_at = if self.asks_at_once(now) {
+            now
+        } else {
+            self.fairness.asks_at(now)
+        };
         self.waiting.push_back(Waiter {
             ticket,
             who,
-            asks_at: is_head.then_some(now),
+            asks_at: is_head.then_some(asks_at),
             is_asking: false,
         });
     }
@@ -108,8 +119,8 @@ impl<W, L> Queue<W, L> {
     }
 
     /// The server has refused this waiter, which asks again at that moment unless something happens before.
-    pub(crate) fn refused(&mut self, ticket: Ticket, ask_again: Option<Instant>) {
-        self.fairness.refused();
+    pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
+        self.fairness.refused(now);
         if let Some(waiter) = self.waiter(ticket) {
             waiter.is_asking = false;
             waiter.ask_at(ask_again);
@@ -136,7 +147,7 @@ impl<W, L> Queue<W, L> {
         end: Option<Instant>,
     ) -> (Option<L>, Option<&W>) {
         if leaving != Leaving::WithoutLock {
-            self.fairness.granted();
+            self.fairness.granted(now, leaving == Leaving::Exclusive);
         }
         if let Some(place) = self.handed.iter().position(|one| one.ticket == ticket) {
             let handed = self.handed.swap_remove(place);
@@ -162,9 +173,14 @@ impl<W, L> Queue<W, L> {
 
     /// The head is handed the lock by one of this process, without having asked the server; the lock ends at `end`. Returns
     /// whom to wake: who has the lock now, and the new head.
-    pub(crate) fn hand_over(&mut self, lease: L, end: Instant) -> Option<(W, Option<&W>)> {
+    pub(crate) fn hand_over(
+        &mut self,
+        lease: L,
+        now: Instant,
+        end: Instant,
+    ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
-        self.fairness.granted();
+        self.fairness.granted(now, true);
         self.handed.push(Handed {
             ticket: next.ticket,
             lease,
@@ -181,7 +197,11 @@ impl<W, L> Queue<W, L> {
 
     /// The server says that something has happened to the lock. Returns whom to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
-        let ask_at = self.fairness.changed(now);
+        let ask_at = if self.fairness.is_held_alone() {
+            now + PASSED_ON
+        } else {
+            self.fairness.asks_at(now)
+        };
         self.wake_head(Some(ask_at))
     }
 
@@ -201,6 +221,11 @@ impl<W, L> Queue<W, L> {
 
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Nobody stands here, and other processes need not be thought of.
+    pub(crate) fn is_forgettable(&self, now: Instant) -> bool {
+        self.is_over() && !self.fairness.sees_others(now)
     }
 
     /// Nobody waits, and nobody has yet to leave with what it was handed.

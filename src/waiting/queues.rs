@@ -6,11 +6,18 @@
 //! next guard, which locks the watchdog's state: `by_key` comes before that. A lease is never dropped under it, for a
 //! dropped lease is released, and its release locks `by_key`.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::queue::{Queue, Ticket};
+use super::{
+    fairness::LONGEST,
+    queue::{Queue, Ticket},
+};
 use crate::time::Clock;
 
 /// The queues, by the keys of their locks.
@@ -22,9 +29,31 @@ pub(crate) struct Queues<T, L> {
 
 #[derive(Debug)]
 pub(super) struct ByKey<T, L> {
-    /// A queue is there while somebody stands in it.
+    /// A queue is there while somebody stands in it, and while other processes that want the lock are remembered.
     pub(super) queues: HashMap<String, ThreadQueue<T, L>>,
     pub(super) next_ticket: Ticket,
+    /// With more queues than this, those that are over are looked at whether they can be forgotten.
+    many: usize,
+}
+
+/// So many queues that are over do no harm.
+const FEW: usize = 64;
+
+impl<T, L> ByKey<T, L> {
+    /// Somebody has left this queue.
+    pub(super) fn forget(&mut self, key: &str, now: Instant) {
+        if self
+            .queues
+            .get(key)
+            .is_some_and(|queue| queue.is_forgettable(now))
+        {
+            self.queues.remove(key);
+        }
+        if self.queues.len() > self.many {
+            self.queues.retain(|_, queue| !queue.is_forgettable(now));
+            self.many = FEW.max(self.queues.len() * 2);
+        }
+    }
 }
 
 pub(super) type ThreadQueue<T, L> = Queue<Arc<Sleeper<T>>, L>;
@@ -43,6 +72,7 @@ impl<T, L> Queues<T, L> {
             by_key: Mutex::new(ByKey {
                 queues: HashMap::new(),
                 next_ticket: 0,
+                many: FEW,
             }),
             clock,
         }
@@ -53,8 +83,20 @@ impl<T, L> Queues<T, L> {
         self.by_key.lock().queues.get(key).map_or(0, Queue::len)
     }
 
+    /// Nobody waits for any lock.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_key.lock().queues.is_empty()
+        self.by_key.lock().queues.values().all(Queue::is_over)
+    }
+
+    /// Whether one that wants the lock now, and has so much time, need not stand in the queue: nobody does, and it is not the
+    /// turn of other processes.
+    pub(crate) fn asks_at_once(&self, key: &str, timeout: Duration) -> bool {
+        let by_key = self.by_key.lock();
+        let Some(queue) = by_key.queues.get(key) else {
+            return true;
+        };
+        let has_no_time = timeout < 2 * LONGEST && queue.len() == 0;
+        has_no_time || queue.asks_at_once(self.clock.now())
     }
 
     /// A thread of this process has released the lock.
@@ -95,7 +137,7 @@ impl<T, L> Queues<T, L> {
         let Some((lease, end)) = takes.and_then(lease) else {
             return false;
         };
-        let woken = queue.hand_over(lease, end);
+        let woken = queue.hand_over(lease, self.clock.now(), end);
         let woken = woken.map(|(holder, head)| (holder, head.cloned()));
         drop(by_key);
         if let Some((holder, head)) = woken {

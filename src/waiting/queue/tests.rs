@@ -75,11 +75,11 @@ proptest! {
                 }
                 Event::Leave(..) => {}
                 Event::Refused => if let Some((head, _)) = head_before {
-                    queue.refused(head, None);
+                    queue.refused(head, now, None);
                 },
                 Event::HandedOver => {
                     let handed = known.pop_front();
-                    let woken = queue.hand_over((), now);
+                    let woken = queue.hand_over((), now, now);
                     let woken = woken.map(|(holder, head)| (holder, head.copied()));
                     let next = known.front().map(|(_, name)| *name);
                     prop_assert_eq!(woken, handed.map(|(_, name)| (name, next)));
@@ -139,7 +139,7 @@ impl Busy {
         let end = Some(moment(self.now + 100 * STEP));
         (self.queue).leave(self.head, Leaving::Exclusive, moment(self.now), end);
         self.head += 1;
-        self.queue.refused(self.head, end);
+        self.queue.refused(self.head, moment(self.now), end);
     }
 
     /// Turns of this process until others have a fair chance.
@@ -181,7 +181,7 @@ fn a_turn_of_others_starts_the_count_again() {
         busy.turn();
         busy.queue.released(moment(busy.now));
     }
-    busy.queue.refused(busy.head, None);
+    busy.queue.refused(busy.head, moment(busy.now), None);
     assert_eq!(busy.turns_before_a_fair_one(), IN_A_ROW);
 }
 
@@ -192,7 +192,7 @@ fn others_are_let_go_first_less_and_less_often_while_none_is_seen() {
         .map(|_| busy.chances_until_others_go_first())
         .collect();
     assert_eq!(times, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
-    busy.queue.refused(busy.head, None);
+    busy.queue.refused(busy.head, moment(busy.now), None);
     let times: Vec<u32> = (0..3)
         .map(|_| busy.chances_until_others_go_first())
         .collect();

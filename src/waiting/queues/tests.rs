@@ -163,3 +163,26 @@ fn a_lease_that_was_handed_over_is_kept_for_one_who_has_given_up() {
     assert!(lease.is_some() && handed.upgrade().is_some());
     assert!(queues.is_empty());
 }
+
+#[test]
+fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_they_were_seen() {
+    for others in [false, true] {
+        let queues = queues();
+        let first = queues.join(KEY, None);
+        assert!(asks(&first));
+        if others {
+            first.refused(None);
+            queues.changed(KEY);
+            assert!(asks(&first));
+        }
+        first.leave(Leaving::Exclusive, after(LATE));
+        for _ in 0..4 {
+            assert!(queues.asks_at_once(KEY, LATE));
+            queues.released(KEY);
+        }
+        assert_eq!(queues.asks_at_once(KEY, LATE), !others);
+        assert!(queues.asks_at_once(KEY, Duration::ZERO) && queues.is_empty());
+        let again = queues.join(KEY, None);
+        assert!(asks(&again));
+    }
+}

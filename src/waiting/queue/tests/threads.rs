@@ -114,7 +114,10 @@ impl World {
             number: server.hold,
             left,
         };
-        let woken = queue.0.hand_over(next, self.start + LEASE).unwrap();
+        let woken = queue
+            .0
+            .hand_over(next, self.start, self.start + LEASE)
+            .unwrap();
         let (holder, head) = (woken.0, woken.1.cloned());
         drop(queue);
         holder.notify_one();
@@ -135,7 +138,9 @@ impl World {
                         return Some(hold);
                     }
                     queue = self.queue.lock().unwrap();
-                    queue.0.refused(ticket, Some(self.start + LEASE));
+                    queue
+                        .0
+                        .refused(ticket, self.start, Some(self.start + LEASE));
                 }
                 Step::TakeHanded => return None,
                 Step::Sleep(_) => queue = sleeper.wait(queue).unwrap(),

@@ -101,7 +101,7 @@ impl World {
             return;
         }
         let ask_again = if sent.tracked { end() } else { *START + PAUSE };
-        state.queues[self.wants[thread]].refused(ticket(thread), Some(ask_again));
+        state.queues[self.wants[thread]].refused(ticket(thread), *START, Some(ask_again));
         state.threads[thread] = Phase::InQueue;
     }
 
@@ -113,7 +113,7 @@ impl World {
     }
 
     fn hand_over(&self, state: &mut State, thread: Thread, token: Token) -> Option<()> {
-        state.queues[self.wants[thread]].hand_over(token, end())?;
+        state.queues[self.wants[thread]].hand_over(token, *START, end())?;
         state.hand_overs += 1;
         state.threads[thread] = Phase::Gone;
         Some(())

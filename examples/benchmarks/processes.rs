@@ -1,0 +1,260 @@
+//! `Locks`: turns between processes. Each is this program, started again, with threads that all want one lock.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use leasehold::Locks;
+
+use crate::common::Server;
+
+/// Has this program work for another, which says how: server, threads, microseconds inside, milliseconds in all.
+const WORKS: &str = "LEASEHOLD_BENCHMARK_WORKS";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Processes by how many threads they have.
+struct Crowd {
+    processes: &'static [usize],
+    /// Slept inside, or spun if it is less than a millisecond.
+    hold: Duration,
+}
+
+const CROWDS: [Crowd; 5] = [
+    Crowd::of(&[4, 1], 1_000),
+    Crowd::of(&[2, 2, 2, 2], 1_000),
+    Crowd::of(&[2, 2, 2, 2], 100),
+    Crowd::of(&[8, 8], 100),
+    Crowd::of(&[1, 1], 100),
+];
+
+/// What came of a round.
+struct Round {
+    /// Of each process: turns of its threads, and their worst wait in milliseconds.
+    processes: Vec<(u64, f64)>,
+    /// What the server executed.
+    commands: u64,
+    length: Duration,
+}
+
+/// Works, if this program was started for it. False: it was not.
+pub(crate) fn works() -> anyhow::Result<bool> {
+    let Ok(how) = env::var(WORKS) else {
+        return Ok(false);
+    };
+    let how: Vec<&str> = how.split(' ').collect();
+    let [url, threads, hold, length] = how[..] else {
+        anyhow::bail!("{WORKS} is not complete");
+    };
+    let hold = Duration::from_micros(hold.parse()?);
+    let length = Duration::from_millis(length.parse()?);
+    let threads: usize = threads.parse()?;
+    let locks = Locks::connect(url)?;
+    drop(locks.lock("warm").acquire(PATIENCE)?);
+    println!("ready");
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    let barrier = Barrier::new(threads);
+    let all = thread::scope(|scope| {
+        let turns = || {
+            barrier.wait();
+            turns(&locks, hold, length)
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(turns)).collect();
+        let ended = threads.into_iter().map(|thread| {
+            let ended = thread.join();
+            ended.map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        });
+        ended.collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    let turns: u64 = all.iter().map(|(turns, _)| turns).sum();
+    let worst = all.iter().map(|(_, worst)| *worst).max();
+    println!("{turns} {}", worst.unwrap_or_default().as_micros());
+    Ok(true)
+}
+
+/// How many turns a thread got, and its worst wait.
+fn turns(locks: &Locks, hold: Duration, length: Duration) -> anyhow::Result<(u64, Duration)> {
+    let lock = locks.lock("benchmark-processes");
+    let (started, mut turns, mut worst) = (Instant::now(), 0, Duration::ZERO);
+    while started.elapsed() < length {
+        let asked = Instant::now();
+        let lease = lock.acquire(PATIENCE)?;
+        worst = worst.max(asked.elapsed());
+        inside(hold);
+        lease.release()?;
+        turns += 1;
+    }
+    Ok((turns, worst))
+}
+
+fn inside(hold: Duration) {
+    if hold >= Duration::from_millis(1) {
+        return thread::sleep(hold);
+    }
+    let inside = Instant::now();
+    while inside.elapsed() < hold {
+        std::hint::spin_loop();
+    }
+}
+
+/// Shows each crowd; rounds alternate with those of a build of an earlier version of this program, if there is one.
+pub(crate) fn processes(
+    server: &Server,
+    rounds: usize,
+    length: Duration,
+    before: Option<&Path>,
+) -> anyhow::Result<()> {
+    let this = env::current_exe()?;
+    let mut programs: Vec<(&str, PathBuf)> = Vec::new();
+    programs.extend(before.map(|before| ("before", before.to_owned())));
+    programs.push(("now", this));
+    println!(
+        "{:<36} {:>8} {:>11} {:>13} {:>11} {:>14}",
+        "", "turns/s", "worst wait", "least/most", "share", "commands/turn"
+    );
+    for crowd in CROWDS {
+        let mut came: Vec<Vec<Round>> = programs.iter().map(|_| Vec::new()).collect();
+        for _ in 0..rounds {
+            for ((_, program), came) in programs.iter().zip(&mut came) {
+                came.push(crowd.run(server, program, length)?);
+            }
+        }
+        for ((name, _), came) in programs.iter().zip(came) {
+            crowd.show(name, &came);
+        }
+    }
+    Ok(())
+}
+
+impl Crowd {
+    const fn of(processes: &'static [usize], hold_micros: u64) -> Self {
+        Self {
+            processes,
+            hold: Duration::from_micros(hold_micros),
+        }
+    }
+
+    fn run(&self, server: &Server, program: &Path, length: Duration) -> anyhow::Result<Round> {
+        let start = |threads: &usize| {
+            let (url, hold) = (server.url(), self.hold.as_micros());
+            let how = format!("{url} {threads} {hold} {}", length.as_millis());
+            Worker::start(program, &how)
+        };
+        let workers = self.processes.iter().map(start);
+        let mut workers = workers.collect::<anyhow::Result<Vec<_>>>()?;
+        for worker in &mut workers {
+            worker.hear()?;
+        }
+        let before = commands(server)?;
+        for worker in &mut workers {
+            // It starts when its input ends.
+            drop(worker.process.stdin.take());
+        }
+        let said = workers.iter_mut().map(|worker| {
+            let said = worker.hear()?;
+            let (turns, worst) = said.trim().split_once(' ').context("what it said")?;
+            Ok((turns.parse()?, worst.parse::<f64>()? / 1_000.0))
+        });
+        let processes = said.collect::<anyhow::Result<_>>()?;
+        Ok(Round {
+            processes,
+            commands: commands(server)? - before,
+            length,
+        })
+    }
+
+    fn show(&self, name: &str, rounds: &[Round]) {
+        let median = |figure: &dyn Fn(&Round) -> f64| {
+            let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
+            figures.sort_by(f64::total_cmp);
+            figures[figures.len() / 2]
+        };
+        let what = format!("{:?} threads, {:?}, {name}", self.processes, self.hold);
+        println!(
+            "{what:<36} {:>8.0} {:>8.1} ms {:>13.2} {:>11.2} {:>14.2}",
+            median(&|round| round.total() / round.length.as_secs_f64()),
+            median(&Round::worst),
+            median(&|round| round.least() / round.most()),
+            median(&|round| round.least() / round.total()),
+            median(&|round| f64::from(u32::try_from(round.commands).unwrap_or(0)) / round.total()),
+        );
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far fewer than 2^53 turns")]
+impl Round {
+    fn turns(&self) -> impl Iterator<Item = f64> {
+        self.processes.iter().map(|(turns, _)| *turns as f64)
+    }
+
+    fn total(&self) -> f64 {
+        self.turns().sum::<f64>().max(1.0)
+    }
+
+    fn least(&self) -> f64 {
+        self.turns().fold(f64::MAX, f64::min)
+    }
+
+    fn most(&self) -> f64 {
+        self.turns().fold(1.0, f64::max)
+    }
+
+    fn worst(&self) -> f64 {
+        self.processes
+            .iter()
+            .map(|(_, worst)| *worst)
+            .fold(0.0, f64::max)
+    }
+}
+
+/// How many commands the server has executed, those of scripts among them.
+fn commands(server: &Server) -> anyhow::Result<u64> {
+    let stats: String = redis::cmd("INFO")
+        .arg("stats")
+        .query(&mut server.connection()?)?;
+    let all = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_commands_processed:"));
+    Ok(all.context("INFO stats")?.trim().parse()?)
+}
+
+/// A process that works, killed when it is dropped.
+struct Worker {
+    process: Child,
+    says: BufReader<std::process::ChildStdout>,
+}
+
+impl Worker {
+    fn start(program: &Path, how: &str) -> anyhow::Result<Self> {
+        let mut process = Command::new(program)
+            .env(WORKS, how)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let says = process.stdout.take().context("its output")?;
+        Ok(Self {
+            process,
+            says: BufReader::new(says),
+        })
+    }
+
+    fn hear(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.says.read_line(&mut line)?;
+        anyhow::ensure!(!line.is_empty(), "it ended");
+        Ok(line)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
