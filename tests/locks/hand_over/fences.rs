@@ -100,7 +100,7 @@ fn turns_that_go_on_after_a_loss_of_all_data_do_not_overtake_the_next_holders_nu
                 scope.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
                         let Ok(lease) = lock.acquire(300 * MS) else {
-                            return;
+                            continue;
                         };
                         if lease.is_held() {
                             best.fetch_max(fence(&lease), Ordering::SeqCst);
