@@ -1,6 +1,7 @@
 //! Locks that are waited for, kept and given back: what most users take.
 
 mod acquire;
+mod attempts;
 mod inspection;
 mod lease;
 mod lock;

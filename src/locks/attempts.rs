@@ -1,0 +1,341 @@
+//! What the attempts at one lock have come to, as a plain value: no lock, no clock, no I/O.
+//!
+//! All attempts of one wait have one token, so that an attempt which is executed twice counts once. What each answer leads to:
+//!
+//! | the answer | then |
+//! |---|---|
+//! | granted | the lease begins, unless the answer took longer than the lease: then another attempt |
+//! | somebody else has it | another attempt when that one has to be gone; an earlier attempt without an answer was in vain |
+//! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
+//! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
+//! | any other refusal | it is the answer; after an attempt without an answer, `Unknown` is |
+
+use std::{
+    io::{Error as IoError, ErrorKind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redis::{RedisError, RedisResult, Value};
+
+use super::{lease::Grant, options::Options};
+use crate::{
+    error::{Error, Operation, Result, may_pass},
+    recipes::hold::{Attempt, Holding, Kind},
+};
+
+/// After so long a waiting writer asks again, so that its intent is written anew: the script does so when less than 500 ms
+/// of its second are left.
+const INTENT: Duration = Duration::from_millis(600);
+/// A loss is told of within this, plus what the network takes, also at the very beginning of a lease.
+const ARMED_WITHIN: Duration = Duration::from_millis(20);
+
+/// The attempts of one wait.
+#[derive(Debug)]
+pub(crate) struct Attempts<'a> {
+    operation: Operation<'a>,
+    options: &'a Options,
+    hold: Arc<Holding>,
+    /// How often the server was asked.
+    pub(crate) made: u32,
+    /// An attempt got no answer, and none since has said that somebody else has the lock: it may be ours.
+    uncertain: bool,
+    /// An attempt got no answer: it may still be executed, whatever was answered since.
+    is_out: bool,
+    /// Why the last attempt failed.
+    failure: Option<Error>,
+}
+
+/// What came of asking the server once.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) answer: RedisResult<Value>,
+    /// A moment before it was sent.
+    pub(crate) sent: Instant,
+    /// When it was answered, or a little earlier: times in the answer count from then.
+    pub(crate) answered: Instant,
+    /// The server tells of the next change of the lock.
+    pub(crate) tracked: bool,
+    /// It was sent twice, and the first got no answer.
+    pub(crate) again: bool,
+}
+
+/// What an attempt leads to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Granted {
+        grant: Grant,
+        /// The next in the queue asks then, unless something happens before.
+        next_asks_at: Instant,
+    },
+    /// Somebody else has it.
+    Refused {
+        /// Whoever is in the way has to be gone by then, if anything is known.
+        ask_again_at: Option<Instant>,
+        tracked: bool,
+    },
+    /// Worth another attempt.
+    Failed,
+}
+
+impl<'a> Attempts<'a> {
+    pub(crate) fn new(operation: Operation<'a>, options: &'a Options, hold: Arc<Holding>) -> Self {
+        Self {
+            operation,
+            options,
+            hold,
+            made: 0,
+            uncertain: false,
+            is_out: false,
+            failure: None,
+        }
+    }
+
+    /// What this reply leads to; an error is the answer of the whole wait.
+    pub(crate) fn judge(&mut self, reply: Reply, now: Instant) -> Result<Outcome> {
+        let Reply { sent, tracked, .. } = reply;
+        let attempt = match reply.answer.and_then(|answer| self.hold.understood(answer)) {
+            Ok(attempt) => attempt,
+            Err(error) => return self.failed(error, reply.again),
+        };
+        self.failure = None;
+        let end = sent + self.options.longest_at_first();
+        match attempt {
+            Attempt::Granted { .. } if end <= now => {
+                // The next attempt takes it anew, or finds out who has it.
+                (self.uncertain, self.is_out) = (true, true);
+                Ok(Outcome::Failed)
+            }
+            Attempt::Granted { fence, reserved } => {
+                let turns = self.options.turns(reserved, sent);
+                let grant = Grant {
+                    fence,
+                    since: sent,
+                    end,
+                    look_at: Some(now + ARMED_WITHIN),
+                    turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
+                    unanswered_before: self.is_out,
+                };
+                let next_asks_at = if tracked {
+                    end
+                } else {
+                    now + self.options.backoff.last
+                };
+                Ok(Outcome::Granted {
+                    grant,
+                    next_asks_at,
+                })
+            }
+            Attempt::Busy(longest) => {
+                self.uncertain = false;
+                let longest = self.longest_pause(longest);
+                Ok(Outcome::Refused {
+                    ask_again_at: longest.and_then(|longest| reply.answered.checked_add(longest)),
+                    tracked,
+                })
+            }
+        }
+    }
+
+    /// Nothing was sent.
+    pub(crate) fn was_not_sent(&mut self, failure: Error) {
+        self.failure = Some(failure);
+    }
+
+    /// The deadline has come: why this is no plain no, if it is none.
+    pub(crate) fn last_failure(&mut self) -> Option<Error> {
+        match (self.uncertain, self.failure.take()) {
+            (false, failure) => failure,
+            (true, Some(failure @ Error::Unknown { .. })) => Some(failure),
+            (true, _) => Some(self.unknown()),
+        }
+    }
+
+    /// Whether an attempt may still be executed, or has been, without our having heard of it.
+    pub(crate) fn is_out(&self) -> bool {
+        self.is_out
+    }
+
+    /// Whether the last attempt failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    fn failed(&mut self, error: RedisError, again: bool) -> Result<Outcome> {
+        let passes = may_pass(&error);
+        let error = self.operation.unanswered(Some(self.hold.token()), error);
+        if again || matches!(error, Error::Unknown { .. }) {
+            (self.uncertain, self.is_out) = (true, true);
+        }
+        if !passes && !matches!(error, Error::Unknown { .. }) {
+            // A refusal says nothing about an attempt before it whose answer did not come.
+            return Err(if self.uncertain {
+                self.unknown()
+            } else {
+                self.naming_keys(error)
+            });
+        }
+        self.failure = Some(error);
+        Ok(Outcome::Failed)
+    }
+
+    fn unknown(&self) -> Error {
+        let silence = IoError::from(ErrorKind::TimedOut).into();
+        self.operation.unknown(Some(self.hold.token()), silence)
+    }
+
+    /// What is not a lock has to be found by somebody, and may be at either key.
+    fn naming_keys(&self, error: Error) -> Error {
+        let (key, companion) = (
+            self.hold.lock_name().key(),
+            self.hold.lock_name().companion(),
+        );
+        match error {
+            Error::WrongKind { found, .. } => {
+                let found = format!("{found}, at `{key}` or `{companion}`");
+                self.operation.wrong_kind(found)
+            }
+            error => error,
+        }
+    }
+
+    /// How long to wait for news, when those in the way may stay so long. A writer has to renew its intent meanwhile.
+    fn longest_pause(&self, longest: Option<Duration>) -> Option<Duration> {
+        let longest = longest.map(|longest| longest + Duration::from_millis(1));
+        match self.hold.kind() {
+            Kind::Write => Some(longest.map_or(INTENT, |longest| longest.min(INTENT))),
+            _ => longest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        name::{LockName, Owner},
+        token::Token,
+    };
+
+    const MS: Duration = Duration::from_millis(1);
+    /// What a reader is granted.
+    const READ: Value = Value::Int(1);
+
+    fn attempts(options: &Options, kind: Kind) -> Attempts<'_> {
+        let lock = LockName::new("a").unwrap();
+        let hold = Holding::new(kind, lock, Token::random(), Owner::described());
+        let operation = Operation::new("Lock::acquire", "a");
+        Attempts::new(operation, options, Arc::new(hold))
+    }
+
+    fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
+        Reply {
+            answer,
+            sent,
+            answered: sent + MS,
+            tracked: true,
+            again: false,
+        }
+    }
+
+    fn busy(millis: i64) -> Value {
+        Value::Array(vec![Value::Int(millis)])
+    }
+
+    fn silence() -> RedisResult<Value> {
+        Err(IoError::from(ErrorKind::TimedOut).into())
+    }
+
+    fn refusal(code: &str) -> RedisResult<Value> {
+        let line = format!("-{code} no\r\n");
+        match redis::parse_redis_value(line.as_bytes()) {
+            Ok(Value::ServerError(error)) => Err(error.into()),
+            parsed => parsed,
+        }
+    }
+
+    #[test]
+    fn a_grant_ends_a_lease_after_it_was_sent() {
+        let options = Options::new();
+        let sent = crate::time::now();
+        let outcome = attempts(&options, Kind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
+        let Ok(Outcome::Granted {
+            grant,
+            next_asks_at,
+        }) = outcome
+        else {
+            unreachable!("{outcome:?}");
+        };
+        assert_eq!((grant.since, grant.end), (sent, sent + options.lease));
+        assert_eq!(next_asks_at, grant.end);
+        assert!(!grant.unanswered_before);
+    }
+
+    #[test]
+    fn a_grant_that_took_longer_than_the_lease_is_none() {
+        let options = Options::new();
+        let sent = crate::time::now();
+        let mut attempts = attempts(&options, Kind::Read);
+        let outcome = attempts.judge(reply(Ok(READ), sent), sent + options.lease);
+        assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.is_out());
+        let answer = attempts.last_failure();
+        assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
+    }
+
+    #[test]
+    fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_then() {
+        let options = Options::new();
+        let now = crate::time::now();
+        let mut attempts = attempts(&options, Kind::Read);
+        let outcome = attempts.judge(reply(silence(), now), now);
+        assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.has_failed());
+        let outcome = attempts.judge(reply(Ok(busy(70)), now), now);
+        let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+            unreachable!("{outcome:?}");
+        };
+        assert_eq!(ask_again_at, Some(now + MS + 71 * MS));
+        assert!(attempts.last_failure().is_none() && attempts.is_out());
+        let outcome = attempts.judge(reply(Ok(READ), now), now);
+        assert!(matches!(outcome, Ok(Outcome::Granted { grant, .. }) if grant.unanswered_before));
+    }
+
+    #[test]
+    fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
+        let options = Options::new();
+        let now = crate::time::now();
+        for passing in ["LOADING", "READONLY", "MASTERDOWN"] {
+            let mut attempts = attempts(&options, Kind::Mutex);
+            let outcome = attempts.judge(reply(refusal(passing), now), now);
+            assert!(matches!(outcome, Ok(Outcome::Failed)), "{outcome:?}");
+            let answer = attempts.last_failure();
+            assert!(matches!(answer, Some(Error::Redis { .. })), "{answer:?}");
+        }
+        let mut first = attempts(&options, Kind::Mutex);
+        let answer = first.judge(reply(refusal("NOPERM"), now), now);
+        assert!(matches!(answer, Err(Error::Redis { .. })) && !first.is_out());
+        let mut second = attempts(&options, Kind::Mutex);
+        let _ = second.judge(reply(silence(), now), now);
+        let answer = second.judge(reply(refusal("NOPERM"), now), now);
+        assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+        let mut again = attempts(&options, Kind::Mutex);
+        let reply = Reply {
+            again: true,
+            ..reply(refusal("NOPERM"), now)
+        };
+        let answer = again.judge(reply, now);
+        assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    }
+
+    #[test]
+    fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
+        let options = Options::new();
+        let now = crate::time::now();
+        for (left, expected) in [(-1, 600), (10_000, 600), (70, 71)] {
+            let outcome = attempts(&options, Kind::Write).judge(reply(Ok(busy(left)), now), now);
+            let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+                unreachable!("{outcome:?}");
+            };
+            assert_eq!(ask_again_at, Some(now + MS + expected * MS));
+        }
+    }
+}
