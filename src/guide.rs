@@ -8,6 +8,7 @@
 //
 // A new page is a line in `pages!` and one in `links!`; a new link is a line in `links!`, with the label that pages use: a
 // page's path below docs/, a script's path below src/recipes/, or an item's name, `` [`Lock::acquire`]: crate::Lock::acquire ``.
+// Files, functions and tests that a page names are in src/guide/links.md.
 // tests/docs.rs says what is missing, .ci/links follows every link in what rustdoc has written.
 
 macro_rules! links {
@@ -28,7 +29,9 @@ macro_rules! links {
 [seed-map.md]: crate::guide::seed_map
 [benchmarks.md]: crate::guide::benchmarks
 [changelog.md]: crate::guide::changelog
+[files.md]: crate::guide::files
 [design.md#how-is-it-known-that-nobody-sleeps-beside-a-free-lock]: crate::guide::design#how-is-it-known-that-nobody-sleeps-beside-a-free-lock
+[design.md#why-does-a-process-stay-away-after-its-turns-and-for-how-long]: crate::guide::design#why-does-a-process-stay-away-after-its-turns-and-for-how-long
 [recipes.md#read_write]: crate::guide::recipes#read_write
 [recipes.md#the-watchdog]: crate::guide::recipes#the-watchdog
 [waiting.md#within-a-process]: crate::guide::waiting#within-a-process
@@ -73,6 +76,7 @@ macro_rules! pages {
     ($($name:ident: $page:literal,)*) => {
         $(
             #[doc = links!()]
+            #[doc = include_str!("guide/links.md")]
             #[doc = include_str!($page)]
             pub mod $name {}
         )*
@@ -93,6 +97,7 @@ pages! {
     design: "../docs/design.md",
     seed_map: "../docs/seed-map.md",
     benchmarks: "../docs/benchmarks.md",
+    files: "../docs/files.md",
     changelog: "../docs/changelog.md",
 }
 

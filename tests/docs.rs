@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -133,7 +133,8 @@ fn every_link_between_pages_leads_somewhere() {
 /// In rustdoc a link to a file leads nowhere: src/guide.rs says where its label leads there.
 #[test]
 fn every_page_and_every_link_of_a_page_is_known_to_the_guide() {
-    let guides = fs::read_to_string(in_the_project("src/guide.rs")).unwrap();
+    let mut guides = fs::read_to_string(in_the_project("src/guide.rs")).unwrap();
+    guides += &fs::read_to_string(in_the_project("src/guide/links.md")).unwrap();
     let known = definitions(&guides);
     let mut everywhere = BTreeMap::new();
     for (name, text) in guide() {
@@ -240,8 +241,9 @@ fn code_on(page: &str) -> Vec<String> {
             code.push(flat(part.split_once('\n').unwrap().1));
             continue;
         }
-        let spans = part.split('`').skip(1).step_by(2);
-        code.extend(spans.map(flat));
+        for line in part.lines().filter(|line| !line.contains("]: ")) {
+            code.extend(line.split('`').skip(1).step_by(2).map(flat));
+        }
     }
     code.sort();
     code
@@ -276,4 +278,62 @@ fn both_languages_name_the_same_commands_and_names() {
         .collect();
     assert!(added.is_empty(), "docs/zh/README.md has {added:#?}");
     assert!(chinese.len() >= 15, "docs/zh/README.md is too short");
+}
+
+/// The names of all tests.
+fn names_of_tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files("tests", "rs").into_iter().chain(files("src", "rs")) {
+        let text = fs::read_to_string(file).unwrap();
+        for test in text.split("#[test]").skip(1) {
+            let name = test.split("fn ").nth(1).unwrap_or_default();
+            names.extend(name.split('(').next().map(str::to_owned));
+        }
+    }
+    // A shorter one may well name something else, such as a recipe.
+    names.retain(|name| name.matches('_').count() >= 2);
+    names
+}
+
+/// Which places of a page are code of their own and no link, outside of headings, blocks and definitions.
+fn names_without_a_link(page: &str) -> Vec<&str> {
+    let texts = page.split("```").step_by(2);
+    let lines = texts.flat_map(str::lines);
+    let lines = lines.filter(|line| !line.starts_with('#') && !line.contains("]: "));
+    let mut names = Vec::new();
+    for line in lines {
+        let parts: Vec<_> = line.split('`').collect();
+        for (before, name) in parts.iter().zip(&parts[1..]).step_by(2) {
+            if !before.ends_with('[') {
+                names.push(*name);
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn every_file_function_and_test_that_a_page_names_is_a_link() {
+    let links = fs::read_to_string(in_the_project("src/guide/links.md")).unwrap();
+    let known = definitions(&links);
+    let tests = names_of_tests();
+    for (page, text) in pages() {
+        // Of the changelog's names some are those of before.
+        if page.ends_with("changelog.md") {
+            continue;
+        }
+        // The README is for those who do not know the functions yet.
+        let is_guide = !page.ends_with("README.md");
+        for name in names_without_a_link(&text) {
+            let folder = name.split('/').next().unwrap();
+            let is_file = name.contains('/')
+                && ["src", "tests", "examples"].contains(&folder)
+                && in_the_project(name).exists();
+            let is_known = known.contains_key(format!("`{name}`").as_str());
+            assert!(
+                !(is_file || tests.contains(name) || is_known && is_guide),
+                "{page}: `{name}` is no link: write [`{name}`] and its definition at the end"
+            );
+        }
+    }
 }
