@@ -72,16 +72,16 @@ fn what_comes_late() {
 
 /// The server has said yes, to a hold that our clock had ended before the answer came, while the watchdog was waiting.
 fn a_renewal_that_is_answered_after_the_end_revives_nothing() {
-    let bench = bench(crate::options().lease(500 * MS));
+    let bench = bench(crate::options().lease(1_000 * MS));
     let warm = bench.others.reentrant("warm").acquire(LONG).unwrap();
     warm.renew(LONG).unwrap();
     warm.release().unwrap();
     bench.proxy.at("EVAL").swallow(); // The watchdog's first batch.
     let lease = bench.locks.reentrant("a").acquire(LONG).unwrap();
-    thread::sleep(300 * MS);
-    bench.proxy.at("EVALSHA").delay(400 * MS);
+    thread::sleep(500 * MS);
+    bench.proxy.at("EVALSHA").delay(800 * MS);
     let renewed = lease.renew(LONG);
-    assert!(bench.proxy.happened());
+    assert!(bench.proxy.happened(), "{renewed:?}");
     assert!(
         matches!(
             &renewed,

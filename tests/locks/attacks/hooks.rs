@@ -149,15 +149,7 @@ impl Drop for Bomb {
 struct Exploding;
 
 impl Events for Exploding {
-    fn acquired(&self, _: &event::Acquired<'_>) {
-        panic_any(Bomb(2));
-    }
-
     fn renewed(&self, _: &event::Renewed<'_>) {
-        panic_any(Bomb(2));
-    }
-
-    fn released(&self, _: &event::Released<'_>) {
         panic_any(Bomb(2));
     }
 }
