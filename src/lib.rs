@@ -3,6 +3,12 @@
 //! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock promises, what that rests
 //! on and what breaks it stands in [`guide::guarantees`].
 //!
+//! # A job that must not run twice
+//!
+//! ```no_run
+#![doc = include_str!("../examples/quick_start.rs")]
+//! ```
+//!
 //! # Contents
 //!
 //! | you want to | take |
@@ -26,12 +32,6 @@
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
 //! | read how a lock works on the server | [`recipes`], [`guide::recipes`], [`guide::scripts`] |
-//!
-//! # A job that must not run twice
-//!
-//! ```no_run
-#![doc = include_str!("../examples/quick_start.rs")]
-//! ```
 //!
 //! # Connections
 //!

@@ -50,6 +50,22 @@ use crate::{
 ///
 /// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
 /// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.
+///
+/// # Examples
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # fn pages() -> Vec<u32> { Vec::new() }
+/// # fn rebuild(page: u32) {}
+/// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+/// let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+/// for page in pages() {
+///     lease.check()?; // stops as soon as the lock is lost
+///     rebuild(page);
+/// }
+/// lease.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "dropping it releases the lock at once"]
 pub struct Lease {
     pub(crate) shared: Arc<Shared<Lease>>,

@@ -77,6 +77,24 @@ impl Lock {
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no lock of this kind.
     /// - [`Error::Redis`](crate::Error::Redis): the server refused.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Error, Locks};
+    ///
+    /// let lock = Locks::connect("redis://127.0.0.1/")?.lock("report:daily");
+    /// match lock.acquire(Duration::from_secs(5)) {
+    ///     Ok(lease) => {
+    ///         // the work
+    ///         lease.release()?;
+    ///     }
+    ///     Err(Error::Contended { .. }) => println!("somebody else is at it"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
         self.acquire_as(operation, timeout)?
@@ -89,6 +107,16 @@ impl Lock {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), except `Contended`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let lock = leasehold::Locks::connect("redis://127.0.0.1/")?.lock("report:daily");
+    /// if let Some(lease) = lock.try_acquire()? {
+    ///     // the work
+    ///     lease.release()?;
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
         self.acquire_as(operation, Duration::ZERO)
@@ -101,6 +129,15 @@ impl Lock {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid), [`Error::Pool`](crate::Error::Pool) and
     /// [`Error::Redis`](crate::Error::Redis), as [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let seen = leasehold::Locks::connect("redis://127.0.0.1/")?.lock("report:daily").inspect()?;
+    /// for holder in seen.holders() {
+    ///     println!("{:?}, for another {:?}", holder.owner(), holder.remaining());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);

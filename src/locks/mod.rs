@@ -119,16 +119,48 @@ impl Locks {
 
     /// The lock of this name for one owner at a time, who may enter again:
     /// [`recipes::reentrant`](crate::recipes::reentrant). The owner is the thread, unless [`Options::owner`] names one.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let lock = leasehold::Locks::connect("redis://127.0.0.1/")?.reentrant("accounts");
+    /// let outer = lock.acquire(Duration::from_secs(5))?;
+    /// let inner = lock.acquire(Duration::from_secs(5))?; // the same thread: at once
+    /// inner.release()?;
+    /// outer.release()?; // now it is free
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn reentrant(&self, name: &str) -> Lock {
         self.of_kind(Kind::Reentrant, name)
     }
 
     /// The lock of this name for any number of readers: [`recipes::read_write`](crate::recipes::read_write).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let one = locks.read("catalogue").acquire(Duration::from_secs(5))?;
+    /// let another = locks.read("catalogue").acquire(Duration::from_secs(5))?; // both at once
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn read(&self, name: &str) -> Lock {
         self.of_kind(Kind::Read, name)
     }
 
     /// The lock of this name for one writer, and no reader beside: [`recipes::read_write`](crate::recipes::read_write).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let lease = locks.write("catalogue").acquire(Duration::from_secs(5))?; // new readers wait meanwhile
+    /// lease.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn write(&self, name: &str) -> Lock {
         self.of_kind(Kind::Write, name)
     }
