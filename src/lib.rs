@@ -31,6 +31,7 @@
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
+//! | learn why locks are hard, in ten lessons | [`guide::course`] |
 //! | read how a lock works on the server | [`recipes`], [`guide::recipes`], [`guide::scripts`] |
 //!
 //! # Connections

@@ -337,3 +337,16 @@ fn every_file_function_and_test_that_a_page_names_is_a_link() {
         }
     }
 }
+
+/// In the guide such a link leads to the page of the files.
+#[test]
+fn every_test_and_example_that_a_page_links_to_is_listed() {
+    let links = fs::read_to_string(in_the_project("src/guide/links.md")).unwrap();
+    let list = fs::read_to_string(in_the_project("docs/files.md")).unwrap();
+    for (label, target) in definitions(&links) {
+        if target.starts_with("crate::guide::files") {
+            let file = label.trim_matches('`').trim_end_matches('/');
+            assert!(list.contains(file), "docs/files.md does not list {file}");
+        }
+    }
+}
