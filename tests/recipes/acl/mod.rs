@@ -22,7 +22,8 @@ const LONGER: Duration = Duration::from_secs(20);
 /// The rules of the row that is for this.
 pub(crate) fn rules(what: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
-    let text = fs::read_to_string(page).unwrap();
+    // What is named in the first column may be a link.
+    let text = fs::read_to_string(page).unwrap().replace(['[', ']'], "");
     let row = text
         .lines()
         .find(|line| line.starts_with(&format!("| {what}")));
