@@ -15,19 +15,14 @@
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. None is
 -- ahead of the clock unless the clock was set back.
 
--- The server's clock, which comes as two texts: seconds and microseconds. Filled up with zeros and put together, they
--- are the time in microseconds, and without the last three digits in milliseconds. They stay texts, since to write a
--- number out takes Lua as long as a small command. The lease is a length, for now.
-local time = redis.call('TIME')
-local micros = string.sub('00000' .. time[2], -6)
-local clock = time[1] .. micros
-local now = time[1] .. string.sub(micros, 1, 3)
+-- The lease is a length, for now. An end that is a moment is turned into a length here, by the server's clock. The
+-- command's own `NX PXAT` with a moment in the past answers OK, and there is no lock; here that is an error. So is an end
+-- that is further away than any lease may be. Both are judged before the lock is looked at: a wrong end is wrong whether
+-- the lock is free or not.
 local lease = ARGV[2]
--- An end that is a moment is turned into a length here, by the server's clock. The command's own `NX PXAT` with a
--- moment in the past answers OK, and there is no lock; here that is an error. So is an end that is further away than
--- any lease may be. Both are judged before the lock is looked at: a wrong end is wrong whether the lock is free or not.
 if ARGV[3] ~= '0' then
-  lease = ARGV[3] - now
+  local time = redis.call('TIME')
+  lease = ARGV[3] - time[1] * 1000 - math.floor(time[2] / 1000)
   if lease <= 0 then
     return redis.error_reply("INVALIDEND it is past by the server's clock")
   elseif lease > 86400000 then
@@ -41,6 +36,13 @@ local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   return ARGV[5] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
+
+-- The server's clock, which comes as two texts: seconds and microseconds. Filled up with zeros and put together, they
+-- are the time in microseconds, and without the last three digits in milliseconds. They stay texts, since to write a
+-- number out takes Lua as long as a small command.
+local time = redis.call('TIME')
+local clock = time[1] .. string.sub('00000' .. time[2], -6)
+local now = string.sub(clock, 1, -4)
 
 -- The companion: the last fencing token, and how many of those up to it were reserved for hand-overs. They have to be
 -- whole numbers to which more can be added. A hash without a fencing token is not a companion of ours, and nothing is
@@ -110,7 +112,7 @@ if not holder then
 else
   -- Sent again, the end moves to later only. `PTTL` of a lock without an end is -1: the book's, and it keeps none.
   local left = redis.call('PTTL', KEYS[1])
-  if left >= 0 and left < tonumber(lease) then -- -1 is a lock without an end: the book's
+  if left >= 0 and left < tonumber(lease) then
     redis.call('PEXPIRE', KEYS[1], lease)
   end
 end
