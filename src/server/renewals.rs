@@ -1,7 +1,6 @@
 //! The watchdog's connection: one batch of renewals, one round trip.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,6 +15,7 @@ use super::{
 use crate::{
     connection::Beside,
     error::is_wrong_type,
+    event::shielded,
     exchange::{Finished, next_reply},
     script::{Call, is_unknown_script},
     time::{self, Deadline},
@@ -207,6 +207,26 @@ fn converse(
 
 /// A panic of redis-rs is one more failure of the connection, not the end of all renewing.
 fn caught<T>(run: impl FnOnce() -> T) -> RedisResult<T> {
-    catch_unwind(AssertUnwindSafe(run))
-        .map_err(|_| (ErrorKind::Io, "the client library panicked").into())
+    shielded(run).ok_or_else(|| (ErrorKind::Io, "the client library panicked").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::resume_unwind;
+
+    use super::*;
+
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            resume_unwind(Box::new(()));
+        }
+    }
+
+    #[test]
+    fn a_panic_whose_payload_panics_is_a_failure_of_the_connection() {
+        let error = caught(|| resume_unwind(Box::new(Bomb))).unwrap_err();
+        assert!(error.is_io_error());
+    }
 }
