@@ -1,16 +1,10 @@
 //! How a lease is to be kept.
 
-use std::{
-    fmt,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{
-    error::LostReason,
-    renewing::{entry::Terms, standing::Callback},
-};
-use crate::{
     error::{Error, Result},
+    renewing::entry::Terms,
     time::{MAX_LEASE, lease_millis},
 };
 
@@ -20,15 +14,14 @@ use crate::{
 /// use std::time::Duration;
 ///
 /// let keep = leasehold::Keep::lease(Duration::from_secs(10))
-///     .max_hold(Duration::from_secs(3_600))
-///     .on_lost(|reason| eprintln!("the lock is lost: {reason}"));
+///     .max_hold(Duration::from_secs(3_600));
 /// ```
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct Keep {
     lease: Duration,
     max_hold: Option<Duration>,
     held_until: Option<Instant>,
-    on_lost: Option<Callback>,
 }
 
 impl Keep {
@@ -40,14 +33,13 @@ impl Keep {
             lease,
             max_hold: None,
             held_until: None,
-            on_lost: None,
         }
     }
 
     /// How long the lock may be held in all, from now on, however often it is renewed. Default: no limit.
     ///
     /// The last renewals ask for no more than what is left, so that a holder that hangs keeps the others out no longer
-    /// than this. Then the lease is lost with [`LostReason::MaxHold`].
+    /// than this. Then the lease is lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -79,15 +71,8 @@ impl Keep {
         self
     }
 
-    /// Has something called when the lease is lost, as by [`LostSignal::notify`](crate::LostSignal::notify). Default:
-    /// nobody is called. Asked for a second time, it replaces the first.
-    pub fn on_lost(mut self, callback: impl FnOnce(LostReason) + Send + 'static) -> Self {
-        self.on_lost = Some(Box::new(callback));
-        self
-    }
-
-    /// The terms from now on, and whom to call.
-    pub(crate) fn checked(self, now: Instant) -> Result<(Terms, Option<Callback>)> {
+    /// The terms from now on.
+    pub(crate) fn checked(self, now: Instant) -> Result<Terms> {
         lease_millis("lease", self.lease)?;
         if self
             .max_hold
@@ -107,24 +92,12 @@ impl Keep {
         let end = self
             .held_until
             .map(|end| cap.map_or(end, |cap| cap.min(end)));
-        let lease = self.lease;
-        let terms = Terms {
-            lease,
+        Ok(Terms {
+            lease: self.lease,
             cap,
             end,
             renews: true,
             look_at: None,
-        };
-        Ok((terms, self.on_lost))
-    }
-}
-
-impl fmt::Debug for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keep")
-            .field("lease", &self.lease)
-            .field("max_hold", &self.max_hold)
-            .field("held_until", &self.held_until)
-            .finish_non_exhaustive()
+        })
     }
 }

@@ -134,13 +134,11 @@ impl Watchdog {
     /// Waits, as [`keep`](Self::keep) does, unless [`Keep::held_until`] says that there is no need to.
     ///
     /// # Errors
-    /// As [`keep`](Self::keep), and:
-    /// - [`Error::Lost`](crate::Error::Lost): the moment given to [`Keep::held_until`] has passed.
-    /// - [`Error::Thread`](crate::Error::Thread): the thread for [`Keep::on_lost`] could not be started.
+    /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) where the moment given to [`Keep::held_until`] has passed.
     pub fn keep_with<H: Recipe + Clone>(&self, hold: &H, keep: Keep) -> Result<Renewal> {
         let operation = Operation::new("Watchdog::keep", hold.holding().lock_name().text());
         let now = time::now();
-        let (terms, on_lost) = keep.checked(now)?;
+        let terms = keep.checked(now)?;
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
@@ -159,9 +157,6 @@ impl Watchdog {
             let silence =
                 || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
             return Err(standing.failure(operation).unwrap_or_else(silence));
-        }
-        if let Some(callback) = on_lost {
-            lease.notify(callback)?;
         }
         Ok(renewal)
     }

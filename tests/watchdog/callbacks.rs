@@ -126,11 +126,14 @@ fn a_loss_is_told_although_the_renewal_is_stopped_next() {
         let called = called.clone();
         let keep = Keep::lease(LEASE)
             .max_hold(5 * MS)
-            .held_until(Instant::now() + LEASE)
-            .on_lost(move |reason| called.send(reason).unwrap());
+            .held_until(Instant::now() + LEASE);
         let Ok(renewal) = bench.watchdog.keep_with(&hold, keep) else {
             continue; // the machine has overslept it
         };
+        renewal
+            .lost()
+            .notify(move |reason| called.send(reason).unwrap())
+            .unwrap();
         while renewal.is_held() {}
         renewal.stop();
         assert_eq!(calls.recv_timeout(PATIENCE), Ok(LostReason::MaxHold));
@@ -159,11 +162,14 @@ fn those_it_kept_run_out_when_it_is_dropped() {
     let mut bench = bench();
     let (called, calls) = mpsc::channel();
     let hold = take(&mut bench.conn, "a", LEASE).unwrap();
-    let keep = Keep::lease(LEASE).on_lost({
-        let called = called.clone();
-        move |reason| called.send(reason).unwrap()
-    });
-    let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();
+    let renewal = bench.watchdog.keep(&hold, LEASE).unwrap();
+    renewal
+        .lost()
+        .notify({
+            let called = called.clone();
+            move |reason| called.send(reason).unwrap()
+        })
+        .unwrap();
     let end = Instant::now() + LEASE;
     drop(bench.watchdog);
     assert_eq!(

@@ -167,9 +167,11 @@ fn a_lock_taken_over_is_told_in_every_way() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
     let (called, calls) = mpsc::channel();
-    let keep = Keep::lease(900 * MS).on_lost(move |reason| called.send(reason).unwrap());
-    let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();
+    let renewal = bench.watchdog.keep(&hold, 900 * MS).unwrap();
     let signal = renewal.lost();
+    signal
+        .notify(move |reason| called.send(reason).unwrap())
+        .unwrap();
     assert!(!signal.is_lost() && !signal.wait_for(Duration::ZERO));
     let waiting = thread::spawn(move || renewal.lost().wait_for(PATIENCE).then_some(renewal));
 
@@ -242,10 +244,12 @@ fn max_hold_ends_a_hold_that_would_go_on() {
     let hold = take(&mut bench.conn, "a", 600 * MS).unwrap();
     let (called, calls) = mpsc::channel();
     let kept = Instant::now();
-    let keep = Keep::lease(3_000 * MS)
-        .max_hold(900 * MS)
-        .on_lost(move |reason| called.send((reason, Instant::now())).unwrap());
+    let keep = Keep::lease(3_000 * MS).max_hold(900 * MS);
     let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();
+    renewal
+        .lost()
+        .notify(move |reason| called.send((reason, Instant::now())).unwrap())
+        .unwrap();
     while renewal.is_held() {
         assert!(kept.elapsed() < 900 * MS + slack());
         thread::sleep(MS);
