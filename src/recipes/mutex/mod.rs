@@ -22,6 +22,33 @@
 //!
 //! [`try_acquire_unfenced`] sends the command itself. The other acquires do the same in a script, which hands out the
 //! fencing token in the same round trip.
+//!
+//! # Guarantees
+//!
+//! On one server that loses no data, at most one holder at a time, judged by the server's clock, and a lock that is free
+//! at the latest at its end. The fencing token is greater than that of every hold before, also after `FLUSHALL`, as long
+//! as the server's clock does not go back; [`try_acquire_unfenced`] gives none, so that a holder which is late can write
+//! after the next one. Not that a holder notices that its lease has ended, nor that waiters are served in turn.
+//!
+//! [`renew`] and [`release`] do not touch a lock that is not ours: nobody can take it between the comparison and the new
+//! end or the deletion.
+//!
+//! # Source
+//!
+//! Of the notes: `set key value … NX` under "不可重入锁" ([`try_acquire`]), there with `PX milliseconds`
+//! ([`try_acquire_unfenced`]); the script under "解锁#不可重入锁" ([`release`]); the script under "自动续期" ([`renew`]), which
+//! there knows only the reentrant lock; and "临界资源竞争者重试(即应用程序重试)", the retrying that they leave to the program
+//! ([`acquire`]).
+//!
+//! # Differences from the document
+//!
+//! - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] is the bare one, with no difference.
+//! - Sent twice it is granted twice, to the same holder; the bare command refuses its own.
+//! - A moment in the past is an error; `PXAT` answers OK and there is no lock.
+//! - A key of another type is an error, not a lock that is busy for ever.
+//! - A renewal counts milliseconds instead of seconds, and leaves an end that is further away.
+//! - A release leaves the lock's companion, so that the next fencing token is greater. It ends by itself, a day or ten
+//!   leases after the lock was last taken or renewed.
 
 pub(crate) mod calls;
 
@@ -104,20 +131,6 @@ impl Grant {
 ///   Nothing was changed.
 /// - [`Error::Redis`]: the server refused; the lock was not taken.
 ///
-/// # Source
-/// `set key value … NX` under "不可重入锁" of the notes.
-///
-/// # Guarantees
-/// On one server that loses no data, at most one holder at a time, judged by the server's clock, and a lock that is free
-/// at the latest at its end. The fencing token is greater than that of every hold before, also after `FLUSHALL`, as long
-/// as the server's clock does not go back. Not that a holder notices that its lease has ended.
-///
-/// # Differences from the document
-/// - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] is the bare one.
-/// - Sent twice it is granted twice, to the same holder; the bare command refuses its own.
-/// - A moment in the past is an error; `PXAT` answers OK and there is no lock.
-/// - A key of another type is an error, not a lock that is busy for ever.
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -156,15 +169,6 @@ pub fn try_acquire<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is no lock of this kind, end it at once.
-///
-/// # Source
-/// "临界资源竞争者重试(即应用程序重试)" in the notes: the retrying that they leave to the program.
-///
-/// # Guarantees
-/// Those of [`try_acquire`]. Waiters are not served in turn.
-///
-/// # Differences from the document
-/// Those of [`try_acquire`].
 ///
 /// # Example
 /// ```no_run
@@ -205,15 +209,6 @@ pub fn acquire<C: ConnectionLike>(
 /// - [`Error::Invalid`]: the name, as for [`try_acquire`], or a lease that is not between 1 ms and 24 h. Nothing was sent.
 /// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the lease ends.
 /// - [`Error::Redis`]: the server refused; the lock was not taken.
-///
-/// # Source
-/// `set key value PX milliseconds NX` under "不可重入锁" of the notes.
-///
-/// # Guarantees
-/// Those of [`try_acquire`] without the fencing token: a holder that is late can write after the next one.
-///
-/// # Differences from the document
-/// None: it is that command.
 ///
 /// # Example
 /// ```no_run
@@ -259,15 +254,6 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
 /// - [`Error::Unknown`]: no answer came. It may be sent again.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was renewed.
 ///
-/// # Source
-/// "自动续期" of the notes, whose script knows only the reentrant lock; this is its twin for a string.
-///
-/// # Guarantees
-/// A lock that is not ours is not touched: nobody can take it between the comparison and the new end.
-///
-/// # Differences from the document
-/// Milliseconds instead of seconds; an end that is further away stays.
-///
 /// # Example
 /// ```no_run
 /// # use std::time::Duration;
@@ -302,16 +288,6 @@ pub fn renew<C: ConnectionLike>(
 /// - [`Error::Unknown`]: no answer came. It may be sent again: `Ok(false)` then means that it had been done, or that the
 ///   lease had ended.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was given back.
-///
-/// # Source
-/// The script under "解锁#不可重入锁" of the notes.
-///
-/// # Guarantees
-/// Nobody else's lock is deleted: nobody can take it between the comparison and the deletion.
-///
-/// # Differences from the document
-/// None. The lock's companion stays, so that the next fencing token is greater; it ends by itself, a day or ten leases
-/// after the lock was last taken or renewed.
 ///
 /// # Example
 /// ```no_run

@@ -31,6 +31,34 @@
 //!
 //! An acquire or a release looks at every holder, so that its cost on the server grows with their number, by about a
 //! microsecond each. A renewal costs the same for any number.
+//!
+//! # Guarantees
+//!
+//! On one server that loses no data, by the server's clock: between a reader's grant and the end of its lease or its
+//! release no writer is granted the lock, and between a writer's nobody else. A writer's fencing token is greater than that
+//! of every earlier writer as long as that clock does not go back. Not that a holder notices that its lease has ended.
+//!
+//! No renewal prolongs or shortens anybody else's hold, and no release ends another, whoever's it is.
+//!
+//! A reader that waits may wait for ever: for as long as there is always a writer. For a writer that waits the lock is
+//! free as soon as the readers that were in at its first attempt have left or their leases are over, however many readers
+//! come; other writers may be faster. A release does not let new readers in before writers that wait.
+//!
+//! # Source
+//!
+//! The article on read-write locks: "获取读锁", "删除读锁", "获取写锁", "删除写锁". It tries once, and its caller waits; new readers
+//! get in before a writer as long as there are any. It has no renewal: a reader that takes longer than its time is
+//! "silently unprotected", and a writer loses the lock unawares.
+//!
+//! # Differences from the article
+//!
+//! - Each reader has a hold of its own, with its own token and end, where the article's readers share one; its release
+//!   never frees another reader's.
+//! - The token is random and no time, so that two writers never have the same.
+//! - The server's clock decides, not the clients'.
+//! - A writer that waits keeps new readers out.
+//! - A writer gets a fencing token, and both kinds of hold can be renewed.
+//! - A release says whether the hold was still ours.
 
 pub(crate) mod calls;
 mod readers;

@@ -31,18 +31,6 @@ use crate::{
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no read-write lock of this kind. Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; nothing was changed.
 ///
-/// # Source
-/// "获取读锁" of the article on read-write locks.
-///
-/// # Guarantees
-/// On one server that loses no data: no writer is granted the lock between this grant and the end of this lease or its
-/// release, by the server's clock. Not that a reader notices that its lease has ended.
-///
-/// # Differences from the article
-/// - Each reader has a hold of its own, with its own token and end, where the article's readers share one.
-/// - The server's clock decides, not the clients'.
-/// - A writer that waits keeps new readers out.
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -80,15 +68,6 @@ pub fn try_acquire_read<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire_read`].
-///
-/// # Source
-/// The article tries once; its caller waits.
-///
-/// # Guarantees
-/// Those of [`try_acquire_read`]. Not that a reader gets in: it waits for as long as there is always a writer.
-///
-/// # Differences from the article
-/// Those of [`try_acquire_read`].
 ///
 /// # Example
 /// ```no_run
@@ -132,15 +111,6 @@ pub fn acquire_read<C: ConnectionLike>(
 /// - [`Error::Unknown`](crate::Error::Unknown): no answer came; the hold ends now or when it would have.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was changed.
 ///
-/// # Source
-/// The article has nothing like it: a reader that takes longer than its time is "silently unprotected".
-///
-/// # Guarantees
-/// Nobody else's hold is prolonged or shortened.
-///
-/// # Differences from the article
-/// There is no such script in the article.
-///
 /// # Example
 /// ```no_run
 /// # use std::time::Duration;
@@ -177,15 +147,6 @@ pub fn renew_read<C: ConnectionLike>(
 /// - [`Error::Unknown`](crate::Error::Unknown): no answer came; the hold is over now or at the end of its lease. Sent
 ///   again, `Ok(false)` may mean that the first was executed.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was changed.
-///
-/// # Source
-/// "删除读锁" of the article.
-///
-/// # Guarantees
-/// No other hold ends, whoever's it is.
-///
-/// # Differences from the article
-/// It says whether the hold was still ours, and it never frees another reader's.
 ///
 /// # Example
 /// ```no_run

@@ -36,19 +36,6 @@ use crate::{
 ///   was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Source
-/// "获取写锁" of the article on read-write locks.
-///
-/// # Guarantees
-/// On one server that loses no data: nobody else is granted the lock between this grant and the end of this lease or its
-/// release, by the server's clock. The fencing token is greater than that of every earlier writer as long as that clock
-/// does not go back. Not that a writer notices that its lease has ended.
-///
-/// # Differences from the article
-/// - The token is random and no time, so that two writers never have the same.
-/// - The server's clock decides, not the clients'.
-/// - There is a fencing token.
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -91,16 +78,6 @@ pub fn try_acquire_write<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire_write`].
-///
-/// # Source
-/// The article tries once; its caller waits, and new readers get in before it as long as there are any.
-///
-/// # Guarantees
-/// Those of [`try_acquire_write`]; and among readers alone, however many come, the lock is free for this writer as soon
-/// as those that were in at its first attempt have left or their leases are over. Other writers may be faster.
-///
-/// # Differences from the article
-/// Those of [`try_acquire_write`], and that it waits.
 ///
 /// # Example
 /// ```no_run
@@ -148,15 +125,6 @@ pub fn acquire_write<C: ConnectionLike>(
 /// - [`Error::Unknown`]: no answer came; the hold ends now or when it would have.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Source
-/// The article has nothing like it: a writer that takes longer than its time loses the lock unawares.
-///
-/// # Guarantees
-/// Nobody else's hold is prolonged or shortened.
-///
-/// # Differences from the article
-/// There is no such script in the article.
-///
 /// # Example
 /// ```no_run
 /// # use std::time::Duration;
@@ -193,15 +161,6 @@ pub fn renew_write<C: ConnectionLike>(
 /// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease. Sent again, `Ok(false)` may mean
 ///   that the first was executed.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
-///
-/// # Source
-/// "删除写锁" of the article.
-///
-/// # Guarantees
-/// No other hold ends, whoever's it is. Writers that wait keep new readers out even now.
-///
-/// # Differences from the article
-/// It says whether the hold was still ours.
 ///
 /// # Example
 /// ```no_run

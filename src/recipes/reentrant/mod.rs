@@ -24,6 +24,37 @@
 //! - If one owner's lock ends, and the *same* owner takes it again by the script of the notes, a release of ours that
 //!   was meant for the hold before gives that one back. Where both are in use, give them different owners.
 //! - The notes' script for renewing moves the end of the key, and not that of an acquisition of ours.
+//!
+//! # Guarantees
+//!
+//! On one server that loses no data, at most one owner at a time, judged by the server's clock, and a lock that is free
+//! when the last of its acquisitions has been given back or has ended. The fencing token is greater than that of every
+//! hold before, also after `FLUSHALL`, as long as the server's clock does not go back. Not that an owner notices that
+//! its lease has ended, nor that waiters are served in turn.
+//!
+//! [`renew`] and [`release`] do not touch the lock of another owner, and no other acquisition of the same owner, now or
+//! later: those have other tokens. [`holds`] changes nothing.
+//!
+//! # Source
+//!
+//! Of the notes: the scripts under "可重入锁 … 加锁" ([`try_acquire`]), "自动续期1.0版本" ([`renew`]) and "解锁#可重入锁"
+//! ([`release`]); `hget 'lock-key-1' 'thread-1'` under "查询加锁次数" ([`holds`]); and "临界资源竞争者重试(即应用程序重试)", the
+//! retrying that they leave to the program ([`acquire`]).
+//!
+//! # Differences from the document
+//!
+//! - Milliseconds, checked before anything is written. The script of the notes counts first and sets the end then:
+//!   `EXPIRE` with `0.5` fails when the hash is there already, which then never ends, and with `0` it deletes the lock
+//!   that it has just answered to have taken.
+//! - Entering again never shortens the lease; there it puts the end at the new lease from now, be it 300 s earlier.
+//! - A hash that has no end is given one as soon as its owner enters it again.
+//! - What is no lock of this kind is an error; there it is counted up or taken for a lock that is busy. So is a count of 0,
+//!   below 0 or that is no number; there a release counts it down further, and the lock is never freed.
+//! - Sent twice an acquire or a release counts once; there it counts twice, and the lock stays until it ends.
+//! - A renewal is for one acquisition, and not for the owner, and never shortens.
+//! - The answers of a release are named: nil is [`Release::NotHeld`], 0 [`Release::StillHeld`], 1 [`Release::Freed`].
+//! - After the lease has ended and the owner has taken the lock anew, the releases of the hold before do nothing; there
+//!   they free the new one.
 
 pub(crate) mod calls;
 
@@ -104,24 +135,6 @@ pub enum Release {
 ///   another kind, say), or what stands beside it is no companion. Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
 ///
-/// # Source
-/// The script under "可重入锁 … 加锁" of the notes.
-///
-/// # Guarantees
-/// On one server that loses no data, at most one owner at a time, judged by the server's clock, and a lock that is free
-/// when the last of its acquisitions has been given back or has ended. The fencing token is greater than that of every
-/// hold before, also after `FLUSHALL`, as long as the server's clock does not go back. Not that an owner notices that
-/// its lease has ended.
-///
-/// # Differences from the document
-/// - Milliseconds, checked before anything is written. The script of the notes counts first and sets the end then:
-///   `EXPIRE` with `0.5` fails when the hash is there already, which then never ends, and with `0` it deletes the lock
-///   that it has just answered to have taken.
-/// - Entering again never shortens the lease; there it puts the end at the new lease from now, be it 300 s earlier.
-/// - A hash that has no end is given one as soon as its owner enters it again.
-/// - What is no lock of this kind is an error; there it is counted up or taken for a lock that is busy.
-/// - Sent twice it counts once; there it counts twice, and the lock stays until it ends.
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -162,15 +175,6 @@ pub fn try_acquire<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire`]. A key that is no lock of this kind ends the wait at once.
-///
-/// # Source
-/// "临界资源竞争者重试(即应用程序重试)" in the notes: the retrying that they leave to the program.
-///
-/// # Guarantees
-/// Those of [`try_acquire`]. Waiters are not served in turn.
-///
-/// # Differences from the document
-/// Those of [`try_acquire`].
 ///
 /// # Example
 /// ```no_run
@@ -215,15 +219,6 @@ pub fn acquire<C: ConnectionLike>(
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, or the lease, as for [`try_acquire`]. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. It may be sent again.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was renewed.
-///
-/// # Source
-/// The script under "自动续期1.0版本" of the notes.
-///
-/// # Guarantees
-/// The lock of another owner is not touched, and no other acquisition of the same owner, now or later.
-///
-/// # Differences from the document
-/// Milliseconds instead of seconds; one acquisition, and not the owner; never shortens.
 ///
 /// # Example
 /// ```no_run
@@ -271,20 +266,6 @@ pub fn renew<C: ConnectionLike>(
 ///   connection: [`Release::NotHeld`] then means that it had been done, or that the lease had ended.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was given back.
 ///
-/// # Source
-/// The script under "解锁#可重入锁" of the notes.
-///
-/// # Guarantees
-/// The lock of another owner is not touched, nor a later hold of the same owner by these functions: its acquisitions
-/// have other tokens.
-///
-/// # Differences from the document
-/// - The answers are named: nil is [`Release::NotHeld`], 0 [`Release::StillHeld`], 1 [`Release::Freed`].
-/// - A count of 0, below 0 or that is no number is an error. There it is counted down further, and the lock never freed.
-/// - After the lease has ended and the owner has taken the lock anew, the releases of the hold before do nothing; there
-///   they free the new one.
-/// - Sent twice it counts once.
-///
 /// # Example
 /// ```no_run
 /// # use std::time::Duration;
@@ -329,15 +310,6 @@ pub fn release<C: ConnectionLike>(
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash, a read-write lock, or the count is no whole number
 ///   above 0.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused or did not answer. There is nothing that may have happened.
-///
-/// # Source
-/// `hget 'lock-key-1' 'thread-1'` under "查询加锁次数" of the notes.
-///
-/// # Guarantees
-/// It changes nothing.
-///
-/// # Differences from the document
-/// A count that cannot be is an error.
 ///
 /// # Example
 /// ```no_run

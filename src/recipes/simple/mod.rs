@@ -2,6 +2,43 @@
 //!
 //! Section 6.2 of *Redis in Action*. The key is `lock:NAME`, its value the holder's token, as in the book's code in any
 //! language, so that a program on the book's functions and one on these exclude each other.
+//!
+//! # Guarantees
+//!
+//! While `lock:NAME` holds a token, nobody who uses these functions, or the book's in any language, gets the lock.
+//! - [`acquire_lock`]: the lock survives its holder.
+//! - [`acquire_lock_with_timeout`]: on one server that loses no data, at most one holder at a time, judged by the server's
+//!   clock, and a lock that is free at the latest `lock_timeout` after it was taken. Not that a holder notices that its
+//!   lease has ended.
+//! - [`release_lock`] deletes the lock only while it holds our token. It leaves no `WATCH` on the connection if the server
+//!   answers.
+//! - [`commit_while_held`] executes the commands at one moment at which the lock held our token, or not at all. They have
+//!   to go to the server that keeps the lock: for any other resource use a fencing token.
+//!
+//! # Source
+//!
+//! The book's `acquire_lock` and `release_lock` (section 6.2.3) and `acquire_lock_with_timeout` (6.2.5), which the Jedis
+//! article calls `acquireLock`, `releaseLock` and `acquireLockWithTimeout`. [`commit_while_held`] is not in the book, whose
+//! callers never look whether they still hold the lock when they write: it is the `WATCH` of `release_lock` put around the
+//! writes themselves.
+//!
+//! # Differences from the book
+//!
+//! - One `SET … NX`, with `PX` for a lease, in place of `SETNX` and `EXPIRE`: no crash comes between the two, so no lock is
+//!   left without an end by accident.
+//! - A wait of nothing tries once; in the book it does not try at all.
+//! - The clock is monotonic, and no sleep passes the deadline. The Jedis article sleeps whole seconds.
+//! - A key of another type is an error, not a lock that is busy for ever.
+//! - An attempt whose answer was lost is repeated with the *same* token while the connection is open, so that a lock
+//!   which was taken all the same is recognised.
+//! - A wait cannot be interrupted: give it a deadline. The article swallows the interrupt and then polls without a pause.
+//! - A lease is milliseconds, not whole seconds. The book's Java rounds a lease under a second to `EXPIRE 0`, which deletes
+//!   the key.
+//! - Giving an end to a lock without one is a single script: the lock cannot be released and taken by somebody else
+//!   between the look and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the holder's. The
+//!   printed book renews any lock with less than half a second left (`not conn.ttl()`); the erratum and we do not.
+//! - A release takes two round trips instead of four or five, and its loop has a bound. It answers `false` also when the
+//!   `DEL` found nothing to delete, and sends `UNWATCH` after every path that does not reach `EXEC`, errors included.
 
 mod calls;
 
@@ -41,22 +78,6 @@ const RELEASE_ATTEMPTS: u32 = 100;
 ///   [`Error::token`](crate::Error::token). Release it with that token on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no string, so it is no lock of this kind.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
-///
-/// # Source
-/// `acquire_lock`, section 6.2.3 of the book; `acquireLock` of the Jedis article.
-///
-/// # Guarantees
-/// While the key `lock:NAME` holds the returned token, nobody who uses these functions, or the book's in any language,
-/// gets the lock. It survives its holder.
-///
-/// # Differences from the book
-/// - One `SET … NX` instead of `SETNX`, with the same effect.
-/// - A wait of nothing tries once; in the book it does not try at all.
-/// - The clock is monotonic, and no sleep passes the deadline. The Jedis article sleeps whole seconds.
-/// - A key of another type is an error, not a lock that is busy for ever.
-/// - An attempt whose answer was lost is repeated with the *same* token while the connection is open, so that a lock
-///   which was taken all the same is recognised.
-/// - A wait cannot be interrupted: give it a deadline. The article swallows the interrupt and then polls without a pause.
 ///
 /// # Example
 /// ```no_run
@@ -99,21 +120,6 @@ pub fn acquire_lock(
 ///   [`Error::token`](crate::Error::token) until the lease ends.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): as for [`acquire_lock`].
 ///
-/// # Source
-/// `acquire_lock_with_timeout`, section 6.2.5 of the book; `acquireLockWithTimeout` of the Jedis article.
-///
-/// # Guarantees
-/// On one server that loses no data, at most one holder at a time, judged by the server's clock, and a lock that is
-/// free at the latest `lock_timeout` after it was taken. Not that a holder notices that its lease has ended.
-///
-/// # Differences from the book
-/// - `SET … NX PX` in place of `SETNX` and `EXPIRE`: no crash comes between the two, so no lock is left without an end.
-/// - Milliseconds, not whole seconds. The book's Java rounds a lease under a second to `EXPIRE 0`, which deletes the key.
-/// - Giving an end to a lock without one is a single script: the lock cannot be released and taken by somebody else
-///   between the look and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the holder's.
-/// - The printed book renews any lock with less than half a second left (`not conn.ttl()`); the erratum and we do not.
-/// - All that differs for [`acquire_lock`].
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -153,17 +159,6 @@ pub fn acquire_lock_with_timeout(
 ///   then mean that the first call had released it.
 /// - [`Error::Contended`](crate::Error::Contended): touched by others a hundred times over. It is still ours.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): the lock was not released.
-///
-/// # Source
-/// `release_lock`, section 6.2.3 of the book; `releaseLock` of the Jedis article.
-///
-/// # Guarantees
-/// Deletes the lock only while it holds our token. Leaves no `WATCH` on the connection if the server answers.
-///
-/// # Differences from the book
-/// - Two round trips instead of four or five, and a bound on the loop.
-/// - `false` also when the `DEL` found nothing to delete.
-/// - `UNWATCH` after every path that does not reach `EXEC`, errors included.
 ///
 /// # Example
 /// ```no_run
@@ -211,17 +206,6 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
 /// - [`Error::Reply`](crate::Error::Reply): it was written, but the answers do not fit `T`.
 /// - [`Error::Contended`](crate::Error::Contended): eight times somebody touched the lock. Nothing was written.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing was written.
-///
-/// # Source
-/// The book's callers never look whether they still hold the lock when they write (section 6.2.3 onwards); this is the
-/// `WATCH` of its `release_lock` put around the writes themselves.
-///
-/// # Guarantees
-/// The commands are executed at one moment at which the lock held our token, or not at all. They have to go to the
-/// server that keeps the lock: for any other resource use a fencing token.
-///
-/// # Differences from the book
-/// There is no such function in the book.
 ///
 /// # Example
 /// ```no_run

@@ -15,6 +15,25 @@
 //!   reader moves the time back;
 //! - a hold that is over leaves no field behind for whoever comes next, and the key's life is never shortened.
 //!
+//! # Guarantees
+//!
+//! On one server that loses no data, among programs that agree on the leases, and as long as none on the article's scripts
+//! has a wrong clock: before a writer's hold ends or is released nobody else comes in, neither ours nor the article's; nor
+//! does a writer before a reader's, as long as no program on the article's scripts reads. A release ends nobody else's hold.
+//! Not that one who waits gets in.
+//!
+//! # Source
+//!
+//! "集群版" of the article: "获取读锁", "删除读锁", "获取写锁", "删除写锁". It tries once; its caller waits.
+//!
+//! # Differences from the article
+//!
+//! - The server's clock gives the time, with a fraction, so that it is never equal to one of the article's.
+//! - Each holder has a field of its own, by which its release is compared: by token, not by time.
+//! - `read` is never moved back. When others still read after a release, `read` says so.
+//! - What readers and writers left that were too late to release is removed.
+//! - A release says whether the hold was still ours; the article's answers nothing.
+//!
 //! # What the article's own programs can still do
 //!
 //! - Its readers write their time over ours. When the last of them releases, the article's writers see no reader and come
@@ -119,18 +138,6 @@ impl Leases {
 ///   Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Source
-/// "集群版 · 获取读锁" of the article.
-///
-/// # Guarantees
-/// On one server that loses no data, among programs that agree on the leases, and as long as none on the article's scripts
-/// reads or has a wrong clock: no writer comes in, neither ours nor the article's, before this hold ends or is released.
-///
-/// # Differences from the article
-/// - The server's clock gives the time, with a fraction, so that it is never equal to one of the article's.
-/// - Each reader has a field of its own beside `read`, which is never moved back.
-/// - What a writer left that was too late to release is removed.
-///
 /// # Example
 /// ```no_run
 /// use leasehold::{Token, recipes::read_write::one_hash};
@@ -163,15 +170,6 @@ pub fn try_acquire_read<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire_read`].
-///
-/// # Source
-/// The article tries once; its caller waits.
-///
-/// # Guarantees
-/// Those of [`try_acquire_read`]. Not that it gets in.
-///
-/// # Differences from the article
-/// Those of [`try_acquire_read`], and that it waits.
 ///
 /// # Example
 /// ```no_run
@@ -208,17 +206,6 @@ pub fn acquire_read<C: ConnectionLike>(
 /// # Errors
 /// As [`try_acquire_read`].
 ///
-/// # Source
-/// "集群版 · 获取写锁" of the article.
-///
-/// # Guarantees
-/// On one server that loses no data, among programs that agree on the leases, and as long as none on the article's scripts
-/// has a wrong clock: nobody else comes in, neither ours nor the article's, before this hold ends or is released.
-///
-/// # Differences from the article
-/// The server's clock gives the time; a field of its own says whose the lock is; and nothing stays of readers and writers
-/// whose time is over.
-///
 /// # Example
 /// ```no_run
 /// use leasehold::{Token, recipes::read_write::one_hash};
@@ -251,15 +238,6 @@ pub fn try_acquire_write<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire_read`].
-///
-/// # Source
-/// The article tries once; its caller waits.
-///
-/// # Guarantees
-/// Those of [`try_acquire_write`]. Not that it gets in.
-///
-/// # Differences from the article
-/// Those of [`try_acquire_write`], and that it waits.
 ///
 /// # Example
 /// ```no_run
@@ -299,16 +277,6 @@ pub fn acquire_write<C: ConnectionLike>(
 /// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Source
-/// "集群版 · 删除读锁" of the article.
-///
-/// # Guarantees
-/// No other reader's hold ends, whoever's it is.
-///
-/// # Differences from the article
-/// It says whether the hold was still ours; the article's answers nothing. It is compared by token, not by time. When
-/// others still read, `read` says so afterwards.
-///
 /// # Example
 /// As for [`try_acquire_read`].
 pub fn release_read<C: ConnectionLike>(
@@ -333,15 +301,6 @@ pub fn release_read<C: ConnectionLike>(
 /// - [`Error::Invalid`]: as for [`try_acquire_read`]. Nothing was sent.
 /// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
-///
-/// # Source
-/// "集群版 · 删除写锁" of the article.
-///
-/// # Guarantees
-/// Nobody else's hold ends.
-///
-/// # Differences from the article
-/// It says whether the hold was still ours; the article's answers nothing. It is compared by token, not by time.
 ///
 /// # Example
 /// As for [`try_acquire_write`].

@@ -14,6 +14,27 @@
 //! - a reader's release frees nobody but that reader, and the writer's frees nobody else's lock;
 //! - leases are milliseconds by the server's clock.
 //!
+//! # Guarantees
+//!
+//! On one server that loses no data: before a reader's lease ends or is released no writer comes in, neither ours nor the
+//! article's, as long as no program on the article's scripts reads or releases; before a writer's nobody else does, as long
+//! as no program deletes the key without looking whose it is. A release ends nobody else's hold. Not that one who waits
+//! gets in.
+//!
+//! # Source
+//!
+//! "单机版" of the article: "获取读锁" and "获取写锁". It tries once; its caller waits. It gives no script for a release: a plain
+//! `DEL` frees every reader, or whoever has the write lock by then.
+//!
+//! # Differences from the article
+//!
+//! - Each reader is listed with a lease of its own; the key lasts as long as the longest. In the article the last reader's
+//!   time counts for all, however short. A read key that somebody has made without an end is left as it is, and its readers
+//!   are not listed.
+//! - A writer's value is its token, so that the release can tell whose lock it is; the article's is `1`, and belongs to
+//!   nobody.
+//! - There is a release.
+//!
 //! # What the article's own programs can still do
 //!
 //! - Its readers write `1` with their own end over ours. From then on our readers are protected for as long as *that*
@@ -91,18 +112,6 @@ impl Keys {
 /// - [`Error::WrongKind`]: one of the keys is no string. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Source
-/// "单机版 · 获取读锁" of the article.
-///
-/// # Guarantees
-/// On one server that loses no data, and as long as no program on the article's scripts reads or releases: no writer
-/// comes in, neither ours nor the article's, before this lease ends or is released.
-///
-/// # Differences from the article
-/// Each reader is listed with a lease of its own; the key lasts as long as the longest. In the article the last reader's
-/// time counts for all, however short. A read key that somebody has made without an end is left as it is, and its readers
-/// are not listed.
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -137,15 +146,6 @@ pub fn try_acquire_read<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire_read`].
-///
-/// # Source
-/// The article tries once; its caller waits.
-///
-/// # Guarantees
-/// Those of [`try_acquire_read`]. Not that it gets in.
-///
-/// # Differences from the article
-/// Those of [`try_acquire_read`], and that it waits.
 ///
 /// # Example
 /// ```no_run
@@ -182,16 +182,6 @@ pub fn acquire_read<C: ConnectionLike>(
 /// # Errors
 /// As [`try_acquire_read`].
 ///
-/// # Source
-/// "单机版 · 获取写锁" of the article.
-///
-/// # Guarantees
-/// On one server that loses no data, and as long as no program deletes the key without looking whose it is: nobody else
-/// comes in, neither ours nor the article's, before this lease ends or is released.
-///
-/// # Differences from the article
-/// The value is the token, so that the release can tell whose lock it is; the article's is `1`, and belongs to nobody.
-///
 /// # Example
 /// ```no_run
 /// use std::time::Duration;
@@ -226,15 +216,6 @@ pub fn try_acquire_write<C: ConnectionLike>(
 ///
 /// # Errors
 /// As [`try_acquire_read`].
-///
-/// # Source
-/// The article tries once; its caller waits.
-///
-/// # Guarantees
-/// Those of [`try_acquire_write`]. Not that it gets in.
-///
-/// # Differences from the article
-/// Those of [`try_acquire_write`], and that it waits.
 ///
 /// # Example
 /// ```no_run
@@ -272,15 +253,6 @@ pub fn acquire_write<C: ConnectionLike>(
 /// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Source
-/// The article gives no script. A plain `DEL` frees every reader.
-///
-/// # Guarantees
-/// No other reader's hold ends, whoever's it is.
-///
-/// # Differences from the article
-/// There is one.
-///
 /// # Example
 /// As for [`try_acquire_read`].
 pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
@@ -297,15 +269,6 @@ pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token)
 /// # Errors
 /// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
-///
-/// # Source
-/// The article gives no script. A plain `DEL` frees whoever has the lock by then.
-///
-/// # Guarantees
-/// Nobody else's lock is deleted.
-///
-/// # Differences from the article
-/// There is one.
 ///
 /// # Example
 /// As for [`try_acquire_write`].
