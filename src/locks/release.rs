@@ -1,4 +1,7 @@
 //! Letting a lock go: handed over, given back, or left to the watchdog's thread, which tries again.
+//!
+//! Called on the holder's thread, by a release or a drop. A hand-over locks the queues (`by_key`), and within them the keeper's
+//! `state` and the lease's `facts`: the order of [`renewing`](crate::renewing). Giving back sends with nothing locked.
 
 use std::{
     mem,

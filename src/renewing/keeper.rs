@@ -1,4 +1,7 @@
-//! The watchdog's two threads, and what its handles ask of them.
+//! What the handles ask of the watchdog's two threads.
+//!
+//! Each function locks `state` for a moment, and a lease's `facts` within it; only [`stop_by`](Keeper::stop_by) waits, for a batch
+//! that is on its way. The order of all locks is in the header of the [room](super).
 
 use std::{
     borrow::Borrow,

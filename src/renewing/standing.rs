@@ -1,4 +1,6 @@
-//! What the handle of a renewal, its signals and the watchdog's thread share of one lease.
+//! What the handle of a renewal, its signals and the watchdog's threads share of one lease.
+//!
+//! `facts` is the last lock of the [order](super): while it is locked no other is taken, and no callback is called or dropped.
 
 use std::{
     fmt, mem,
