@@ -7,7 +7,7 @@ pub(crate) use call::{Call, Script, count, fencing_token, is_unknown_script, yes
 /// Declares scripts, by paths from the file that declares them: a script may begin with what several have in common.
 macro_rules! scripts {
     ($($name:ident = $first:literal $(then $more:literal)*;)+) => {
-        $(static $name: std::sync::LazyLock<$crate::script::Script> = std::sync::LazyLock::new(|| {
+        $(pub(super) static $name: std::sync::LazyLock<$crate::script::Script> = std::sync::LazyLock::new(|| {
             $crate::script::Script::new(stringify!($name), concat!(
                 include_str!($first),
                 $(include_str!($more),)*

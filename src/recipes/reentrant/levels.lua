@@ -74,6 +74,17 @@ local function look_beside()
   end
 end
 
+-- Looks at the lock, and if it is our owner's at the companion. Answers 0 if it is not, or an error, that of the companion
+-- after this prefix; or nothing.
+local function look_at_both(prefix)
+  local wrong = look_at_lock()
+  if wrong or not is_owner then
+    return wrong or 0
+  end
+  wrong = look_beside()
+  return wrong and redis.error_reply(prefix .. wrong.err)
+end
+
 -- When the last of our acquisitions ends.
 local function last_end()
   local last = 0

@@ -6,16 +6,9 @@
 -- A token that the companion does not know gives back what a program without a companion has taken, if ARGV[3] is 0, and
 -- only if no acquisition with a companion is left. Whatever can fail is looked at before the first write. The lock is
 -- written last: if that were forbidden to us, it would end with its lease, and never be counted down twice.
-local wrong = look_at_lock()
-if wrong then
-  return wrong
-end
-if not is_owner then
-  return 0
-end
-wrong = look_beside()
-if wrong then
-  return wrong
+local answer = look_at_both('')
+if answer then
+  return answer
 end
 
 if known and ends[ours] then

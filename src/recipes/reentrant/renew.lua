@@ -6,16 +6,9 @@
 --
 -- Never shortens, and a key without an end keeps none. A lease of 1 only asks, and writes nothing. An acquisition whose end
 -- has passed is not brought back, even if its level has not been taken off yet.
-local wrong = look_at_lock()
-if wrong then
-  return wrong
-end
-if not is_owner then
-  return 0
-end
-wrong = look_beside()
-if wrong then
-  return redis.error_reply('COMPANION ' .. wrong.err)
+local answer = look_at_both('COMPANION ')
+if answer then
+  return answer
 end
 
 -- The companion tells of this hold, and not of this acquisition: it was given back, or has ended, or was never counted.

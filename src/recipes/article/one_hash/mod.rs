@@ -65,7 +65,9 @@ use std::time::Duration;
 
 use redis::ConnectionLike;
 
-use self::calls::OneHash;
+use self::calls::{
+    ACQUIRE_READ_ONE_HASH, ACQUIRE_WRITE_ONE_HASH, RELEASE_READ_ONE_HASH, RELEASE_WRITE_ONE_HASH,
+};
 use super::{once, repeatedly};
 use crate::{
     error::{Error, Operation, Result},
@@ -107,8 +109,9 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// The lengths of a reader's hold, a writer's and the key's life in milliseconds.
-    fn checked(&self) -> Result<[u64; 3]> {
+    /// The lengths of a reader's hold, a writer's and the key's life in milliseconds, once they and the key are checked.
+    fn checked(&self, key: &str) -> Result<[u64; 3]> {
+        check_size("key", key)?;
         let lengths = [
             lease_millis("read lease", self.read)?,
             lease_millis("write lease", self.write)?,
@@ -157,9 +160,8 @@ pub fn try_acquire_read<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    check_size("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_read", key);
-    let call = calls::call(OneHash::AcquireRead, key, token, leases.checked()?);
+    let call = calls::call(&ACQUIRE_READ_ONE_HASH, key, token, leases.checked(key)?);
     once(conn, operation, token, &call)
 }
 
@@ -192,9 +194,8 @@ pub fn acquire_read<C: ConnectionLike>(
     acquire_timeout: Duration,
     leases: &Leases,
 ) -> Result<bool> {
-    check_size("key", key)?;
     let operation = Operation::new("one_hash::acquire_read", key);
-    let call = calls::call(OneHash::AcquireRead, key, token, leases.checked()?);
+    let call = calls::call(&ACQUIRE_READ_ONE_HASH, key, token, leases.checked(key)?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -225,9 +226,8 @@ pub fn try_acquire_write<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    check_size("key", key)?;
     let operation = Operation::new("one_hash::try_acquire_write", key);
-    let call = calls::call(OneHash::AcquireWrite, key, token, leases.checked()?);
+    let call = calls::call(&ACQUIRE_WRITE_ONE_HASH, key, token, leases.checked(key)?);
     once(conn, operation, token, &call)
 }
 
@@ -260,9 +260,8 @@ pub fn acquire_write<C: ConnectionLike>(
     acquire_timeout: Duration,
     leases: &Leases,
 ) -> Result<bool> {
-    check_size("key", key)?;
     let operation = Operation::new("one_hash::acquire_write", key);
-    let call = calls::call(OneHash::AcquireWrite, key, token, leases.checked()?);
+    let call = calls::call(&ACQUIRE_WRITE_ONE_HASH, key, token, leases.checked(key)?);
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
@@ -285,9 +284,8 @@ pub fn release_read<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    check_size("key", key)?;
     let operation = Operation::new("one_hash::release_read", key);
-    calls::call(OneHash::ReleaseRead, key, token, leases.checked()?)
+    calls::call(&RELEASE_READ_ONE_HASH, key, token, leases.checked(key)?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
@@ -310,9 +308,8 @@ pub fn release_write<C: ConnectionLike>(
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
-    check_size("key", key)?;
     let operation = Operation::new("one_hash::release_write", key);
-    calls::call(OneHash::ReleaseWrite, key, token, leases.checked()?)
+    calls::call(&RELEASE_WRITE_ONE_HASH, key, token, leases.checked(key)?)
         .asks(conn)
         .map_err(|error| operation.unanswered(None, error))
 }
