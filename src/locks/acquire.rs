@@ -248,8 +248,9 @@ impl Wait<'_> {
     fn abandon_what_is_out(&self, acquired: &Result<Option<Lease>>) {
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
-        if self.attempts.is_out() && !is_held {
-            self.shared.keeper.abandon(&self.hold, true);
+        let comes_late = self.attempts.is_out();
+        if (comes_late || self.attempts.may_be_ours()) && !is_held {
+            self.shared.keeper.abandon(&self.hold, comes_late);
         }
     }
 

@@ -38,7 +38,8 @@ pub(crate) struct Attempts<'a> {
     hold: Arc<Holding>,
     /// How often the server was asked.
     pub(crate) made: u32,
-    /// An attempt got no answer, and none since has said that somebody else has the lock: it may be ours.
+    /// An attempt got no answer, or was granted for a lease that was over by then, and none since has said that somebody else
+    /// has the lock: it may be ours.
     uncertain: bool,
     /// An attempt got no answer: it may still be executed, whatever was answered since.
     is_out: bool,
@@ -94,6 +95,7 @@ impl<'a> Attempts<'a> {
     /// What this reply leads to; an error is the answer of the whole wait.
     pub(crate) fn judge(&mut self, reply: Reply, now: Instant) -> Result<Outcome> {
         let Reply { sent, tracked, .. } = reply;
+        self.is_out |= reply.again;
         let attempt = match reply.answer.and_then(|answer| self.hold.understood(answer)) {
             Ok(attempt) => attempt,
             Err(error) => return self.failed(error, reply.again),
@@ -103,7 +105,7 @@ impl<'a> Attempts<'a> {
         match attempt {
             Attempt::Granted { .. } if end <= now => {
                 // The next attempt takes it anew, or finds out who has it.
-                (self.uncertain, self.is_out) = (true, true);
+                self.uncertain = true;
                 Ok(Outcome::Failed)
             }
             Attempt::Granted { fence, reserved } => {
@@ -154,6 +156,11 @@ impl<'a> Attempts<'a> {
     /// Whether an attempt may still be executed, or has been, without our having heard of it.
     pub(crate) fn is_out(&self) -> bool {
         self.is_out
+    }
+
+    /// Whether the lock may be ours, as far as the last attempts tell.
+    pub(crate) fn may_be_ours(&self) -> bool {
+        self.uncertain
     }
 
     /// Whether the last attempt failed.
@@ -277,7 +284,8 @@ mod tests {
         let sent = crate::time::now();
         let mut attempts = attempts(&options, Kind::Read);
         let outcome = attempts.judge(reply(Ok(READ), sent), sent + options.lease);
-        assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.is_out());
+        assert!(matches!(outcome, Ok(Outcome::Failed)));
+        assert!(attempts.may_be_ours() && !attempts.is_out());
         let answer = attempts.last_failure();
         assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
     }
@@ -297,6 +305,24 @@ mod tests {
         assert!(attempts.last_failure().is_none() && attempts.is_out());
         let outcome = attempts.judge(reply(Ok(READ), now), now);
         assert!(matches!(outcome, Ok(Outcome::Granted { grant, .. }) if grant.unanswered_before));
+    }
+
+    #[test]
+    fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
+        let options = Options::new();
+        let now = crate::time::now();
+        for answer in [READ, busy(70)] {
+            let mut attempts = attempts(&options, Kind::Read);
+            let reply = Reply {
+                again: true,
+                ..reply(Ok(answer), now)
+            };
+            let outcome = attempts.judge(reply, now);
+            assert!(attempts.is_out() && !attempts.may_be_ours());
+            if let Ok(Outcome::Granted { grant, .. }) = outcome {
+                assert!(grant.unanswered_before);
+            }
+        }
     }
 
     #[test]

@@ -300,6 +300,10 @@ impl Lease {
             return Err(self.lost_for(name));
         }
         let asked = (self.shared.server).ask(&self.hold().renewal(millis), Patience::USUAL);
+        if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
+            // The first may be executed later, whatever the second has come to.
+            self.standing().renewal_is_out();
+        }
         let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
             let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
             answer.map(|ours| (ours, asked.sent)).map_err(Failure::Sent)

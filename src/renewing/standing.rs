@@ -255,6 +255,11 @@ impl Standing {
         self.changed.notify_all();
     }
 
+    /// A renewal was sent that the server may still execute.
+    pub(crate) fn renewal_is_out(&self) {
+        self.facts.lock().outstanding.renewal_is_out();
+    }
+
     /// A commit is about to be sent. Unless it is [answered](Self::commit_is_answered), it stays out.
     pub(crate) fn commit_is_out(&self) {
         self.facts.lock().outstanding.commit_is_out();

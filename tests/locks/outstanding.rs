@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, Options, Pool, RenewalState};
+use leasehold::{
+    Error, Locks, Options, Pool, RenewalState,
+    recipes::mutex::{self, End},
+};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -236,6 +239,74 @@ fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
             took < Duration::from_secs(5),
             "it ended by itself: {took:?}"
         );
+    });
+}
+
+#[test]
+fn an_acquire_that_was_sent_twice_and_is_delivered_after_the_release_is_given_back() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&proxy.url(), 300 * MS);
+        // The connection is closed, and the acquire sent again by another.
+        proxy.at("EVALSHA").cut_before();
+        let lease = locks.lock("a").try_acquire().unwrap().unwrap();
+        assert!(proxy.happened());
+        let token: String = conn.get("lock:a").unwrap();
+        lease.release().unwrap();
+        // What was cut off comes now.
+        let (token, end) = (token.parse().unwrap(), End::After(HOUR));
+        let late = mutex::try_acquire(&mut conn, "a", &token, end).unwrap();
+        assert!(late.is_some());
+        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+    });
+}
+
+#[test]
+fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&proxy.url(), 300 * MS);
+        earlier_hold(&server);
+        let options = Options::new().lease(LONG).hand_over(100, LONG);
+        let lock = locks.lock("a").with(options);
+        let first = lock.acquire(LONG).unwrap();
+        thread::sleep(60 * MS); // The watchdog has looked at it.
+        proxy.at("EVALSHA").cut_before();
+        first.renew(LONG).unwrap();
+        assert!(proxy.happened() && first.state() == RenewalState::Held);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            let before = calls(&mut conn, "del").unwrap();
+            first.release().unwrap();
+            let second = waiter.join().unwrap();
+            assert_eq!(calls(&mut conn, "del").unwrap(), before + 1);
+            drop(second);
+        });
+    });
+}
+
+#[test]
+fn a_grant_that_is_answered_after_its_lease_is_given_back_once() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = impatient(&proxy.url(), LONG);
+        let lock = locks.lock("a").with(Options::new().lease(100 * MS));
+        let mut scripts =
+            || calls(&mut conn, "evalsha").unwrap() + calls(&mut conn, "eval").unwrap();
+        let before = scripts();
+        proxy.at("EVALSHA").delay(200 * MS);
+        let late = lock.try_acquire();
+        assert!(matches!(late, Err(Error::Unknown { .. })), "{late:?}");
+        assert!(comes_true(|| scripts() >= before + 2));
+        thread::sleep(600 * MS);
+        assert_eq!(scripts(), before + 2);
     });
 }
 
