@@ -1,12 +1,6 @@
 //! Who has a lock: what an operator sees.
 
-use std::time::{Duration, SystemTime};
-
-use crate::{
-    name::Owner,
-    recipes::inspect::{Found, Known, Part},
-    token::{FencingToken, Token},
-};
+use crate::recipes::inspect::{Found, Holder};
 
 /// A lock as the server knew it at one moment; by now it may be otherwise. See [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug)]
@@ -18,19 +12,13 @@ pub struct Inspection {
     waiting_here: usize,
 }
 
-/// Somebody who holds a lock, and what is known of them. Of a holder that does not use this crate that is less.
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct Holder(Known);
-
 impl Inspection {
-    pub(crate) fn new((found, known): (Found, Vec<Known>), waiting_here: usize) -> Self {
-        let (waiting, holders): (Vec<_>, Vec<_>) = known
-            .into_iter()
-            .partition(|known| known.side == Part::Waiting);
+    pub(crate) fn new((found, holders): (Found, Vec<Holder>), waiting_here: usize) -> Self {
+        let (waiting, holders): (Vec<_>, Vec<_>) =
+            holders.into_iter().partition(Holder::is_waiting);
         Self {
             found,
-            holders: holders.into_iter().map(Holder).collect(),
+            holders,
             waiting_writers: waiting.len(),
             waiting_here,
         }
@@ -63,49 +51,5 @@ impl Inspection {
     #[must_use]
     pub fn waiting_here(&self) -> usize {
         self.waiting_here
-    }
-}
-
-impl Holder {
-    /// What is left of the lease. `None`: it has no end.
-    #[must_use]
-    pub fn remaining(&self) -> Option<Duration> {
-        self.0.remaining
-    }
-
-    /// Since when, by the server's clock.
-    #[must_use]
-    pub fn since(&self) -> Option<SystemTime> {
-        self.0.since
-    }
-
-    /// The fencing token that the holder was given.
-    #[must_use]
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.0.fence
-    }
-
-    /// The proof of the hold. Whoever has it can release the lock.
-    #[must_use]
-    pub fn token(&self) -> Option<&Token> {
-        self.0.token.as_ref()
-    }
-
-    /// Who it says it is: host, process and thread, or a text of its own.
-    #[must_use]
-    pub fn owner(&self) -> Option<&Owner> {
-        self.0.owner.as_ref()
-    }
-
-    /// How often the owner of a reentrant lock has entered it.
-    #[must_use]
-    pub fn count(&self) -> Option<u64> {
-        self.0.count
-    }
-
-    /// Whether it is one of the readers of a read-write lock.
-    #[must_use]
-    pub fn is_reader(&self) -> bool {
-        self.0.side == Part::Reader
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     name::{LockName, Owner},
     recipes::{
         hold::Kind,
-        inspect::{Found, Known, calls, understood, understood_taken},
+        inspect::{Found, Holder, calls, understood, understood_taken},
     },
     script::Call,
     server::Patience,
@@ -188,7 +188,7 @@ impl Lock {
         Ok(self.shared.server.ask(call, Patience::USUAL)?.answer)
     }
 
-    fn inspection(&self, lock: &LockName, found: (Found, Vec<Known>)) -> Inspection {
+    fn inspection(&self, lock: &LockName, found: (Found, Vec<Holder>)) -> Inspection {
         Inspection::new(found, self.shared.queues.waiting(lock.key()))
     }
 

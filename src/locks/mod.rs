@@ -10,7 +10,8 @@ mod release;
 mod run;
 mod shared;
 
-pub use inspection::{Holder, Inspection};
+pub use crate::recipes::inspect::Holder;
+pub use inspection::Inspection;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use options::Options;

@@ -1,16 +1,20 @@
 //! Who has a lock, as far as the server knows.
 
 pub(crate) mod calls;
+mod holder;
 
 use std::time::{Duration, SystemTime};
 
 use redis::{RedisResult, Value};
 
+pub use self::holder::Holder;
+
+use self::holder::Part;
 use crate::{
     error::makes_no_sense,
     name::Owner,
     script::{fencing_token, yes_or_no},
-    token::{FencingToken, Token},
+    token::FencingToken,
 };
 
 /// What stands at a lock's key.
@@ -27,40 +31,8 @@ pub(crate) enum Found {
     Foreign,
 }
 
-/// What is known of one holder.
-#[derive(Clone, Debug)]
-pub(crate) struct Known {
-    pub(crate) side: Part,
-    pub(crate) token: Option<Token>,
-    pub(crate) owner: Option<Owner>,
-    pub(crate) count: Option<u64>,
-    pub(crate) remaining: Option<Duration>,
-    pub(crate) since: Option<SystemTime>,
-    pub(crate) fence: Option<FencingToken>,
-}
-
-/// What a holder is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Alone,
-    Reader,
-    Writer,
-    Waiting,
-}
-
-/// What the companion says of the hold that it tells of.
-struct Companion<'a> {
-    /// The last that is reserved.
-    fence: Option<FencingToken>,
-    /// How many of them are for those the lock is handed to.
-    reserved: u64,
-    token: Option<&'a str>,
-    owner: Option<&'a str>,
-    since: Option<SystemTime>,
-}
-
 /// What a forced release has found, and whether it has deleted that.
-pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec<Known>))> {
+pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
     match answer {
         Value::Array(parts) => match &parts[..] {
             [taken, found] => Ok((yes_or_no(taken)?, understood(found)?)),
@@ -71,131 +43,151 @@ pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec
 }
 
 /// What a look at a lock and its companion has found.
-pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Known>)> {
-    let Value::Array(parts) = answer else {
-        return Err(makes_no_sense());
+pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Holder>)> {
+    let reply = Reply::parse(answer).ok_or_else(makes_no_sense)?;
+    let found = match reply.kind {
+        "none" => Some((Found::Nothing, Vec::new())),
+        "string" => reply.string(),
+        "hash" => reply.readers_or_writer().or_else(|| reply.one_owner()),
+        _ => None,
     };
-    let [
-        kind,
-        Value::Int(left),
-        Value::Array(stored),
-        Value::Array(companion),
-        now,
-    ] = &parts[..]
-    else {
-        return Err(makes_no_sense());
-    };
-    let left = u64::try_from(*left).ok().map(Duration::from_millis);
-    let now = number(now).ok_or_else(makes_no_sense)?;
-    let companion = Companion {
-        fence: companion
-            .first()
-            .and_then(|fence| fencing_token(fence).ok()),
-        token: companion.get(1).and_then(text),
-        owner: companion.get(2).and_then(text),
-        since: companion.get(3).and_then(number).and_then(moment),
-        reserved: companion.get(4).and_then(number).unwrap_or(0),
-    };
-    let fields: Vec<_> = stored
-        .chunks_exact(2)
-        .map(|pair| (text(&pair[0]), &pair[1]))
-        .collect();
-    Ok(match (kind_of(kind), &stored[..], &fields[..]) {
-        ("none", ..) => (Found::Nothing, Vec::new()),
-        ("string", [value], _) => (Found::Token, vec![companion.of_a_token(text(value), left)]),
-        ("hash", _, fields)
-            if fields.contains(&(Some("kind"), &Value::BulkString(b"rw".into()))) =>
+    let foreign = || vec![Holder::unknown(Part::Alone, reply.left)];
+    Ok(found.unwrap_or_else(|| (Found::Foreign, foreign())))
+}
+
+/// What look.lua answers.
+struct Reply<'a> {
+    /// The type of the lock's key.
+    kind: &'a str,
+    /// How long the key has left, if it has an end.
+    left: Option<Duration>,
+    /// Its value, or its fields and values.
+    stored: &'a [Value],
+    companion: Companion<'a>,
+    /// Milliseconds since 1970, by the server's clock.
+    now: u64,
+}
+
+/// What the companion says of the hold that it tells of.
+struct Companion<'a> {
+    /// The last that is reserved.
+    fence: Option<FencingToken>,
+    token: Option<&'a str>,
+    owner: Option<&'a str>,
+    since: Option<SystemTime>,
+    /// How many fencing tokens are for those the lock is handed to.
+    reserved: u64,
+}
+
+impl<'a> Reply<'a> {
+    fn parse(answer: &'a Value) -> Option<Self> {
+        let Value::Array(parts) = answer else {
+            return None;
+        };
+        let [
+            kind,
+            Value::Int(left),
+            Value::Array(stored),
+            Value::Array(companion),
+            now,
+        ] = &parts[..]
+        else {
+            return None;
+        };
+        Some(Self {
+            kind: match kind {
+                Value::SimpleString(kind) => kind,
+                kind => text(kind).unwrap_or_default(),
+            },
+            left: u64::try_from(*left).ok().map(Duration::from_millis),
+            stored,
+            companion: Companion {
+                fence: companion
+                    .first()
+                    .and_then(|fence| fencing_token(fence).ok()),
+                token: companion.get(1).and_then(text),
+                owner: companion.get(2).and_then(text),
+                since: companion.get(3).and_then(number).and_then(moment),
+                reserved: companion.get(4).and_then(number).unwrap_or(0),
+            },
+            now: number(now)?,
+        })
+    }
+
+    /// The holder whose token a string is.
+    fn string(&self) -> Option<(Found, Vec<Holder>)> {
+        let [value] = self.stored else {
+            return None;
+        };
+        let token = text(value);
+        let mut holder = Holder::unknown(Part::Alone, self.left);
+        holder.token = token.and_then(|token| token.parse().ok());
+        if token.is_some() && self.companion.token == token {
+            self.companion.tells_of(&mut holder);
+            let last = holder.fence;
+            holder.fence = last.and_then(|last| last.before(self.companion.reserved));
+        }
+        Some((Found::Token, vec![holder]))
+    }
+
+    /// The holders in a read-write lock, and the writers that wait for it.
+    fn readers_or_writer(&self) -> Option<(Found, Vec<Holder>)> {
+        let kind = (Some("kind"), Some("rw"));
+        if !self
+            .fields()
+            .any(|(field, value)| (field, text(value)) == kind)
         {
-            let holders = fields
-                .iter()
-                .filter_map(|(field, end)| companion.of_a_field((*field)?, end, now));
-            (Found::ReadersOrWriter, holders.collect())
+            return None;
         }
-        ("hash", _, [(Some(owner), count)]) if number(count).is_some_and(|count| count > 0) => (
-            Found::Owner,
-            vec![companion.of_an_owner(owner, number(count), left)],
-        ),
-        _ => (
-            Found::Foreign,
-            vec![Known {
-                remaining: left,
-                ..Known::nobody(Part::Alone)
-            }],
-        ),
-    })
-}
-
-impl Known {
-    fn nobody(side: Part) -> Self {
-        Self {
-            side,
-            token: None,
-            owner: None,
-            count: None,
-            remaining: None,
-            since: None,
-            fence: None,
-        }
-    }
-}
-
-impl Companion<'_> {
-    /// With what the companion says, if it speaks of this holder.
-    fn known(&self, is_its: bool, known: Known) -> Known {
-        if !is_its {
-            return known;
-        }
-        Known {
-            owner: self.owner.and_then(|owner| Owner::new(owner).ok()),
-            since: self.since,
-            fence: self.fence,
-            ..known
-        }
-    }
-
-    fn of_a_token(&self, token: Option<&str>, left: Option<Duration>) -> Known {
-        let known = Known {
-            token: token.and_then(|token| token.parse().ok()),
-            remaining: left,
-            ..Known::nobody(Part::Alone)
-        };
-        let known = self.known(token.is_some() && self.token == token, known);
-        let fence = known.fence.and_then(|last| last.before(self.reserved));
-        Known { fence, ..known }
-    }
-
-    fn of_an_owner(&self, owner: &str, count: Option<u64>, left: Option<Duration>) -> Known {
-        let known = Known {
-            owner: Owner::new(owner).ok(),
-            count,
-            remaining: left,
-            ..Known::nobody(Part::Alone)
-        };
-        self.known(self.owner == Some(owner), known)
+        let holders = self
+            .fields()
+            .filter_map(|(field, end)| self.of_a_field(field?, end));
+        Some((Found::ReadersOrWriter, holders.collect()))
     }
 
     /// Nobody, where the end has passed.
-    fn of_a_field(&self, field: &str, end: &Value, now: u64) -> Option<Known> {
-        let (side, token) = match field.split_once(':')? {
+    fn of_a_field(&self, field: &str, end: &Value) -> Option<Holder> {
+        let (part, token) = match field.split_once(':')? {
             ("r", token) => (Part::Reader, token),
             ("w", token) => (Part::Writer, token),
             ("i", token) => (Part::Waiting, token),
             _ => return None,
         };
-        let left = number(end)?.checked_sub(now)?;
-        let known = Known {
-            token: token.parse().ok(),
-            remaining: Some(Duration::from_millis(left)),
-            ..Known::nobody(side)
+        let left = number(end)?.checked_sub(self.now)?;
+        let mut holder = Holder::unknown(part, Some(Duration::from_millis(left)));
+        holder.token = token.parse().ok();
+        if part == Part::Writer && self.companion.token == Some(token) {
+            self.companion.tells_of(&mut holder);
+        }
+        Some(holder)
+    }
+
+    /// The owner of a reentrant lock.
+    fn one_owner(&self) -> Option<(Found, Vec<Holder>)> {
+        let [owner, count] = self.stored else {
+            return None;
         };
-        Some(self.known(side == Part::Writer && self.token == Some(token), known))
+        let (owner, count) = (text(owner)?, number(count).filter(|count| *count > 0)?);
+        let mut holder = Holder::unknown(Part::Alone, self.left);
+        holder.owner = Owner::new(owner).ok();
+        holder.count = Some(count);
+        if self.companion.owner == Some(owner) {
+            self.companion.tells_of(&mut holder);
+        }
+        Some((Found::Owner, vec![holder]))
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (Option<&str>, &Value)> {
+        let pairs = self.stored.chunks_exact(2);
+        pairs.map(|pair| (text(&pair[0]), &pair[1]))
     }
 }
 
-fn kind_of(value: &Value) -> &str {
-    match value {
-        Value::SimpleString(kind) => kind,
-        value => text(value).unwrap_or_default(),
+impl Companion<'_> {
+    fn tells_of(&self, holder: &mut Holder) {
+        holder.owner = self.owner.and_then(|owner| Owner::new(owner).ok());
+        holder.since = self.since;
+        holder.fence = self.fence;
     }
 }
 
