@@ -101,7 +101,7 @@ impl Lease {
             whole: remaining,
             answer: Some(deadline),
         };
-        let giving_back = self.standing().giving_back();
+        let giving_back = self.hold().giving_back();
         let asked = self.shared.server.ask(&giving_back, patience)?;
         match asked.answer.and_then(|answer| count(&answer)) {
             // The first may have done it, so that a no says nothing.

@@ -22,6 +22,7 @@ use crate::{
     connection::Process,
     error::LostReason,
     recipes::hold::Holding,
+    script::Call,
     time::{Clock, Deadline},
 };
 
@@ -53,7 +54,7 @@ pub(crate) struct Keeper {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) schedule: Schedule<Arc<Standing>>,
+    pub(super) schedule: Schedule<Arc<Standing>, Call>,
     pub(super) calls: VecDeque<(Callback, LostReason)>,
     /// Which leases there are of a key.
     pub(super) of_key: HashMap<String, Vec<Id>>,
@@ -125,11 +126,13 @@ impl Keeper {
 
     /// May be ours without anybody having it: to be given back until the server answers, and longer if an acquire of it got
     /// no answer.
-    pub(crate) fn abandon(&self, hold: &Arc<Holding>, may_be_acquired_late: bool) {
-        let orphan = Arc::new(Standing::orphan(hold, self.clock));
+    pub(crate) fn abandon(&self, hold: &Holding, may_be_acquired_late: bool) {
+        let giving_back = hold.giving_back();
         let mut state = self.state.lock();
         let now = self.clock.now();
-        state.schedule.abandon(orphan, may_be_acquired_late, now);
+        state
+            .schedule
+            .abandon(giving_back, may_be_acquired_late, now);
         self.wake_if_sooner(&state);
     }
 

@@ -24,16 +24,16 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Names one lease; never used twice.
 pub(crate) type Id = u64;
 
-/// Leases and when they are due. `T` is whatever the caller wants to get back for one.
+/// Leases, orphans, and when they are due. `T` is whatever the caller wants to get back for a lease, `O` for an orphan.
 #[derive(Debug)]
-pub(crate) struct Schedule<T> {
+pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, Entry<T>>,
     /// All that are not out, the first to be renewed first.
     due: BTreeSet<(Instant, Id)>,
     /// Those whose end somebody wants to be called at.
     alarms: BTreeSet<(Instant, Id)>,
     /// To be given back, since nobody knows whether we have them; the first to be asked about first.
-    orphans: VecDeque<Orphan<T>>,
+    orphans: VecDeque<Orphan<O>>,
     paused_until: Option<Instant>,
     next_id: Id,
 }
@@ -45,8 +45,8 @@ pub(crate) struct Schedule<T> {
 /// back, which was sent on another connection. So it is given back again whenever it is twice as old, until it is as old as
 /// what is delivered last: [`LAST_DELIVERY`].
 #[derive(Debug)]
-pub(crate) struct Orphan<T> {
-    pub(crate) item: T,
+pub(crate) struct Orphan<O> {
+    pub(crate) item: O,
     /// Since when the acquire may be delivered late, if one was sent without an answer.
     acquire: Option<Instant>,
     /// When it is given back next.
@@ -65,16 +65,16 @@ pub(crate) struct Question<T> {
 
 /// What is to be done at a moment.
 #[derive(Debug)]
-pub(crate) struct Batch<T> {
+pub(crate) struct Batch<T, O> {
     /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
     /// To be given back in the same round trip; each has to be [`given_back`](Schedule::given_back).
-    pub(crate) orphans: Vec<Orphan<T>>,
+    pub(crate) orphans: Vec<Orphan<O>>,
     /// These have come to their end and are forgotten.
     pub(crate) over: Vec<(T, LostReason)>,
 }
 
-impl<T> Default for Schedule<T> {
+impl<T, O> Default for Schedule<T, O> {
     fn default() -> Self {
         Self {
             leases: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl<T> Default for Schedule<T> {
     }
 }
 
-impl<T: Clone> Schedule<T> {
+impl<T: Clone, O> Schedule<T, O> {
     /// One more lease: renewed at once if its end is not known, otherwise after a third of it, or when two are left.
     pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
@@ -110,7 +110,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// To be given back as soon as the server answers; `repeat` says that an acquire of it got no answer.
-    pub(crate) fn abandon(&mut self, item: T, repeat: bool, now: Instant) {
+    pub(crate) fn abandon(&mut self, item: O, repeat: bool, now: Instant) {
         self.insert_orphan(Orphan {
             item,
             acquire: repeat.then_some(now),
@@ -119,7 +119,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// What has come of giving it back.
-    pub(crate) fn given_back(&mut self, orphan: Orphan<T>, answer: Answer, now: Instant) {
+    pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: Answer, now: Instant) {
         let pause = match (answer, orphan.acquire) {
             (Answer::Ours(_) | Answer::NotOurs, Some(since)) => {
                 let age = now.saturating_duration_since(since);
@@ -136,7 +136,7 @@ impl<T: Clone> Schedule<T> {
         self.insert_orphan(Orphan { due, ..orphan });
     }
 
-    fn insert_orphan(&mut self, orphan: Orphan<T>) {
+    fn insert_orphan(&mut self, orphan: Orphan<O>) {
         let due = orphan.due;
         let place = self.orphans.partition_point(|earlier| earlier.due <= due);
         self.orphans.insert(place, orphan);
@@ -196,7 +196,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// What has to be done now: nothing while none is due.
-    pub(crate) fn take(&mut self, now: Instant) -> Batch<T> {
+    pub(crate) fn take(&mut self, now: Instant) -> Batch<T, O> {
         let mut batch = Batch {
             questions: Vec::new(),
             orphans: Vec::new(),

@@ -19,7 +19,6 @@ use crate::{
 use crate::{
     error::{Error, Operation},
     recipes::hold::Holding,
-    script::Call,
     time::{Clock, Deadline},
     token::FencingToken,
 };
@@ -113,18 +112,6 @@ impl Standing {
         self
     }
 
-    /// What may be ours without anybody having it. It knows no hooks, which may own anything.
-    pub(super) fn orphan(hold: &Arc<Holding>, clock: Clock) -> Self {
-        let nothing = Terms {
-            lease: Duration::ZERO,
-            cap: None,
-            end: None,
-            renews: false,
-            look_at: None,
-        };
-        Self::new(hold, None, &nothing, None, clock)
-    }
-
     pub(crate) fn hold(&self) -> &Arc<Holding> {
         &self.hold
     }
@@ -135,10 +122,6 @@ impl Standing {
 
     pub(crate) fn events(&self) -> Option<&Arc<dyn Events>> {
         self.events.as_ref()
-    }
-
-    pub(crate) fn giving_back(&self) -> Call {
-        self.hold.giving_back()
     }
 
     /// Tells of a renewal, or why there was none. Nothing may be locked.

@@ -3,13 +3,13 @@
 use std::{
     sync::Arc,
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    entry::{Ask, Verdict},
+    entry::Verdict,
     keeper::{Keeper, Limits, State},
     schedule::{Id, Question},
     standing::{Callback, Registered, Standing},
@@ -19,7 +19,7 @@ use crate::{
     error::{Error, LostReason, Result},
     event::shielded,
     script::Call,
-    server::{Answer, Failure, Renewals, Replies, Reply},
+    server::{Answer, Failure, Renewals, Reply},
     time::{Backoff, Clock, Deadline, whole_millis},
 };
 
@@ -148,103 +148,106 @@ impl Keeper {
         Ok(())
     }
 
-    /// The renewing thread.
+    /// The renewing thread: takes what is due, sends it in one round trip, and enters the answers.
+    ///
+    /// `state` is locked, except while it sleeps, opens the connection, sends, or tells.
     pub(crate) fn renew_all(&self, mut renewals: Box<dyn Renewals>) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         let mut state = self.state.lock();
         while !state.closing {
-            match state.schedule.due_at() {
-                None => self.wake.wait(&mut state),
-                Some(due) if due > self.clock.now() => {
-                    state.asleep_until = Some(due);
-                    self.wake.wait_until(&mut state, self.clock.real(due));
-                    state.asleep_until = None;
+            let Some(due) = state.schedule.due_at() else {
+                self.wake.wait(&mut state);
+                continue;
+            };
+            if due > self.clock.now() {
+                state.asleep_until = Some(due);
+                self.wake.wait_until(&mut state, self.clock.real(due));
+                state.asleep_until = None;
+                continue;
+            }
+            // Opening takes time in which a lease may be stopped: nothing may be on its way then.
+            if !renewals.is_open() {
+                let opened = MutexGuard::unlocked(&mut state, || renewals.open());
+                if let Err(failure) = opened {
+                    self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
                 }
-                // To connect takes time in which a lease may be stopped: nothing may be on its way then.
-                Some(_) if !renewals.is_open() => {
-                    let opened = MutexGuard::unlocked(&mut state, || renewals.open());
-                    if let Err(failure) = opened {
-                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
-                    }
+                continue;
+            }
+            let batch = state.schedule.take(self.clock.now());
+            self.lose_all(&mut state, batch.over);
+            if batch.questions.is_empty() && batch.orphans.is_empty() {
+                continue;
+            }
+            let replies = MutexGuard::unlocked(&mut state, || {
+                let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
+                let shortest = batch.questions.iter().map(|question| question.lease).min();
+                renewals.send(
+                    &batch.questions.iter().map(call_of).collect::<Vec<_>>(),
+                    &orphans.collect::<Vec<_>>(),
+                    shortest.unwrap_or(Duration::MAX),
+                )
+            });
+            let now = self.clock.now();
+            let news = self.take_answers(&mut state, &batch.questions, replies.renewals, now);
+            for (orphan, answer) in batch.orphans.into_iter().zip(replies.orphans) {
+                state.schedule.given_back(orphan, answer, now);
+            }
+            self.landed.notify_all();
+            self.outside(&mut state, || {
+                for (standing, failure) in &news {
+                    standing.tell(failure.as_deref());
                 }
-                Some(_) if self.renew_batch(&mut state, &mut *renewals) => pauses.start_again(),
-                Some(_) => {
-                    let until = self.clock.now() + pauses.next_pause(Duration::MAX);
-                    state.schedule.pause(until);
-                }
+                // The last who has a lease may be here, and its hooks own anything.
+                shielded(|| drop((batch.questions, news)));
+            });
+            if replies.broken {
+                let until = self.clock.now() + pauses.next_pause(Duration::MAX);
+                state.schedule.pause(until);
+            } else {
+                pauses.start_again();
             }
         }
     }
 
-    /// False: the connection broke.
-    fn renew_batch(&self, state: &mut MutexGuard<'_, State>, renewals: &mut dyn Renewals) -> bool {
-        let batch = state.schedule.take(self.clock.now());
-        self.lose_all(state, batch.over);
-        let leases = batch.questions.iter().map(|question| question.lease);
-        let Some(shortest) = leases
-            .min()
-            .or(batch.orphans.first().map(|_| Duration::MAX))
-        else {
-            return true;
-        };
-        let Replies {
-            mut replies,
-            broken,
-        } = MutexGuard::unlocked(state, || {
-            let questions = batch.questions.iter().map(call_of);
-            let orphans = batch.orphans.iter();
-            let calls: Vec<Call> = questions
-                .chain(orphans.map(|orphan| orphan.item.giving_back()))
-                .collect();
-            renewals.send(&calls, batch.questions.len(), shortest)
-        });
-        let given_back = replies.split_off(batch.questions.len());
-        let news = self.take_answers(state, &batch.questions, replies);
-        let now = self.clock.now();
-        for (orphan, (answer, _)) in batch.orphans.into_iter().zip(given_back) {
-            state.schedule.given_back(orphan, answer, now);
-        }
-        self.landed.notify_all();
-        self.outside(state, || {
-            for (standing, failure) in &news {
-                standing.tell(failure.as_deref());
-            }
-            let_go((batch.questions, news));
-        });
-        !broken
-    }
-
-    /// What the server says of leases. Returns of which there is something to tell.
+    /// Enters what the server says of each lease. Returns of which there is something to tell.
+    ///
+    /// | answer | while the end lies ahead | the schedule asks again |
+    /// |---|---|---|
+    /// | `Ours` | held, by a renewal until later; a renewal is told | after a third |
+    /// | `NotOurs` | lost: taken away | never |
+    /// | `Forgotten` | as before | at once, with the whole script |
+    /// | `Refused` | in doubt; told | soon, then more seldom |
+    /// | `Unanswered` | in doubt; told; a renewal may still be executed | as soon as the connection is open |
+    ///
+    /// At its end the lease is lost, whatever the answer is; a failure is told all the same.
     fn take_answers(
         &self,
         state: &mut State,
         questions: &[Question<Arc<Standing>>],
         replies: Vec<Reply>,
+        now: Instant,
     ) -> Vec<(Arc<Standing>, Option<Arc<Failure>>)> {
-        let now = self.clock.now();
         let mut news = Vec::new();
-        for (question, (answer, failure)) in questions.iter().zip(replies) {
-            let is_news = match answer {
-                Answer::Ours(_) => question.ask != Ask::Look,
-                Answer::Refused | Answer::Unanswered => true,
-                Answer::NotOurs | Answer::Forgotten => false,
-            };
-            if is_news {
-                news.push((Arc::clone(&question.item), failure.clone()));
-            }
-            let verdict = state.schedule.answered(question.id, answer, now);
-            if let (Some(Verdict::Doubtful | Verdict::Lost(_)), Some(why)) = (verdict, &failure) {
-                let is_out = answer == Answer::Unanswered && question.ask.is_renewal();
-                question.item.renewal_failed(why, is_out);
+        for (Question { id, item, ask, .. }, (answer, failure)) in questions.iter().zip(replies) {
+            let verdict = state.schedule.answered(*id, answer, now);
+            if let Some(failure) = failure {
+                let is_out = answer == Answer::Unanswered && ask.is_renewal();
+                item.renewal_failed(&failure, is_out);
+                news.push((Arc::clone(item), Some(failure)));
             }
             match verdict {
-                Some(Verdict::Held(end)) if !question.item.renewed(end) => {
-                    // Somebody has seen the clock end it before this answer came.
-                    state.schedule.stop(question.id);
-                    self.lose_all(state, [(&*question.item, LostReason::Ended)]);
+                Some(Verdict::Held(end)) if item.renewed(end) => {
+                    if ask.is_renewal() {
+                        news.push((Arc::clone(item), None));
+                    }
                 }
-                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&*question.item, reason)]),
-                Some(Verdict::Held(_) | Verdict::Doubtful) | None => {}
+                // Somebody has seen the clock end it before this answer came.
+                Some(Verdict::Held(_)) => {
+                    state.schedule.stop(*id);
+                    self.lose_all(state, [(&**item, LostReason::Ended)]);
+                }
+                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&**item, reason)]),
+                Some(Verdict::Doubtful) | None => {}
             }
         }
         news
@@ -266,7 +269,7 @@ impl Keeper {
             for standing in &doubtful {
                 standing.tell(Some(failure));
             }
-            let_go(doubtful);
+            shielded(|| drop(doubtful));
         });
     }
 
@@ -319,11 +322,6 @@ fn call_of(question: &Question<Arc<Standing>>) -> Call {
         .item
         .hold()
         .renewal(whole_millis(question.ask.lease()))
-}
-
-/// Drops what was asked about. It may be the last who has it, and its hooks own anything: nothing may be locked.
-fn let_go<T>(asked: T) {
-    shielded(|| drop(asked));
 }
 
 pub(crate) fn call(callback: Callback, reason: LostReason) {

@@ -42,6 +42,7 @@ impl Script {
 }
 
 /// A script with its keys and arguments, ready to be sent, alone or among others.
+#[derive(Clone)]
 pub(crate) struct Call {
     script: &'static Script,
     /// `EVALSHA`, the hash, how many keys, then these and the arguments.

@@ -151,9 +151,9 @@ pub(crate) trait Renewals: Send {
     /// Takes as long as connecting takes.
     fn open(&mut self) -> Result<(), Arc<Failure>>;
 
-    /// Sends the calls in one round trip. Takes no longer than one I/O time-out, and less where a lease is short. Of the
-    /// calls, the first are questions about leases, the others give holds back.
-    fn send(&mut self, calls: &[Call], questions: usize, shortest_lease: Duration) -> Replies;
+    /// Sends all in one round trip: renewals, and calls that give orphans back. Takes no longer than one I/O time-out, and
+    /// less where a lease is short.
+    fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies;
 }
 
 /// What became of a renewal.
@@ -171,8 +171,10 @@ pub(crate) enum Answer {
 
 /// What a batch has come to.
 pub(crate) struct Replies {
-    /// One for each call.
-    pub(crate) replies: Vec<Reply>,
+    /// One for each renewal.
+    pub(crate) renewals: Vec<Reply>,
+    /// One for each orphan.
+    pub(crate) orphans: Vec<Answer>,
     /// The connection broke, or was silent for too long, and is closed.
     pub(crate) broken: bool,
 }

@@ -77,9 +77,10 @@ impl Renewals for RenewalsConnection {
         Ok(())
     }
 
-    fn send(&mut self, calls: &[Call], questions: usize, shortest_lease: Duration) -> Replies {
+    fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
         let teaching = std::mem::take(&mut self.teach);
-        let packed = packed(calls, teaching);
+        let calls: Vec<&Call> = renewals.iter().chain(orphans).collect();
+        let packed = packed(&calls, teaching);
         let mut limit = self.tracked.io_timeout();
         if self.proven {
             limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
@@ -89,23 +90,23 @@ impl Renewals for RenewalsConnection {
         let sent = time::now();
         let mut values = Vec::with_capacity(calls.len());
         let conversation = self.converse(&packed, limit, calls.len(), &mut values);
-        let mut replies: Vec<Reply> = values
-            .into_iter()
-            .enumerate()
-            .map(|(n, value)| match value {
-                Value::Int(1..) if n >= questions => (Answer::Ours(sent), None),
-                value => self.understood(value, sent, teaching),
-            })
-            .collect();
         self.proven = conversation.is_ok();
-        if let Err(error) = conversation {
-            let failure = Failure::sent(error);
-            replies.resize_with(calls.len(), || {
-                (Answer::Unanswered, Some(Arc::clone(&failure)))
-            });
-        }
+        let failure = conversation.err().map(Failure::sent);
+        // After a failure there are fewer values than calls.
+        let mut values = values.into_iter();
+        let renewals = renewals.iter().map(|_| match values.next() {
+            Some(value) => self.judge(value, sent, teaching),
+            None => (Answer::Unanswered, failure.clone()),
+        });
+        let renewals = renewals.collect();
+        let orphans = orphans.iter().map(|_| match values.next() {
+            Some(Value::Int(1..)) => Answer::Ours(sent),
+            Some(value) => self.judge(value, sent, teaching).0,
+            None => Answer::Unanswered,
+        });
         Replies {
-            replies,
+            renewals,
+            orphans: orphans.collect(),
             broken: !self.is_open(),
         }
     }
@@ -137,7 +138,7 @@ impl RenewalsConnection {
             .unwrap_or_else(|| Err((ErrorKind::Io, "no connection").into()))
     }
 
-    fn understood(&mut self, value: Value, sent: Instant, taught: bool) -> Reply {
+    fn judge(&mut self, value: Value, sent: Instant, taught: bool) -> Reply {
         let refusal: RedisError = match value {
             Value::Int(1) => return (Answer::Ours(sent), None),
             Value::Int(0) => return (Answer::NotOurs, None),
@@ -170,7 +171,7 @@ fn is_another_kind(refusal: &RedisError) -> bool {
 }
 
 /// The batch; each script is sent whole the first time, where the server may not know it.
-fn packed(calls: &[Call], teaching: bool) -> Vec<u8> {
+fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
         packed.extend(if teaching && !taught.contains(&call.script()) {

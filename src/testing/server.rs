@@ -221,24 +221,31 @@ impl Renewals for StandInRenewals {
         Err(Arc::new(Failure::Unsent(gone())))
     }
 
-    fn send(&mut self, calls: &[Call], questions: usize, _: Duration) -> Replies {
+    fn send(&mut self, renewals: &[Call], orphans: &[Call], _: Duration) -> Replies {
         let sent = self.0.clock.now();
         let mut changed = Vec::new();
-        let mut ran = |(n, call)| match self.0.run(call) {
-            Some(ran) => {
-                changed.extend(ran.changed.filter(|_| n >= questions));
-                reply(ran.answer, sent)
-            }
-            None => (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone())))),
-        };
-        let replies: Vec<Reply> = calls.iter().enumerate().map(&mut ran).collect();
+        let unanswered = || (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone()))));
         // Whoever renews is not told of it; what is given back is news to those who wait.
+        let renewals = renewals.iter().map(|call| {
+            let ran = self.0.run(call);
+            ran.map_or_else(unanswered, |ran| reply(ran.answer, sent))
+        });
+        let renewals = renewals.collect();
+        let orphans = orphans.iter().map(|call| match self.0.run(call) {
+            Some(ran) => {
+                changed.extend(ran.changed);
+                reply(ran.answer, sent).0
+            }
+            None => Answer::Unanswered,
+        });
+        let orphans = orphans.collect();
         for key in changed {
             self.0.of_each(|heard| heard.changed(&key));
         }
         Replies {
+            renewals,
+            orphans,
             broken: !self.is_open(),
-            replies,
         }
     }
 }

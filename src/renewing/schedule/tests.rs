@@ -12,7 +12,7 @@ mod world;
 
 #[test]
 fn those_due_first_go_first() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let ending_in = |ms: u32| Terms {
         end: Some(start + MS * (ms + 200)),
         ..terms(300)
@@ -33,7 +33,7 @@ fn those_due_first_go_first() {
 
 #[test]
 fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);
     assert_eq!(schedule.take(start).questions.len(), 1);
     assert_eq!(schedule.answered(id, Answer::Forgotten, start), None);
@@ -47,13 +47,13 @@ fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
 
 #[test]
 fn one_that_was_refused_keeps_no_other_from_being_given_back() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon("refused", false, start);
     let refused = schedule.take(start).orphans.remove(0);
     schedule.given_back(refused, Answer::Refused, start);
     schedule.abandon("new", false, start);
     assert_eq!(schedule.due_at(), Some(start));
-    let names = |batch: &Batch<_>| batch.orphans.iter().map(|o| o.item).collect::<Vec<_>>();
+    let names = |batch: &Batch<_, _>| batch.orphans.iter().map(|o| o.item).collect::<Vec<_>>();
     assert_eq!(names(&schedule.take(start)), ["new"]);
     assert_eq!(schedule.due_at(), Some(start + MS * 500));
     assert_eq!(names(&schedule.take(start + MS * 500)), ["refused"]);
@@ -62,7 +62,7 @@ fn one_that_was_refused_keeps_no_other_from_being_given_back() {
 
 #[test]
 fn a_look_without_an_answer_is_asked_again() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
         renews: false,
@@ -81,7 +81,7 @@ fn a_look_without_an_answer_is_asked_again() {
 
 #[test]
 fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);
     schedule.take(start);
     schedule.answered(id, Answer::Refused, start);
@@ -92,7 +92,7 @@ fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
 
 #[test]
 fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
         ..terms(3_000)
@@ -113,7 +113,7 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
 
 #[test]
 fn holds_are_given_back_a_batch_at_a_time() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     for orphan in 0..BATCH + 20 {
         schedule.abandon(orphan, false, start);
     }
@@ -123,7 +123,7 @@ fn holds_are_given_back_a_batch_at_a_time() {
 
 #[test]
 fn it_is_given_back_until_the_server_answers_however_long_that_takes() {
-    let (mut schedule, mut now) = (Schedule::default(), Instant::now());
+    let (mut schedule, mut now) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon((), false, now);
     for _ in 0..100 {
         let orphan = schedule.take(now).orphans.remove(0);
@@ -138,7 +138,7 @@ fn it_is_given_back_until_the_server_answers_however_long_that_takes() {
 
 #[test]
 fn what_an_acquire_may_still_take_is_given_back_whenever_it_is_twice_as_old() {
-    let (mut schedule, start) = (Schedule::default(), Instant::now());
+    let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon((), true, start);
     let mut asked = Vec::new();
     while let Some(due) = schedule.due_at() {

@@ -127,7 +127,7 @@ impl Known {
 
 /// Its holder has had it renewed.
 pub(super) fn extend(
-    schedule: &mut Schedule<usize>,
+    schedule: &mut Schedule<usize, usize>,
     lease: &mut Known,
     now: Instant,
     by: Duration,

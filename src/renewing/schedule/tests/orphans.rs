@@ -47,7 +47,7 @@ impl Orphans {
     pub(super) fn answer(
         &mut self,
         asked: Vec<Orphan<usize>>,
-        schedule: &mut Schedule<usize>,
+        schedule: &mut Schedule<usize, usize>,
         now: Instant,
         teaching: bool,
         moods: &mut dyn FnMut() -> Mood,

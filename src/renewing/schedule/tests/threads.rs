@@ -24,7 +24,7 @@ struct World {
 }
 
 struct State {
-    schedule: Schedule<usize>,
+    schedule: Schedule<usize, usize>,
     now: Instant,
     closing: bool,
     /// Which are lost; to tell of it once is the lease's own business.

@@ -81,7 +81,7 @@ pub(super) enum Event {
 }
 
 pub(super) struct World {
-    pub(super) schedule: Schedule<usize>,
+    pub(super) schedule: Schedule<usize, usize>,
     pub(super) now: Instant,
     pub(super) leases: Vec<Known>,
     pub(super) orphans: Orphans,
