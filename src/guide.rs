@@ -30,6 +30,7 @@ macro_rules! links {
 [benchmarks.md]: crate::guide::benchmarks
 [changelog.md]: crate::guide::changelog
 [files.md]: crate::guide::files
+[glossary.md]: crate::guide::glossary
 [design.md#how-is-it-known-that-nobody-sleeps-beside-a-free-lock]: crate::guide::design#how-is-it-known-that-nobody-sleeps-beside-a-free-lock
 [design.md#why-does-a-process-stay-away-after-its-turns-and-for-how-long]: crate::guide::design#why-does-a-process-stay-away-after-its-turns-and-for-how-long
 [recipes.md#read_write]: crate::guide::recipes#read_write
@@ -98,6 +99,7 @@ pages! {
     seed_map: "../docs/seed-map.md",
     benchmarks: "../docs/benchmarks.md",
     files: "../docs/files.md",
+    glossary: "../docs/glossary.md",
     changelog: "../docs/changelog.md",
 }
 

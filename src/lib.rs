@@ -33,6 +33,7 @@
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
 //! | learn why locks are hard, in ten lessons | [`guide::course`] |
 //! | read how a lock works on the server | [`recipes`], [`guide::recipes`], [`guide::scripts`] |
+//! | look up a word | [`guide::glossary`] |
 //!
 //! # Connections
 //!
