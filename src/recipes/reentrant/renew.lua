@@ -13,7 +13,8 @@ end
 
 -- The companion tells of this hold, and not of this acquisition: it was given back, or has ended, or was never counted.
 -- Where the companion is lost or tells of another hold, the owner is what is left to go by.
-if known and not ends[ours] then
+-- For a while after its end it is still counted, and not brought back all the same.
+if known and (not ends[ours] or ends[ours] < now) then
   local is_of_the_notes = counted > live and not beside[ours] and beside.released ~= ARGV[2]
   if ARGV[4] == '1' or not is_of_the_notes then
     return 0
@@ -30,7 +31,7 @@ end
 if beside.owner == ARGV[1] and lease > 1 then
   outlive(left, lease)
 end
-if left >= 0 and left < lease then
+if left >= 0 and left < lease and lease > 1 then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
 redis.call('HGET', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again

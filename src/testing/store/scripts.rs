@@ -93,7 +93,8 @@ impl Store {
             {
                 entered.end_what_has_passed(now);
                 let end = now.after(number(lease)?);
-                let Some(own_end) = entered.acquisitions.get_mut(*token) else {
+                let own_end = entered.acquisitions.get_mut(*token);
+                let Some(own_end) = own_end.filter(|own_end| **own_end >= now.0) else {
                     return Ok(yes(false));
                 };
                 *own_end = end.max(*own_end);

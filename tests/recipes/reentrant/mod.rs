@@ -222,10 +222,8 @@ fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
     let short = Duration::from_millis(1);
     try_acquire(&mut conn, &ours, &stays).unwrap();
     reentrant::try_acquire(&mut conn, "a", &ours, &over, short).unwrap();
-    assert!(comes_true(|| !reentrant::renew(
-        &mut conn, "a", &ours, &over, short
-    )
-    .unwrap()));
+    // It is still counted for 100 ms after its end.
+    thread::sleep(Duration::from_millis(150));
     assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
     assert_eq!(release(&mut conn, &ours, &over), Release::NotHeld);
     let next = try_acquire(&mut conn, &ours, &Token::random()).unwrap();
@@ -234,6 +232,23 @@ fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
         release(&mut conn, &ours, &stays),
         Release::StillHeld { count: 1 }
     );
+}
+
+#[test]
+fn an_acquisition_is_not_renewed_after_its_end_though_it_is_still_counted() {
+    let (_server, mut conn) = start();
+    let (ours, over) = (owner("ours"), Token::random());
+    try_acquire(&mut conn, &ours, &Token::random()).unwrap();
+    let short = Duration::from_millis(20);
+    reentrant::try_acquire(&mut conn, "a", &ours, &over, short).unwrap();
+    thread::sleep(2 * short);
+    let field = format!("t:{over}");
+    let end: Option<String> = conn.hget("{lock:a}:lease", &field).unwrap();
+    assert!(end.is_some());
+    assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
+    let still: Option<String> = conn.hget("{lock:a}:lease", &field).unwrap();
+    assert_eq!(still, end);
+    assert!(left(&mut conn) <= 10_000);
 }
 
 #[test]
