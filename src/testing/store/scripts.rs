@@ -8,6 +8,7 @@ use super::{
     Entered, Held, Nanos, Now, Store, Stored, last_end, number, refusal, refused, wrong_kind,
     wrong_type, yes,
 };
+use crate::error::makes_no_sense;
 
 impl Store {
     pub(super) fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
@@ -59,12 +60,7 @@ impl Store {
             }
         };
         match (script, words, entered) {
-            ("ACQUIRE_REENTRANT", [_, _, owner, _, _, tell], Some(entered))
-                if entered.owner != *owner =>
-            {
-                Ok(self.refusal(key, tell, Value::Nil, now))
-            }
-            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, _], entered) => {
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell], entered) => {
                 let end = now.after(number(lease)?);
                 let Some(entered) = entered else {
                     self.grant(key, token, owner, 0, now);
@@ -77,6 +73,9 @@ impl Store {
                     self.hold(key, end, what);
                     return self.reentrant(script, words, now);
                 };
+                if entered.owner != *owner {
+                    return Ok(self.refusal(key, tell, Value::Nil, now));
+                }
                 entered.end_what_has_passed(now);
                 if entered.released.as_deref() == Some(token) {
                     let reason = "its acquisition has been given back already".to_owned();
@@ -154,9 +153,7 @@ impl Store {
                 self.store(key, ends, &ours, now.after(number(lease)?));
                 Ok(yes(true))
             }
-            ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
-                self.write(key, ends, [token, lease, waits, who, tell], now)
-            }
+            ("ACQUIRE_WRITE", _) => self.write(words, ends, now),
             ("RENEW_READ_WRITE", [_, .., field, lease]) if ends.contains_key(*field) => {
                 self.store(key, ends, field, now.after(number(lease)?));
                 Ok(yes(true))
@@ -173,11 +170,13 @@ impl Store {
 
     fn write(
         &mut self,
-        key: &str,
+        words: &[&str],
         mut ends: BTreeMap<String, Nanos>,
-        [token, lease, waits, who, tell]: [&str; 5],
         now: Now,
     ) -> RedisResult<Value> {
+        let &[key, _, token, lease, waits, who, tell] = words else {
+            return Err(makes_no_sense());
+        };
         let (ours, intent) = (format!("w:{token}"), format!("i:{token}"));
         if ends.contains_key(&format!("r:{token}")) {
             let reason = "it holds this lock for reading".to_owned();
