@@ -15,10 +15,9 @@
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost. None is
 -- ahead of the clock unless the clock was set back.
 
--- The lease is a length, for now. An end that is a moment is turned into a length here, by the server's clock. The
--- command's own `NX PXAT` with a moment in the past answers OK, and there is no lock; here that is an error. So is an end
--- that is further away than any lease may be. Both are judged before the lock is looked at: a wrong end is wrong whether
--- the lock is free or not.
+-- An end that is a moment is turned into a length here, by the server's clock. The command's own `NX PXAT` with a moment
+-- in the past answers OK, and there is no lock; here that is an error. So is an end that is further away than any lease
+-- may be. Both are judged before the lock is looked at: a wrong end is wrong whether the lock is free or not.
 local lease = ARGV[2]
 if ARGV[3] ~= '0' then
   local time = redis.call('TIME')
@@ -30,16 +29,15 @@ if ARGV[3] ~= '0' then
   end
 end
 
--- Somebody else has it. Nothing more is read, and nothing is written. Whoever is going to wait is told for how long the
--- lock lasts at the most (`ARGV[5]`); a plain attempt is told nil. Our own token goes on: this attempt was sent before.
+-- Somebody else has the lock: refused. If the lock holds our own token, this attempt was sent before, and goes on.
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   return ARGV[5] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
 
 -- The server's clock, which comes as two texts: seconds and microseconds. Filled up with zeros and put together, they
--- are the time in microseconds, and without the last three digits in milliseconds. They stay texts, since to write a
--- number out takes Lua as long as a small command.
+-- are the time in microseconds, and without the last three digits in milliseconds. They stay texts, since turning a
+-- number into text takes Lua as long as a small command.
 local time = redis.call('TIME')
 local clock = time[1] .. string.sub('00000' .. time[2], -6)
 local now = string.sub(clock, 1, -4)
@@ -58,14 +56,12 @@ elseif redis.call('EXISTS', KEYS[2]) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 
--- Its end is far enough away for short leases if it was written in the same 1,000 seconds: the last fencing token tells.
--- So the end is written before the next one is.
 -- The companion lives much longer than the lock, since the next holder's fencing token has to be greater. It is not
--- kept for ever: when it is gone, the clock is further on than it was. All but the last nine digits of a fencing token
--- change every 1,000 seconds. Where they are those of the last one, the end was written less than that ago, and is
--- still nearly a day away: for a lease of up to two hours, `7200000`, that will do. The end comes before the fencing
--- token that tells of it, so that a user who may not write it is refused every time; a new companion begins with 0 for
--- that.
+-- kept for ever: when it is gone, the clock is further on than it was. Its end is written only once in 1,000 seconds. All
+-- but the last nine digits of a fencing token change that often: where the last token has the digits of the clock, the
+-- end was written less than 1,000 seconds ago, and is still nearly a day away. For a lease of up to two hours, `7200000`,
+-- that is enough. The end is written before the fencing token that tells of it, so that a user who may not write it is
+-- refused every time. A new companion gets the fencing token 0 first, since only a key that is there can have an end.
 if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
   if not fence then
     redis.call('HSET', KEYS[2], 'fence', 0)
@@ -116,8 +112,7 @@ else
     redis.call('PEXPIRE', KEYS[1], lease)
   end
 end
--- The read after the last write, for those who stand in line behind us; a plain attempt is sent by a connection that
--- tracks nothing. And the answer.
+-- Only a guard's connection tracks keys, for the threads that wait for the lock after us.
 if ARGV[5] == '1' then
   redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 end

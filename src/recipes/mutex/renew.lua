@@ -8,8 +8,7 @@
 -- Never shortens: an end further away, or none (a book lock), stays. A lease of 1 only asks, and writes nothing. The
 -- companion lives as long as the lock does, where it is this hold's: a lock that was taken without a fencing token has none.
 
--- A lock that is free, or somebody else's, is not ours any more. Nobody can take it between this comparison and what
--- follows.
+-- Nobody can take the lock between this comparison and what follows.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
@@ -23,7 +22,6 @@ if type(companion) == 'table' then
 end
 local has_companion = companion == ARGV[1]
 
--- The end moves to later only, and a lock without an end (-1) keeps none. `left` is remembered for what follows.
 local lease = tonumber(ARGV[2])
 local left = redis.call('PTTL', KEYS[1])
 if left >= 0 and left < lease and lease > 1 then
@@ -32,6 +30,5 @@ end
 if has_companion and lease > 1 then
   outlive(left, lease)
 end
--- The read after the last write, and the answer.
 redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

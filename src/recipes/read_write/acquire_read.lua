@@ -1,4 +1,4 @@
--- KEYS[1]  the lock, see read_write.lua
+-- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  1 if we want to know for how long a writer is in our way, 0 if not
@@ -6,19 +6,17 @@
 --
 -- Safe to send twice: a reader that is in already is recognised, whoever waits. A refused attempt writes nothing.
 
--- All holders, or an error.
 local wrong = look()
 if wrong then
   return wrong
 end
 
--- The same token holds the lock for writing. It would wait for itself, so it is told at once.
+-- The same token holds the lock for writing. It would wait for itself, so it is refused at once.
 local ours = 'r:' .. ARGV[1]
 if ends['w:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for writing')
 end
--- A reader comes in unless there is a writer or a writer's intent. One that is in already may stay, whoever waits. A
--- refusal writes nothing. Whoever is going to wait is told for how long (`ARGV[3]`).
+-- A reader comes in unless there is a writer or a writer's intent.
 if not ends[ours] then
   local free_at = last_end('^[wi]:')
   if free_at then
@@ -26,6 +24,5 @@ if not ends[ours] then
   end
 end
 
--- In, until the lease ends.
 hold(ours, tonumber(ARGV[2]))
 return 1

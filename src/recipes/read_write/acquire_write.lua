@@ -1,4 +1,4 @@
--- KEYS[1]  the lock, see read_write.lua
+-- KEYS[1]  the lock, see holders.lua
 -- KEYS[2]  its companion: a HASH of fence, token, owner, since
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
@@ -13,21 +13,18 @@
 -- and the lock is written last: a command that is forbidden to us leaves no lock.
 -- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
 
--- All holders, or an error.
 local wrong = look()
 if wrong then
   return wrong
 end
 
--- Our field as a writer and as one that waits. The same token holds the lock for reading: it would wait for itself.
+-- Our field as a writer and as one that waits. If the same token holds the lock for reading, it would wait for itself.
 local ours, intent = 'w:' .. ARGV[1], 'i:' .. ARGV[1]
 if ends['r:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for reading')
 end
 -- A writer comes in unless there is a reader or another writer. Another writer's intent is no obstacle: writers have no
--- order among themselves. If we wait (`ARGV[3]`), the refusal leaves our intent for a second, and writes it anew only
--- when less than 500 ms of it are left. So a refused attempt seldom writes, and a writer that died keeps nobody out for
--- longer than a second.
+-- order among themselves.
 if not ends[ours] then
   local free_at = last_end('^[rw]:')
   if free_at then
@@ -38,7 +35,6 @@ if not ends[ours] then
   end
 end
 
--- The companion, checked as in `mutex/acquire.lua`.
 local last = redis.call('HMGET', KEYS[2], 'fence', 'token')
 local fence = last[1]
 wrong = wrong_fence(fence, not fence and redis.call('EXISTS', KEYS[2]) == 1)
@@ -46,8 +42,7 @@ if wrong then
   return wrong
 end
 
--- A new hold gets a new fencing token; our own, sent again, keeps it. As in `mutex/acquire.lua`, but that the lock is
--- ours if our field is there.
+-- A new hold gets a new fencing token; our own, sent again, keeps it.
 if not (ends[ours] and fence and last[2] == ARGV[1]) then
   fence = next_fence(time, fence)
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
@@ -56,7 +51,7 @@ local lease = tonumber(ARGV[2])
 local left = math.max(lease, (ends[ours] or 0) - now)
 outlive(left, lease)
 
--- Granted: the intent goes and the hold comes, in one `store`. The lock is written last.
+-- Granted: the intent goes and the hold comes, in one `store`.
 if ends[intent] then
   drop(intent)
 end

@@ -12,15 +12,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends, over = {}, {}
 
--- Sorts the fields into `ends`, by field, and `over`, a list. Answers an error, or nothing.
--- No key: a free lock.
+-- Sorts the fields into `ends`, by field, and `over`, a list. Answers an error, or nothing. A free lock has no key.
 local function look()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return
   end
-  -- All fields, each with its value. `kind` marks the hash as ours. The others are named after their holder: `r:` and a
-  -- token for a reader, `w:` for the writer, `i:` for a writer that waits. Any other name belongs to another kind of
-  -- lock.
+  -- `kind` marks the hash as ours. A field that is named otherwise than after a holder belongs to another kind of lock.
   local stored, is_ours = redis.call('HGETALL', KEYS[1]), false
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
@@ -35,10 +32,9 @@ local function look()
       if not ending or ending >= 9007199254740992 then
         return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
       elseif ending >= now then
-        -- A hold whose end has passed counts as absent, whoever's it is: that is why a crashed reader is in nobody's
-        -- way. It is only noted here; to remove it is a write, and that has to wait.
         ends[field] = ending
       else
+        -- Only noted here: to remove it is a write, and comes later.
         table.insert(over, field)
       end
     end
@@ -50,7 +46,6 @@ local function look()
 end
 
 -- When the last of the holders with such a field ends, or nothing if there is none.
--- Whether holders of some kinds are in, and when the last of them is gone.
 local function last_end(pattern)
   local last
   for field, ending in pairs(ends) do
@@ -62,10 +57,7 @@ local function last_end(pattern)
 end
 
 -- Lets the key end with the last hold, at once if there is none, removes what is over, and writes a hold's new end if
--- one is named. The key's end comes first and again at last: where it is forbidden to us to set it, nothing has been
--- written, and a new key gets one too. It is a millisecond later than the last hold's, since PEXPIRE may count from an
--- earlier moment than TIME: since Redis 7.2 from the one at which the script began.
--- `store` writes what has changed. The key is to last as long as the last of its fields. If none is left it goes.
+-- one is named.
 local function store(field)
   local last = 0
   for _, ending in pairs(ends) do
@@ -80,7 +72,6 @@ local function store(field)
   -- and `TIME` may be later: without that millisecond the key would go while the last hold still stands.
   local left = string.format('%.0f', last - now + 1)
   redis.call('PEXPIRE', KEYS[1], left)
-  -- What is over goes.
   for _, passed in ipairs(over) do
     redis.call('HDEL', KEYS[1], passed)
   end
@@ -91,17 +82,15 @@ local function store(field)
   end
 end
 
--- Lets a hold end so many milliseconds from now, but never earlier than it does already.
--- A hold is never shortened: what it has stays if that is more. Then it is stored, and the key is read for the
--- tracking. `EXISTS` was the first command of `look`: the last one must not be the one that is forbidden to us.
+-- Lets a hold end so many milliseconds from now, but never earlier than it does already. The last command is `EXISTS`,
+-- since `look` has sent it before: a user to whom it is forbidden was refused before the first write.
 local function hold(field, millis)
   ends[field] = math.max(ends[field] or 0, now + millis)
   store(field)
   redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 end
 
--- Ends a hold.
--- A hold is ended here by putting it among those that are over. `store` removes them.
+-- Ends a hold by putting it among those that are over, which `store` removes.
 local function drop(field)
   ends[field] = nil
   table.insert(over, field)

@@ -1,13 +1,13 @@
--- KEYS[1]  the lock, see read_write.lua
+-- KEYS[1]  the lock, see holders.lua
 -- KEYS[2]  of a writer, its companion
 -- ARGV[1]  our field: r:<token> or w:<token>
 -- ARGV[2]  the lease from now, in milliseconds
 -- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours, or an error that begins with
 --          COMPANION if only the companion keeps us from renewing
 --
--- A hold whose end has passed is not ours, even if nobody has removed it yet. A lease of 1 only asks, and writes nothing. Never shortens. Looks at no other holder,
--- so that it costs the same however many there are; the key's end is only moved to a later time, a millisecond after the
--- field's (see read_write.lua). The companion lives as long as the lock does, where it is this hold's.
+-- Never shortens. A lease of 1 only asks, and writes nothing. Looks at no other holder, so that it costs the same however
+-- many there are; the key's end is only moved to a later time, a millisecond after the field's (see holders.lua). The
+-- companion lives as long as the lock does, where it is this hold's.
 
 -- The server's clock in milliseconds.
 local time = redis.call('TIME')
@@ -20,7 +20,6 @@ if found[1] ~= 'rw' then
   end
   return redis.error_reply('WRONGKIND a hash that is no read-write lock')
 end
--- Our field is gone: not ours any more. It is no time: somebody else wrote it.
 if not found[2] then
   return 0
 end
@@ -41,21 +40,18 @@ if companion.err then
 end
 local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 
--- The new end, never an earlier one. The key has to last a millisecond longer, as in `read_write/holders.lua`; other
--- holders may have set it further away. Without an end (-1) it is left as it is.
+-- Other holders may have set the key's end further away. A key without an end (-1) is left as it is.
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])
 if left >= 0 and left <= lease and lease > 1 then
   redis.call('PEXPIRE', KEYS[1], lease + 1)
 end
--- The field is written only if it changes.
 if ends > tonumber(found[2]) and lease > 1 then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ends))
 end
 if has_companion and lease > 1 then
   outlive(left, ends - now)
 end
--- The read after the last write, and the answer.
 redis.call('HMGET', KEYS[1], 'kind') -- a write ends the tracking of a key, a read starts it again
 return 1

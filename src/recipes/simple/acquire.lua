@@ -7,8 +7,6 @@
 -- it has written. A refused attempt writes only if the lock has no end, and nobody can release and retake the lock
 -- between the look at its end and the PEXPIRE.
 
--- Who has it? On a key of another type this fails, before anything is written. `ARGV[2]` is 0 for `acquire_lock`, whose
--- lock has no end.
 local holder = redis.call('GET', KEYS[1])
 local with_end = ARGV[2] ~= '0'
 
@@ -23,8 +21,7 @@ if not holder then
   return 1
 end
 
--- We have it: an earlier attempt got through, and only its answer was lost. It gets its end anew, and the answer is
--- yes.
+-- We have it: an earlier attempt got through, and only its answer was lost. The lock gets its end anew.
 if holder == ARGV[1] then
   if with_end then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -32,9 +29,8 @@ if holder == ARGV[1] then
   return 1
 end
 
--- Somebody else has it, for ever: it gets an end, so that a holder that died keeps nobody out. An end that is there is
--- left alone. The look and the `PEXPIRE` are one step, so the lock cannot change hands in between. In no case is it
--- ours.
+-- Somebody else has it. A lock without an end gets one, so that a holder that died keeps nobody out. An end that is there
+-- is left alone.
 if with_end and redis.call('PTTL', KEYS[1]) == -1 then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end

@@ -1,4 +1,4 @@
--- KEYS[1]  the lock, see one_hash.lua
+-- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
 -- ARGV[2]  how long a reader may stay, in milliseconds
 -- ARGV[3]  how long a writer may stay
@@ -8,16 +8,16 @@
 -- Safe to send twice: a token has one field. Never moves the last reader's stamp back, and never shortens the key's
 -- life. A refused attempt writes nothing.
 
--- All holders, or an error. There is a writer: `write` alone decides, as for the article's programs.
 local wrong = look()
 if wrong then
   return wrong
 end
+-- `write` alone says whether there is a writer, as for the article's programs.
 if holders['write'] then
   return 0
 end
 
--- From here on it is granted. What is too old goes.
+-- Granted.
 stay(ARGV[4])
 remove(over)
 -- `read` is about to get our stamp. If the one it has is not ours, a reader of the article is in, of whom there will be
@@ -27,9 +27,8 @@ local _, is_ours = readers(seen)
 if seen and not is_ours then
   redis.call('HSET', KEYS[1], 'read:', later(seen, holders['read:']))
 end
--- A field of our own for us, and `read` for the article's writers to see. It never goes back.
+-- A field of our own for us, and `read` for the article's writers to see.
 redis.call('HSET', KEYS[1], 'read:' .. ARGV[1], stamp, 'read', later(seen, stamp))
--- The key's end again, now that there is a key; the read after the last write, and the answer.
 stay(ARGV[4])
 redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

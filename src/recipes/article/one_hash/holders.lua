@@ -12,17 +12,14 @@
 -- removed by the next script that writes. All is looked at before the first write, and whatever is none of these stops
 -- the script.
 
--- The server's clock in milliseconds, with a fraction: the article's stamps have none, so that none is ever equal to
--- one of ours. `holders` will hold the stamps of those who are in, `over` the fields that are too old.
+-- `holders` will hold the stamps of those who are in, by field, and `over` the fields that are too old.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local stamp = string.format('%.3f', now)
 local holders, over = {}, {}
 
--- Sorts the fields into `holders`, by field, and `over`, a list. Answers an error, or nothing.
--- All fields, each with its value. `EXISTS` is asked first, because it is also the last command of an acquire: where it
--- is forbidden to us, nothing may have been written. `read` and `write` are the article's; those that go on with `:`
--- are ours.
+-- Sorts the fields into `holders` and `over`. Answers an error, or nothing. `EXISTS` is sent first, because it is also the
+-- last command of an acquire: a user to whom it is forbidden is refused before the first write.
 local function look()
   local stored = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HGETALL', KEYS[1]) or {}
   for i = 1, #stored, 2 do
@@ -44,7 +41,6 @@ local function look()
 end
 
 -- Of two stamps, either of which may be missing, the later.
--- Of two stamps the later. Either may be missing.
 local function later(a, b)
   if a and b then
     return tonumber(a) > tonumber(b) and a or b
@@ -52,9 +48,8 @@ local function later(a, b)
   return a or b
 end
 
--- The latest stamp of the readers with a field of their own, and whether one of them is this stamp.
--- The latest of our own readers, and whether one of them came at this very moment, `sought`. If one did, that is where
--- `read` has its stamp from. If none did, it is the article's.
+-- The latest stamp of the readers with a field of their own, and whether one of them has the stamp `sought`. If `sought`
+-- is that of `read` and none has it, a reader of the article wrote `read`.
 local function readers(sought)
   local last, found
   for field, value in pairs(holders) do
@@ -66,10 +61,9 @@ local function readers(sought)
   return last, found
 end
 
--- Lets the key stay at least so many milliseconds from now. To be called before the first write, so that where it is
--- forbidden to us nothing has been written, and again after it, since there may have been no key.
--- How long the key stays: never shorter than before. -1, no end, and -2, no key, are less than any length. It is called
--- before the first write, where it may be forbidden to us, and after the last, when there is a key for certain.
+-- Lets the key stay at least so many milliseconds from now, and never shorter than before: -1, no end, and -2, no key, are
+-- less than any length. It is called before the first write, so that where it is forbidden to us nothing has been written,
+-- and again after the last, when there is a key for certain.
 local function stay(millis)
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), millis)))
 end

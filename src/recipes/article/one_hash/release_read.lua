@@ -1,4 +1,4 @@
--- KEYS[1]  the lock, see one_hash.lua
+-- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
 -- ARGV[2]  how long a reader may stay, in milliseconds
 -- ARGV[3]  how long a writer may stay
@@ -6,7 +6,6 @@
 --
 -- The article's scripts go on seeing a reader as long as there is one, ours or theirs.
 
--- All holders, or an error. Our own field says whether we are in. A reader whose stay is over is not.
 local wrong = look()
 if wrong then
   return wrong
@@ -17,7 +16,6 @@ if not started then
   return 0
 end
 
--- We go, and what is too old.
 holders[ours] = nil
 remove(over)
 remove({ ours })
@@ -32,5 +30,5 @@ if not holders['read'] or holders['read'] == started then
     remove({ 'read' })
   end
 end
--- We were in until now. The key goes with its last field by itself.
+-- The server removes the key with its last field.
 return 1

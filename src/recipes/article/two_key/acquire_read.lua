@@ -1,4 +1,4 @@
--- KEYS[1]  the read key, see two_key.lua
+-- KEYS[1]  the read key, see readers.lua
 -- KEYS[2]  the write key: a STRING, the writer's token, or 1 if it is not ours
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
@@ -24,9 +24,7 @@ if value then
   -- our own end never shortens theirs.
   readers = listed() or { [''] = now + left }
 end
--- We come in, or stay, never for shorter than before.
 readers[ARGV[1]] = math.max(readers[ARGV[1]] or 0, now + ARGV[2])
 store(readers)
--- The read after the last write, and the answer.
 redis.call('GET', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -5,8 +5,8 @@
 -- returns  1 if we are the writer, 0 if somebody else is in
 --
 -- Safe to send twice: our own token is recognised, and its lease never shortened. A refused attempt writes nothing.
+-- The writer's release is `mutex/release.lua`.
 
--- Who reads, who writes?
 local reader, writer = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local lease = tonumber(ARGV[2])
 -- We write already: this attempt was sent before. Its end moves to later only.
@@ -16,12 +16,9 @@ if writer == ARGV[1] then
     redis.call('PEXPIRE', KEYS[2], lease)
   end
 elseif reader or writer then
-  -- Somebody else is in. Nothing is written.
   return 0
 else
-  -- Neither key is there. The lock and its end in one command.
   redis.call('SET', KEYS[2], ARGV[1], 'PX', lease)
 end
--- The read after the last write, and the answer. The writer's release is `mutex/release.lua`.
 redis.call('GET', KEYS[2]) -- a write ends the tracking of a key, a read starts it again
 return 1

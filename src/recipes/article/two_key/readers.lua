@@ -12,9 +12,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.call('GET', KEYS[1])
 
--- The readers that are in, by token, or nil if the key holds anything else than what we write.
--- Is it our list? `pcall` catches the error on anything that is no JSON. A program on the article's scripts writes `1`,
--- which is JSON, but no table. An empty table names no reader, and we never write one.
+-- The readers that are in, by token, or nil if the key holds anything else than what we write. `pcall` catches the error
+-- on anything that is no JSON. A program on the article's scripts writes `1`, which is JSON, but no table. An empty table
+-- names no reader, and we never write one.
 local function listed()
   local is_json, found = pcall(cjson.decode, value)
   if not is_json or type(found) ~= 'table' or not next(found) then
@@ -35,9 +35,8 @@ local function listed()
   return readers
 end
 
--- Writes the list. The key ends a millisecond after the last reader: PX may count from an earlier moment than TIME, since
--- Redis 7.2 from the one at which the script began.
--- `store` writes the list. The key is to last as long as the last reader; without any, it goes.
+-- Writes the list, or deletes the key if there is no reader. The key ends a millisecond after the last reader, for the
+-- reason in `read_write/holders.lua`.
 local function store(readers)
   local last = 0
   for _, ending in pairs(readers) do
@@ -46,8 +45,6 @@ local function store(readers)
   if last == 0 then
     redis.call('DEL', KEYS[1])
   else
-    -- The list and its end in one command, a millisecond after the last reader's as in `read_write/holders.lua`. The
-    -- article's programs only ask whether the key exists, and do not mind what it holds.
     local left = string.format('%.0f', last - now + 1)
     redis.call('SET', KEYS[1], cjson.encode(readers), 'PX', left)
   end
