@@ -329,7 +329,7 @@ impl Lease {
         self.operation(name).lost_because(self.standing().lost())
     }
 
-    fn operation(&self, name: &'static str) -> Operation<'_> {
+    pub(super) fn operation(&self, name: &'static str) -> Operation<'_> {
         Operation::new(name, self.name())
     }
 }

@@ -13,7 +13,7 @@ use super::{
     options::Options,
 };
 use crate::{
-    error::{Error, LostReason, Operation, Result},
+    error::{Error, LostReason, Result},
     event::{Released, tell},
     renewing::standing::RenewalState,
     script::count,
@@ -22,6 +22,8 @@ use crate::{
     token::{FencingToken, Token},
     waiting::HandOverBudget,
 };
+
+const RELEASE: &str = "Lease::release";
 
 impl Lease {
     /// Gives the lock back. One round trip.
@@ -45,13 +47,13 @@ impl Lease {
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
-        self.end(Deadline::after(Duration::MAX));
+        self.stop_renewing(Deadline::after(Duration::MAX));
         self.shared.released(self.hold().lock_name().key());
         (self.hold().token().clone(), left)
     }
 
-    /// Stops the renewing: once, and not in a child's copy.
-    fn end(&mut self, deadline: Deadline) -> Option<RenewalState> {
+    /// Says how the lease stood. `None`: it was stopped before, or this is a child's copy.
+    fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
         let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
         (!is_over).then(|| self.handle.stop_by(deadline))
     }
@@ -65,11 +67,15 @@ impl Lease {
             return Ok(());
         }
         let deadline = Deadline::after(patience);
-        let Some(state) = self.end(deadline) else {
+        let Some(state) = self.stop_renewing(deadline) else {
             return Ok(());
         };
-        let operation = Operation::new("Lease::release", self.hold().lock_name().text());
-        let given_back = self.give_back(operation, deadline);
+        let given_back = self.give_back(deadline);
+        self.settle(given_back, state)
+    }
+
+    /// What the release has come to. What may still be ours on the server is left to the watchdog's thread.
+    fn settle(&self, given_back: Result<bool>, state: RenewalState) -> Result<()> {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
         let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
@@ -77,11 +83,12 @@ impl Lease {
         }
         self.shared.released(self.hold().lock_name().key());
         self.tell_of_release();
-        match (given_back?, state) {
-            (true, RenewalState::Held | RenewalState::Unknown) => Ok(()),
-            (_, RenewalState::Lost(reason)) => Err(operation.lost_because(Some(reason))),
-            _ => Err(operation.lost_because(Some(LostReason::TakenAway))),
-        }
+        let reason = match (given_back?, state) {
+            (_, RenewalState::Lost(reason)) => reason,
+            (true, RenewalState::Held | RenewalState::Unknown) => return Ok(()),
+            (false, _) => LostReason::TakenAway,
+        };
+        Err(self.operation(RELEASE).lost_because(Some(reason)))
     }
 
     fn tell_of_release(&self) {
@@ -94,7 +101,9 @@ impl Lease {
         });
     }
 
-    fn give_back(&self, operation: Operation<'_>, deadline: Deadline) -> Result<bool> {
+    /// Sends the release. False: the lock was not ours any more.
+    fn give_back(&self, deadline: Deadline) -> Result<bool> {
+        let operation = self.operation(RELEASE);
         let remaining = deadline.remaining();
         let patience = Patience {
             lent: remaining,
