@@ -1,6 +1,6 @@
 //! Why a lease was lost.
 
-use std::{fmt, time::Instant};
+use std::fmt;
 
 /// Why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,17 +15,6 @@ pub enum LostReason {
     MaxHold,
     /// The [`Watchdog`](crate::Watchdog) was dropped, so that nobody renewed the lease.
     Unwatched,
-}
-
-impl LostReason {
-    /// Why a lease is lost when the clock has reached its end.
-    pub(crate) fn at_the_end(end: Option<Instant>, cap: Option<Instant>) -> Self {
-        if cap.is_some() && end >= cap {
-            Self::MaxHold
-        } else {
-            Self::Ended
-        }
-    }
 }
 
 impl fmt::Display for LostReason {

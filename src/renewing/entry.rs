@@ -91,13 +91,18 @@ impl Terms {
         }
     }
 
-    pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
-        let ended = self.end.or(self.cap).is_some_and(|end| end <= now);
-        ended.then(|| self.reason_at_the_end())
+    /// When it is lost by our clock.
+    pub(crate) fn lost_by(&self) -> Option<Instant> {
+        self.end.or(self.cap)
     }
 
-    pub(crate) fn reason_at_the_end(&self) -> LostReason {
-        LostReason::at_the_end(self.end.or(self.cap), self.cap)
+    /// Why it is lost, if our clock has reached its end: this is the one place that says so.
+    pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
+        let end = self.lost_by().filter(|end| *end <= now)?;
+        Some(match self.cap {
+            Some(cap) if end >= cap => LostReason::MaxHold,
+            _ => LostReason::Ended,
+        })
     }
 }
 

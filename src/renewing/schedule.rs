@@ -333,7 +333,8 @@ impl<T: Clone, O> Schedule<T, O> {
         while let Some((end, id)) = self.alarms.first().copied().filter(|(end, _)| *end <= now) {
             self.alarms.remove(&(end, id));
             if let Some(entry) = self.leases.get(&id) {
-                over.push((entry.item.clone(), entry.terms.reason_at_the_end()));
+                let reason = entry.terms.lost_at(now);
+                over.extend(reason.map(|reason| (entry.item.clone(), reason)));
             }
             self.stop(id);
         }

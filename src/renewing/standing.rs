@@ -43,7 +43,6 @@ pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 pub(crate) struct Standing {
     facts: Mutex<Facts>,
     changed: Condvar,
-    cap: Option<Instant>,
     /// Who is told of its renewals.
     events: Option<Arc<dyn Events>>,
     clock: Clock,
@@ -51,10 +50,14 @@ pub(crate) struct Standing {
     fence: Option<FencingToken>,
 }
 
+/// All that decides about the [state](RenewalState) of a lease.
 struct Facts {
-    phase: Phase,
-    /// `None` until the first answer.
-    end: Option<Instant>,
+    /// Why it is lost: for good.
+    lost: Option<LostReason>,
+    /// Its holder has given it up. A lease that was lost before stays lost.
+    stopped: bool,
+    /// With its end, which is `None` until the first answer.
+    terms: Terms,
     /// Why the last attempt failed.
     failure: Option<Arc<Failure>>,
     /// What was sent for it and not answered.
@@ -62,22 +65,6 @@ struct Facts {
     /// Nobody renews it any more.
     unwatched: bool,
     callbacks: Vec<Callback>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Live,
-    Lost(LostReason),
-    Stopped,
-}
-
-/// What has become of a callback.
-pub(crate) enum Registered {
-    Stored,
-    /// The lease is lost already.
-    CallNow(Callback, LostReason),
-    /// The renewal was stopped: it will never be called.
-    Never(Callback),
 }
 
 impl Standing {
@@ -90,15 +77,15 @@ impl Standing {
     ) -> Self {
         Self {
             facts: Mutex::new(Facts {
-                phase: Phase::Live,
-                end: terms.end,
+                lost: None,
+                stopped: false,
+                terms: *terms,
                 failure: None,
                 outstanding: Outstanding::default(),
                 unwatched: false,
                 callbacks: Vec::new(),
             }),
             changed: Condvar::new(),
-            cap: terms.cap,
             events,
             clock,
             hold: Arc::clone(hold),
@@ -160,12 +147,10 @@ impl Standing {
     /// Its facts, as of now: the clock may just have ended it.
     fn current(&self) -> MutexGuard<'_, Facts> {
         let mut facts = self.facts.lock();
-        if facts.phase == Phase::Live && facts.end.is_some_and(|end| end <= self.clock.now()) {
-            facts.phase = Phase::Lost(if facts.unwatched {
-                LostReason::Unwatched
-            } else {
-                LostReason::at_the_end(facts.end, self.cap)
-            });
+        if facts.is_live() {
+            let reason = facts.terms.lost_at(self.clock.now());
+            let unwatched = facts.unwatched.then_some(LostReason::Unwatched);
+            facts.lost = reason.map(|reason| unwatched.unwrap_or(reason));
         }
         facts
     }
@@ -177,35 +162,31 @@ impl Standing {
     /// What is left of it by our clock.
     pub(crate) fn remaining(&self) -> Duration {
         let facts = self.current();
-        match (facts.phase, facts.end) {
-            (Phase::Live, Some(end)) => end.saturating_duration_since(self.clock.now()),
-            _ => Duration::ZERO,
-        }
+        let end = facts.terms.end.filter(|_| facts.is_live());
+        end.map_or(Duration::ZERO, |end| {
+            end.saturating_duration_since(self.clock.now())
+        })
     }
 
     /// When it ends by our clock, whether that has passed or not.
     pub(crate) fn end(&self) -> Option<Instant> {
-        self.facts.lock().end
+        self.facts.lock().terms.end
     }
 
     /// A lease that does not outlast the longest hold.
     pub(crate) fn capped(&self, lease: Duration) -> Duration {
-        let left = self
-            .cap
-            .map(|cap| cap.saturating_duration_since(self.clock.now()));
+        let cap = self.facts.lock().terms.cap;
+        let left = cap.map(|cap| cap.saturating_duration_since(self.clock.now()));
         left.map_or(lease, |left| lease.min(left.max(Duration::from_millis(1))))
     }
 
     pub(crate) fn lost(&self) -> Option<LostReason> {
-        match self.current().phase {
-            Phase::Lost(reason) => Some(reason),
-            Phase::Live | Phase::Stopped => None,
-        }
+        self.current().lost
     }
 
     /// Whether there has been an answer from which to count.
     pub(crate) fn has_an_end(&self) -> bool {
-        self.current().end.is_some()
+        self.current().terms.end.is_some()
     }
 
     /// Why the last attempt failed.
@@ -217,10 +198,10 @@ impl Standing {
     /// The server has renewed it. False: it is not ours to renew any more, or our clock had ended it before the answer came.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
         let mut facts = self.current();
-        if facts.phase != Phase::Live {
+        if !facts.is_live() {
             return false;
         }
-        facts.end = Some(end);
+        facts.terms.end = Some(end);
         facts.failure = None;
         drop(facts);
         self.changed.notify_all();
@@ -266,17 +247,15 @@ impl Standing {
     /// It is lost, for this reason unless there was one before. Returns whom to call.
     pub(crate) fn lose(&self, reason: LostReason) -> Option<(Vec<Callback>, LostReason)> {
         let mut facts = self.facts.lock();
-        if facts.phase == Phase::Live {
-            facts.phase = Phase::Lost(reason);
+        if facts.is_live() {
+            facts.lost = Some(reason);
         }
+        let lost = facts.lost;
+        // Of a lease that was stopped there are none.
         let callbacks = mem::take(&mut facts.callbacks);
-        let phase = facts.phase;
         drop(facts);
         self.changed.notify_all();
-        match phase {
-            Phase::Lost(reason) => Some((callbacks, reason)),
-            Phase::Live | Phase::Stopped => None,
-        }
+        lost.map(|reason| (callbacks, reason))
     }
 
     /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call instead.
@@ -292,9 +271,7 @@ impl Standing {
     pub(crate) fn stop(&self) -> RenewalState {
         let mut facts = self.current();
         let state = facts.state();
-        if facts.phase == Phase::Live {
-            facts.phase = Phase::Stopped;
-        }
+        facts.stopped = true;
         let callbacks = mem::take(&mut facts.callbacks);
         drop(facts);
         self.changed.notify_all();
@@ -304,23 +281,25 @@ impl Standing {
         state
     }
 
-    pub(crate) fn register(&self, callback: Callback) -> Registered {
+    /// To be called at a loss. Returns what is to be called now, since the lease is lost already.
+    ///
+    /// Drops what will never be called, since the renewal was stopped: nothing may be locked.
+    pub(crate) fn register(&self, callback: Callback) -> Option<(Callback, LostReason)> {
         let mut facts = self.current();
-        match facts.phase {
-            Phase::Live => {
-                facts.callbacks.push(callback);
-                Registered::Stored
-            }
-            Phase::Lost(reason) => Registered::CallNow(callback, reason),
-            Phase::Stopped => Registered::Never(callback),
+        if let Some(reason) = facts.lost {
+            return Some((callback, reason));
         }
+        if !facts.stopped {
+            facts.callbacks.push(callback);
+        }
+        None
     }
 
     /// Waits for the first answer: an end, a loss or a refusal. Not past the deadline.
     pub(crate) fn wait_for_first_answer(&self, deadline: Deadline) {
         let mut facts = self.current();
-        while facts.phase == Phase::Live
-            && facts.end.is_none()
+        while facts.is_live()
+            && facts.terms.end.is_none()
             && !facts
                 .failure
                 .as_ref()
@@ -336,15 +315,11 @@ impl Standing {
     pub(crate) fn wait_until_lost(&self, deadline: Deadline) -> bool {
         loop {
             let mut facts = self.current();
-            match facts.phase {
-                Phase::Lost(_) => return true,
-                Phase::Stopped => return false,
-                Phase::Live if deadline.has_passed() => return false,
-                Phase::Live => {
-                    let end = facts.end;
-                    self.wait(&mut facts, deadline.or_sooner(end));
-                }
+            if facts.lost.is_some() || facts.stopped || deadline.has_passed() {
+                return facts.lost.is_some();
             }
+            let end = facts.terms.lost_by();
+            self.wait(&mut facts, deadline.or_sooner(end));
         }
     }
 
@@ -360,13 +335,17 @@ impl Standing {
 
 impl Facts {
     fn state(&self) -> RenewalState {
-        match self.phase {
-            Phase::Lost(reason) => RenewalState::Lost(reason),
-            Phase::Live if self.end.is_some() && self.failure.is_none() && !self.unwatched => {
-                RenewalState::Held
-            }
-            Phase::Live | Phase::Stopped => RenewalState::Unknown,
+        let is_sure = self.terms.end.is_some() && self.failure.is_none() && !self.unwatched;
+        match self.lost {
+            Some(reason) => RenewalState::Lost(reason),
+            None if is_sure && !self.stopped => RenewalState::Held,
+            None => RenewalState::Unknown,
         }
+    }
+
+    /// Neither lost nor given up.
+    fn is_live(&self) -> bool {
+        self.lost.is_none() && !self.stopped
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     entry::Verdict,
     keeper::{Keeper, Limits, State},
     schedule::{Id, Question},
-    standing::{Callback, Registered, Standing},
+    standing::{Callback, Standing},
 };
 use crate::{
     connection::Process,
@@ -121,30 +121,24 @@ impl Keeper {
         callback: Callback,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        let closing = state.closing;
-        if state.calling.is_none() && !closing {
+        if state.calling.is_none() && !state.closing {
             state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);
         }
-        match standing.register(callback) {
-            // Not under the lock: what it owns may want it.
-            Registered::Never(callback) => {
-                drop(state);
-                drop(callback);
-            }
-            Registered::CallNow(callback, reason) if closing => {
-                drop(state);
-                call(callback, reason);
-            }
-            Registered::Stored if closing => {
-                drop(state);
-                for callback in standing.unwatch() {
-                    call(callback, LostReason::Unwatched);
-                }
-            }
-            Registered::CallNow(callback, reason) => state.calls.push_back((callback, reason)),
-            Registered::Stored => state.schedule.set_alarm(id),
+        // What a callback owns may lock the state when it is dropped.
+        let lost_already = MutexGuard::unlocked(&mut state, || standing.register(callback));
+        if !state.closing {
+            state.calls.extend(lost_already);
+            state.schedule.set_alarm(id);
+            self.call.notify_one();
+            return Ok(());
         }
-        self.call.notify_one();
+        drop(state);
+        // Nobody will be there later.
+        let unwatched = standing.unwatch().into_iter();
+        let unwatched = unwatched.map(|callback| (callback, LostReason::Unwatched));
+        for (callback, reason) in lost_already.into_iter().chain(unwatched) {
+            call(callback, reason);
+        }
         Ok(())
     }
 
