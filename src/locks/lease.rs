@@ -1,4 +1,4 @@
-//! What a user holds while.
+//! The guard: what a user has for as long as the lock is held.
 
 use std::{
     fmt,
@@ -135,7 +135,7 @@ impl Lease {
         })
     }
 
-    /// From now on who wants to know is told of a loss.
+    /// From now on the hooks of its options are told of a loss.
     pub(crate) fn tell_of_loss(&self) {
         if let Some(events) = self.standing().events().cloned() {
             let hold = Arc::clone(self.hold());

@@ -11,7 +11,7 @@ use crate::{
     waiting::Queues,
 };
 
-/// What all clones, locks and leases share.
+/// A server, the keeper of the leases, and the queues of those who wait.
 pub(crate) struct Shared<L> {
     pub(crate) server: Arc<dyn Server>,
     pub(crate) clock: Clock,

@@ -7,12 +7,12 @@ use crate::{error::LostReason, server::Answer};
 /// A refused renewal is tried again after this at first, after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
-/// Between two looks at the same lease.
+/// The least time between two looks at the same lease.
 pub(crate) const REST: Duration = Duration::from_millis(10);
 /// The least that can be asked of the server.
 const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
-/// What a lease is kept by.
+/// How a lease is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -20,9 +20,9 @@ pub(crate) struct Terms {
     pub(crate) cap: Option<Instant>,
     /// Its end, if that is known.
     pub(crate) end: Option<Instant>,
-    /// Otherwise it runs out.
+    /// Whether it is renewed. Otherwise it runs out.
     pub(crate) renews: bool,
-    /// When it is looked at for the first time, so that the server tells of whatever happens to it from then on.
+    /// When the server is asked about it for the first time. From then on the server tells when its key is changed.
     pub(crate) look_at: Option<Instant>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Keeper {
     /// For whoever drops the watchdog: a thread has ended.
     pub(super) ended: Condvar,
     pub(super) limits: Limits,
-    /// Somebody is told of what happens to the keys of our leases.
+    /// The server tells the listener when a key of our leases is changed.
     pub(super) told: bool,
     pub(super) clock: Clock,
     /// A child has our memory after a fork, but not our threads.
@@ -65,8 +65,7 @@ pub(super) struct State {
     pub(super) calling: Option<JoinHandle<()>>,
     /// Threads that run.
     pub(super) running: usize,
-    /// Threads that are telling a user at this moment.
-    #[cfg(feature = "testing")]
+    /// Threads that run what a user has written at this moment. A test waits until there is none.
     pub(super) telling: usize,
 }
 

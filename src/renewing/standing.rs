@@ -39,7 +39,7 @@ pub enum RenewalState {
 /// What is called when a lease is lost.
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 
-/// One lease. Whoever looks at it when our clock has reached its end makes it lost, for everybody and for good.
+/// One lease. The first who asks about it after its end by our clock makes it lost, for everybody and for good.
 pub(crate) struct Standing {
     facts: Mutex<Facts>,
     changed: Condvar,
@@ -127,7 +127,7 @@ impl Standing {
         self.hold.lock_name().text()
     }
 
-    /// By which it ends.
+    /// The clock by which it ends.
     pub(crate) fn clock(&self) -> Clock {
         self.clock
     }

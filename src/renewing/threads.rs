@@ -187,7 +187,7 @@ impl Keeper {
                 state.schedule.given_back(orphan, answer, now);
             }
             self.landed.notify_all();
-            self.outside(&mut state, || {
+            Self::outside(&mut state, || {
                 for (standing, failure) in &news {
                     standing.tell(failure.as_deref());
                 }
@@ -259,7 +259,7 @@ impl Keeper {
         for standing in &doubtful {
             standing.renewal_failed(failure, false);
         }
-        self.outside(state, || {
+        Self::outside(state, || {
             for standing in &doubtful {
                 standing.tell(Some(failure));
             }
@@ -268,21 +268,10 @@ impl Keeper {
     }
 
     /// Runs what a user has written, with nothing locked.
-    #[cfg_attr(
-        not(feature = "testing"),
-        allow(clippy::unused_self, reason = "only a test waits for it")
-    )]
-    fn outside(&self, state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
-        #[cfg(feature = "testing")]
-        {
-            state.telling += 1;
-        }
+    fn outside(state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
+        state.telling += 1;
         MutexGuard::unlocked(state, run);
-        #[cfg(feature = "testing")]
-        {
-            state.telling -= 1;
-            self.landed.notify_all();
-        }
+        state.telling -= 1;
     }
 
     /// The calling thread.
@@ -290,7 +279,7 @@ impl Keeper {
         let mut state = self.state.lock();
         loop {
             if let Some((callback, reason)) = state.calls.pop_front() {
-                self.outside(&mut state, || call(callback, reason));
+                Self::outside(&mut state, || call(callback, reason));
                 continue;
             }
             if state.closing {
