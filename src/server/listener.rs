@@ -54,6 +54,8 @@ struct Ear {
     id: Option<i64>,
     /// It is of no use.
     is_deaf: bool,
+    /// How often a replica was left: what was opened before leads there.
+    replicas_left: u64,
 }
 
 impl Listener {
@@ -106,6 +108,14 @@ impl Listener {
         ear.is_deaf |= ear.generation == generation;
     }
 
+    /// The server has become a replica, and its address may lead to another: so the connection that listens is replaced within
+    /// [`LISTEN`]. Its number says nothing to another server, or is that of a stranger there.
+    pub(super) fn leave_the_replica(&self) {
+        let mut ear = self.ear.lock();
+        ear.is_deaf = true;
+        ear.replicas_left += 1;
+    }
+
     pub(crate) fn close(&self) {
         *self.closing.lock() = true;
         self.wake.notify_all();
@@ -143,13 +153,14 @@ impl Listener {
 
     /// Listens until the connection breaks or nobody is there to be told.
     fn listen(&self, heard: &Weak<dyn Heard>, tracks: &Tracks) -> Result<(), Failed> {
+        let replicas_left = self.ear.lock().replicas_left;
         let mut connection = self.beside.open_to_listen()?;
         let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         let mut messages = subscribed(&mut connection)?;
         let mut ear = self.ear.lock();
         ear.generation += 1;
         ear.id = Some(id);
-        ear.is_deaf = false;
+        ear.is_deaf = ear.replicas_left != replicas_left;
         drop(ear);
         heard.upgrade().ok_or(Failed)?.anything();
 

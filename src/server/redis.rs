@@ -41,12 +41,13 @@ impl RedisServer {
         }
     }
 
-    /// The connection is not lent again. If the server is a replica by now, the waiters' connection leads there as well, and
+    /// The connection is not lent again. If the server is a replica by now, the tracked connections lead there as well, and
     /// a replica goes on answering what does not write.
     fn finish(&self, conn: &mut PooledConnection, finished: Finished) {
         conn.close(finished);
         if finished == Finished::Replica {
-            self.waiters.close();
+            self.waiters.leave_the_replica();
+            self.leases.leave_the_replica();
         }
     }
 }

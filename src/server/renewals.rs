@@ -125,12 +125,11 @@ impl RenewalsConnection {
             let asked = used.ask(Some(limit), |connection, _| {
                 caught(|| converse(connection, packed, limit, replies, values))?
             });
-            if asked.is_err()
-                || values
-                    .iter()
-                    .any(|value| Finished::by_answer(value).is_some())
-            {
-                used.close();
+            if asked.is_err() {
+                used.close(Finished::Broken);
+            }
+            if let Some(finished) = values.iter().find_map(Finished::by_answer) {
+                used.close(finished);
             }
             asked
         });

@@ -12,7 +12,13 @@
 //! Locks: `slot` while the connection is used. It is unlocked before anybody is told, since telling locks the queues or the
 //! keeper.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisResult};
@@ -36,6 +42,8 @@ pub(super) struct Tracked {
     /// `None`: nobody is told of what happens to the keys.
     listener: Option<Arc<Listener>>,
     slot: Mutex<Slot>,
+    /// Somebody has found out elsewhere that the server is a replica by now.
+    leads_to_a_replica: AtomicBool,
 }
 
 #[derive(Default)]
@@ -69,6 +77,18 @@ impl Tracked {
             beside,
             listener,
             slot: Mutex::default(),
+            leads_to_a_replica: AtomicBool::new(false),
+        }
+    }
+
+    /// The server is a replica by now. The connection is closed at once, or as soon as it is not used any more.
+    pub(super) fn leave_the_replica(&self) {
+        self.leads_to_a_replica.store(true, Ordering::SeqCst);
+        if let Some(listener) = &self.listener {
+            listener.leave_the_replica();
+        }
+        if let Some(slot) = self.slot.try_lock() {
+            self.run(slot, |_| ());
         }
     }
 
@@ -99,7 +119,9 @@ impl Tracked {
             slot: &mut slot,
             has_news: false,
         };
+        used.close_if_of_a_replica();
         let result = run(&mut used);
+        used.close_if_of_a_replica();
         let has_news = used.has_news;
         drop(slot);
         if has_news {
@@ -166,14 +188,23 @@ impl InUse<'_> {
         let finished = asked.as_ref().err().and_then(Finished::by_error);
         open.has_answered |= asked.is_ok();
         self.slot.open = Some(open);
-        if finished.is_some() {
-            self.close();
+        if let Some(finished) = finished {
+            self.close(finished);
         }
         asked
     }
 
+    fn close_if_of_a_replica(&mut self) {
+        if (self.tracked.leads_to_a_replica).swap(false, Ordering::SeqCst) {
+            self.close(Finished::Replica);
+        }
+    }
+
     /// It is finished.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&mut self, finished: Finished) {
+        if let (Finished::Replica, Some(listener)) = (finished, &self.tracked.listener) {
+            listener.leave_the_replica();
+        }
         let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.has_answered);
         self.has_news |= relied_on && self.tracked.whom == For::Waiters;
     }

@@ -62,11 +62,9 @@ impl WaitersConnection {
         });
     }
 
-    /// It is finished, as somebody has found out elsewhere. One that is being used finds out by itself.
-    pub(crate) fn close(&self) {
-        let _ = (self.tracked).using(Deadline::after(Duration::ZERO), |used| {
-            used.close();
-        });
+    /// The server is a replica by now, as somebody has found out elsewhere.
+    pub(crate) fn leave_the_replica(&self) {
+        self.tracked.leave_the_replica();
     }
 }
 

@@ -174,6 +174,14 @@ impl Address {
         replica_of.exec(&mut conn).unwrap();
         self.target.store(to.port(), Ordering::SeqCst);
     }
+
+    /// The same, but the one before is a replica of nobody: nothing is copied to it.
+    fn lead_to(&self, from: &Server, to: &Server) {
+        let mut conn = from.connection().unwrap();
+        let mut replica_of = redis::cmd("REPLICAOF");
+        replica_of.arg(&["127.0.0.1", "1"]).exec(&mut conn).unwrap();
+        self.target.store(to.port(), Ordering::SeqCst);
+    }
 }
 
 fn pass_on(mut from: TcpStream, mut to: TcpStream) {
@@ -202,6 +210,61 @@ fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
             .unwrap()
     );
     lease.release().unwrap();
+}
+
+#[test]
+fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let locks = crate::connect(&address.url());
+        let long = Options::new().lease(MINUTE);
+        let lease = locks.lock("a").with(long).acquire(LONG).unwrap();
+        thread::sleep(60 * MS); // The watchdog has looked at it.
+        // The new master knows nothing of the lock.
+        address.lead_to(&old, &new);
+        assert!(locks.lock("b").try_acquire().is_err());
+        assert!(lease.lost().wait_for(Duration::from_secs(5)));
+    });
+}
+
+/// The listener's number on the old server is that of a stranger on the new one.
+#[test]
+fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let _strangers: Vec<_> = (0..40).map(|_| new.connection().unwrap()).collect();
+        let address = Address::of(&old);
+        let locks = crate::connect(&address.url());
+        let long = Options::new().lease(MINUTE);
+        let hold = |server: &Server| {
+            let lock = crate::connect(&server.url()).lock("a").with(long.clone());
+            lock.acquire(LONG).unwrap()
+        };
+        let (_on_the_old, on_the_new) = (hold(&old), hold(&new));
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let acquired = locks.lock("a").acquire(LONG / 2);
+                (acquired.map(drop), Instant::now())
+            });
+            assert!(comes_true(|| locks
+                .lock("a")
+                .inspect()
+                .unwrap()
+                .waiting_here()
+                == 1));
+            address.lead_to(&old, &new);
+            let refused = locks.lock("b").try_acquire();
+            assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+            thread::sleep(500 * MS);
+            let released = Instant::now();
+            on_the_new.release().unwrap();
+            let (acquired, at) = waiter.join().unwrap();
+            acquired.unwrap();
+            let took = at.duration_since(released);
+            assert!(took < Duration::from_secs(2), "{took:?}");
+        });
+    });
 }
 
 /// The pool cannot see what a plain function meets on the connection that it lent.
