@@ -51,7 +51,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let old = disk.accepts(scene, "A", first.int().unwrap_or_default().try_into()?)?;
     scene.goes_wrong(
         old && !new,
-        "The holder is refused, and who has lost the lock writes on.",
+        "B holds the lock and is refused; A has lost it and is accepted.",
     )
 }
 

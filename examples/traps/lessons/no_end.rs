@@ -28,7 +28,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = got.is_int(0) && left.is_int(-1);
     scene.goes_wrong(
         wrong,
-        "B waits for somebody who is dead, and has nothing to wait for.",
+        "A is dead and its lock has no end: B waits for ever.",
     )
 }
 
@@ -50,6 +50,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         second.is_some(),
-        "The server ended A's lock; no obituary was needed.",
+        "The server ended A's lock; B did not have to find out that A is dead.",
     )
 }

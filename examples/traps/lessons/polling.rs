@@ -49,7 +49,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_wrong(
         attempts > 20,
-        "One waiter and 300 ms. How many for a hundred, and a minute?",
+        "One waiter sends one command after another, and all but the last are refused.",
     )
 }
 

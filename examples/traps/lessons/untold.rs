@@ -76,6 +76,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     next.release()?;
     scene.goes_right(
         told,
-        "A was told in the same moment, before B had the lock, and stops.",
+        "A was told as soon as the key was deleted, and stops.",
     )
 }
