@@ -193,13 +193,13 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
 fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
     // Longer than a test may be late, so that one more of it is seen.
     const LONG_IO_TIMEOUT: Duration = Duration::from_millis(900);
-    let server = Server::start().unwrap();
-    let pool = Pool::builder().io_timeout(LONG_IO_TIMEOUT);
-    let pool = pool.build(&Client::open(server.url()).unwrap()).unwrap();
-    let locks = crate::sharing(&pool);
     let kinds: [fn(&Locks, &str) -> Lock; 4] =
         [Locks::lock, Locks::reentrant, Locks::read, Locks::write];
-    for kind in kinds {
+    at_once(kinds, |kind| {
+        let server = Server::start().unwrap();
+        let pool = Pool::builder().io_timeout(LONG_IO_TIMEOUT);
+        let pool = pool.build(&Client::open(server.url()).unwrap()).unwrap();
+        let locks = crate::sharing(&pool);
         for wait in [Duration::ZERO, 100 * MS, 600 * MS] {
             drop(locks.lock("warm").acquire(LONG).unwrap());
             let held = locks.lock("waited for").acquire(LONG).unwrap();
@@ -216,7 +216,7 @@ fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
             let free = || !kind(&locks, "a").inspect().unwrap().is_held();
             assert!(comes_true(free), "not given back");
         }
-    }
+    });
 }
 
 /// The heads of many queues share a connection, on which each in turn would wait for an answer.
