@@ -38,7 +38,7 @@ fn verify_changes_nothing_whatever_the_end_of_the_key_is() {
         let mut conn = server.connection().unwrap();
         // Otherwise the watchdog looks as well.
         redis::cmd("ACL")
-            .arg(&["SETUSER", "default", "-client|tracking"])
+            .arg(&["SETUSER", "default", "-client", "+client|id"])
             .exec(&mut conn)
             .unwrap();
         let locks = Locks::connect(&server.url()).unwrap();

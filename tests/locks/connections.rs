@@ -98,7 +98,7 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
         ["slow answer", "killed", "killed and nothing due"],
         |fault| {
             unless_halted(|| {
-                let server = Server::start_with(&["--enable-debug-command", "yes"]).unwrap();
+                let server = Server::start().unwrap();
                 let mut conn = server.connection().unwrap();
                 let locks = Locks::connect(&server.url()).unwrap();
                 let lease = |time| Options::new().lease(time);
@@ -115,11 +115,9 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
                 assert!(comes_true(|| tracked(&mut conn) == 1));
                 thread::sleep(100 * MS);
                 if fault == "slow answer" {
-                    let () = redis::cmd("DEBUG")
-                        .arg("SLEEP")
-                        .arg("0.7")
-                        .query(&mut conn)
-                        .unwrap();
+                    server.freeze().unwrap();
+                    thread::sleep(700 * MS);
+                    server.thaw().unwrap();
                 } else {
                     assert!(kill(&server, is_tracked) > 0);
                 }
