@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
-use crate::common::example;
+use crate::common::{example, wait::at_once};
 
 /// As many at once as suits two cores: most of them is waiting.
 const AT_ONCE: usize = 4;
@@ -114,9 +114,9 @@ fn the_page_of_the_three_problems_shows_all_that_they_print() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/three-problems.md")).unwrap();
     let shown = pictures(&page);
-    for name in PROBLEMS {
+    at_once(PROBLEMS, |name| {
         for scene in scenes(name, &[]) {
             assert!(shown.contains(&scene), "{name} prints\n{scene}");
         }
-    }
+    });
 }
