@@ -28,7 +28,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let is_cut = left.int().is_some_and(|left| left <= 1_000);
     scene.goes_wrong(
         is_cut,
-        "C has asked for a minute and got a second, from a stranger.",
+        "C asked for a minute, and B's EXPIRE has cut it to a second.",
     )
 }
 
@@ -53,6 +53,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let stands = left.int().is_some_and(|left| left > 50_000);
     scene.goes_right(
         stands,
-        "No moment lies between the look and the end: C keeps its minute.",
+        "One script looks at the lock and sets the end: C keeps its minute.",
     )
 }

@@ -35,7 +35,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = !got && began.elapsed() > PATIENCE;
     scene.goes_wrong(
         wrong,
-        "The lock was free for 300 ms of B's 700, and B came back after 1000.",
+        "The lock was free for 300 ms of B's wait, and B asked again only after 1000 ms.",
     )
 }
 

@@ -58,7 +58,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = bazaar::funds(&mut a, "users:17")? == 120;
     scene.goes_wrong(
         wrong,
-        "One ItemA, sold twice. A looked at the price before B bought.",
+        "ItemA was sold twice: A looked at the price before B bought.",
     )
 }
 

@@ -27,7 +27,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = scene.send("B", &mut b, "SET lock:trap B NX PX 10000")?;
     scene.goes_wrong(
         first.is_ok() && second.is_ok(),
-        "A was answered OK, and has nothing.",
+        "A was answered OK, and has no lock.",
     )
 }
 

@@ -29,7 +29,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let got = scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "300"])?;
     scene.goes_wrong(
         got.is_int(1),
-        "A's outer function has four minutes of work left, and B is in.",
+        "A's outer function still works, and B is in.",
     )
 }
 

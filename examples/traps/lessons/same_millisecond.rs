@@ -59,6 +59,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         freed && got.is_none(),
-        "The proof is 122 random bits, not a time.",
+        "The token is 122 random bits, not a time.",
     )
 }

@@ -23,7 +23,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let java = scene.send("Java", &mut conn, "SET lock:market B NX PX 10000")?;
     scene.goes_wrong(
         python.is_ok() && java.is_ok(),
-        "A colon, and both are in the market.",
+        "The two names differ by a colon, and both are in the market.",
     )
 }
 

@@ -21,10 +21,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "RPUSH lock:trap oops")?;
     let got = scene.send("B", &mut b, "SETNX lock:trap B")?;
-    scene.goes_wrong(
-        got.is_int(0),
-        "B hears that the lock is busy, today and tomorrow.",
-    )
+    scene.goes_wrong(got.is_int(0), "B is told for ever that the lock is busy.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
