@@ -35,7 +35,7 @@ fn bench(options: Options) -> Bench {
     // The server knows the scripts, and the pool has a connection; the watchdog has none, which a slow machine would let it
     // open if this were a lease of its own.
     drop(others.lock("warm").acquire(LONG).unwrap());
-    locks.lock("warm").inspect().unwrap();
+    assert!(!locks.lock("warm").inspect().unwrap().is_held());
     Bench {
         proxy,
         locks,

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
 use crate::common::{example, wait::at_once};
 
-/// As many at once as suits two cores: most of them is waiting.
-const AT_ONCE: usize = 4;
+/// Many at once, since most of them is waiting.
+const AT_ONCE: usize = 8;
 
 const PROBLEMS: [&str; 3] = [
     "problem_1_overrun",

@@ -4,8 +4,8 @@ use std::{fs, process::Output, sync::Mutex, thread};
 
 use crate::common::{Server, example};
 
-/// As many at once as suits two cores: most of a trap is waiting.
-const AT_ONCE: usize = 4;
+/// Many at once, since most of a trap is waiting.
+const AT_ONCE: usize = 8;
 
 fn traps(args: &[&str]) -> Output {
     example("traps").args(args).output().unwrap()
