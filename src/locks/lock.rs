@@ -154,7 +154,7 @@ impl Lock {
     /// nobody had it. It is sent once only, since a second one could take the lock from the next holder.
     ///
     /// A holder that this crate keeps is told, where the server tells of changes, but may write until it knows: a fencing
-    /// token stops that. One round trip.
+    /// token stops that. Two round trips: the first proves the connection, since this may not be sent twice.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect), and
