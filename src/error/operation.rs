@@ -82,7 +82,7 @@ impl<'a> Operation<'a> {
         Error::Redis {
             operation: self.name,
             lock: self.lock.to_owned(),
-            source: without_arguments(source),
+            source: naming_the_url(without_arguments(source)),
         }
     }
 
@@ -138,6 +138,15 @@ pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
 
 fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
+}
+
+/// The key is on another server, to which nobody here goes: the URL was one for a single server.
+fn naming_the_url(error: RedisError) -> RedisError {
+    if !matches!(error.code(), Some("MOVED" | "ASK")) {
+        return error;
+    }
+    let reason = "this is one node of a Redis Cluster, and another has the key: a redis:// URL is for a server that has them all";
+    RedisError::from((error.kind(), reason, message(&error).to_owned()))
 }
 
 /// The server repeats the arguments of a command that it does not know, and one of them may be a token.

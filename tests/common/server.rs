@@ -35,12 +35,20 @@ impl Server {
 
     /// Starts one with further settings, such as `["--requirepass", "secret"]`.
     pub fn start_with(args: &[&str]) -> anyhow::Result<Self> {
+        Self::start_on(free_port, args)
+    }
+
+    /// The same, on a port that this finds.
+    pub fn start_on(
+        find_port: impl Fn() -> anyhow::Result<u16>,
+        args: &[&str],
+    ) -> anyhow::Result<Self> {
         #[cfg(test)]
         super::slack::watch();
         let binary = find_binary()?;
         // Somebody else may take the free port before the server does: then it exits, and another port is tried.
         for _ in 0..20 {
-            let port = free_port()?;
+            let port = find_port()?;
             let directory = tempfile::tempdir()?;
             let args = args.iter().map(ToString::to_string).collect::<Vec<_>>();
             let process = spawn(&binary, port, &args, &directory)?;
@@ -115,16 +123,37 @@ impl Server {
         bail!("{} did not answer within {START_LIMIT:?}", self.binary)
     }
 
-    fn signal(&self, name: &str) -> anyhow::Result<()> {
-        let status = Command::new("kill")
-            .arg(format!("-{name}"))
-            .arg(self.process.id().to_string())
-            .status()?;
-        if !status.success() {
-            bail!("could not send SIG{name} to the server");
-        }
-        Ok(())
+    /// Whether it answers, and says that it is a master.
+    pub fn is_master(&self) -> bool {
+        let asked = || -> anyhow::Result<bool> {
+            let limit = Duration::from_secs(1);
+            let client = redis::Client::open(self.url())?;
+            let mut conn = client.get_connection_with_timeout(limit)?;
+            conn.set_read_timeout(Some(limit))?;
+            let role: redis::Value = redis::cmd("ROLE").query(&mut conn)?;
+            let redis::Value::Array(role) = role else {
+                bail!("no role");
+            };
+            Ok(role.first() == Some(&redis::Value::BulkString(b"master".to_vec())))
+        };
+        asked().unwrap_or(false)
     }
+
+    fn signal(&self, name: &str) -> anyhow::Result<()> {
+        signal(self.process.id(), name)
+    }
+}
+
+/// Sends a signal to a process that a test has started.
+pub fn signal(process: u32, name: &str) -> anyhow::Result<()> {
+    let status = Command::new("kill")
+        .arg(format!("-{name}"))
+        .arg(process.to_string())
+        .status()?;
+    if !status.success() {
+        bail!("could not send SIG{name} to the server");
+    }
+    Ok(())
 }
 
 impl Drop for Server {
@@ -139,14 +168,26 @@ impl Drop for Server {
 /// Not one of those that systems give to whoever asks for any port: a proxy or a client of another test could have it
 /// before our server does, and be taken for the server.
 pub fn free_port() -> anyhow::Result<u16> {
-    let random = || 10_000 + uuid::Uuid::new_v4().as_u128() % 20_000;
+    free_among(20_000, |_| true)
+}
+
+/// A port for a node of a cluster, which listens on the one 10,000 above as well.
+pub fn free_cluster_port() -> anyhow::Result<u16> {
+    free_among(10_000, |port| is_free(port + 10_000))
+}
+
+fn free_among(ports: u128, is_suitable: impl Fn(u16) -> bool) -> anyhow::Result<u16> {
     for _ in 0..1_000 {
-        let port = u16::try_from(random())?;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let port = u16::try_from(10_000 + uuid::Uuid::new_v4().as_u128() % ports)?;
+        if is_free(port) && is_suitable(port) {
             return Ok(port);
         }
     }
-    bail!("no port is free between 10000 and 30000")
+    bail!("no port is free from 10000 on")
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// The server to start, checked to be a real one: a crate installs a toy under the same name.

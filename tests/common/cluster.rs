@@ -1,0 +1,268 @@
+//! A Redis Cluster of three masters with a replica each, on this machine and stopped when dropped.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use redis::Connection;
+
+use super::{
+    Gate, Server,
+    server::{free_cluster_port, free_port},
+};
+
+const MASTERS: usize = 3;
+const SLOTS: u16 = 16_384;
+/// Two seconds of it are the nodes' own: so long after its start a node takes no writes.
+const FORM_LIMIT: Duration = Duration::from_secs(30);
+const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
+
+/// Six nodes: the first three are the masters at first, and node `n + 3` is the replica of node `n`.
+pub struct Cluster {
+    pub nodes: Vec<Server>,
+    /// As many as nodes, if there are any.
+    pub gates: Vec<Gate>,
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    /// One whose nodes are taken for dead after a second.
+    pub fn start() -> anyhow::Result<Self> {
+        Self::planned(Duration::from_secs(1), false)
+    }
+
+    /// Starts one, and waits until it takes writes for all slots: about two seconds. Gated, everybody reaches the nodes through
+    /// gates, except for the messages among the nodes.
+    pub fn planned(node_timeout: Duration, behind_gates: bool) -> anyhow::Result<Self> {
+        let (mut nodes, mut gates) = (Vec::new(), Vec::new());
+        for _ in 0..2 * MASTERS {
+            let node = start_node(node_timeout)?;
+            if behind_gates {
+                let gate = Gate::before(node.port())?;
+                let bus = node.port() + 10_000;
+                redis::cmd("CONFIG")
+                    .arg("SET")
+                    .arg("cluster-announce-port")
+                    .arg(gate.port())
+                    .arg("cluster-announce-bus-port")
+                    .arg(bus)
+                    .exec(&mut node.connection()?)?;
+                gates.push(gate);
+            }
+            nodes.push(node);
+        }
+        let mut ids = Vec::new();
+        for (at, node) in nodes.iter().enumerate() {
+            let mut conn = node.connection()?;
+            ids.push(redis::cmd("CLUSTER").arg("MYID").query(&mut conn)?);
+            redis::cmd("CLUSTER")
+                .arg("SET-CONFIG-EPOCH")
+                .arg(at + 1)
+                .exec(&mut conn)?;
+            if at < MASTERS {
+                let mut slots = redis::cmd("CLUSTER");
+                slots.arg("ADDSLOTS");
+                for slot in slots_of(at) {
+                    slots.arg(slot);
+                }
+                slots.exec(&mut conn)?;
+            }
+        }
+        let cluster = Self { nodes, gates, ids };
+        cluster.introduce()?;
+        cluster.wait_until_known()?;
+        for at in 0..MASTERS {
+            let mut conn = cluster.nodes[at + MASTERS].connection()?;
+            redis::cmd("CLUSTER")
+                .arg("REPLICATE")
+                .arg(&cluster.ids[at])
+                .exec(&mut conn)?;
+        }
+        cluster.wait_until_whole()?;
+        Ok(cluster)
+    }
+
+    /// `redis+cluster://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`, of the first three nodes.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = (0..MASTERS)
+            .map(|at| format!("127.0.0.1:{}", self.announced(at)))
+            .collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// The port at which others reach a node.
+    pub fn announced(&self, node: usize) -> u16 {
+        match self.gates.get(node) {
+            Some(gate) => gate.port(),
+            None => self.nodes[node].port(),
+        }
+    }
+
+    /// Which node is the master of the slot of this key, as most nodes that answer say.
+    pub fn master_of(&self, key: &str) -> anyhow::Result<usize> {
+        let mut votes = vec![0; self.nodes.len()];
+        let mut asked = 0;
+        for node in &self.nodes {
+            let Ok(mut conn) = connection(node) else {
+                continue;
+            };
+            let Ok(slot) = redis::cmd("CLUSTER")
+                .arg("KEYSLOT")
+                .arg(key)
+                .query::<u16>(&mut conn)
+            else {
+                continue;
+            };
+            let Ok(known) = redis::cmd("CLUSTER")
+                .arg("NODES")
+                .query::<String>(&mut conn)
+            else {
+                continue;
+            };
+            asked += 1;
+            if let Some(id) = owner_in(&known, slot)
+                && let Some(at) = self.ids.iter().position(|known| known == id)
+            {
+                votes[at] += 1;
+            }
+        }
+        (0..votes.len())
+            .find(|at| votes[*at] * 2 > asked)
+            .context("the nodes do not agree whose slot it is")
+    }
+
+    /// A planned failover to the replica of this master, which has happened when it returns. Says who is the master now.
+    pub fn fail_over(&self, master: usize) -> anyhow::Result<usize> {
+        let replica = (master + MASTERS) % (2 * MASTERS);
+        let mut conn = self.nodes[replica].connection()?;
+        redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut conn)?;
+        self.wait_until_master(replica)?;
+        Ok(replica)
+    }
+
+    /// Waits until this node is a master.
+    pub fn wait_until_master(&self, node: usize) -> anyhow::Result<()> {
+        let asked = Instant::now();
+        while asked.elapsed() < FAILOVER_LIMIT {
+            if self.nodes[node].is_master() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        bail!("node {node} has not become a master within {FAILOVER_LIMIT:?}")
+    }
+
+    /// Waits until every slot is served, and every node but the masters is a replica in step with its master.
+    pub fn wait_until_whole(&self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        while !self.is_whole().unwrap_or(false) {
+            if started.elapsed() > FORM_LIMIT {
+                bail!("the cluster is not whole within {FORM_LIMIT:?}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The name by which the nodes know each other.
+    pub fn id(&self, node: usize) -> &str {
+        &self.ids[node]
+    }
+
+    fn introduce(&self) -> anyhow::Result<()> {
+        let mut first = self.nodes[0].connection()?;
+        for node in &self.nodes[1..] {
+            redis::cmd("CLUSTER")
+                .arg("MEET")
+                .arg("127.0.0.1")
+                .arg(node.port())
+                .exec(&mut first)?;
+        }
+        Ok(())
+    }
+
+    fn wait_until_known(&self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        loop {
+            let knows_all = |node: &Server| -> anyhow::Result<bool> {
+                let mut conn = connection(node)?;
+                let known: String = redis::cmd("CLUSTER").arg("NODES").query(&mut conn)?;
+                Ok(self.ids.iter().all(|id| known.contains(id.as_str()))
+                    && !known.contains("handshake"))
+            };
+            if self
+                .nodes
+                .iter()
+                .all(|node| knows_all(node).unwrap_or(false))
+            {
+                return Ok(());
+            }
+            if started.elapsed() > FORM_LIMIT {
+                bail!("the nodes do not know each other within {FORM_LIMIT:?}");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn is_whole(&self) -> anyhow::Result<bool> {
+        let mut in_step = 0;
+        for node in &self.nodes {
+            let mut conn = connection(node)?;
+            let state: String = redis::cmd("CLUSTER").arg("INFO").query(&mut conn)?;
+            let known: String = redis::cmd("CLUSTER").arg("NODES").query(&mut conn)?;
+            if !state.contains("cluster_state:ok") || known.contains("fail") {
+                return Ok(false);
+            }
+            if node.is_master() {
+                in_step += super::sentinels::in_step(&mut conn)?;
+            }
+        }
+        Ok(in_step == MASTERS)
+    }
+}
+
+fn start_node(node_timeout: Duration) -> anyhow::Result<Server> {
+    let timeout = node_timeout.as_millis().to_string();
+    let args = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        &timeout,
+        "--cluster-replica-validity-factor",
+        "0",
+        "--cluster-allow-replica-migration",
+        "no",
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
+    Server::start_on(free_cluster_port, &args)
+}
+
+/// The slots of a master at first.
+fn slots_of(master: usize) -> impl Iterator<Item = u16> {
+    (0..SLOTS).filter(move |slot| usize::from(*slot) * MASTERS / usize::from(SLOTS) == master)
+}
+
+/// Whose slot it is, by `CLUSTER NODES`.
+fn owner_in(known: &str, slot: u16) -> Option<&str> {
+    known.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let id = words.next()?;
+        let has_it = words.skip(7).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last) = (first.parse::<u16>(), last.parse::<u16>());
+            matches!((first, last), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+        });
+        has_it.then_some(id)
+    })
+}
+
+/// One that waits no longer than a second for an answer.
+fn connection(node: &Server) -> anyhow::Result<Connection> {
+    let limit = Duration::from_secs(1);
+    let conn = redis::Client::open(node.url())?.get_connection_with_timeout(limit)?;
+    conn.set_read_timeout(Some(limit))?;
+    Ok(conn)
+}

@@ -1,0 +1,175 @@
+//! A door in front of a server that others are told to go through: it can be shut for replication alone, or for all.
+//!
+//! The [`Proxy`](super::Proxy) takes conversations apart, which replication is not. A gate passes on bytes. A server that
+//! announces its gate's port is reached through it by clients, by its replicas and by sentinels alike; the messages between the
+//! nodes of a cluster go another way.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use parking_lot::Mutex;
+
+/// What a replica asks its master for.
+const REPLICATE: &[u8] = b"PSYNC";
+
+/// Open until it is shut; ends when it is dropped.
+pub struct Gate {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    doors: Mutex<Vec<Arc<Door>>>,
+    shut_for_replicas: AtomicBool,
+    shut: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// One connection through the gate.
+struct Door {
+    client: TcpStream,
+    server: TcpStream,
+    is_of_a_replica: AtomicBool,
+}
+
+impl Gate {
+    /// On a port that nobody else is given by chance, in front of that one.
+    pub fn before(server: u16) -> anyhow::Result<Self> {
+        let port = super::server::free_port()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        let shared = Arc::new(Shared {
+            server: (Ipv4Addr::LOCALHOST, server).into(),
+            doors: Mutex::default(),
+            shut_for_replicas: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || accepting.accept_from(&listener));
+        Ok(Self { port, shared })
+    }
+
+    /// The port to go to instead of the server's.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// From now on no replica gets anything from this server. Its other clients do.
+    pub fn shut_for_replicas(&self) {
+        self.shared.shut_for_replicas.store(true, Ordering::SeqCst);
+        self.shared.cut_what_is_shut_out();
+    }
+
+    /// From now on nobody reaches the server through it, and who was connected is cut off.
+    pub fn shut(&self) {
+        self.shared.shut.store(true, Ordering::SeqCst);
+        self.shared.cut_what_is_shut_out();
+    }
+
+    /// Everybody may pass again.
+    pub fn open(&self) {
+        self.shared.shut_for_replicas.store(false, Ordering::SeqCst);
+        self.shared.shut.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shut();
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+    }
+}
+
+impl Shared {
+    fn accept_from(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            if self.ended.load(Ordering::SeqCst) {
+                return;
+            }
+            // A server that is down is a connection that closes.
+            let _ = client.and_then(|client| self.let_in(client));
+        }
+    }
+
+    fn let_in(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+        let server = TcpStream::connect(self.server)?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let door = Arc::new(Door {
+            client,
+            server,
+            is_of_a_replica: AtomicBool::new(false),
+        });
+        let mut doors = self.doors.lock();
+        doors.retain(|door| Arc::strong_count(door) > 1);
+        doors.push(Arc::clone(&door));
+        drop(doors);
+        for run in [Self::pass_requests, Self::pass_replies] {
+            let (shared, door) = (Arc::clone(self), Arc::clone(&door));
+            thread::spawn(move || {
+                let _ = run(&shared, &door);
+                door.cut();
+            });
+        }
+        Ok(())
+    }
+
+    fn pass_requests(&self, door: &Door) -> io::Result<()> {
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            let length = (&door.client).read(&mut chunk)?;
+            let request = &chunk[..length];
+            if request
+                .windows(REPLICATE.len())
+                .any(|part| part == REPLICATE)
+            {
+                door.is_of_a_replica.store(true, Ordering::SeqCst);
+            }
+            if length == 0 || self.shuts_out(door) {
+                return Ok(());
+            }
+            (&door.server).write_all(request)?;
+        }
+    }
+
+    fn pass_replies(&self, door: &Door) -> io::Result<()> {
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            let length = (&door.server).read(&mut chunk)?;
+            if length == 0 || self.shuts_out(door) {
+                return Ok(());
+            }
+            (&door.client).write_all(&chunk[..length])?;
+        }
+    }
+
+    fn shuts_out(&self, door: &Door) -> bool {
+        let is_of_a_replica = door.is_of_a_replica.load(Ordering::SeqCst);
+        self.shut.load(Ordering::SeqCst)
+            || is_of_a_replica && self.shut_for_replicas.load(Ordering::SeqCst)
+    }
+
+    fn cut_what_is_shut_out(&self) {
+        for door in &*self.doors.lock() {
+            if self.shuts_out(door) {
+                door.cut();
+            }
+        }
+    }
+}
+
+impl Door {
+    fn cut(&self) {
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,403 @@
+//! One master, its replicas, and three sentinels that watch them, all on this machine and stopped when dropped.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use redis::{Connection, Value};
+use tempfile::TempDir;
+
+use super::{
+    Gate, Server,
+    server::{find_binary, free_port},
+};
+
+/// What the sentinels call the master.
+pub const MASTER: &str = "mymaster";
+const SENTINELS: usize = 3;
+/// How long it may take until all know each other.
+const FORM_LIMIT: Duration = Duration::from_secs(20);
+const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
+
+/// How a group is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The master among them.
+    pub servers: usize,
+    /// Everybody reaches the servers through gates.
+    pub gated: bool,
+    /// How long a master has to be silent before it is taken for dead.
+    pub down_after: Duration,
+    /// What each sentinel wants to hear first.
+    pub password: Option<&'static str>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            servers: 2,
+            gated: false,
+            down_after: Duration::from_millis(500),
+            password: None,
+        }
+    }
+}
+
+/// Servers and the sentinels that watch them.
+pub struct Sentinels {
+    pub servers: Vec<Server>,
+    /// As many as servers, if there are any.
+    pub gates: Vec<Gate>,
+    pub watching: Vec<Sentinel>,
+}
+
+/// One sentinel.
+pub struct Sentinel {
+    process: Child,
+    port: u16,
+    password: Option<&'static str>,
+    _directory: TempDir,
+}
+
+impl Sentinels {
+    /// One master and one replica.
+    pub fn start() -> anyhow::Result<Self> {
+        Self::planned(Plan::default())
+    }
+
+    /// Starts them and waits until all know each other: about two seconds, which is how often sentinels say that they are
+    /// there. The first server is the master.
+    pub fn planned(plan: Plan) -> anyhow::Result<Self> {
+        let (mut servers, mut gates) = (Vec::new(), Vec::new());
+        for _ in 0..plan.servers {
+            let server = Server::start_with(&["--repl-diskless-sync-delay", "0"])?;
+            if plan.gated {
+                let gate = Gate::before(server.port())?;
+                let mut conn = server.connection()?;
+                set(&mut conn, "replica-announce-ip", "127.0.0.1")?;
+                set(&mut conn, "replica-announce-port", &gate.port().to_string())?;
+                gates.push(gate);
+            }
+            servers.push(server);
+        }
+        let mut group = Self {
+            servers,
+            gates,
+            watching: Vec::new(),
+        };
+        for replica in &group.servers[1..] {
+            redis::cmd("REPLICAOF")
+                .arg("127.0.0.1")
+                .arg(group.announced(0))
+                .exec(&mut replica.connection()?)?;
+        }
+        group.wait_until_replicated()?;
+        for _ in 0..SENTINELS {
+            let sentinel = Sentinel::start(group.announced(0), plan)?;
+            group.watching.push(sentinel);
+        }
+        let started = Instant::now();
+        while !group.know_each_other() {
+            if started.elapsed() > FORM_LIMIT {
+                bail!("the sentinels have not found each other within {FORM_LIMIT:?}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(group)
+    }
+
+    /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = (self.watching.iter())
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port))
+            .collect();
+        format!("redis+sentinel://{}/{MASTER}", hosts.join(","))
+    }
+
+    /// The port at which others reach a server.
+    pub fn announced(&self, server: usize) -> u16 {
+        match self.gates.get(server) {
+            Some(gate) => gate.port(),
+            None => self.servers[server].port(),
+        }
+    }
+
+    /// Which of the servers most sentinels take for the master.
+    pub fn master(&self) -> anyhow::Result<usize> {
+        let mut votes = vec![0; self.servers.len()];
+        for sentinel in &self.watching {
+            if let Ok(port) = sentinel.port_of_master()
+                && let Some(server) = (0..votes.len()).find(|at| self.announced(*at) == port)
+            {
+                votes[server] += 1;
+            }
+        }
+        let most = (0..votes.len()).max_by_key(|at| votes[*at]);
+        most.filter(|at| votes[*at] * 2 > SENTINELS)
+            .context("the sentinels do not agree who is the master")
+    }
+
+    /// A planned failover: asks for it, waits until it has happened, and says who is the master now.
+    pub fn fail_over(&self) -> anyhow::Result<usize> {
+        let before = self.master()?;
+        self.ask_for_failover()?;
+        self.promoted_after(before)
+    }
+
+    /// Asks for a planned failover, which takes about a second.
+    pub fn ask_for_failover(&self) -> anyhow::Result<()> {
+        let asked = Instant::now();
+        loop {
+            let mut conn = self.watching[0].connection()?;
+            let answer = redis::cmd("SENTINEL")
+                .arg("FAILOVER")
+                .arg(MASTER)
+                .exec(&mut conn);
+            match answer {
+                Ok(()) => return Ok(()),
+                // No good replica yet, or another failover has not ended.
+                Err(_) if asked.elapsed() < FAILOVER_LIMIT => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits until a server other than this one says that it is a master, and says which.
+    pub fn promoted_after(&self, before: usize) -> anyhow::Result<usize> {
+        let asked = Instant::now();
+        while asked.elapsed() < FAILOVER_LIMIT {
+            for (at, server) in self.servers.iter().enumerate() {
+                if at != before && server.is_master() {
+                    return Ok(at);
+                }
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        bail!("no other server became the master within {FAILOVER_LIMIT:?}")
+    }
+
+    /// Waits until most sentinels name this server.
+    pub fn wait_until_known(&self, master: usize) -> anyhow::Result<()> {
+        let asked = Instant::now();
+        while asked.elapsed() < FAILOVER_LIMIT {
+            if self.master().is_ok_and(|known| known == master) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        bail!("the sentinels do not name the new master within {FAILOVER_LIMIT:?}")
+    }
+
+    /// Waits until every server but the master is a replica of it, in step with it, and known as that to all sentinels: only
+    /// then can it be promoted.
+    pub fn wait_until_whole(&self) -> anyhow::Result<()> {
+        let asked = Instant::now();
+        while asked.elapsed() < 2 * FAILOVER_LIMIT {
+            if self.is_whole().unwrap_or(false) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        bail!(
+            "the group is not whole again within {:?}",
+            2 * FAILOVER_LIMIT
+        )
+    }
+
+    fn is_whole(&self) -> anyhow::Result<bool> {
+        let master = self.master()?;
+        let mut conn = self.servers[master].connection()?;
+        let in_step = in_step(&mut conn)?;
+        Ok(self.servers[master].is_master()
+            && in_step == self.servers.len() - 1
+            && self.know_each_other())
+    }
+
+    fn wait_until_replicated(&self) -> anyhow::Result<()> {
+        let mut master = self.servers[0].connection()?;
+        let started = Instant::now();
+        while in_step(&mut master)? < self.servers.len() - 1 {
+            if started.elapsed() > FORM_LIMIT {
+                bail!("the replicas are not in step within {FORM_LIMIT:?}");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn know_each_other(&self) -> bool {
+        let others = |sentinel: &Sentinel| -> anyhow::Result<bool> {
+            let mut conn = sentinel.connection()?;
+            let known: Vec<String> = redis::cmd("SENTINEL")
+                .arg("MASTER")
+                .arg(MASTER)
+                .query(&mut conn)?;
+            let field = |name: &str| {
+                let at = known.iter().position(|field| field == name)?;
+                known.get(at + 1)?.parse::<usize>().ok()
+            };
+            let flags = known.iter().position(|field| field == "flags");
+            let is_well = flags.is_some_and(|at| known[at + 1] == "master");
+            Ok(is_well
+                && field("num-other-sentinels") == Some(SENTINELS - 1)
+                && field("num-slaves") == Some(self.servers.len() - 1)
+                && sentinel.replicas_are_well()?)
+        };
+        self.watching
+            .iter()
+            .all(|sentinel| others(sentinel).unwrap_or(false))
+    }
+}
+
+impl Sentinel {
+    fn start(master: u16, plan: Plan) -> anyhow::Result<Self> {
+        let binary = find_binary()?;
+        for _ in 0..20 {
+            let (port, directory) = (free_port()?, tempfile::tempdir()?);
+            let file = directory.path().join("sentinel.conf");
+            let down_after = plan.down_after.as_millis();
+            let password = plan.password.map(|password| {
+                format!(
+                    "requirepass {password}
+"
+                )
+            });
+            let settings = format!(
+                "port {port}\nbind 127.0.0.1\nlogfile \"\"\nprotected-mode no\ndir {}\n\
+                 sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+                 sentinel down-after-milliseconds {MASTER} {down_after}\n\
+                 sentinel failover-timeout {MASTER} 2000\n\
+                 sentinel parallel-syncs {MASTER} 8\n{}",
+                directory.path().display(),
+                password.unwrap_or_default()
+            );
+            fs::write(&file, settings)?;
+            let process = Command::new(&binary)
+                .arg(&file)
+                .arg("--sentinel")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+            let mut sentinel = Self {
+                process,
+                port,
+                password: plan.password,
+                _directory: directory,
+            };
+            if sentinel.wait_until_ready()? {
+                return Ok(sentinel);
+            }
+        }
+        bail!("{binary} does not start as a sentinel: run it by hand to see why")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A connection that may ask.
+    pub fn connection(&self) -> anyhow::Result<Connection> {
+        let user = self
+            .password
+            .map_or(String::new(), |password| format!(":{password}@"));
+        let url = format!("redis://{user}127.0.0.1:{}/", self.port);
+        let limit = Duration::from_secs(1);
+        let conn = redis::Client::open(url)?.get_connection_with_timeout(limit)?;
+        conn.set_read_timeout(Some(limit))?;
+        Ok(conn)
+    }
+
+    /// Lets it answer nothing until [`thaw`](Self::thaw).
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        super::server::signal(self.process.id(), "STOP")
+    }
+
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        super::server::signal(self.process.id(), "CONT")
+    }
+
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+
+    /// The port of the master, as it says.
+    pub fn port_of_master(&self) -> anyhow::Result<u16> {
+        let (_, port): (String, u16) = redis::cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(MASTER)
+            .query(&mut self.connection()?)?;
+        Ok(port)
+    }
+
+    fn replicas_are_well(&self) -> anyhow::Result<bool> {
+        let replicas: Vec<Vec<String>> = redis::cmd("SENTINEL")
+            .arg("REPLICAS")
+            .arg(MASTER)
+            .query(&mut self.connection()?)?;
+        let is_well = |replica: &Vec<String>| {
+            let field = |name: &str| {
+                let at = replica.iter().position(|field| field == name);
+                at.and_then(|at| replica.get(at + 1)).map(String::as_str)
+            };
+            field("flags") == Some("slave") && field("master-link-status") == Some("ok")
+        };
+        Ok(replicas.iter().all(is_well))
+    }
+
+    fn wait_until_ready(&mut self) -> anyhow::Result<bool> {
+        let started = Instant::now();
+        while started.elapsed() < FORM_LIMIT {
+            if self.process.try_wait()?.is_some() {
+                return Ok(false);
+            }
+            let asked = self.connection().and_then(|mut conn| {
+                Ok(redis::cmd("INFO")
+                    .arg("server")
+                    .query::<String>(&mut conn)?)
+            });
+            let own = format!("process_id:{}\r\n", self.process.id());
+            if asked.is_ok_and(|info| info.contains(&own)) {
+                return Ok(true);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        bail!("a sentinel did not answer within {FORM_LIMIT:?}")
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// How many replicas have all that their master has.
+pub fn in_step(master: &mut Connection) -> anyhow::Result<usize> {
+    let info: String = redis::cmd("INFO").arg("replication").query(master)?;
+    let offset = info
+        .lines()
+        .find_map(|line| line.strip_prefix("master_repl_offset:"))
+        .context("INFO without an offset")?;
+    let in_step = format!("offset={offset},");
+    let is_in_step = |line: &&str| line.contains("state=online") && line.contains(&in_step);
+    Ok(info.lines().filter(is_in_step).count())
+}
+
+fn set(conn: &mut Connection, name: &str, value: &str) -> anyhow::Result<()> {
+    redis::cmd("CONFIG")
+        .arg("SET")
+        .arg(name)
+        .arg(value)
+        .query::<Value>(conn)?;
+    Ok(())
+}
