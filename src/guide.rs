@@ -45,6 +45,7 @@ macro_rules! links {
 [`release_lock`]: crate::release_lock
 [`simple/acquire.lua`]: crate::guide::scripts#simpleacquirelua
 [`mutex/acquire.lua`]: crate::guide::scripts#mutexacquirelua
+[`mutex/acquire_unfenced.lua`]: crate::guide::scripts#mutexacquire_unfencedlua
 [`mutex/release.lua`]: crate::guide::scripts#mutexreleaselua
 [`mutex/renew.lua`]: crate::guide::scripts#mutexrenewlua
 [`reentrant/acquire.lua`]: crate::guide::scripts#reentrantacquirelua
@@ -120,6 +121,7 @@ scripts! {
     "simple/acquire.lua",
     "companion.lua",
     "mutex/acquire.lua",
+    "mutex/acquire_unfenced.lua",
     "mutex/release.lua",
     "mutex/renew.lua",
     "reentrant/acquire.lua",

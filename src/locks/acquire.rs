@@ -67,6 +67,11 @@ pub(crate) fn acquire(
 ) -> Result<Option<Lease>> {
     let lease_millis = options.checked()?;
     let hold = Holding::new(kind, lock, Token::random(), owner);
+    let hold = if options.fencing {
+        hold
+    } else {
+        hold.unfenced()
+    };
     let hold = Arc::new(hold.reserving(options.reserved()));
     let started = shared.clock.now();
     let mut wait = Wait {

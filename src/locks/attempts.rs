@@ -198,6 +198,9 @@ impl<'a> Attempts<'a> {
             self.hold.lock_name().companion(),
         );
         match error {
+            Error::WrongKind { found, .. } if !self.hold.is_fenced() => {
+                self.operation.wrong_kind(format!("{found}, at `{key}`"))
+            }
             Error::WrongKind { found, .. } => {
                 let found = format!("{found}, at `{key}` or `{companion}`");
                 self.operation.wrong_kind(found)

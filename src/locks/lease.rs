@@ -145,7 +145,8 @@ impl Lease {
         }
     }
 
-    /// The number to hand to the resource: greater than that of every holder before. A reader has none.
+    /// The number to hand to the resource: greater than that of every holder before. A reader has none, nor has a mutex
+    /// without [`Options::fencing`].
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.standing().fence()

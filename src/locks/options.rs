@@ -35,6 +35,7 @@ pub struct Options {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) backoff: Pauses,
     pub(crate) drop_timeout: Duration,
+    pub(crate) fencing: bool,
     hand_over: HandOver,
     pub(crate) owner: Option<Owner>,
     pub(crate) events: Option<Arc<dyn Events>>,
@@ -67,6 +68,7 @@ impl Options {
                 last: Duration::from_millis(10),
             },
             drop_timeout: Duration::from_secs(1),
+            fencing: true,
             hand_over: HandOver {
                 turns: 0,
                 longest: Duration::ZERO,
@@ -126,6 +128,23 @@ impl Options {
         self
     }
 
+    /// Whether each hold of a [mutex](crate::Locks::lock) gets a [fencing token](crate::Lease::fencing_token). Default yes.
+    ///
+    /// A fencing token is kept beside the lock, in a key of its own that outlives the lock by a day, or by ten leases where that
+    /// is longer: 10,000 names leave 10,000 such keys, of some 200 bytes each. Without, nothing is left of a lock that is free,
+    /// and an acquire is the bare `SET … NX PX`, which takes less than the script that counts. But then nothing tells the
+    /// resource that a holder is late: `fencing_token` answers `None`, and [`Lock::inspect`](crate::Lock::inspect) knows neither
+    /// who the holder is nor since when. [`Lease::commit`](crate::Lease::commit) protects as before.
+    ///
+    /// Holders with and without exclude each other; only the former's numbers grow. [`Lock::try_acquire`](crate::Lock::try_acquire)
+    /// says "busy" of a key of another type then, as the bare command does; a wait says
+    /// [`Error::WrongKind`](crate::Error::WrongKind). The other kinds of lock are as they are: a reentrant lock keeps its
+    /// acquisitions in that key, and a writer its number.
+    pub fn fencing(mut self, fencing: bool) -> Self {
+        self.fencing = fencing;
+        self
+    }
+
     /// How often a lock may be handed to the next thread of this process that waits for it without asking the server, and for
     /// how long in all, before it is released there and other processes have their chance. Default no times: every release
     /// goes to the server, as it does for no turns or no time.
@@ -136,9 +155,10 @@ impl Options {
     /// while at least half of the lease that the next one expects is left, and no more than that lease.
     ///
     /// Each holder has a guard, a fencing token and a loss signal of its own. All have one [token](crate::Lease::token),
-    /// so that a lease whose token was asked for is not handed over. Other processes see the first of them in
-    /// [`Lock::inspect`](crate::Lock::inspect). At most a million times, and 10,000 times until it is released once. The
-    /// first hold of a lock, also after the server lost its data, is not handed over.
+    /// so that a lease whose token was asked for is not handed over. Of those that wait, one that differs in
+    /// [`fencing`](Self::fencing) asks the server. Other processes see the first of them in
+    /// [`Lock::inspect`](crate::Lock::inspect). At most a million times. With fencing tokens at most 10,000 times until it is
+    /// released once, and not from the first hold of a lock, also after the server lost its data.
     pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
         self.hand_over = HandOver { turns, longest };
         self
@@ -196,13 +216,19 @@ impl Options {
     /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10 ms, so that a failover
     /// that lost the last grants has taken longer.
     pub(crate) fn reserved(&self) -> u64 {
+        if !self.fencing {
+            return 0;
+        }
         u64::from(self.turns_allowed()).min(MOST_RESERVED)
     }
 
     /// How often a lock that was granted at this moment with so many more fencing tokens may be handed on.
     pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
         let allowed = self.turns_allowed();
-        let turns = u32::try_from(reserved).map_or(allowed, |more| more.min(allowed));
+        let turns = match u32::try_from(reserved) {
+            Ok(more) if self.fencing => more.min(allowed),
+            _ => allowed,
+        };
         // A time further away than the clock can tell is no bound.
         let until = granted_at.checked_add(self.hand_over.longest);
         (turns > 0).then(|| HandOverBudget::new(turns, until))
@@ -233,6 +259,7 @@ impl fmt::Debug for Options {
             .field("max_hold", &self.max_hold)
             .field("backoff", &self.backoff)
             .field("drop_timeout", &self.drop_timeout)
+            .field("fencing", &self.fencing)
             .field("hand_over", &self.hand_over)
             .field("owner", &self.owner)
             .finish_non_exhaustive()

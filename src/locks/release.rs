@@ -144,6 +144,10 @@ impl Lease {
             // The same key by another name.
             return None;
         }
+        if self.hold().is_fenced() != options.fencing {
+            // Who waits for a fencing token has to be given one.
+            return None;
+        }
         if !self.standing().is_settled() {
             // What is still to happen on the server must not happen in the next turn.
             return None;

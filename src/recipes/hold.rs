@@ -33,14 +33,16 @@ pub struct Holding {
     lock: LockName,
     token: Token,
     owner: Owner,
-    /// How many fencing tokens to reserve at the most for those the lock is handed to.
+    /// Whether it gets a fencing token, where its kind has them.
+    is_fenced: bool,
+    /// How many more of them to reserve at the most for those the lock is handed to.
     reserved: u64,
 }
 
 /// What an attempt has come to.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// Ours, with a fencing token unless we are a reader.
+    /// Ours, with a fencing token if the hold gets one.
     Granted {
         fence: Option<FencingToken>,
         /// How many more after it are ours.
@@ -57,8 +59,15 @@ impl Holding {
             lock,
             token,
             owner,
+            is_fenced: kind != Kind::Read,
             reserved: 0,
         }
+    }
+
+    /// Without a fencing token: a mutex alone has nothing beside it then.
+    pub(crate) fn unfenced(self) -> Self {
+        let is_fenced = self.is_fenced && self.kind != Kind::Mutex;
+        Self { is_fenced, ..self }
     }
 
     /// With so many more fencing tokens, for those it is handed to: a mutex alone can be.
@@ -85,6 +94,10 @@ impl Holding {
         &self.lock
     }
 
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
     pub(crate) fn token(&self) -> &Token {
         &self.token
     }
@@ -93,6 +106,9 @@ impl Holding {
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
         match self.kind {
+            Kind::Mutex if !self.is_fenced => {
+                mutex::acquire_unfenced(lock, token, lease_millis, refusal)
+            }
             Kind::Mutex => {
                 let lease = (lease_millis, 0);
                 mutex::acquire(lock, token, lease, owner, refusal, self.reserved)
@@ -118,6 +134,8 @@ impl Holding {
                 }
                 _ => Err(makes_no_sense()),
             },
+            (Kind::Mutex, Value::Okay | Value::Int(1)) if !self.is_fenced => granted(None),
+            (Kind::Mutex, _) if !self.is_fenced => Err(makes_no_sense()),
             (Kind::Mutex, Value::Array(list)) => match &list[..] {
                 [fence, reserved] => Ok(Attempt::Granted {
                     fence: Some(fencing_token(fence)?),

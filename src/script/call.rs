@@ -37,6 +37,7 @@ impl Script {
         Call {
             script: self,
             by_hash,
+            first_as: None,
         }
     }
 }
@@ -47,12 +48,28 @@ pub(crate) struct Call {
     script: &'static Script,
     /// `EVALSHA`, the hash, how many keys, then these and the arguments.
     by_hash: Cmd,
+    /// A plain command to the same effect, for the first time that it is sent.
+    first_as: Option<Cmd>,
 }
 
 impl Call {
     pub(crate) fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.by_hash.arg(arg);
         self
+    }
+
+    /// The first time that it is sent, this plain command does the same, and is cheaper. It need not be safe to send twice.
+    pub(crate) fn first_as(mut self, command: Cmd) -> Self {
+        self.first_as = Some(command);
+        self
+    }
+
+    /// Sends it for the first time.
+    pub(crate) fn send_first(&self, conn: &mut dyn ConnectionLike) -> RedisResult<Value> {
+        let Some(command) = &self.first_as else {
+            return self.send(conn);
+        };
+        command.query(conn).inspect_err(|error| leave(conn, error))
     }
 
     /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
@@ -108,18 +125,36 @@ impl Call {
     /// The name of the script, and its keys and arguments.
     #[cfg(feature = "testing")]
     pub(crate) fn parts(&self) -> (&'static str, Vec<&str>) {
-        let words = self.words(3);
-        let words = words.map(|word| std::str::from_utf8(word).unwrap_or_default());
-        (self.script.name, words.collect())
+        (self.script.name, texts(self.words(3)))
+    }
+
+    /// The same of what is [sent first](Self::send_first).
+    #[cfg(feature = "testing")]
+    pub(crate) fn first_parts(&self) -> (&str, Vec<&str>) {
+        let Some(command) = &self.first_as else {
+            return self.parts();
+        };
+        let name = texts(words(command, 0)).first().copied();
+        (name.unwrap_or_default(), texts(words(command, 1)))
     }
 
     fn words(&self, from: usize) -> impl Iterator<Item = &[u8]> {
-        let simple = |arg| match arg {
-            Arg::Simple(word) => Some(word),
-            _ => None,
-        };
-        self.by_hash.args_iter().skip(from).filter_map(simple)
+        words(&self.by_hash, from)
     }
+}
+
+fn words(command: &Cmd, from: usize) -> impl Iterator<Item = &[u8]> {
+    let simple = |arg| match arg {
+        Arg::Simple(word) => Some(word),
+        _ => None,
+    };
+    command.args_iter().skip(from).filter_map(simple)
+}
+
+#[cfg(feature = "testing")]
+fn texts<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<&'a str> {
+    let text = |word| std::str::from_utf8(word).unwrap_or_default();
+    words.map(text).collect()
 }
 
 /// Without the arguments: one of them is a token.

@@ -75,7 +75,7 @@ impl Server for RedisServer {
         let mut again = false;
         loop {
             let sent = time::now();
-            let answer = answered_by(&mut conn, call, patience, self.io_timeout());
+            let answer = answered_by(&mut conn, (call, again), patience, self.io_timeout());
             if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
                 self.finish(&mut conn, finished);
             }
@@ -155,7 +155,7 @@ fn answers(conn: &mut PooledConnection) -> bool {
 
 fn answered_by(
     conn: &mut PooledConnection,
-    call: &Call,
+    (call, again): (&Call, bool),
     patience: Patience,
     io_timeout: Duration,
 ) -> RedisResult<Value> {
@@ -166,5 +166,9 @@ fn answered_by(
         conn.set_read_timeout(Some(limit))?;
         conn.set_write_timeout(Some(limit))?;
     }
-    call.send(conn.connection())
+    if again {
+        call.send(conn.connection())
+    } else {
+        call.send_first(conn.connection())
+    }
 }

@@ -103,8 +103,12 @@ impl Shared {
 
     /// Runs it, unless the server is gone.
     fn run(&self, call: &Call) -> Option<Ran> {
+        self.run_parts(call.parts())
+    }
+
+    fn run_parts(&self, parts: (&str, Vec<&str>)) -> Option<Ran> {
         let is_there = self.is_there.load(Ordering::SeqCst);
-        is_there.then(|| self.store.lock().run(call, self.now()))
+        is_there.then(|| self.store.lock().run(parts, self.now()))
     }
 
     fn of_each(&self, tell: impl Fn(&dyn Heard)) {
@@ -152,7 +156,8 @@ impl server::Server for Server {
 
     fn ask(&self, call: &Call, _: Patience) -> Result<Asked> {
         let sent = self.shared.clock.now();
-        let Ran { answer, changed } = self.shared.run(call).ok_or_else(gone)?;
+        let ran = self.shared.run_parts(call.first_parts());
+        let Ran { answer, changed } = ran.ok_or_else(gone)?;
         if let Some(key) = changed {
             self.shared.of_each(|heard| heard.changed(&key));
         }

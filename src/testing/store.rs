@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use redis::{RedisError, RedisResult, Value};
 
-use crate::{error::makes_no_sense, script::Call};
+use crate::error::makes_no_sense;
 
 /// In nanoseconds since 1970. A lock ends here to the nanosecond, not to the millisecond as on a server, so that it is free
 /// as soon as a test has let its lease pass.
@@ -69,9 +69,8 @@ pub(super) struct Ran {
 }
 
 impl Store {
-    /// Runs one script at this moment.
-    pub(super) fn run(&mut self, call: &Call, now: Now) -> Ran {
-        let (script, words) = call.parts();
+    /// Runs one script, or a command with its words, at this moment.
+    pub(super) fn run(&mut self, (script, words): (&str, Vec<&str>), now: Now) -> Ran {
         let key = words.first().copied().unwrap_or_default().to_owned();
         self.find_what_was_untried(&key);
         self.end_what_has_passed(&key, now);
@@ -103,6 +102,13 @@ impl Store {
                 let found = self.inspected(key, now);
                 let was_held = self.locks.remove(*key).is_some();
                 Ok(Value::Array(vec![yes(was_held), found]))
+            }
+            // What stands there may be of any type: the bare command does not look.
+            ("SET", [key, _, "NX", ..]) if self.locks.contains_key(*key) => Ok(Value::Nil),
+            ("SET", [key, token, "NX", "PX", lease]) => {
+                let what = || Held::Mutex((*token).to_owned());
+                self.hold(key, now.after(number(lease)?), what);
+                Ok(Value::Okay)
             }
             (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
             (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),

@@ -24,6 +24,7 @@ mod loss;
 mod outstanding;
 mod processes;
 mod running;
+mod unfenced;
 mod untold;
 mod waiting;
 mod wake_ups;

@@ -24,6 +24,7 @@ pub(crate) enum Kind {
 pub(crate) enum How {
     Usual,
     HandedOver,
+    Unfenced,
     NotRenewed,
     /// Not renewed, and short.
     Short,
@@ -69,6 +70,7 @@ impl How {
         match self {
             Self::Usual => options,
             Self::HandedOver => options.hand_over(10, second),
+            Self::Unfenced => options.fencing(false).hand_over(10, second),
             Self::NotRenewed => options.renewal(false),
             Self::Short => options.renewal(false).lease(SHORT),
             Self::Capped => options.max_hold(SHORT),
@@ -100,6 +102,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let how = prop_oneof![
         3 => Just(How::Usual),
         2 => Just(How::HandedOver),
+        2 => Just(How::Unfenced),
         1 => Just(How::NotRenewed),
         2 => Just(How::Short),
         1 => Just(How::Capped)

@@ -1,5 +1,7 @@
 //! The scripts beside this file, one typed call each.
 
+use redis::Cmd;
+
 use crate::{
     name::{LockName, Owner},
     script::{Call, Refusal, scripts},
@@ -8,6 +10,7 @@ use crate::{
 
 scripts! {
     ACQUIRE_MUTEX = "acquire.lua";
+    ACQUIRE_UNFENCED_MUTEX = "acquire_unfenced.lua";
     RENEW_MUTEX = "../companion.lua" then "renew.lua";
     RELEASE_MUTEX = "release.lua";
 }
@@ -30,6 +33,33 @@ pub(crate) fn acquire(
         .arg(who.as_str())
         .arg(refusal.flag())
         .arg(reserved)
+}
+
+/// Without a fencing token: answers 1, or nil if somebody else has the lock. First sent as the bare command, which answers OK;
+/// that does not recognise its own token, so whatever comes after it is the script.
+pub(crate) fn acquire_unfenced(
+    lock: &LockName,
+    token: &Token,
+    lease_millis: u64,
+    refusal: Refusal,
+) -> Call {
+    ACQUIRE_UNFENCED_MUTEX
+        .on([lock.key()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+        .arg(refusal.flag())
+        .first_as(set_if_free(lock.key(), token, lease_millis))
+}
+
+/// The shortest way to take a lock.
+pub(super) fn set_if_free(key: &str, token: &Token, lease_millis: u64) -> Cmd {
+    let mut set = redis::cmd("SET");
+    set.arg(key)
+        .arg(token.as_str())
+        .arg("NX")
+        .arg("PX")
+        .arg(lease_millis);
+    set
 }
 
 /// Answers whether the lock is ours, and now lasts at least so long.

@@ -231,13 +231,8 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("mutex::try_acquire_unfenced", name);
-    let mut set = redis::cmd("SET");
-    set.arg(lock.key())
-        .arg(token.as_str())
-        .arg("NX")
-        .arg("PX")
-        .arg(millis);
-    set.query(conn)
+    calls::set_if_free(lock.key(), token, millis)
+        .query(conn)
         .inspect_err(|error| leave(conn, error))
         .map_err(|error| operation.unanswered(Some(token), error))
 }

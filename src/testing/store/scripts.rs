@@ -32,6 +32,14 @@ impl Store {
                 self.hold(key, now.after(number(lease)?), what);
                 Ok(self.numbers(key, most_reserved > 0))
             }
+            ("ACQUIRE_UNFENCED_MUTEX", [_, token, lease, tell]) => {
+                if holder.is_some_and(|holder| holder != *token) {
+                    return Ok(self.refusal(key, tell, Value::Nil, now));
+                }
+                let what = || Held::Mutex((*token).to_owned());
+                self.hold(key, now.after(number(lease)?), what);
+                Ok(yes(true))
+            }
             ("RENEW_MUTEX", [_, _, token, lease]) if holder == Some(token) => {
                 self.extend(key, now.after(number(lease)?));
                 Ok(yes(true))

@@ -18,6 +18,11 @@ const MUTEX: &[&str] = &[
     "`mutex::renew`",
     "`mutex::release`",
 ];
+const UNFENCED: &[&str] = &[
+    "a `Lease` of a mutex with `Options::fencing(false)`",
+    "`mutex::renew`",
+    "`mutex::release`",
+];
 const REENTRANT: &[&str] = &[
     "`reentrant::try_acquire`",
     "`reentrant::renew`",
@@ -29,12 +34,17 @@ const WRITER: &[&str] = &[
     "a reader of `read_write`",
     "`renew_read`",
 ];
-const ROWS: [Row; 4] = [
+const ROWS: [Row; 5] = [
     ("app:m", Locks::lock, Locks::lock, MUTEX),
+    ("app:u", unfenced, Locks::lock, UNFENCED),
     ("app:e", Locks::reentrant, Locks::reentrant, REENTRANT),
     ("app:r", Locks::read, Locks::write, READER),
     ("app:w", Locks::write, Locks::read, WRITER),
 ];
+
+fn unfenced(locks: &Locks, name: &str) -> Lock {
+    locks.lock(name).with(Options::new().fencing(false))
+}
 
 /// A user who may do this; no channels but those that are named, whatever the server's default.
 fn user(server: &Server, lock: &str, rules: &[String]) -> Locks {
@@ -69,7 +79,8 @@ fn listener(server: &Server, lock: &str) -> Option<String> {
 
 /// Whether a waiter is woken by the release, where it would otherwise ask again after seconds.
 fn is_woken(lock: &Lock, other: &Lock) -> bool {
-    let pauses = Options::new().backoff(LONG, LONG);
+    let is_fenced = lock.name() != "app:u";
+    let pauses = Options::new().backoff(LONG, LONG).fencing(is_fenced);
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(800 * MS) {

@@ -1,0 +1,214 @@
+//! Locks without a fencing token: what they send, what they leave, and that they keep out and are kept out all the same.
+
+use std::{sync::Mutex, thread};
+
+use leasehold::{Error, Lock, Locks, Options, Pool};
+use redis::{Commands, Connection};
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    hold::comes_true,
+    wait::{calls, unless_halted},
+};
+
+const COMPANION: &str = "{lock:a}:lease";
+
+fn unfenced() -> Options {
+    Options::new().fencing(false)
+}
+
+fn start() -> (Server, Locks, Connection) {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap().with(unfenced());
+    let conn = server.connection().unwrap();
+    (server, locks, conn)
+}
+
+fn keys(conn: &mut Connection) -> Vec<String> {
+    conn.keys("*").unwrap()
+}
+
+#[test]
+fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
+    unless_halted(|| {
+        let (server, _, mut conn) = start();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let lock = Locks::connect(&proxy.url()).unwrap().lock("a");
+        let lock = lock.with(unfenced());
+        // Not at first, until the release is known and the connections are there; and now and then the watchdog looks.
+        assert!(comes_true(|| {
+            let (lease, acquiring) = proxy.traffic_of(|| lock.acquire(LONG).unwrap());
+            assert_eq!(lease.fencing_token(), None);
+            assert_eq!(keys(&mut conn), ["lock:a"]);
+            lease.verify().unwrap();
+            let (refused, refusing) = proxy.traffic_of(|| lock.try_acquire().unwrap());
+            assert!(refused.is_none());
+            let ((), releasing) = proxy.traffic_of(|| lease.release().unwrap());
+            assert_eq!(keys(&mut conn), [""; 0]);
+            [acquiring, refusing, releasing].map(|traffic| traffic.commands)
+                == [["SET"], ["SET"], ["EVALSHA"]]
+        }));
+    });
+}
+
+#[test]
+fn it_is_renewed_told_of_and_seen_like_any_other_but_by_name() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = start();
+        let lock = locks.lock("a").with(unfenced().lease(300 * MS));
+        let lease = lock.acquire(LONG).unwrap();
+        thread::sleep(600 * MS);
+        lease.verify().unwrap();
+        lease.renew(LONG).unwrap();
+        let seen = lock.inspect().unwrap();
+        let [holder] = seen.holders() else {
+            panic!("{seen:?}");
+        };
+        assert_eq!(holder.token(), Some(lease.token()));
+        assert!(holder.remaining().unwrap() > LONG / 2);
+        assert!(holder.owner().is_none() && holder.since().is_none());
+        assert_eq!(holder.fencing_token(), None);
+        assert_eq!(keys(&mut conn), ["lock:a"]);
+        let () = conn.del("lock:a").unwrap();
+        assert!(lease.lost().wait_for(LONG));
+    });
+}
+
+#[test]
+fn with_and_without_a_fencing_token_they_exclude_and_wake_each_other() {
+    unless_halted(|| {
+        let (server, locks, _conn) = start();
+        let others = Locks::connect(&server.url()).unwrap();
+        let (without, with) = (locks.lock("a"), others.lock("a"));
+        let mut last = None;
+        for _ in 0..5 {
+            for (first, second) in [(&with, &without), (&without, &with)] {
+                let held = first.acquire(LONG).unwrap();
+                assert!(second.try_acquire().unwrap().is_none());
+                let next = thread::scope(|scope| {
+                    let waiter = scope.spawn(|| second.acquire(LONG).unwrap());
+                    assert!(comes_true(|| second.inspect().unwrap().waiting_here() == 1));
+                    held.release().unwrap();
+                    waiter.join().unwrap()
+                });
+                if let Some(fence) = next.fencing_token() {
+                    assert!(Some(fence) > last, "{fence:?} after {last:?}");
+                    last = Some(fence);
+                }
+                next.release().unwrap();
+            }
+        }
+        assert!(last.is_some());
+    });
+}
+
+/// The bare command refuses its own token.
+#[test]
+fn what_an_attempt_without_an_answer_has_taken_is_recognised() {
+    unless_halted(|| {
+        let (server, _, mut conn) = start();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let client = redis::Client::open(proxy.url()).unwrap();
+        let pool = Pool::builder().io_timeout(300 * MS).build(&client).unwrap();
+        let lock = Locks::new(&pool).unwrap().lock("a").with(unfenced());
+        drop(lock.acquire(LONG).unwrap());
+        // Nobody answers; and the connection is closed, so that it is sent again at once.
+        let ways: [fn(&Proxy); 2] = [
+            |proxy| proxy.at("SET").swallow(),
+            |proxy| proxy.at("SET").cut_after(),
+        ];
+        for lose in ways {
+            let taken = calls(&mut conn, "set").unwrap();
+            lose(&proxy);
+            let lease = lock.acquire(LONG).unwrap();
+            assert!(proxy.happened());
+            lease.verify().unwrap();
+            assert_eq!(calls(&mut conn, "set").unwrap(), taken + 1, "by the first");
+            lease.release().unwrap();
+            assert_eq!(keys(&mut conn), [""; 0]);
+        }
+    });
+}
+
+#[test]
+fn a_key_of_another_type_is_busy_to_a_try_and_an_error_to_a_wait() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = start();
+        let () = conn.rpush("lock:a", "x").unwrap();
+        let lock = locks.lock("a");
+        assert!(lock.try_acquire().unwrap().is_none());
+        let waited = lock.acquire(LONG).unwrap_err();
+        let text = waited.to_string();
+        assert!(matches!(waited, Error::WrongKind { .. }), "{text}");
+        assert!(
+            text.contains("`lock:a`") && !text.contains(COMPANION),
+            "{text}"
+        );
+        assert_eq!(conn.llen::<_, u64>("lock:a").unwrap(), 1);
+    });
+}
+
+/// Each waits behind the one before; then the first lets go.
+fn in_turn(first: &Lock, others: &[Lock]) -> Vec<bool> {
+    let fenced = Mutex::new(Vec::new());
+    let held = first.acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        for (before, lock) in others.iter().enumerate() {
+            let fenced = &fenced;
+            scope.spawn(move || {
+                let lease = lock.acquire(LONG).unwrap();
+                lease.verify().unwrap();
+                fenced.lock().unwrap().push(lease.fencing_token().is_some());
+                lease.release().unwrap();
+            });
+            assert!(comes_true(
+                || lock.inspect().unwrap().waiting_here() == before + 1
+            ));
+        }
+        held.release().unwrap();
+    });
+    fenced.into_inner().unwrap()
+}
+
+#[test]
+fn without_a_fencing_token_it_is_handed_over_from_the_first_hold_on() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = start();
+        let lock = locks.lock("a").with(unfenced().hand_over(100, LONG));
+        assert_eq!(in_turn(&lock, &vec![lock.clone(); 10]), [false; 10]);
+        assert_eq!(calls(&mut conn, "del").unwrap(), 1);
+        assert_eq!(keys(&mut conn), [""; 0]);
+    });
+}
+
+#[test]
+fn who_waits_for_a_fencing_token_is_not_handed_a_lock_without_one() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = start();
+        let () = conn.hset(COMPANION, "fence", 1).unwrap();
+        let handing = Options::new().hand_over(100, LONG);
+        let without = locks.lock("a").with(handing.clone().fencing(false));
+        let with = locks.lock("a").with(handing);
+        for (first, second, numbered) in [(&without, &with, false), (&with, &without, true)] {
+            let others = [first, second, first, second].map(Clone::clone);
+            let expected = [numbered, !numbered, numbered, !numbered];
+            assert_eq!(in_turn(first, &others), expected);
+        }
+    });
+}
+
+#[test]
+fn the_other_kinds_keep_what_they_need_beside_them() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = start();
+        for (lock, fenced) in [
+            (locks.reentrant("e"), true),
+            (locks.write("w"), true),
+            (locks.read("r"), false),
+        ] {
+            let lease = lock.acquire(LONG).unwrap();
+            assert_eq!(lease.fencing_token().is_some(), fenced, "{lock:?}");
+            lease.release().unwrap();
+        }
+    });
+}
