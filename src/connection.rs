@@ -21,7 +21,7 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
-pub(crate) use manager::Beside;
+pub(crate) use manager::Connector;
 use manager::{Manager, Shared};
 use permits::{Permit, Permits};
 pub(crate) use process::Process;
@@ -227,8 +227,8 @@ impl Pool {
     }
 
     /// Opens connections like the pool's beside it: they are never lent to anybody and do not count.
-    pub(crate) fn beside(&self) -> Beside {
-        Beside(Arc::clone(&self.shared))
+    pub(crate) fn connector(&self) -> Connector {
+        Connector(Arc::clone(&self.shared))
     }
 
     fn all_are_lent(&self, wait: Duration) -> Error {

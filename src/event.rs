@@ -45,9 +45,9 @@ pub trait Events: Send + Sync + 'static {
 }
 
 /// Calls a hook, if there is one.
-pub(crate) fn tell(events: Option<&Arc<dyn Events>>, tell: impl FnOnce(&dyn Events)) {
+pub(crate) fn emit(events: Option<&Arc<dyn Events>>, call: impl FnOnce(&dyn Events)) {
     if let Some(events) = events {
-        shielded(|| tell(&**events));
+        shielded(|| call(&**events));
     }
 }
 

@@ -240,9 +240,9 @@ fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
 
 /// Opens connections like those of a pool, beside it.
 #[derive(Clone)]
-pub(crate) struct Beside(pub(super) Arc<Shared>);
+pub(crate) struct Connector(pub(super) Arc<Shared>);
 
-impl Beside {
+impl Connector {
     /// Which process the connections are of.
     pub(crate) fn process(&self) -> Process {
         self.0.process

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    event::{Acquired, Contended, tell},
+    event::{Acquired, Contended, emit},
     name::{LockName, Owner},
     recipes::hold::{Holding, Kind},
     renewing::handle::Handle,
@@ -91,7 +91,7 @@ pub(crate) fn acquire(
     };
     wait.abandon_what_is_out(&acquired);
     let acquired = acquired?;
-    wait.tell_of(acquired.as_ref());
+    wait.report(acquired.as_ref());
     Ok(acquired)
 }
 
@@ -266,16 +266,16 @@ impl Wait<'_> {
         lease.map(Lease::claimed)
     }
 
-    fn tell_of(&self, acquired: Option<&Lease>) {
+    fn report(&self, acquired: Option<&Lease>) {
         let (lock, made) = (self.operation.lock, self.attempts.made);
         let waited = || self.shared.clock.since(self.started);
         let Some(lease) = acquired else {
-            return tell(self.options.events.as_ref(), |events| {
+            return emit(self.options.events.as_ref(), |events| {
                 events.contended(&Contended::new(lock, waited(), made));
             });
         };
-        lease.tell_of_loss();
-        tell(self.options.events.as_ref(), |events| {
+        lease.report_loss();
+        emit(self.options.events.as_ref(), |events| {
             events.acquired(&Acquired::new(lock, waited(), made, lease.fencing_token()));
         });
     }

@@ -136,7 +136,7 @@ impl Lease {
     }
 
     /// From now on the hooks of its options are told of a loss.
-    pub(crate) fn tell_of_loss(&self) {
+    pub(crate) fn report_loss(&self) {
         if let Some(events) = self.standing().events().cloned() {
             let hold = Arc::clone(self.hold());
             let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));

@@ -95,8 +95,8 @@ impl Locks {
             process: Process::current(),
             server,
         });
-        let heard: Weak<Shared<Lease>> = Arc::downgrade(&shared);
-        shared.server.tell(heard)?;
+        let observer: Weak<Shared<Lease>> = Arc::downgrade(&shared);
+        shared.server.report_to(observer)?;
         Ok(Self {
             shared,
             options: Options::new(),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::{Error, LostReason, Result},
-    event::{Released, tell},
+    event::{Released, emit},
     renewing::standing::RenewalState,
     script::count,
     server::Patience,
@@ -95,7 +95,7 @@ impl Lease {
         if !self.is_claimed {
             return;
         }
-        tell(self.standing().events(), |events| {
+        emit(self.standing().events(), |events| {
             let held = self.shared.clock.since(self.since);
             events.released(&Released::new(self.name(), held));
         });

@@ -6,7 +6,7 @@ use super::options::Options;
 use crate::{
     connection::Process,
     renewing::keeper::Keeper,
-    server::{Heard, Server},
+    server::{Observer, Server},
     time::Clock,
     waiting::Queues,
 };
@@ -29,7 +29,7 @@ impl<L> Shared<L> {
     }
 }
 
-impl<L: Send> Heard for Shared<L> {
+impl<L: Send> Observer for Shared<L> {
     fn changed(&self, key: &str) {
         self.queues.changed(key);
         self.keeper.changed(key);

@@ -69,7 +69,7 @@ pub(crate) struct Entry<T> {
 
 /// What an answer means for the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RenewalOutcome {
     /// Ours until then, by our clock.
     Held(Instant),
     Doubtful,
@@ -180,19 +180,19 @@ impl<T> Entry<T> {
         self.terms.end.is_some() && (!self.terms.renews || self.terms.end == self.terms.cap)
     }
 
-    pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<Verdict> {
+    pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<RenewalOutcome> {
         if let Some(reason) = self.terms.lost_at(now) {
-            return Some(Verdict::Lost(reason));
+            return Some(RenewalOutcome::Lost(reason));
         }
         match answer {
             Answer::Ours(sent) => {
                 let end = self.renewed(sent);
                 Some(match self.terms.lost_at(now) {
-                    Some(reason) => Verdict::Lost(reason),
-                    None => Verdict::Held(end),
+                    Some(reason) => RenewalOutcome::Lost(reason),
+                    None => RenewalOutcome::Held(end),
                 })
             }
-            Answer::NotOurs => Some(Verdict::Lost(LostReason::TakenAway)),
+            Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
             // Still the first in the queue: the batch that teaches the script has to carry it.
             Answer::Forgotten => {
                 self.again_at(now);
@@ -204,12 +204,12 @@ impl<T> Entry<T> {
                 self.refusals += 1;
                 let retry = now + pause.min(longest);
                 self.again_at(self.terms.end.map_or(retry, |end| end.min(retry)));
-                Some(Verdict::Doubtful)
+                Some(RenewalOutcome::Doubtful)
             }
             // Others first: should it be what breaks the connection, they get through all the same.
             Answer::Unanswered => {
                 self.again_at(now);
-                Some(Verdict::Doubtful)
+                Some(RenewalOutcome::Doubtful)
             }
         }
     }

@@ -46,7 +46,7 @@ pub(crate) struct Keeper {
     pub(super) ended: Condvar,
     pub(super) limits: Limits,
     /// The server tells the listener when a key of our leases is changed.
-    pub(super) told: bool,
+    pub(super) is_tracked: bool,
     pub(super) clock: Clock,
     /// A child has our memory after a fork, but not our threads.
     pub(super) process: Process,
@@ -75,7 +75,7 @@ impl Keeper {
         let mut state = self.state.lock();
         let now = self.clock.now();
         let id = state.schedule.keep(Arc::clone(standing), terms, now);
-        if self.told {
+        if self.is_tracked {
             state.remember_key(id, standing.key());
         }
         self.wake_if_sooner(&state);

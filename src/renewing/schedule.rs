@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     error::LostReason,
-    renewing::entry::{Ask, Entry, Terms, Verdict},
+    renewing::entry::{Ask, Entry, RenewalOutcome, Terms},
     server::Answer,
 };
 
@@ -235,14 +235,19 @@ impl<T: Clone, O> Schedule<T, O> {
     }
 
     /// What a renewal that was taken has come to. `None`: nothing has changed.
-    pub(crate) fn answered(&mut self, id: Id, answer: Answer, now: Instant) -> Option<Verdict> {
+    pub(crate) fn answered(
+        &mut self,
+        id: Id,
+        answer: Answer,
+        now: Instant,
+    ) -> Option<RenewalOutcome> {
         let entry = self.leases.get_mut(&id)?;
         entry.in_flight = false;
         let end_before = entry.terms.end;
-        let verdict = entry.judge(answer, now);
-        if entry.leaving || matches!(verdict, Some(Verdict::Lost(_))) {
+        let outcome = entry.judge(answer, now);
+        if entry.leaving || matches!(outcome, Some(RenewalOutcome::Lost(_))) {
             self.stop(id);
-            return verdict;
+            return outcome;
         }
         entry.set_due();
         self.due.insert((entry.due, id));
@@ -253,7 +258,7 @@ impl<T: Clone, O> Schedule<T, O> {
             }
             self.alarms.extend(end_now);
         }
-        verdict
+        outcome
     }
 
     /// The server cannot be reached and is not to be tried before that moment.

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{entry::Terms, outstanding::Outstanding};
 use crate::{
     error::LostReason,
-    event::{Events, RenewalFailed, Renewed, shielded, tell},
+    event::{Events, RenewalFailed, Renewed, emit, shielded},
     server::Failure,
 };
 use crate::{
@@ -112,8 +112,8 @@ impl Standing {
     }
 
     /// Tells of a renewal, or why there was none. Nothing may be locked.
-    pub(crate) fn tell(&self, failure: Option<&Failure>) {
-        tell(self.events.as_ref(), |events| match failure {
+    pub(crate) fn report_renewal(&self, failure: Option<&Failure>) {
+        emit(self.events.as_ref(), |events| match failure {
             None => events.renewed(&Renewed::new(self.lock_name(), self.remaining())),
             Some(failure) => {
                 let error = failure.error(Operation::new("renew", self.lock_name()));

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    entry::Verdict,
+    entry::RenewalOutcome,
     keeper::{Keeper, Limits, State},
     schedule::{Id, Question},
     standing::{Callback, Standing},
@@ -36,7 +36,7 @@ impl Keeper {
     pub(crate) fn start(
         renewals: Box<dyn Renewals>,
         limits: Limits,
-        told: bool,
+        is_tracked: bool,
         clock: Clock,
     ) -> Result<Arc<Self>> {
         let keeper = Arc::new(Self {
@@ -46,7 +46,7 @@ impl Keeper {
             call: Condvar::new(),
             ended: Condvar::new(),
             limits,
-            told,
+            is_tracked,
             clock,
             process: Process::current(),
         });
@@ -189,7 +189,7 @@ impl Keeper {
             self.landed.notify_all();
             Self::outside(&mut state, || {
                 for (standing, failure) in &news {
-                    standing.tell(failure.as_deref());
+                    standing.report_renewal(failure.as_deref());
                 }
                 // The last who has a lease may be here, and its hooks own anything.
                 shielded(|| drop((batch.questions, news)));
@@ -223,25 +223,25 @@ impl Keeper {
     ) -> Vec<(Arc<Standing>, Option<Arc<Failure>>)> {
         let mut news = Vec::new();
         for (Question { id, item, ask, .. }, (answer, failure)) in questions.iter().zip(replies) {
-            let verdict = state.schedule.answered(*id, answer, now);
+            let outcome = state.schedule.answered(*id, answer, now);
             if let Some(failure) = failure {
                 let is_out = answer == Answer::Unanswered && ask.is_renewal();
                 item.renewal_failed(&failure, is_out);
                 news.push((Arc::clone(item), Some(failure)));
             }
-            match verdict {
-                Some(Verdict::Held(end)) if item.renewed(end) => {
+            match outcome {
+                Some(RenewalOutcome::Held(end)) if item.renewed(end) => {
                     if ask.is_renewal() {
                         news.push((Arc::clone(item), None));
                     }
                 }
                 // Somebody has seen the clock end it before this answer came.
-                Some(Verdict::Held(_)) => {
+                Some(RenewalOutcome::Held(_)) => {
                     state.schedule.stop(*id);
                     self.lose_all(state, [(&**item, LostReason::Ended)]);
                 }
-                Some(Verdict::Lost(reason)) => self.lose_all(state, [(&**item, reason)]),
-                Some(Verdict::Doubtful) | None => {}
+                Some(RenewalOutcome::Lost(reason)) => self.lose_all(state, [(&**item, reason)]),
+                Some(RenewalOutcome::Doubtful) | None => {}
             }
         }
         news
@@ -261,7 +261,7 @@ impl Keeper {
         }
         Self::outside(state, || {
             for standing in &doubtful {
-                standing.tell(Some(failure));
+                standing.report_renewal(Some(failure));
             }
             shielded(|| drop(doubtful));
         });

@@ -15,9 +15,9 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use redis::{Connection, PubSub, RedisError, RedisResult, Value};
 
-use super::Heard;
+use super::Observer;
 use crate::{
-    connection::Beside,
+    connection::Connector,
     error::{Error, Result},
     exchange::Finished,
     time::{self, Backoff},
@@ -35,9 +35,9 @@ const LAST_PAUSE: Duration = Duration::from_millis(250);
 
 /// What the thread and those who read keys share.
 pub(crate) struct Listener {
-    beside: Beside,
+    connector: Connector,
     /// Who is told.
-    heard: OnceLock<Weak<dyn Heard>>,
+    observer: OnceLock<Weak<dyn Observer>>,
     ear: Mutex<Ear>,
     wanted: AtomicBool,
     closing: Mutex<bool>,
@@ -59,10 +59,10 @@ struct Ear {
 }
 
 impl Listener {
-    pub(crate) fn new(beside: Beside) -> Arc<Self> {
+    pub(crate) fn new(connector: Connector) -> Arc<Self> {
         Arc::new(Self {
-            beside,
-            heard: OnceLock::new(),
+            connector,
+            observer: OnceLock::new(),
             ear: Mutex::default(),
             wanted: AtomicBool::new(false),
             closing: Mutex::new(false),
@@ -76,15 +76,15 @@ impl Listener {
     /// It looks after the two tracked connections as well.
     pub(super) fn start(
         self: &Arc<Self>,
-        heard: Weak<dyn Heard>,
+        observer: Weak<dyn Observer>,
         waiters: Arc<dyn Checked>,
         leases: Arc<dyn Checked>,
     ) -> Result<()> {
-        let heard = self.heard.get_or_init(|| heard).clone();
+        let observer = self.observer.get_or_init(|| observer).clone();
         let listener = Arc::clone(self);
         thread::Builder::new()
             .name(NAME.to_owned())
-            .spawn(move || listener.run(&heard, &Tracks { waiters, leases }))
+            .spawn(move || listener.run(&observer, &Tracks { waiters, leases }))
             .map(drop)
             .map_err(Error::thread)
     }
@@ -98,8 +98,8 @@ impl Listener {
     }
 
     /// Who is told, while somebody is there to be told.
-    pub(super) fn heard(&self) -> Option<Arc<dyn Heard>> {
-        self.heard.get()?.upgrade()
+    pub(super) fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.observer.get()?.upgrade()
     }
 
     /// The connection of this generation is of no use: it is replaced within [`LISTEN`].
@@ -125,15 +125,15 @@ impl Listener {
         *self.closing.lock()
     }
 
-    fn run(&self, heard: &Weak<dyn Heard>, tracks: &Tracks) {
+    fn run(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
             // Why it failed is told by the connections that have something to say.
-            let _ = self.listen(heard, tracks);
+            let _ = self.listen(observer, tracks);
             let has_listened = self.ear.lock().id.take().is_some();
             if has_listened {
-                heard.upgrade().inspect(|heard| heard.anything());
+                observer.upgrade().inspect(|observer| observer.anything());
                 pauses.start_again();
             }
             let mut closing = self.closing.lock();
@@ -152,9 +152,9 @@ impl Listener {
     }
 
     /// Listens until the connection breaks or nobody is there to be told.
-    fn listen(&self, heard: &Weak<dyn Heard>, tracks: &Tracks) -> Result<(), Failed> {
+    fn listen(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) -> Result<(), Failed> {
         let replicas_left = self.ear.lock().replicas_left;
-        let mut connection = self.beside.open_to_listen()?;
+        let mut connection = self.connector.open_to_listen()?;
         let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         let mut messages = subscribed(&mut connection)?;
         let mut ear = self.ear.lock();
@@ -162,20 +162,20 @@ impl Listener {
         ear.id = Some(id);
         ear.is_deaf = ear.replicas_left != replicas_left;
         drop(ear);
-        heard.upgrade().ok_or(Failed)?.anything();
+        observer.upgrade().ok_or(Failed)?.anything();
 
         let mut beat = time::now();
         while !self.is_closing() && !self.ear.lock().is_deaf {
             messages.set_read_timeout(Some(LISTEN))?;
             match messages.get_message() {
                 Ok(message) => {
-                    let heard = heard.upgrade().ok_or(Failed)?;
-                    tell(&*heard, message.get_payload::<Value>()?);
+                    let observer = observer.upgrade().ok_or(Failed)?;
+                    report(&*observer, message.get_payload::<Value>()?);
                 }
                 Err(error) if error.is_timeout() => {}
                 Err(_) => return Err(Failed),
             }
-            self.beat(&mut beat, &mut messages, heard, tracks)?;
+            self.beat(&mut beat, &mut messages, observer, tracks)?;
         }
         Ok(())
     }
@@ -185,17 +185,17 @@ impl Listener {
         &self,
         last: &mut Instant,
         messages: &mut PubSub<'_>,
-        heard: &Weak<dyn Heard>,
+        observer: &Weak<dyn Observer>,
         tracks: &Tracks,
     ) -> Result<(), Failed> {
         if last.elapsed() < HEARTBEAT {
             return Ok(());
         }
         *last = time::now();
-        let heard = heard.upgrade().ok_or(Failed)?;
-        let (waits, holds) = (heard.waits(), heard.holds());
+        let observer = observer.upgrade().ok_or(Failed)?;
+        let (waits, holds) = (observer.waits(), observer.holds());
         if waits || holds {
-            messages.set_read_timeout(Some(self.beside.io_timeout()))?;
+            messages.set_read_timeout(Some(self.connector.io_timeout()))?;
             messages.ping::<Value>()?;
         }
         if waits {
@@ -242,17 +242,17 @@ fn subscribed(connection: &mut Connection) -> RedisResult<PubSub<'_>> {
 }
 
 /// One push names some keys; that of a `FLUSHALL` names none, which means all.
-fn tell(heard: &dyn Heard, push: Value) {
+fn report(observer: &dyn Observer, push: Value) {
     let Value::Array(keys) = push else {
-        return heard.anything();
+        return observer.anything();
     };
     for key in keys {
         match key {
             // A key that is no text is none of ours.
             Value::BulkString(key) => {
-                let _ = std::str::from_utf8(&key).map(|key| heard.changed(key));
+                let _ = std::str::from_utf8(&key).map(|key| observer.changed(key));
             }
-            _ => heard.anything(),
+            _ => observer.anything(),
         }
     }
 }

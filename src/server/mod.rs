@@ -57,7 +57,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn renewals(&self) -> Box<dyn Renewals>;
 
     /// From now on changes are told, by a thread if that takes one, once they are [wanted](Self::want).
-    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()>;
+    fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
     /// From now on somebody relies on being told.
     fn want(&self);
@@ -117,7 +117,7 @@ pub(crate) enum HeadAnswer {
 }
 
 /// Who wants to know.
-pub(crate) trait Heard: Send + Sync {
+pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
     /// Any key may have been, without our being told.

@@ -8,11 +8,11 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Asked, HeadAnswer, Heard, Patience, Renewals, RenewalsConnection, Server, listener::Listener,
-    tracked::Tracked, waiters::WaitersConnection,
+    Asked, HeadAnswer, Observer, Patience, Renewals, RenewalsConnection, Server,
+    listener::Listener, tracked::Tracked, waiters::WaitersConnection,
 };
 use crate::{
-    connection::{Beside, Pool, PooledConnection},
+    connection::{Connector, Pool, PooledConnection},
     error::{Error, Result},
     exchange::Finished,
     script::Call,
@@ -22,7 +22,7 @@ use crate::{
 /// A server that a pool leads to.
 pub(crate) struct RedisServer {
     pool: Pool,
-    beside: Beside,
+    connector: Connector,
     waiters: WaitersConnection,
     leases: Arc<Tracked>,
     listener: Arc<Listener>,
@@ -30,13 +30,13 @@ pub(crate) struct RedisServer {
 
 impl RedisServer {
     pub(crate) fn new(pool: &Pool) -> Self {
-        let beside = pool.beside();
-        let listener = Listener::new(beside.clone());
+        let connector = pool.connector();
+        let listener = Listener::new(connector.clone());
         Self {
             pool: pool.clone(),
-            waiters: WaitersConnection::new(beside.clone(), Arc::clone(&listener)),
-            leases: RenewalsConnection::tracked(beside.clone(), Arc::clone(&listener)),
-            beside,
+            waiters: WaitersConnection::new(connector.clone(), Arc::clone(&listener)),
+            leases: RenewalsConnection::tracked(connector.clone(), Arc::clone(&listener)),
+            connector,
             listener,
         }
     }
@@ -58,11 +58,11 @@ impl Server for RedisServer {
     }
 
     fn io_timeout(&self) -> Duration {
-        self.beside.io_timeout()
+        self.connector.io_timeout()
     }
 
     fn connect_timeout(&self) -> Duration {
-        self.beside.connect_timeout()
+        self.connector.connect_timeout()
     }
 
     fn stores_data(&self) -> bool {
@@ -129,9 +129,9 @@ impl Server for RedisServer {
         Box::new(RenewalsConnection::on(Arc::clone(&self.leases)))
     }
 
-    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
+    fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
         let waiters = self.waiters.tracked();
-        (self.listener).start(heard, waiters, self.leases.clone())
+        (self.listener).start(observer, waiters, self.leases.clone())
     }
 
     fn want(&self) {

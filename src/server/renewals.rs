@@ -13,7 +13,7 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::Beside,
+    connection::Connector,
     error::is_wrong_type,
     event::shielded,
     exchange::{Finished, next_reply},
@@ -35,8 +35,8 @@ pub(crate) struct RenewalsConnection {
 
 impl RenewalsConnection {
     /// Nobody is told of what happens to the leases.
-    pub(crate) fn untold(beside: Beside) -> Self {
-        Self::on(Arc::new(Tracked::new(For::Leases, beside, None)))
+    pub(crate) fn untracked(connector: Connector) -> Self {
+        Self::on(Arc::new(Tracked::new(For::Leases, connector, None)))
     }
 
     /// The listener is told of what happens to the leases.
@@ -48,8 +48,8 @@ impl RenewalsConnection {
         }
     }
 
-    pub(super) fn tracked(beside: Beside, listener: Arc<Listener>) -> Arc<Tracked> {
-        Arc::new(Tracked::new(For::Leases, beside, Some(listener)))
+    pub(super) fn tracked(connector: Connector, listener: Arc<Listener>) -> Arc<Tracked> {
+        Arc::new(Tracked::new(For::Leases, connector, Some(listener)))
     }
 }
 

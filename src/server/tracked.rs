@@ -24,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisResult};
 
 use super::listener::{Checked, Listener, Redirect};
-use crate::{connection::Beside, error::Result, exchange::Finished, time::Deadline};
+use crate::{connection::Connector, error::Result, exchange::Finished, time::Deadline};
 
 /// Who relies on what is read on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) enum For {
 /// A connection that is opened anew whenever it is finished.
 pub(super) struct Tracked {
     whom: For,
-    beside: Beside,
+    connector: Connector,
     /// `None`: nobody is told of what happens to the keys.
     listener: Option<Arc<Listener>>,
     slot: Mutex<Slot>,
@@ -71,10 +71,10 @@ pub(super) struct InUse<'a> {
 }
 
 impl Tracked {
-    pub(super) fn new(whom: For, beside: Beside, listener: Option<Arc<Listener>>) -> Self {
+    pub(super) fn new(whom: For, connector: Connector, listener: Option<Arc<Listener>>) -> Self {
         Self {
             whom,
-            beside,
+            connector,
             listener,
             slot: Mutex::default(),
             leads_to_a_replica: AtomicBool::new(false),
@@ -93,7 +93,7 @@ impl Tracked {
     }
 
     pub(super) fn io_timeout(&self) -> Duration {
-        self.beside.io_timeout()
+        self.connector.io_timeout()
     }
 
     /// Uses it when nobody else does. `None`: somebody did until the deadline.
@@ -105,7 +105,7 @@ impl Tracked {
         deadline: Deadline,
         run: impl FnOnce(&mut InUse<'_>) -> T,
     ) -> Result<Option<T>> {
-        self.beside.process().refuse_a_copy()?;
+        self.connector.process().refuse_a_copy()?;
         let slot = match deadline.moment() {
             Some(moment) => self.slot.try_lock_until(moment),
             None => Some(self.slot.lock()),
@@ -125,18 +125,21 @@ impl Tracked {
         let has_news = used.has_news;
         drop(slot);
         if has_news {
-            self.tell();
+            self.report();
         }
         result
     }
 
     /// The one place that says that this connection is gone, or new.
-    fn tell(&self) {
-        let heard = self.listener.as_ref().and_then(|listener| listener.heard());
-        if let Some(heard) = heard {
+    fn report(&self) {
+        let observer = self
+            .listener
+            .as_ref()
+            .and_then(|listener| listener.observer());
+        if let Some(observer) = observer {
             match self.whom {
-                For::Waiters => heard.ask_again(),
-                For::Leases => heard.look_again(),
+                For::Waiters => observer.ask_again(),
+                For::Leases => observer.look_again(),
             }
         }
     }
@@ -160,7 +163,7 @@ impl InUse<'_> {
 
     /// Opens it anew. Takes as long as connecting takes.
     pub(super) fn open(&mut self) -> Result<()> {
-        let connection = self.tracked.beside.open()?;
+        let connection = self.tracked.connector.open()?;
         self.slot.open = Some(Open {
             connection,
             redirect: Redirect::default(),

@@ -14,7 +14,7 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::Beside,
+    connection::Connector,
     script::Call,
     time::{self, Deadline},
 };
@@ -26,9 +26,9 @@ pub(crate) struct WaitersConnection {
 }
 
 impl WaitersConnection {
-    pub(crate) fn new(beside: Beside, listener: Arc<Listener>) -> Self {
+    pub(crate) fn new(connector: Connector, listener: Arc<Listener>) -> Self {
         Self {
-            tracked: Arc::new(Tracked::new(For::Waiters, beside, Some(listener))),
+            tracked: Arc::new(Tracked::new(For::Waiters, connector, Some(listener))),
             has_failed: AtomicBool::new(false),
         }
     }

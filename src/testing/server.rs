@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, Asked, Failure, HeadAnswer, Heard, Patience, Renewals, Replies, Reply,
+        self, Answer, Asked, Failure, HeadAnswer, Observer, Patience, Renewals, Replies, Reply,
         refused,
     },
     time::{Clock, Deadline},
@@ -39,7 +39,7 @@ struct Shared {
     began: (Instant, SystemTime),
     is_there: AtomicBool,
     /// All processes.
-    heard: Mutex<Vec<Weak<dyn Heard>>>,
+    observers: Mutex<Vec<Weak<dyn Observer>>>,
 }
 
 impl Server {
@@ -50,21 +50,21 @@ impl Server {
             clock,
             began: (clock.now(), SystemTime::now()),
             is_there: AtomicBool::new(true),
-            heard: Mutex::default(),
+            observers: Mutex::default(),
         });
         Self { shared }
     }
 
     pub(super) fn advance(&self, by: Duration) {
         self.shared.clock.advance(by);
-        self.shared.of_each(|heard| heard.clock_moved());
-        self.shared.of_each(|heard| heard.settle(LONGEST));
+        self.shared.of_each(|observer| observer.clock_moved());
+        self.shared.of_each(|observer| observer.settle(LONGEST));
     }
 
     pub(super) fn expire(&self, name: &str) -> bool {
         let key = self.key(name);
         let was_there = self.shared.store.lock().expire(&key, self.shared.now());
-        self.shared.tell_of(&key);
+        self.shared.report_change(&key);
         was_there
     }
 
@@ -73,7 +73,7 @@ impl Server {
         let mut store = self.shared.store.lock();
         store.steal(&key, token.as_str(), STOLEN_FOR, self.shared.now());
         drop(store);
-        self.shared.tell_of(&key);
+        self.shared.report_change(&key);
         token
     }
 
@@ -81,8 +81,8 @@ impl Server {
         self.shared.is_there.store(is_there, Ordering::SeqCst);
         // As after any new connection: nobody knows what has happened meanwhile.
         if is_there {
-            self.shared.of_each(|heard| heard.reachable());
-            self.shared.of_each(|heard| heard.settle(LONGEST));
+            self.shared.of_each(|observer| observer.reachable());
+            self.shared.of_each(|observer| observer.settle(LONGEST));
         }
     }
 
@@ -111,21 +111,21 @@ impl Shared {
         is_there.then(|| self.store.lock().run(parts, self.now()))
     }
 
-    fn of_each(&self, tell: impl Fn(&dyn Heard)) {
-        let mut heard = self.heard.lock();
-        heard.retain(|heard| heard.strong_count() > 0);
-        let all: Vec<_> = heard.iter().filter_map(Weak::upgrade).collect();
-        drop(heard);
-        for heard in all {
-            tell(&*heard);
+    fn of_each(&self, run: impl Fn(&dyn Observer)) {
+        let mut observers = self.observers.lock();
+        observers.retain(|observer| observer.strong_count() > 0);
+        let all: Vec<_> = observers.iter().filter_map(Weak::upgrade).collect();
+        drop(observers);
+        for observer in all {
+            run(&*observer);
         }
     }
 
     /// Who is told has done what there is to do about it on return.
-    fn tell_of(&self, key: &str) {
+    fn report_change(&self, key: &str) {
         if self.is_there.load(Ordering::SeqCst) {
-            self.of_each(|heard| heard.changed(key));
-            self.of_each(|heard| heard.settle(LONGEST));
+            self.of_each(|observer| observer.changed(key));
+            self.of_each(|observer| observer.settle(LONGEST));
         }
     }
 }
@@ -159,7 +159,7 @@ impl server::Server for Server {
         let ran = self.shared.run_parts(call.first_parts());
         let Ran { answer, changed } = ran.ok_or_else(gone)?;
         if let Some(key) = changed {
-            self.shared.of_each(|heard| heard.changed(&key));
+            self.shared.of_each(|observer| observer.changed(&key));
         }
         Ok(Asked {
             answer,
@@ -194,7 +194,7 @@ impl server::Server for Server {
             changed: Some(key), ..
         }) = self.shared.run(call)
         {
-            self.shared.of_each(|heard| heard.changed(&key));
+            self.shared.of_each(|observer| observer.changed(&key));
         }
     }
 
@@ -202,8 +202,8 @@ impl server::Server for Server {
         Box::new(StandInRenewals(Arc::clone(&self.shared)))
     }
 
-    fn tell(&self, heard: Weak<dyn Heard>) -> Result<()> {
-        self.shared.heard.lock().push(heard);
+    fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
+        self.shared.observers.lock().push(observer);
         Ok(())
     }
 
@@ -245,7 +245,7 @@ impl Renewals for StandInRenewals {
         });
         let orphans = orphans.collect();
         for key in changed {
-            self.0.of_each(|heard| heard.changed(&key));
+            self.0.of_each(|observer| observer.changed(&key));
         }
         Replies {
             renewals,

@@ -102,12 +102,12 @@ impl Watchdog {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     pub fn start(pool: &Pool) -> Result<Self> {
-        let beside = pool.beside();
+        let connector = pool.connector();
         let limits = Limits {
-            connect: beside.connect_timeout(),
-            answer: beside.io_timeout(),
+            connect: connector.connect_timeout(),
+            answer: connector.io_timeout(),
         };
-        let renewals = RenewalsConnection::untold(beside);
+        let renewals = RenewalsConnection::untracked(connector);
         let keeper = Keeper::start(Box::new(renewals), limits, false, Clock::REAL)?;
         Ok(Self { keeper })
     }

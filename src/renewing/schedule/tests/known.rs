@@ -94,9 +94,14 @@ impl Known {
     }
 
     /// What the answer to a question has to mean, and what is known from now on.
-    pub(super) fn expected(&mut self, ask: Ask, answer: Answer, now: Instant) -> Option<Verdict> {
-        let end = self.lost_at(now).map(Verdict::Lost);
-        let verdict = match answer {
+    pub(super) fn expected(
+        &mut self,
+        ask: Ask,
+        answer: Answer,
+        now: Instant,
+    ) -> Option<RenewalOutcome> {
+        let end = self.lost_at(now).map(RenewalOutcome::Lost);
+        let outcome = match answer {
             _ if end.is_some() => end,
             Answer::Ours(sent) => {
                 self.failed = false;
@@ -104,24 +109,24 @@ impl Known {
                     self.extend(sent + self.terms.lease);
                     self.renewed = Some(sent);
                 }
-                let held = self.terms.end.map(Verdict::Held);
-                self.lost_at(now).map(Verdict::Lost).or(held)
+                let held = self.terms.end.map(RenewalOutcome::Held);
+                self.lost_at(now).map(RenewalOutcome::Lost).or(held)
             }
-            Answer::NotOurs => Some(Verdict::Lost(LostReason::TakenAway)),
+            Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
             Answer::Forgotten => {
                 self.failed = true;
                 None
             }
             Answer::Refused | Answer::Unanswered => {
                 self.failed = true;
-                Some(Verdict::Doubtful)
+                Some(RenewalOutcome::Doubtful)
             }
         };
-        self.gone |= matches!(verdict, Some(Verdict::Lost(_)));
+        self.gone |= matches!(outcome, Some(RenewalOutcome::Lost(_)));
         if ask == Ask::Look && self.failed {
             self.is_looked_at(now);
         }
-        verdict
+        outcome
     }
 }
 

@@ -90,7 +90,8 @@ impl World {
                     Answer::Unanswered
                 };
                 let later = state.now;
-                if let Some(Verdict::Lost(_)) = state.schedule.answered(question.id, answer, later)
+                if let Some(RenewalOutcome::Lost(_)) =
+                    state.schedule.answered(question.id, answer, later)
                 {
                     state.told[question.item] = true;
                 }

@@ -365,11 +365,11 @@ impl World {
             Mood::Late(ms) => self.now += MS * ms,
             _ => {}
         }
-        let verdict = self.schedule.answered(question.id, answer, self.now);
+        let outcome = self.schedule.answered(question.id, answer, self.now);
         assert!(!self.schedule.is_in_flight(question.id));
         let lease = &mut self.leases[question.item];
-        assert_eq!(verdict, lease.expected(question.ask, answer, self.now));
-        if let Some(Verdict::Held(end)) = verdict {
+        assert_eq!(outcome, lease.expected(question.ask, answer, self.now));
+        if let Some(RenewalOutcome::Held(end)) = outcome {
             assert!(Some(end) <= lease.server_end, "held past the server's end");
         }
     }
