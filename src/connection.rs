@@ -21,7 +21,7 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
-pub(crate) use manager::Connector;
+pub(crate) use manager::{Connector, Limits};
 use manager::{Manager, Shared};
 use permits::{Permit, Permits};
 pub(crate) use process::Process;

@@ -238,6 +238,15 @@ fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
     }
 }
 
+/// How long the server may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For one attempt to connect.
+    pub(crate) connect: Duration,
+    /// For a write, or an answer.
+    pub(crate) answer: Duration,
+}
+
 /// Opens connections like those of a pool, beside it.
 #[derive(Clone)]
 pub(crate) struct Connector(pub(super) Arc<Shared>);
@@ -257,13 +266,10 @@ impl Connector {
         self.0.opener.to_listen()?.open()
     }
 
-    /// How long a write, or the wait for a reply, may take.
-    pub(crate) fn io_timeout(&self) -> Duration {
-        self.0.io_timeout
-    }
-
-    /// How long one attempt to connect may take.
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.0.opener.connect_timeout
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connect: self.0.opener.connect_timeout,
+            answer: self.0.io_timeout,
+        }
     }
 }

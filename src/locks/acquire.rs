@@ -20,7 +20,7 @@ use std::{
 };
 
 use super::{
-    attempts::{Attempts, Outcome, Reply},
+    attempts::{Attempts, Outcome},
     lease::{Grant, Lease},
     options::{Options, Pauses},
     shared::Shared,
@@ -32,7 +32,7 @@ use crate::{
     recipes::hold::{Holding, Kind},
     renewing::handle::Handle,
     script::Refusal,
-    server::{Asked, HeadAnswer, Patience},
+    server::{Patience, Unsent},
     time::{Backoff, Deadline},
     token::Token,
     waiting::{Leaving, Place},
@@ -148,37 +148,18 @@ impl Wait<'_> {
                 break;
             }
             self.attempts.made += 1;
-            let sent = self.now();
             let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
             let reply = match self.shared.server.ask_for_head(&call, self.deadline) {
-                HeadAnswer::Answered {
-                    answer,
-                    sent,
-                    answered,
-                    tracked,
-                } => Reply {
-                    answer: Ok(answer),
-                    sent,
-                    answered,
-                    tracked,
-                    again: false,
-                },
-                HeadAnswer::Failed(error) => Reply {
-                    answer: Err(error),
-                    sent,
-                    answered: sent,
-                    tracked: false,
-                    again: false,
-                },
-                HeadAnswer::Unsent(error @ (Error::TooOld { .. } | Error::Forked)) => {
+                Ok(reply) => reply,
+                Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
                     return Err(error);
                 }
-                HeadAnswer::Unsent(error) => {
+                Err(Unsent::NoConnection(error)) => {
                     self.attempts.was_not_sent(error);
                     place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
                     continue;
                 }
-                HeadAnswer::Never { has_failed } => {
+                Err(Unsent::InUse { has_failed }) => {
                     self.others_had_the_connection(has_failed);
                     break;
                 }
@@ -214,18 +195,7 @@ impl Wait<'_> {
             lent: self.deadline.remaining().max(LENT_TO_OTHERS),
             ..Patience::USUAL
         };
-        let Asked {
-            answer,
-            sent,
-            again,
-        } = self.shared.server.ask(&call, patience)?;
-        let reply = Reply {
-            answer,
-            sent,
-            answered: sent,
-            tracked: false,
-            again,
-        };
+        let reply = self.shared.server.ask(&call, patience)?;
         self.attempts.judge(reply, self.now())
     }
 

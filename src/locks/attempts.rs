@@ -16,12 +16,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{RedisError, RedisResult, Value};
+use redis::RedisError;
 
 use super::{lease::Grant, options::Options};
 use crate::{
     error::{Error, Operation, Result, may_pass},
     recipes::hold::{Attempt, Holding, Kind},
+    server::Reply,
 };
 
 /// After so long a waiting writer asks again, so that its intent is written anew: the script does so when less than 500 ms
@@ -45,20 +46,6 @@ pub(crate) struct Attempts<'a> {
     is_out: bool,
     /// Why the last attempt failed.
     failure: Option<Error>,
-}
-
-/// What came of asking the server once.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) answer: RedisResult<Value>,
-    /// A moment before it was sent.
-    pub(crate) sent: Instant,
-    /// When it was answered, or a little earlier: times in the answer count from then.
-    pub(crate) answered: Instant,
-    /// The server tells of the next change of the lock.
-    pub(crate) tracked: bool,
-    /// It was sent twice, and the first got no answer.
-    pub(crate) again: bool,
 }
 
 /// What an attempt leads to.
@@ -221,6 +208,8 @@ impl<'a> Attempts<'a> {
 
 #[cfg(test)]
 mod tests {
+    use redis::{RedisResult, Value};
+
     use super::*;
     use crate::{
         name::{LockName, Owner},

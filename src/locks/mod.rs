@@ -26,7 +26,7 @@ use crate::{
     connection::{Pool, Process},
     error::Result,
     recipes::hold::Kind,
-    renewing::keeper::{Keeper, Limits},
+    renewing::keeper::Keeper,
     server::{RedisServer, Server},
     waiting::Queues,
 };
@@ -84,13 +84,9 @@ impl Locks {
     /// Locks on this server, real or not.
     pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
         let clock = server.clock();
-        let limits = Limits {
-            connect: server.connect_timeout(),
-            answer: server.io_timeout(),
-        };
         let shared = Arc::new(Shared {
             clock,
-            keeper: Keeper::start(server.renewals(), limits, true, clock)?,
+            keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
             process: Process::current(),
             server,

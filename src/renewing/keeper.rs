@@ -19,19 +19,12 @@ use super::{
     standing::{Callback, RenewalState, Standing},
 };
 use crate::{
-    connection::Process,
+    connection::{Limits, Process},
     error::LostReason,
     recipes::hold::Holding,
     script::Call,
     time::{Clock, Deadline},
 };
-
-/// How long the server may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) connect: Duration,
-    pub(crate) answer: Duration,
-}
 
 /// What the threads and all handles share.
 pub(crate) struct Keeper {

@@ -10,16 +10,16 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     entry::RenewalOutcome,
-    keeper::{Keeper, Limits, State},
+    keeper::{Keeper, State},
     schedule::{Id, Question},
     standing::{Callback, Standing},
 };
 use crate::{
-    connection::Process,
+    connection::{Limits, Process},
     error::{Error, LostReason, Result},
     event::shielded,
     script::Call,
-    server::{Answer, Failure, Renewals, Reply},
+    server::{Answer, Failure, RenewalReply, Renewals},
     time::{Backoff, Clock, Deadline, whole_millis},
 };
 
@@ -218,7 +218,7 @@ impl Keeper {
         &self,
         state: &mut State,
         questions: &[Question<Arc<Standing>>],
-        replies: Vec<Reply>,
+        replies: Vec<RenewalReply>,
         now: Instant,
     ) -> Vec<(Arc<Standing>, Option<Arc<Failure>>)> {
         let mut news = Vec::new();

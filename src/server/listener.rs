@@ -195,7 +195,7 @@ impl Listener {
         let observer = observer.upgrade().ok_or(Failed)?;
         let (waits, holds) = (observer.waits(), observer.holds());
         if waits || holds {
-            messages.set_read_timeout(Some(self.connector.io_timeout()))?;
+            messages.set_read_timeout(Some(self.connector.limits().answer))?;
             messages.ping::<Value>()?;
         }
         if waits {

@@ -19,6 +19,7 @@ pub(crate) use renewals::RenewalsConnection;
 pub(crate) use renewals::refused;
 
 use crate::{
+    connection::Limits,
     error::{Error, Operation, Result},
     script::Call,
     time::{Clock, Deadline},
@@ -29,18 +30,14 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// By which its leases end.
     fn clock(&self) -> Clock;
 
-    /// How long an answer may take.
-    fn io_timeout(&self) -> Duration;
-
-    /// How long connecting may take.
-    fn connect_timeout(&self) -> Duration;
+    fn limits(&self) -> Limits;
 
     /// Whether it stores anything beside locks.
     fn stores_data(&self) -> bool;
 
     /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
     /// what may be sent twice.
-    fn ask(&self, call: &Call, patience: Patience) -> Result<Asked>;
+    fn ask(&self, call: &Call, patience: Patience) -> Result<Reply>;
 
     /// Asks what may not be sent twice, by a connection that is lent for this and has just answered a `PING`. An error
     /// beside the answer: it was not sent.
@@ -48,7 +45,7 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Asks by the connection that all who wait share, so that a change of what was read is told. Waits for it until the
     /// deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> HeadAnswer;
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent>;
 
     /// Sends what nobody waits for, if the shared connection is free soon.
     fn send_unawaited(&self, call: &Call, patience: Duration);
@@ -66,7 +63,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn close(&self);
 }
 
-/// How long an answer may be waited for.
+/// How long one answer may be waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// For a connection, while all are lent to others.
@@ -86,37 +83,31 @@ impl Patience {
     };
 }
 
-/// What came of asking.
+/// What came of sending a call.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Reply {
+    /// What the server said, or why nothing came.
     pub(crate) answer: RedisResult<Value>,
     /// A moment before it was sent.
     pub(crate) sent: Instant,
-    /// It was sent before, and nobody knows what came of that.
+    /// When it was answered, or a little earlier: times in the answer count from then.
+    pub(crate) answered: Instant,
+    /// The server tells the listener of the next change of what was read.
+    pub(crate) tracked: bool,
+    /// It was sent twice, and nobody knows what came of the first.
     pub(crate) again: bool,
 }
 
-/// What came of asking on the shared connection.
+/// Why a call was not sent on the waiters' connection.
 #[derive(Debug)]
-pub(crate) enum HeadAnswer {
-    Answered {
-        answer: Value,
-        /// A moment before it was sent.
-        sent: Instant,
-        /// When it was answered: times in the answer count from then, or a little earlier.
-        answered: Instant,
-        /// The change of what was read is going to be told.
-        tracked: bool,
-    },
+pub(crate) enum Unsent {
+    /// There is no connection.
+    NoConnection(Error),
     /// Others had the connection until the deadline. Whether its last use before has failed.
-    Never { has_failed: bool },
-    /// There is no connection; nothing was sent.
-    Unsent(Error),
-    /// The server refused, or no answer came.
-    Failed(RedisError),
+    InUse { has_failed: bool },
 }
 
-/// Who wants to know.
+/// Who is told of changes on the server: the queues of those who wait, and the keeper of the leases.
 pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
@@ -172,7 +163,7 @@ pub(crate) enum Answer {
 /// What a batch has come to.
 pub(crate) struct Replies {
     /// One for each renewal.
-    pub(crate) renewals: Vec<Reply>,
+    pub(crate) renewals: Vec<RenewalReply>,
     /// One for each orphan.
     pub(crate) orphans: Vec<Answer>,
     /// The connection broke, or was silent for too long, and is closed.
@@ -180,7 +171,7 @@ pub(crate) struct Replies {
 }
 
 /// What a renewal has come to, and why, where it failed.
-pub(crate) type Reply = (Answer, Option<Arc<Failure>>);
+pub(crate) type RenewalReply = (Answer, Option<Arc<Failure>>);
 
 /// Why a renewal got no answer, or not the one it wanted.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Asked, HeadAnswer, Observer, Patience, Renewals, RenewalsConnection, Server,
-    listener::Listener, tracked::Tracked, waiters::WaitersConnection,
+    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent, listener::Listener,
+    tracked::Tracked, waiters::WaitersConnection,
 };
 use crate::{
-    connection::{Connector, Pool, PooledConnection},
+    connection::{Connector, Limits, Pool, PooledConnection},
     error::{Error, Result},
     exchange::Finished,
     script::Call,
@@ -57,25 +57,21 @@ impl Server for RedisServer {
         Clock::REAL
     }
 
-    fn io_timeout(&self) -> Duration {
-        self.connector.io_timeout()
-    }
-
-    fn connect_timeout(&self) -> Duration {
-        self.connector.connect_timeout()
+    fn limits(&self) -> Limits {
+        self.connector.limits()
     }
 
     fn stores_data(&self) -> bool {
         true
     }
 
-    fn ask(&self, call: &Call, patience: Patience) -> Result<Asked> {
+    fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
         let deadline = Deadline::after(patience.whole);
         let mut conn = self.pool.get_within(patience.lent, patience.whole)?;
         let mut again = false;
         loop {
             let sent = time::now();
-            let answer = answered_by(&mut conn, (call, again), patience, self.io_timeout());
+            let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
             if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
                 self.finish(&mut conn, finished);
             }
@@ -89,9 +85,11 @@ impl Server for RedisServer {
                     continue;
                 }
             }
-            return Ok(Asked {
+            return Ok(Reply {
                 answer,
                 sent,
+                answered: sent,
+                tracked: false,
                 again,
             });
         }
@@ -117,7 +115,7 @@ impl Server for RedisServer {
         Ok(answer)
     }
 
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> HeadAnswer {
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
         self.waiters.ask(call, deadline)
     }
 

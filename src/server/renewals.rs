@@ -8,7 +8,7 @@ use std::{
 use redis::{Connection, ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
-    Answer, Failure, Renewals, Replies, Reply,
+    Answer, Failure, RenewalReply, Renewals, Replies,
     listener::Listener,
     tracked::{For, InUse, Tracked},
 };
@@ -137,7 +137,7 @@ impl RenewalsConnection {
             .unwrap_or_else(|| Err((ErrorKind::Io, "no connection").into()))
     }
 
-    fn judge(&mut self, value: Value, sent: Instant, taught: bool) -> Reply {
+    fn judge(&mut self, value: Value, sent: Instant, taught: bool) -> RenewalReply {
         let refusal: RedisError = match value {
             Value::Int(1) => return (Answer::Ours(sent), None),
             Value::Int(0) => return (Answer::NotOurs, None),
@@ -153,7 +153,7 @@ impl RenewalsConnection {
 }
 
 /// What a refusal means for the lease.
-pub(crate) fn refused(refusal: RedisError) -> Reply {
+pub(crate) fn refused(refusal: RedisError) -> RenewalReply {
     if is_another_kind(&refusal) {
         return (Answer::NotOurs, None);
     }

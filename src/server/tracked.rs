@@ -93,7 +93,7 @@ impl Tracked {
     }
 
     pub(super) fn io_timeout(&self) -> Duration {
-        self.connector.io_timeout()
+        self.connector.limits().answer
     }
 
     /// Uses it when nobody else does. `None`: somebody did until the deadline.

@@ -9,12 +9,13 @@ use std::{
 };
 
 use super::{
-    HeadAnswer,
+    Reply, Unsent,
     listener::Listener,
     tracked::{For, InUse, Tracked},
 };
 use crate::{
     connection::Connector,
+    error::Result,
     script::Call,
     time::{self, Deadline},
 };
@@ -38,18 +39,15 @@ impl WaitersConnection {
     }
 
     /// Asks once.
-    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> HeadAnswer {
-        let asked = match self.tracked.using(deadline, |used| asked(used, call)) {
-            Ok(Some(asked)) => asked,
-            Ok(None) => {
-                let has_failed = self.has_failed.load(Ordering::SeqCst);
-                return HeadAnswer::Never { has_failed };
-            }
-            Err(error) => return HeadAnswer::Unsent(error),
+    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
+        let used = self.tracked.using(deadline, |used| asked(used, call));
+        let Some(reply) = used.map_err(Unsent::NoConnection)? else {
+            let has_failed = self.has_failed.load(Ordering::SeqCst);
+            return Err(Unsent::InUse { has_failed });
         };
-        let has_failed = !matches!(asked, HeadAnswer::Answered { .. });
+        let has_failed = !matches!(reply, Ok(Reply { answer: Ok(_), .. }));
         self.has_failed.store(has_failed, Ordering::SeqCst);
-        asked
+        reply.map_err(Unsent::NoConnection)
     }
 
     /// Sends what nobody waits for, if the connection is open and free soon.
@@ -68,21 +66,21 @@ impl WaitersConnection {
     }
 }
 
-fn asked(used: &mut InUse<'_>, call: &Call) -> HeadAnswer {
-    if !used.is_open()
-        && let Err(error) = used.open()
-    {
-        return HeadAnswer::Unsent(error);
+fn asked(used: &mut InUse<'_>, call: &Call) -> Result<Reply> {
+    if !used.is_open() {
+        used.open()?;
     }
-    let asked = used.ask(None, |connection, tracked| {
-        let sent = time::now();
-        let answer = call.send(connection)?;
-        Ok(HeadAnswer::Answered {
-            answer,
-            sent,
-            answered: time::now(),
-            tracked,
-        })
+    let mut sent = time::now();
+    let mut is_tracked = false;
+    let answer = used.ask(None, |connection, tracked| {
+        (sent, is_tracked) = (time::now(), tracked);
+        call.send(connection)
     });
-    asked.unwrap_or_else(HeadAnswer::Failed)
+    Ok(Reply {
+        tracked: is_tracked && answer.is_ok(),
+        answer,
+        sent,
+        answered: time::now(),
+        again: false,
+    })
 }

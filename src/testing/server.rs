@@ -13,10 +13,11 @@ use redis::{RedisResult, Value};
 
 use super::store::{Now, Ran, Store};
 use crate::{
+    connection::Limits,
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, Asked, Failure, HeadAnswer, Observer, Patience, Renewals, Replies, Reply,
+        self, Answer, Failure, Observer, Patience, RenewalReply, Renewals, Replies, Reply, Unsent,
         refused,
     },
     time::{Clock, Deadline},
@@ -111,6 +112,21 @@ impl Shared {
         is_there.then(|| self.store.lock().run(parts, self.now()))
     }
 
+    /// The reply, and the key that was changed.
+    fn ask(&self, parts: (&str, Vec<&str>), tracked: bool) -> Result<(Reply, Option<String>)> {
+        let sent = self.clock.now();
+        let Ran { answer, changed } = self.run_parts(parts).ok_or_else(gone)?;
+        let reply = Reply {
+            tracked: tracked && answer.is_ok(),
+            answer,
+            sent,
+            // A test may move the clock at any moment: no time in the answer counts from after that.
+            answered: sent,
+            again: false,
+        };
+        Ok((reply, changed))
+    }
+
     fn of_each(&self, run: impl Fn(&dyn Observer)) {
         let mut observers = self.observers.lock();
         observers.retain(|observer| observer.strong_count() > 0);
@@ -142,51 +158,35 @@ impl server::Server for Server {
         self.shared.clock
     }
 
-    fn io_timeout(&self) -> Duration {
-        LONGEST
-    }
-
-    fn connect_timeout(&self) -> Duration {
-        LONGEST
+    fn limits(&self) -> Limits {
+        Limits {
+            connect: LONGEST,
+            answer: LONGEST,
+        }
     }
 
     fn stores_data(&self) -> bool {
         false
     }
 
-    fn ask(&self, call: &Call, _: Patience) -> Result<Asked> {
-        let sent = self.shared.clock.now();
-        let ran = self.shared.run_parts(call.first_parts());
-        let Ran { answer, changed } = ran.ok_or_else(gone)?;
+    fn ask(&self, call: &Call, _: Patience) -> Result<Reply> {
+        let (reply, changed) = self.shared.ask(call.first_parts(), false)?;
         if let Some(key) = changed {
             self.shared.of_each(|observer| observer.changed(&key));
         }
-        Ok(Asked {
-            answer,
-            sent,
-            again: false,
-        })
+        Ok(reply)
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         self.ask(call, Patience::USUAL).map(|asked| asked.answer)
     }
 
-    fn ask_for_head(&self, call: &Call, _: Deadline) -> HeadAnswer {
-        let sent = self.shared.clock.now();
-        let Some(ran) = self.shared.run(call) else {
-            return HeadAnswer::Unsent(gone());
-        };
-        match ran.answer {
-            Ok(answer) => HeadAnswer::Answered {
-                answer,
-                sent,
-                // A test may move the clock at any moment: no time in the answer counts from after that.
-                answered: sent,
-                tracked: true,
-            },
-            Err(error) => HeadAnswer::Failed(error),
-        }
+    fn ask_for_head(&self, call: &Call, _: Deadline) -> Result<Reply, Unsent> {
+        let asked = self
+            .shared
+            .ask(call.parts(), true)
+            .map_err(Unsent::NoConnection);
+        Ok(asked?.0)
     }
 
     fn send_unawaited(&self, call: &Call, _: Duration) {
@@ -255,7 +255,7 @@ impl Renewals for StandInRenewals {
     }
 }
 
-fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
+fn reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
     match answer {
         Ok(Value::Int(1..)) => (Answer::Ours(sent), None),
         Ok(Value::Int(0)) => (Answer::NotOurs, None),

@@ -16,11 +16,7 @@ use crate::{
 };
 use crate::{
     error::LostReason,
-    renewing::{
-        handle::Handle,
-        keeper::{Keeper, Limits},
-        standing::Standing,
-    },
+    renewing::{handle::Handle, keeper::Keeper, standing::Standing},
     server::RenewalsConnection,
 };
 
@@ -103,10 +99,7 @@ impl Watchdog {
     /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     pub fn start(pool: &Pool) -> Result<Self> {
         let connector = pool.connector();
-        let limits = Limits {
-            connect: connector.connect_timeout(),
-            answer: connector.io_timeout(),
-        };
+        let limits = connector.limits();
         let renewals = RenewalsConnection::untracked(connector);
         let keeper = Keeper::start(Box::new(renewals), limits, false, Clock::REAL)?;
         Ok(Self { keeper })
