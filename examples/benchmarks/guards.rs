@@ -40,10 +40,7 @@ pub(crate) fn free(
             .key(format!("{{{key}}}:lease"))
             .arg(&token)
             .arg(10_000)
-            .arg(0)
             .arg("by hand")
-            .arg(0)
-            .arg(0)
             .invoke(conn)?;
         fence.context("the lock is held")?;
         delete_if_ours(&release, conn, &key, &token)

@@ -30,10 +30,7 @@ pub(crate) fn mutex(connections: &mut [Connection], effort: Effort) -> anyhow::R
             .key(COMPANION)
             .arg(&token)
             .arg(10_000)
-            .arg(0)
             .arg("by hand")
-            .arg(0)
-            .arg(0)
             .invoke(conn)?;
         fence.context("the lock is held")?;
         delete_if_ours(&release, conn, &token)

@@ -222,6 +222,27 @@ fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
     }
 }
 
+#[test]
+fn a_mutex_that_was_free_costs_five_commands_in_its_script_and_a_refusal_one() {
+    let (server, mut conn) = start();
+    let (ours, theirs) = (Who::new("a", "ours"), Who::new("a", "theirs"));
+    let [take, .., release] = MUTEX;
+    // The first hold writes the companion's end as well.
+    take.1(&mut conn, &ours);
+    release.1(&mut conn, &ours);
+    let mut monitor = Monitor::start(&server).unwrap();
+    take.1(&mut conn, &ours);
+    take.1(&mut conn, &theirs);
+    let commands = monitor.commands().unwrap();
+    let of_scripts = commands
+        .iter()
+        .filter(|command| !command.starts_with("EVAL"));
+    let names: Vec<_> = of_scripts
+        .map(|command| command.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(names, ["GET", "TIME", "HGET", "HSET", "SET", "GET"]);
+}
+
 /// A plain mutex is taken without: tests/locks/untold.rs has the one that is waited for.
 #[test]
 fn acquires_and_renewals_read_the_lock_after_their_last_write_to_it() {

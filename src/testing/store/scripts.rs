@@ -19,7 +19,9 @@ impl Store {
             Some(_) => return Err(wrong_type()),
         };
         match (script, words) {
-            ("ACQUIRE_MUTEX", [_, _, token, lease, _, who, tell, reserved]) => {
+            ("ACQUIRE_MUTEX", [_, _, token, lease, who, more @ ..]) => {
+                let tell = more.first().unwrap_or(&"0");
+                let reserved = more.get(1).unwrap_or(&"0");
                 if holder.is_some_and(|holder| holder != *token) {
                     return Ok(self.refusal(key, tell, Value::Nil, now));
                 }
