@@ -22,7 +22,8 @@ use std::{
 use super::{
     attempts::{Attempts, Outcome},
     lease::{Grant, Lease},
-    options::{Options, Pauses},
+    options::Pauses,
+    settings::Settings,
     shared::Shared,
 };
 use crate::{
@@ -47,7 +48,7 @@ const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
 struct Wait<'a> {
     operation: Operation<'a>,
     shared: &'a Arc<Shared<Lease>>,
-    options: &'a Options,
+    settings: &'a Settings,
     hold: Arc<Holding>,
     lease_millis: u64,
     started: Instant,
@@ -59,26 +60,26 @@ struct Wait<'a> {
 pub(crate) fn acquire(
     operation: Operation<'_>,
     shared: &Arc<Shared<Lease>>,
-    options: &Options,
+    settings: &Settings,
     kind: Kind,
     lock: LockName,
     owner: Owner,
     timeout: Duration,
 ) -> Result<Option<Lease>> {
-    let lease_millis = options.checked()?;
+    let lease_millis = settings.checked()?;
     let hold = Holding::new(kind, lock, Token::random(), owner);
-    let hold = if options.fencing {
+    let hold = if settings.fencing {
         hold
     } else {
         hold.unfenced()
     };
-    let hold = Arc::new(hold.reserving(options.reserved()));
+    let hold = Arc::new(hold.reserving(settings.reserved()));
     let started = shared.clock.now();
     let mut wait = Wait {
         operation,
         shared,
-        options,
-        attempts: Attempts::new(operation, options, Arc::clone(&hold)),
+        settings,
+        attempts: Attempts::new(operation, settings, Arc::clone(&hold)),
         hold,
         lease_millis,
         started,
@@ -137,9 +138,9 @@ impl Wait<'_> {
     /// granted, and when the next in the queue asks.
     fn ask_as_head(
         &mut self,
-        place: &Place<'_, Options, Lease>,
+        place: &Place<'_, Settings, Lease>,
     ) -> Result<Option<(Grant, Instant)>> {
-        let Pauses { first, last } = self.options.backoff;
+        let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
         self.shared.server.want();
         while place.wait(self.deadline) {
@@ -231,7 +232,7 @@ impl Wait<'_> {
 
     fn lease(&self, grant: Grant) -> Option<Lease> {
         let keep = |standing, terms| Some(Handle::keep(&self.shared.keeper, standing, terms));
-        let lease = Lease::begin(self.shared, self.options, &self.hold, grant, keep);
+        let lease = Lease::begin(self.shared, self.settings, &self.hold, grant, keep);
         self.shared.server.want();
         lease.map(Lease::claimed)
     }
@@ -240,20 +241,20 @@ impl Wait<'_> {
         let (lock, made) = (self.operation.lock, self.attempts.made);
         let waited = || self.shared.clock.since(self.started);
         let Some(lease) = acquired else {
-            return emit(self.options.events.as_ref(), |events| {
+            return emit(self.settings.events.as_ref(), |events| {
                 events.contended(&Contended::new(lock, waited(), made));
             });
         };
         lease.report_loss();
-        emit(self.options.events.as_ref(), |events| {
+        emit(self.settings.events.as_ref(), |events| {
             events.acquired(&Acquired::new(lock, waited(), made, lease.fencing_token()));
         });
     }
 
     /// How a lock that is handed over would be held, if it is to be.
-    fn takes(&self) -> Option<Options> {
-        let takes = self.hold.kind() == Kind::Mutex && self.options.hands_over();
-        takes.then(|| self.options.clone())
+    fn takes(&self) -> Option<Settings> {
+        let takes = self.hold.kind() == Kind::Mutex && self.settings.hands_over();
+        takes.then(|| self.settings.clone())
     }
 
     fn leaving(&self) -> Leaving {

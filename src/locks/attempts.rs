@@ -18,7 +18,7 @@ use std::{
 
 use redis::RedisError;
 
-use super::{lease::Grant, options::Options};
+use super::{lease::Grant, settings::Settings};
 use crate::{
     error::{Error, Operation, Result, may_pass},
     recipes::hold::{Attempt, Holding, Kind},
@@ -35,7 +35,7 @@ const ARMED_WITHIN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
     operation: Operation<'a>,
-    options: &'a Options,
+    settings: &'a Settings,
     hold: Arc<Holding>,
     /// How often the server was asked.
     pub(crate) made: u32,
@@ -67,10 +67,14 @@ pub(crate) enum Outcome {
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(operation: Operation<'a>, options: &'a Options, hold: Arc<Holding>) -> Self {
+    pub(crate) fn new(
+        operation: Operation<'a>,
+        settings: &'a Settings,
+        hold: Arc<Holding>,
+    ) -> Self {
         Self {
             operation,
-            options,
+            settings,
             hold,
             made: 0,
             uncertain: false,
@@ -88,7 +92,7 @@ impl<'a> Attempts<'a> {
             Err(error) => return self.failed(error, reply.again),
         };
         self.failure = None;
-        let end = sent + self.options.longest_at_first();
+        let end = sent + self.settings.longest_at_first();
         match attempt {
             Attempt::Granted { .. } if end <= now => {
                 // The next attempt takes it anew, or finds out who has it.
@@ -96,7 +100,7 @@ impl<'a> Attempts<'a> {
                 Ok(Outcome::Failed)
             }
             Attempt::Granted { fence, reserved } => {
-                let turns = self.options.turns(reserved, sent);
+                let turns = self.settings.turns(reserved, sent);
                 let grant = Grant {
                     fence,
                     since: sent,
@@ -108,7 +112,7 @@ impl<'a> Attempts<'a> {
                 let next_asks_at = if tracked {
                     end
                 } else {
-                    now + self.options.backoff.last
+                    now + self.settings.backoff.last
                 };
                 Ok(Outcome::Granted {
                     grant,
@@ -220,11 +224,11 @@ mod tests {
     /// What a reader is granted.
     const READ: Value = Value::Int(1);
 
-    fn attempts(options: &Options, kind: Kind) -> Attempts<'_> {
+    fn attempts(settings: &Settings, kind: Kind) -> Attempts<'_> {
         let lock = LockName::new("a").unwrap();
         let hold = Holding::new(kind, lock, Token::random(), Owner::described());
         let operation = Operation::new("Lock::acquire", "a");
-        Attempts::new(operation, options, Arc::new(hold))
+        Attempts::new(operation, settings, Arc::new(hold))
     }
 
     fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
@@ -255,9 +259,9 @@ mod tests {
 
     #[test]
     fn a_grant_ends_a_lease_after_it_was_sent() {
-        let options = Options::new();
+        let settings = Settings::default();
         let sent = crate::time::now();
-        let outcome = attempts(&options, Kind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
+        let outcome = attempts(&settings, Kind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
         let Ok(Outcome::Granted {
             grant,
             next_asks_at,
@@ -265,17 +269,17 @@ mod tests {
         else {
             unreachable!("{outcome:?}");
         };
-        assert_eq!((grant.since, grant.end), (sent, sent + options.lease));
+        assert_eq!((grant.since, grant.end), (sent, sent + settings.lease));
         assert_eq!(next_asks_at, grant.end);
         assert!(!grant.unanswered_before);
     }
 
     #[test]
     fn a_grant_that_took_longer_than_the_lease_is_none() {
-        let options = Options::new();
+        let settings = Settings::default();
         let sent = crate::time::now();
-        let mut attempts = attempts(&options, Kind::Read);
-        let outcome = attempts.judge(reply(Ok(READ), sent), sent + options.lease);
+        let mut attempts = attempts(&settings, Kind::Read);
+        let outcome = attempts.judge(reply(Ok(READ), sent), sent + settings.lease);
         assert!(matches!(outcome, Ok(Outcome::Failed)));
         assert!(attempts.may_be_ours() && !attempts.is_out());
         let answer = attempts.last_failure();
@@ -284,9 +288,9 @@ mod tests {
 
     #[test]
     fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_then() {
-        let options = Options::new();
+        let settings = Settings::default();
         let now = crate::time::now();
-        let mut attempts = attempts(&options, Kind::Read);
+        let mut attempts = attempts(&settings, Kind::Read);
         let outcome = attempts.judge(reply(silence(), now), now);
         assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.has_failed());
         let outcome = attempts.judge(reply(Ok(busy(70)), now), now);
@@ -301,10 +305,10 @@ mod tests {
 
     #[test]
     fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
-        let options = Options::new();
+        let settings = Settings::default();
         let now = crate::time::now();
         for answer in [READ, busy(70)] {
-            let mut attempts = attempts(&options, Kind::Read);
+            let mut attempts = attempts(&settings, Kind::Read);
             let reply = Reply {
                 again: true,
                 ..reply(Ok(answer), now)
@@ -319,23 +323,23 @@ mod tests {
 
     #[test]
     fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
-        let options = Options::new();
+        let settings = Settings::default();
         let now = crate::time::now();
         for passing in ["LOADING", "READONLY", "MASTERDOWN"] {
-            let mut attempts = attempts(&options, Kind::Mutex);
+            let mut attempts = attempts(&settings, Kind::Mutex);
             let outcome = attempts.judge(reply(refusal(passing), now), now);
             assert!(matches!(outcome, Ok(Outcome::Failed)), "{outcome:?}");
             let answer = attempts.last_failure();
             assert!(matches!(answer, Some(Error::Redis { .. })), "{answer:?}");
         }
-        let mut first = attempts(&options, Kind::Mutex);
+        let mut first = attempts(&settings, Kind::Mutex);
         let answer = first.judge(reply(refusal("NOPERM"), now), now);
         assert!(matches!(answer, Err(Error::Redis { .. })) && !first.is_out());
-        let mut second = attempts(&options, Kind::Mutex);
+        let mut second = attempts(&settings, Kind::Mutex);
         let _ = second.judge(reply(silence(), now), now);
         let answer = second.judge(reply(refusal("NOPERM"), now), now);
         assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
-        let mut again = attempts(&options, Kind::Mutex);
+        let mut again = attempts(&settings, Kind::Mutex);
         let reply = Reply {
             again: true,
             ..reply(refusal("NOPERM"), now)
@@ -346,10 +350,10 @@ mod tests {
 
     #[test]
     fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
-        let options = Options::new();
+        let settings = Settings::default();
         let now = crate::time::now();
         for (left, expected) in [(-1, 600), (10_000, 600), (70, 71)] {
-            let outcome = attempts(&options, Kind::Write).judge(reply(Ok(busy(left)), now), now);
+            let outcome = attempts(&settings, Kind::Write).judge(reply(Ok(busy(left)), now), now);
             let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
                 unreachable!("{outcome:?}");
             };

@@ -14,7 +14,7 @@ use redis::{Connection, FromRedisValue, Pipeline};
 use crate::{
     error::LostReason,
     event::Lost,
-    locks::{options::Options, shared::Shared},
+    locks::{settings::Settings, shared::Shared},
     renewing::{
         entry::{Ask, Terms},
         handle::Handle,
@@ -34,7 +34,7 @@ use crate::{
 
 /// A lock that is held, until it is released or dropped. It may move to another thread.
 ///
-/// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`], and says nothing.
+/// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`](crate::Options::drop_timeout), and says nothing.
 /// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing: the lock is the parent's.
 ///
 /// What [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining), [`state`](Self::state) and
@@ -102,22 +102,22 @@ impl Lease {
     /// The lease that begins with this grant. `keep` has the keeper keep it; `None` if it does not.
     pub(crate) fn begin(
         shared: &Arc<Shared<Self>>,
-        options: &Options,
+        settings: &Settings,
         hold: &Arc<Holding>,
         grant: Grant,
         keep: impl FnOnce(Standing, Terms) -> Option<Handle>,
     ) -> Option<Self> {
         // A longest hold further away than the clock can tell is none.
-        let longest = options.max_hold;
+        let longest = settings.max_hold;
         let cap = longest.and_then(|longest| grant.since.checked_add(longest));
         let terms = Terms {
-            lease: options.lease,
+            lease: settings.lease,
             cap,
             end: Some(cap.map_or(grant.end, |cap| cap.min(grant.end))),
-            renews: options.renewal,
+            renews: settings.renewal,
             look_at: grant.look_at,
         };
-        let events = options.events.clone();
+        let events = settings.events.clone();
         let mut standing = Standing::new(hold, grant.fence, &terms, events, shared.clock);
         if grant.unanswered_before {
             standing = standing.after_an_unanswered_acquire();
@@ -128,7 +128,7 @@ impl Lease {
             handle,
             since: grant.since,
             turns: grant.turns,
-            drop_timeout: options.drop_timeout,
+            drop_timeout: settings.drop_timeout,
             released: false,
             is_claimed: false,
             disclosed: AtomicBool::new(false),
@@ -216,7 +216,7 @@ impl Lease {
         self.check()
     }
 
-    /// Lets the lease end so long from now, but never earlier than it does, nor later than [`Options::max_hold`] allows. 1 ms
+    /// Lets the lease end so long from now, but never earlier than it does, nor later than [`Options::max_hold`](crate::Options::max_hold) allows. 1 ms
     /// to 24 h.
     ///
     /// For a step that must not be interrupted by a lost connection: the watchdog renews the usual lease anyway. One round

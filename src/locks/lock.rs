@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{RedisResult, Value};
 
-use super::{acquire, inspection::Inspection, lease::Lease, options::Options, shared::Shared};
+use super::{
+    acquire, inspection::Inspection, lease::Lease, options::Options, settings::Settings,
+    shared::Shared,
+};
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
@@ -23,7 +26,7 @@ use crate::{
 #[must_use]
 pub struct Lock {
     shared: Arc<Shared<Lease>>,
-    options: Options,
+    settings: Settings,
     kind: Kind,
     name: String,
 }
@@ -31,21 +34,21 @@ pub struct Lock {
 impl Lock {
     pub(crate) fn new(
         shared: &Arc<Shared<Lease>>,
-        options: &Options,
+        settings: &Settings,
         kind: Kind,
         name: &str,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
-            options: options.clone(),
+            settings: settings.clone(),
             kind,
             name: name.to_owned(),
         }
     }
 
-    /// The same lock, held by these options instead: what they do not set is the default, not what was set before.
+    /// The same lock, held by these options; what they do not name stays as it was.
     pub fn with(mut self, options: Options) -> Self {
-        self.options = options;
+        self.settings = self.settings.changed_by(options);
         self
     }
 
@@ -198,7 +201,7 @@ impl Lock {
         acquire::acquire(
             operation,
             &self.shared,
-            &self.options,
+            &self.settings,
             self.kind,
             self.lock_name()?,
             self.owner(),
@@ -207,11 +210,11 @@ impl Lock {
     }
 
     fn lock_name(&self) -> Result<LockName> {
-        LockName::prefixed(&self.options.prefix, &self.name)
+        LockName::prefixed(&self.settings.prefix, &self.name)
     }
 
     fn owner(&self) -> Owner {
-        match (&self.options.owner, self.kind) {
+        match (&self.settings.owner, self.kind) {
             (Some(owner), _) => owner.clone(),
             (None, Kind::Reentrant) => Owner::current_thread(),
             (None, _) => Owner::described(),
@@ -224,7 +227,7 @@ impl fmt::Debug for Lock {
         f.debug_struct("Lock")
             .field("kind", &self.kind)
             .field("name", &self.name)
-            .field("options", &self.options)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

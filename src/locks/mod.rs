@@ -8,6 +8,7 @@ mod lock;
 mod options;
 mod release;
 mod run;
+mod settings;
 mod shared;
 
 pub use crate::recipes::inspect::Holder;
@@ -30,6 +31,7 @@ use crate::{
     server::{RedisServer, Server},
     waiting::Queues,
 };
+use settings::Settings;
 use shared::Shared;
 
 /// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
@@ -56,7 +58,7 @@ use shared::Shared;
 #[derive(Clone)]
 pub struct Locks {
     pub(crate) shared: Arc<Shared<Lease>>,
-    pub(crate) options: Options,
+    pub(crate) settings: Settings,
 }
 
 impl Locks {
@@ -95,17 +97,17 @@ impl Locks {
         shared.server.report_to(observer)?;
         Ok(Self {
             shared,
-            options: Options::new(),
+            settings: Settings::default(),
         })
     }
 
-    /// The same locks, held by these options instead: what they do not set is the default, not what was set before. The
-    /// locks that this is asked of stay as they are.
+    /// The same locks, held by these options; what they do not name stays as it was. The `Locks` that this is asked of does not
+    /// change.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            options,
+            settings: self.settings.clone().changed_by(options),
         }
     }
 
@@ -163,14 +165,14 @@ impl Locks {
     }
 
     fn of_kind(&self, kind: Kind, name: &str) -> Lock {
-        Lock::new(&self.shared, &self.options, kind, name)
+        Lock::new(&self.shared, &self.settings, kind, name)
     }
 }
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locks")
-            .field("options", &self.options)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

@@ -1,88 +1,66 @@
-//! How locks are held.
+//! What a user says of how locks are held.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{
-    error::{Error, Result},
-    name::Owner,
-    time::lease_millis,
-};
-use crate::{event::Events, waiting::HandOverBudget};
+use crate::{event::Events, name::Owner};
 
-/// So many fencing tokens are the last 10 ms.
-const MOST_RESERVED: u64 = 10_000;
-const MOST_TURNS: u32 = 1_000_000;
-
-/// How the locks of a [`Locks`](crate::Locks), or one [`Lock`](crate::Lock), are held: by value, with a default for each.
+/// How locks are held: by value. What is not named stays as it was, and is a default at first.
 ///
-/// ```
+/// [`Locks::with`](crate::Locks::with) gives them to all locks, [`Lock::with`](crate::Lock::with) to one of them. Either changes
+/// what its options name, and keeps the rest.
+///
+/// ```no_run
 /// use std::time::Duration;
 ///
-/// let options = leasehold::Options::new()
+/// use leasehold::{Locks, Options};
+///
+/// let locks = Locks::connect("redis://127.0.0.1/")?.with(Options::new().prefix("job:"));
+/// let hourly = Options::new()
 ///     .lease(Duration::from_secs(30))
 ///     .max_hold(Duration::from_secs(3_600));
+/// let lease = locks.lock("report").with(hourly).try_acquire()?; // the key is job:report
+/// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 #[must_use]
 pub struct Options {
-    pub(crate) prefix: Arc<str>,
-    pub(crate) lease: Duration,
-    pub(crate) renewal: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) backoff: Pauses,
-    pub(crate) drop_timeout: Duration,
-    pub(crate) fencing: bool,
-    hand_over: HandOver,
-    pub(crate) owner: Option<Owner>,
-    pub(crate) events: Option<Arc<dyn Events>>,
+    pub(super) prefix: Option<Arc<str>>,
+    pub(super) lease: Option<Duration>,
+    pub(super) renewal: Option<bool>,
+    pub(super) max_hold: Option<Duration>,
+    pub(super) backoff: Option<Pauses>,
+    pub(super) drop_timeout: Option<Duration>,
+    pub(super) fencing: Option<bool>,
+    pub(super) hand_over: Option<HandOver>,
+    pub(super) owner: Option<Owner>,
+    pub(super) events: Option<Arc<dyn Events>>,
 }
 
 /// The pauses between attempts: the first, doubled up to the last.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pauses {
     pub(crate) first: Duration,
     pub(crate) last: Duration,
 }
 
 /// How often a lock may be handed over before it is released at the server, and for how long in all.
-#[derive(Clone, Copy, Debug)]
-struct HandOver {
-    turns: u32,
-    longest: Duration,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HandOver {
+    pub(super) turns: u32,
+    pub(super) longest: Duration,
 }
 
 impl Options {
-    /// The defaults.
+    /// None is named.
     pub fn new() -> Self {
-        Self {
-            prefix: "lock:".into(),
-            lease: Duration::from_secs(10),
-            renewal: true,
-            max_hold: None,
-            backoff: Pauses {
-                first: Duration::from_millis(1),
-                last: Duration::from_millis(10),
-            },
-            drop_timeout: Duration::from_secs(1),
-            fencing: true,
-            hand_over: HandOver {
-                turns: 0,
-                longest: Duration::ZERO,
-            },
-            owner: None,
-            events: None,
-        }
+        Self::default()
     }
 
     /// For how long a lock is ours without being renewed, 1 ms to 24 h. Default 10 s.
     ///
     /// Longer survives a longer outage of the server, and keeps everybody else waiting longer after a crash.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.lease = Some(lease);
         self
     }
 
@@ -91,7 +69,7 @@ impl Options {
     /// Without, the lock is lost when the lease has ended, however the work goes: for work that is known to be short, where
     /// a holder that hangs is worse than one that is late.
     pub fn renewal(mut self, renewal: bool) -> Self {
-        self.renewal = renewal;
+        self.renewal = Some(renewal);
         self
     }
 
@@ -107,7 +85,7 @@ impl Options {
     ///
     /// Set to what another library uses, its locks exclude ours and ours its.
     pub fn prefix(mut self, prefix: &str) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -116,7 +94,7 @@ impl Options {
     ///
     /// Where it does tell, which is usual, nobody waits for a pause.
     pub fn backoff(mut self, first: Duration, last: Duration) -> Self {
-        self.backoff = Pauses { first, last };
+        self.backoff = Some(Pauses { first, last });
         self
     }
 
@@ -124,7 +102,7 @@ impl Options {
     ///
     /// What cannot be released in this time is released by the watchdog's thread later, or ends with its lease.
     pub fn drop_timeout(mut self, timeout: Duration) -> Self {
-        self.drop_timeout = timeout;
+        self.drop_timeout = Some(timeout);
         self
     }
 
@@ -141,7 +119,7 @@ impl Options {
     /// [`Error::WrongKind`](crate::Error::WrongKind). The other kinds of lock are as they are: a reentrant lock keeps its
     /// acquisitions in that key, and a writer its number.
     pub fn fencing(mut self, fencing: bool) -> Self {
-        self.fencing = fencing;
+        self.fencing = Some(fencing);
         self
     }
 
@@ -160,7 +138,7 @@ impl Options {
     /// [`Lock::inspect`](crate::Lock::inspect). At most a million times. With fencing tokens at most 10,000 times until it is
     /// released once, and not from the first hold of a lock, also after the server lost its data.
     pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
-        self.hand_over = HandOver { turns, longest };
+        self.hand_over = Some(HandOver { turns, longest });
         self
     }
 
@@ -178,113 +156,26 @@ impl Options {
         self.events = Some(events);
         self
     }
-
-    /// The lease in milliseconds, if all can be used.
-    pub(crate) fn checked(&self) -> Result<u64> {
-        let shortest = Duration::from_millis(1);
-        let millis = lease_millis("lease", self.lease)?;
-        lease_millis("drop_timeout", self.drop_timeout)?;
-        if self.max_hold.is_some_and(|longest| longest < shortest) {
-            return Err(Error::invalid("max_hold", "it has to be at least 1 ms"));
-        }
-        if self.hand_over.turns > MOST_TURNS {
-            return Err(Error::invalid("hand_over", "at most a million turns"));
-        }
-        let Pauses { first, last } = self.backoff;
-        if first < Duration::from_micros(100) || last < first || last > Duration::from_secs(60) {
-            return Err(Error::invalid(
-                "backoff",
-                "it has to be at least 100 µs, then at least as much, and at most 1 min",
-            ));
-        }
-        match self.max_hold {
-            Some(longest) if longest < self.lease => lease_millis("max_hold", longest),
-            _ => Ok(millis),
-        }
-    }
-
-    /// How long a lease is before it is renewed.
-    pub(crate) fn longest_at_first(&self) -> Duration {
-        (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
-    }
-
-    /// Whether a lock that is held by these options may be handed over.
-    pub(crate) fn hands_over(&self) -> bool {
-        self.turns_allowed() > 0
-    }
-
-    /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10 ms, so that a failover
-    /// that lost the last grants has taken longer.
-    pub(crate) fn reserved(&self) -> u64 {
-        if !self.fencing {
-            return 0;
-        }
-        u64::from(self.turns_allowed()).min(MOST_RESERVED)
-    }
-
-    /// How often a lock that was granted at this moment with so many more fencing tokens may be handed on.
-    pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
-        let allowed = self.turns_allowed();
-        let turns = match u32::try_from(reserved) {
-            Ok(more) if self.fencing => more.min(allowed),
-            _ => allowed,
-        };
-        // A time further away than the clock can tell is no bound.
-        let until = granted_at.checked_add(self.hand_over.longest);
-        (turns > 0).then(|| HandOverBudget::new(turns, until))
-    }
-
-    /// In no time at all there is no turn: nothing has to be reserved for it.
-    fn turns_allowed(&self) -> u32 {
-        if self.hand_over.longest.is_zero() {
-            0
-        } else {
-            self.hand_over.turns
-        }
-    }
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
+/// What is named, but for the hooks.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("prefix", &self.prefix)
-            .field("lease", &self.lease)
-            .field("renewal", &self.renewal)
-            .field("max_hold", &self.max_hold)
-            .field("backoff", &self.backoff)
-            .field("drop_timeout", &self.drop_timeout)
-            .field("fencing", &self.fencing)
-            .field("hand_over", &self.hand_over)
-            .field("owner", &self.owner)
-            .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_are_no_more_turns_than_fencing_tokens() {
-        let now = crate::time::now();
-        let options = Options::new().hand_over(1_000_000, Duration::MAX);
-        assert_eq!(
-            options.turns(999, now),
-            Some(HandOverBudget::new(999, None))
-        );
-        assert_eq!(options.turns(0, now), None);
-        let few = Options::new().hand_over(3, Duration::MAX);
-        assert_eq!(few.turns(999, now), Some(HandOverBudget::new(3, None)));
-        for never in [(0, Duration::MAX), (1_000, Duration::ZERO)] {
-            let never = Options::new().hand_over(never.0, never.1);
-            assert_eq!(never.turns(1_000, now), None);
-            assert!(never.reserved() == 0 && !never.hands_over());
-        }
+        let mut named = f.debug_struct("Options");
+        let mut field = |name, value: Option<&dyn fmt::Debug>| {
+            if let Some(value) = value {
+                named.field(name, value);
+            }
+        };
+        field("prefix", self.prefix.as_ref().map(|it| it as _));
+        field("lease", self.lease.as_ref().map(|it| it as _));
+        field("renewal", self.renewal.as_ref().map(|it| it as _));
+        field("max_hold", self.max_hold.as_ref().map(|it| it as _));
+        field("backoff", self.backoff.as_ref().map(|it| it as _));
+        field("drop_timeout", self.drop_timeout.as_ref().map(|it| it as _));
+        field("fencing", self.fencing.as_ref().map(|it| it as _));
+        field("hand_over", self.hand_over.as_ref().map(|it| it as _));
+        field("owner", self.owner.as_ref().map(|it| it as _));
+        named.finish_non_exhaustive()
     }
 }

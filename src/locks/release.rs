@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     lease::{Grant, Lease},
-    options::Options,
+    settings::Settings,
 };
 use crate::{
     error::{Error, LostReason, Result},
@@ -133,18 +133,18 @@ impl Lease {
             return false;
         };
         let key = self.hold().lock_name().key();
-        (self.shared.queues).hand_over(key, |options| self.successor(turns, options))
+        (self.shared.queues).hand_over(key, |settings| self.successor(turns, settings))
     }
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
     /// one.
-    fn successor(&self, turns: HandOverBudget, options: &Options) -> Option<(Self, Instant)> {
+    fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
         let lock = self.hold().lock_name();
-        if lock.prefix() != &*options.prefix {
+        if lock.prefix() != &*settings.prefix {
             // The same key by another name.
             return None;
         }
-        if self.hold().is_fenced() != options.fencing {
+        if self.hold().is_fenced() != settings.fencing {
             // Who waits for a fencing token has to be given one.
             return None;
         }
@@ -159,11 +159,11 @@ impl Lease {
             since: now,
             end,
             look_at: None,
-            turns: Some(turns.spend(now, end, options.longest_at_first())?),
+            turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };
         let keep = |standing, terms| self.handle.succeed(standing, terms);
-        let lease = Self::begin(&self.shared, options, self.hold(), grant, keep)?;
+        let lease = Self::begin(&self.shared, settings, self.hold(), grant, keep)?;
         Some((lease, end))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::options::Options;
+use super::settings::Settings;
 use crate::{
     connection::Process,
     renewing::keeper::Keeper,
@@ -17,7 +17,7 @@ pub(crate) struct Shared<L> {
     pub(crate) clock: Clock,
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
-    pub(crate) queues: Queues<Options, L>,
+    pub(crate) queues: Queues<Settings, L>,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
 }

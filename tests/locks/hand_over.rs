@@ -198,7 +198,7 @@ fn those_who_want_it_otherwise_get_it_from_the_server() {
             handing(100).lease(LONG * 3),
             handing(100).lease(LONG * 3),
             handing(100).lease(LONG),
-            Options::new().lease(LONG),
+            handing(0).lease(LONG),
         ]
         .map(|options| bench.lock.clone().with(options));
         let fences = Mutex::new(Vec::new());

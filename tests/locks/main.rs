@@ -21,6 +21,7 @@ mod intents;
 mod late;
 mod long;
 mod loss;
+mod merging;
 mod outstanding;
 mod processes;
 mod running;

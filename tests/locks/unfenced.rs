@@ -188,7 +188,7 @@ fn who_waits_for_a_fencing_token_is_not_handed_a_lock_without_one() {
         let () = conn.hset(COMPANION, "fence", 1).unwrap();
         let handing = Options::new().hand_over(100, LONG);
         let without = locks.lock("a").with(handing.clone().fencing(false));
-        let with = locks.lock("a").with(handing);
+        let with = locks.lock("a").with(handing.fencing(true));
         for (first, second, numbered) in [(&without, &with, false), (&with, &without, true)] {
             let others = [first, second, first, second].map(Clone::clone);
             let expected = [numbered, !numbered, numbered, !numbered];

@@ -1,8 +1,8 @@
 //! A real server and the stand-in, for tests that do not know which it is.
 
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
-use leasehold::{Error, Lock, Locks, Options, Owner, testing::StandIn};
+use leasehold::{Error, Events, Lock, Locks, Options, Owner, testing::StandIn};
 use redis::Commands;
 
 use crate::common::Server;
@@ -54,6 +54,11 @@ impl World for StandIn {
     }
 }
 
+/// Is told, and does nothing.
+struct Deaf;
+
+impl Events for Deaf {}
+
 impl World for Server {
     fn locks(&self) -> Locks {
         Locks::connect(&self.url()).unwrap()
@@ -69,8 +74,15 @@ impl World for Server {
     }
 
     fn steal(&self, lock: &Lock) {
-        let owner = Owner::new(THIEF).unwrap();
-        let thief = lock.clone().with(Options::new().owner(owner));
+        // As the stand-in's thief, by the defaults, whatever is said of the lock.
+        let options = Options::new()
+            .owner(Owner::new(THIEF).unwrap())
+            .lease(Duration::from_secs(10))
+            .renewal(true)
+            .max_hold(Duration::MAX)
+            .hand_over(0, Duration::ZERO)
+            .events(Arc::new(Deaf));
+        let thief = lock.clone().with(options);
         let _ = thief.force_release().unwrap();
         let _ = thief.try_acquire().unwrap().unwrap().leave();
     }
