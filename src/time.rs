@@ -1,7 +1,10 @@
 //! The only place that reads a clock: deadlines, pauses, and the way from a `Duration` to Redis' milliseconds.
 
-#[cfg(feature = "testing")]
-use std::sync::atomic::{AtomicU64, Ordering};
+// How far a stand-in's clock is ahead of the machine's; without a stand-in, nothing at all.
+#[cfg_attr(feature = "testing", path = "time/movable.rs")]
+#[cfg_attr(not(feature = "testing"), path = "time/fixed.rs")]
+mod ahead;
+
 use std::{
     thread,
     time::{Duration, Instant, SystemTime},
@@ -9,14 +12,11 @@ use std::{
 
 use uuid::Uuid;
 
+use self::ahead::Ahead;
 use crate::error::{Error, Result};
 
 /// The longest lease that is taken for one.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A clock is moved no further than this: a hundred years.
-#[cfg(feature = "testing")]
-const FURTHEST_AHEAD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()
@@ -25,37 +25,14 @@ pub(crate) fn now() -> Instant {
 /// The machine's monotonic clock; in a stand-in for tests, one that a test has moved ahead of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    #[cfg(feature = "testing")]
-    nanos_ahead: Option<&'static AtomicU64>,
+    ahead: Ahead,
 }
 
 impl Clock {
-    pub(crate) const REAL: Self = Self {
-        #[cfg(feature = "testing")]
-        nanos_ahead: None,
-    };
-
-    /// A clock that can be moved. It costs eight bytes that are never given back, for the sake of all others, which can be
-    /// copied.
-    #[cfg(feature = "testing")]
-    pub(crate) fn movable() -> Self {
-        Self {
-            nanos_ahead: Some(Box::leak(Box::default())),
-        }
-    }
-
-    /// Whoever sleeps until a moment has to be woken afterwards.
-    #[cfg(feature = "testing")]
-    pub(crate) fn advance(self, by: Duration) {
-        if let Some(nanos_ahead) = self.nanos_ahead {
-            let ahead = (self.ahead().saturating_add(by)).min(FURTHEST_AHEAD);
-            let nanos = u64::try_from(ahead.as_nanos()).unwrap_or(u64::MAX);
-            nanos_ahead.fetch_max(nanos, Ordering::SeqCst);
-        }
-    }
+    pub(crate) const REAL: Self = Self { ahead: Ahead::NONE };
 
     pub(crate) fn now(self) -> Instant {
-        Instant::now() + self.ahead()
+        Instant::now() + self.ahead.get()
     }
 
     /// What has passed since that moment of this clock.
@@ -78,20 +55,7 @@ impl Clock {
 
     /// When that moment of this clock is on the machine's, by which threads sleep.
     pub(crate) fn real(self, moment: Instant) -> Instant {
-        moment.checked_sub(self.ahead()).unwrap_or(moment)
-    }
-
-    #[cfg(feature = "testing")]
-    fn ahead(self) -> Duration {
-        self.nanos_ahead.map_or(Duration::ZERO, |ahead| {
-            Duration::from_nanos(ahead.load(Ordering::SeqCst))
-        })
-    }
-
-    #[cfg(not(feature = "testing"))]
-    #[allow(clippy::unused_self, reason = "a movable clock has one")]
-    const fn ahead(self) -> Duration {
-        Duration::ZERO
+        moment.checked_sub(self.ahead.get()).unwrap_or(moment)
     }
 }
 

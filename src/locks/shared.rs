@@ -52,20 +52,20 @@ impl<L: Send> Observer for Shared<L> {
     }
 
     #[cfg(feature = "testing")]
-    fn clock_moved(&self) {
-        self.queues.clock_moved();
-        self.keeper.clock_moved();
-    }
+    fn disturbed(&self, disturbance: crate::server::Disturbance) {
+        use crate::server::Disturbance;
 
-    #[cfg(feature = "testing")]
-    fn reachable(&self) {
-        self.anything();
-        self.keeper.reachable();
-    }
-
-    #[cfg(feature = "testing")]
-    fn settle(&self, longest: std::time::Duration) {
-        self.keeper.settle(longest);
+        match disturbance {
+            Disturbance::ClockMoved => {
+                self.queues.clock_moved();
+                self.keeper.clock_moved();
+            }
+            Disturbance::Reachable => {
+                self.anything();
+                self.keeper.reachable();
+            }
+            Disturbance::Settle(longest) => self.keeper.settle(longest),
+        }
     }
 }
 

@@ -124,15 +124,21 @@ pub(crate) trait Observer: Send + Sync {
     fn waits(&self) -> bool;
     /// Whether somebody has a lease, and relies on being told.
     fn holds(&self) -> bool;
-    /// By a test: whoever sleeps until a moment has to look at the clock again.
+    /// What a test of the library's users has done.
     #[cfg(feature = "testing")]
-    fn clock_moved(&self);
-    /// By a test: whoever waits before it tries the server again need not.
-    #[cfg(feature = "testing")]
-    fn reachable(&self);
-    /// Waits until all that is due has been done, at most so long.
-    #[cfg(feature = "testing")]
-    fn settle(&self, longest: Duration);
+    fn disturbed(&self, disturbance: Disturbance);
+}
+
+/// What a stand-in's users do to it, and what follows for those who rely on it.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy)]
+pub(crate) enum Disturbance {
+    /// Whoever sleeps until a moment has to look at the clock again.
+    ClockMoved,
+    /// Whoever waits before it tries the server again need not.
+    Reachable,
+    /// Nothing: wait until all that is due has been done, at most so long.
+    Settle(Duration),
 }
 
 /// The watchdog's connection, opened anew whenever it has failed.

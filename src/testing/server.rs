@@ -17,8 +17,8 @@ use crate::{
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, Failure, Observer, Patience, RenewalReply, Renewals, Replies, Reply, Unsent,
-        refused,
+        self, Answer, Disturbance, Failure, Observer, Patience, RenewalReply, Renewals, Replies,
+        Reply, Unsent, refused,
     },
     time::{Clock, Deadline},
     token::Token,
@@ -58,8 +58,9 @@ impl Server {
 
     pub(super) fn advance(&self, by: Duration) {
         self.shared.clock.advance(by);
-        self.shared.of_each(|observer| observer.clock_moved());
-        self.shared.of_each(|observer| observer.settle(LONGEST));
+        self.shared
+            .of_each(|observer| observer.disturbed(Disturbance::ClockMoved));
+        self.shared.settle();
     }
 
     pub(super) fn expire(&self, name: &str) -> bool {
@@ -82,8 +83,9 @@ impl Server {
         self.shared.is_there.store(is_there, Ordering::SeqCst);
         // As after any new connection: nobody knows what has happened meanwhile.
         if is_there {
-            self.shared.of_each(|observer| observer.reachable());
-            self.shared.of_each(|observer| observer.settle(LONGEST));
+            self.shared
+                .of_each(|observer| observer.disturbed(Disturbance::Reachable));
+            self.shared.settle();
         }
     }
 
@@ -127,6 +129,11 @@ impl Shared {
         Ok((reply, changed))
     }
 
+    /// Waits until everybody has done what is due.
+    fn settle(&self) {
+        self.of_each(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
+    }
+
     fn of_each(&self, run: impl Fn(&dyn Observer)) {
         let mut observers = self.observers.lock();
         observers.retain(|observer| observer.strong_count() > 0);
@@ -141,7 +148,7 @@ impl Shared {
     fn report_change(&self, key: &str) {
         if self.is_there.load(Ordering::SeqCst) {
             self.of_each(|observer| observer.changed(key));
-            self.of_each(|observer| observer.settle(LONGEST));
+            self.settle();
         }
     }
 }

@@ -50,7 +50,8 @@ impl Store {
                 self.locks.remove(key);
                 Ok(yes(true))
             }
-            _ => Ok(yes(false)),
+            ("RENEW_MUTEX", [_, _, _, _]) | ("RELEASE_MUTEX", [_, _]) => Ok(yes(false)),
+            _ => Err(makes_no_sense()),
         }
     }
 
@@ -129,7 +130,9 @@ impl Store {
                 }
                 Ok(Value::Int(count))
             }
-            _ => Ok(yes(false)),
+            ("RENEW_REENTRANT", [_, _, _, _, _, _], _)
+            | ("RELEASE_REENTRANT", [_, _, _, _, _], _) => Ok(yes(false)),
+            _ => Err(makes_no_sense()),
         }
     }
 
@@ -164,7 +167,9 @@ impl Store {
                 Ok(yes(true))
             }
             ("ACQUIRE_WRITE", _) => self.write(words, ends, now),
-            ("RENEW_READ_WRITE", [_, .., field, lease]) if ends.contains_key(*field) => {
+            ("RENEW_READ_WRITE", [_, field, lease] | [_, _, field, lease])
+                if ends.contains_key(*field) =>
+            {
                 self.store(key, ends, field, now.after(number(lease)?));
                 Ok(yes(true))
             }
@@ -174,7 +179,10 @@ impl Store {
                 self.store_all(key, ends);
                 Ok(yes(true))
             }
-            _ => Ok(yes(false)),
+            ("RENEW_READ_WRITE", [_, _, _] | [_, _, _, _]) | ("RELEASE_READ_WRITE", [_, _]) => {
+                Ok(yes(false))
+            }
+            _ => Err(makes_no_sense()),
         }
     }
 
@@ -227,5 +235,38 @@ impl Store {
             end: last,
         };
         self.locks.insert(key.to_owned(), stored);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_of_another_shape_than_the_script_takes_is_an_error_and_no_answer() {
+        let calls: [(&str, usize); 10] = [
+            ("ACQUIRE_MUTEX", 8),
+            ("ACQUIRE_UNFENCED_MUTEX", 4),
+            ("RENEW_MUTEX", 4),
+            ("RELEASE_MUTEX", 2),
+            ("ACQUIRE_REENTRANT", 6),
+            ("RENEW_REENTRANT", 6),
+            ("RELEASE_REENTRANT", 5),
+            ("ACQUIRE_READ", 4),
+            ("RENEW_READ_WRITE", 4),
+            ("RELEASE_READ_WRITE", 2),
+        ];
+        for (script, count) in calls {
+            let words = |count| vec!["1"; count];
+            let mut store = Store::default();
+            let answer = |ran: super::super::Ran| ran.answer;
+            let right = answer(store.run((script, words(count)), Now(0)));
+            assert!(right.is_ok(), "{script}: {right:?}");
+            let mut store = Store::default();
+            let wrong = answer(store.run((script, words(count + 1)), Now(0)));
+            assert!(wrong.is_err(), "{script}: {wrong:?}");
+        }
+        let unknown = Store::default().run(("NO_SUCH_SCRIPT", vec!["1"]), Now(0));
+        assert!(unknown.answer.is_err(), "{unknown:?}");
     }
 }
