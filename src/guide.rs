@@ -9,7 +9,7 @@
 // A new page is a line in `pages!` and one in `links!`; a new link is a line in `links!`, with the label that pages use: a
 // page's path below docs/, a script's path below src/recipes/, or an item's name, `` [`Lock::acquire`]: crate::Lock::acquire ``.
 // Files, functions and tests that a page names are in src/guide/links.md.
-// tests/docs.rs says what is missing, .ci/links follows every link in what rustdoc has written.
+// tests/docs/links.rs says what is missing, .ci/links follows every link in what rustdoc has written.
 
 macro_rules! links {
     () => {

@@ -1,0 +1,49 @@
+//! What a lease says once it has ended or was lost.
+
+use super::*;
+use crate::{
+    recipes::{mutex::Hold, sealed::Hold as _},
+    token::Token,
+};
+
+fn standing(token: &Token, end: Instant) -> Standing {
+    let hold = Hold::new("a", token).unwrap();
+    let hold = Arc::new(hold.holding().clone());
+    let terms = Terms {
+        lease: Duration::from_secs(10),
+        cap: None,
+        end: Some(end),
+        renews: true,
+        look_at: None,
+    };
+    Standing::new(&hold, None, &terms, None, Clock::REAL)
+}
+
+#[test]
+fn what_somebody_saw_lost_is_never_held_again() {
+    let now = Clock::REAL.now();
+    let lease = standing(&Token::random(), now);
+    assert_eq!(lease.lost(), Some(LostReason::Ended));
+    assert!(!lease.renewed(now + Duration::from_secs(60)));
+    assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+    assert!(lease.remaining().is_zero());
+}
+
+#[test]
+fn the_first_reason_stays() {
+    let lease = standing(
+        &Token::random(),
+        Clock::REAL.now() + Duration::from_secs(60),
+    );
+    lease.lose(LostReason::TakenAway);
+    lease.lose(LostReason::Ended);
+    assert_eq!(lease.lost(), Some(LostReason::TakenAway));
+    assert_eq!(lease.stop(), RenewalState::Lost(LostReason::TakenAway));
+}
+
+#[test]
+fn a_token_is_not_printed() {
+    let token: Token = "secret".parse().unwrap();
+    let lease = standing(&token, Clock::REAL.now());
+    assert!(!format!("{lease:?}").contains("secret"));
+}

@@ -1,0 +1,231 @@
+//! An address that leads to another server, while the one before is a replica.
+
+use std::{
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Locks, Options, Pool};
+use redis::Commands;
+
+use crate::{
+    common::{LONG, MS, Server, hold::comes_true, wait::unless_halted},
+    connections::{MINUTE, tracked},
+};
+
+/// One address behind which the server can be exchanged. Connections that are there stay where they are.
+struct Address {
+    port: u16,
+    target: Arc<AtomicU16>,
+}
+
+impl Address {
+    fn of(server: &Server) -> Self {
+        let target = Arc::new(AtomicU16::new(server.port()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let to = Arc::clone(&target);
+        thread::spawn(move || {
+            for client in listener.incoming().take(500) {
+                let Ok(client) = client else { return };
+                let to = to.load(Ordering::SeqCst);
+                let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, to)) else {
+                    continue;
+                };
+                let (to_server, to_client) =
+                    (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || pass_on(client, to_server));
+                thread::spawn(move || pass_on(server, to_client));
+            }
+        });
+        Self { port, target }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// From now on new connections lead to the other server, and the one before is its replica.
+    fn fail_over(&self, from: &Server, to: &Server) {
+        let mut conn = from.connection().unwrap();
+        let mut replica_of = redis::cmd("REPLICAOF");
+        let replica_of = replica_of.arg("127.0.0.1").arg(to.port());
+        replica_of.exec(&mut conn).unwrap();
+        self.target.store(to.port(), Ordering::SeqCst);
+    }
+
+    /// The same, but the one before is a replica of nobody: nothing is copied to it.
+    fn lead_to(&self, from: &Server, to: &Server) {
+        let mut conn = from.connection().unwrap();
+        let mut replica_of = redis::cmd("REPLICAOF");
+        replica_of.arg(&["127.0.0.1", "1"]).exec(&mut conn).unwrap();
+        self.target.store(to.port(), Ordering::SeqCst);
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let pool = Pool::connect(&address.url()).unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    // Two idle connections.
+    let both = (pool.get().unwrap(), pool.get().unwrap());
+    drop(both);
+    drop(locks.lock("a").acquire(LONG).unwrap());
+    address.fail_over(&old, &new);
+    let refused = locks.lock("a").try_acquire();
+    assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+    let lease = locks.lock("a").try_acquire().unwrap().unwrap();
+    assert!(
+        new.connection()
+            .unwrap()
+            .exists::<_, bool>("lock:a")
+            .unwrap()
+    );
+    lease.release().unwrap();
+}
+
+#[test]
+fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let locks = crate::connect(&address.url());
+        let long = Options::new().lease(MINUTE);
+        let lease = locks.lock("a").with(long).acquire(LONG).unwrap();
+        thread::sleep(60 * MS); // The watchdog has looked at it.
+        // The new master knows nothing of the lock.
+        address.lead_to(&old, &new);
+        assert!(locks.lock("b").try_acquire().is_err());
+        assert!(lease.lost().wait_for(Duration::from_secs(5)));
+    });
+}
+
+/// The listener's number on the old server is that of a stranger on the new one.
+#[test]
+fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let _strangers: Vec<_> = (0..40).map(|_| new.connection().unwrap()).collect();
+        let address = Address::of(&old);
+        let locks = crate::connect(&address.url());
+        let long = Options::new().lease(MINUTE);
+        let hold = |server: &Server| {
+            let lock = crate::connect(&server.url()).lock("a").with(long.clone());
+            lock.acquire(LONG).unwrap()
+        };
+        let (_on_the_old, on_the_new) = (hold(&old), hold(&new));
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let acquired = locks.lock("a").acquire(LONG / 2);
+                (acquired.map(drop), Instant::now())
+            });
+            assert!(comes_true(|| locks
+                .lock("a")
+                .inspect()
+                .unwrap()
+                .waiting_here()
+                == 1));
+            address.lead_to(&old, &new);
+            let refused = locks.lock("b").try_acquire();
+            assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+            thread::sleep(500 * MS);
+            let released = Instant::now();
+            on_the_new.release().unwrap();
+            let (acquired, at) = waiter.join().unwrap();
+            acquired.unwrap();
+            let took = at.duration_since(released);
+            assert!(took < Duration::from_secs(2), "{took:?}");
+        });
+    });
+}
+
+/// The pool cannot see what a plain function meets on the connection that it lent.
+#[test]
+fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let pool = Pool::connect(&address.url()).unwrap();
+    let both = (pool.get().unwrap(), pool.get().unwrap());
+    drop(both);
+    address.fail_over(&old, &new);
+    let acquire = || {
+        let mut conn = pool.get().unwrap();
+        leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+    };
+    assert!(matches!(acquire(), Err(Error::Redis { .. })));
+    let token = acquire().unwrap().unwrap();
+    let mut conn = pool.get().unwrap();
+    assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+}
+
+#[test]
+fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let locks = Locks::connect(&address.url()).unwrap();
+    let () = old
+        .connection()
+        .unwrap()
+        .set_ex("lock:a", "somebody", 60)
+        .unwrap();
+    thread::scope(|scope| {
+        let (got, has) = mpsc::channel();
+        let locks = &locks;
+        scope.spawn(move || got.send(locks.lock("a").acquire(LONG)));
+        let mut conn = old.connection().unwrap();
+        assert!(comes_true(|| tracked(&mut conn) > 0));
+        thread::sleep(100 * MS);
+        address.fail_over(&old, &new);
+        // A replica goes on answering, and tells nobody. Whoever is refused first finds out for all.
+        assert!(locks.lock("b").try_acquire().is_err());
+        let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
+        assert!(
+            new.connection()
+                .unwrap()
+                .exists::<_, bool>("lock:a")
+                .unwrap()
+        );
+        lease.release().unwrap();
+    });
+}
+
+#[test]
+fn a_lease_goes_on_at_the_new_master_after_a_failover() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let locks = Locks::connect(&address.url()).unwrap();
+    let lease = locks.lock("a").with(Options::new().lease(2_000 * MS));
+    let lease = lease.acquire(LONG).unwrap();
+    // The watchdog is connected to the old one.
+    let mut conn = old.connection().unwrap();
+    assert!(comes_true(|| tracked(&mut conn) == 1));
+    let token = lease.token().to_string();
+    let () = new
+        .connection()
+        .unwrap()
+        .pset_ex("lock:a", token, 2_000)
+        .unwrap();
+    address.fail_over(&old, &new);
+    // Longer than the lease: a watchdog that stayed with the replica would lose it.
+    thread::sleep(3_000 * MS);
+    assert!(lease.is_held());
+    assert!(
+        new.connection()
+            .unwrap()
+            .exists::<_, bool>("lock:a")
+            .unwrap()
+    );
+}

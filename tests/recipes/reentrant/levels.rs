@@ -1,0 +1,113 @@
+//! Each acquisition of one owner is a level with a lease of its own.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Token,
+    recipes::{
+        Recipe,
+        reentrant::{self, Hold, Release},
+    },
+};
+use redis::Commands;
+
+use super::{MINUTE, SECOND, holds, left, owner, release, try_acquire};
+use crate::common::start;
+
+/// As one whose acquire was executed when nobody waited for its answer any more, or whose process died.
+#[test]
+fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
+    let (_server, mut conn) = start();
+    let (ours, theirs) = (owner("ours"), owner("theirs"));
+    let lease = Duration::from_millis(300);
+    let lost = Token::random();
+    reentrant::try_acquire(&mut conn, "a", &ours, &lost, lease).unwrap();
+    let started = Instant::now();
+    let mut granted = None;
+    while granted.is_none() && started.elapsed() < 10 * SECOND {
+        let token = Token::random();
+        let entered = reentrant::try_acquire(&mut conn, "a", &ours, &token, lease).unwrap();
+        assert!(entered.unwrap().count() <= 2);
+        thread::sleep(Duration::from_millis(20));
+        assert_ne!(release(&mut conn, &ours, &token), Release::NotHeld);
+        granted = try_acquire(&mut conn, &theirs, &Token::random());
+    }
+    assert!(granted.is_some(), "it is held for ever");
+    assert!(started.elapsed() >= lease);
+    assert!(!reentrant::renew(&mut conn, "a", &ours, &lost, MINUTE).unwrap());
+    assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
+}
+
+#[test]
+fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
+    let (_server, mut conn) = start();
+    let (ours, short, long) = (owner("ours"), Token::random(), Token::random());
+    try_acquire(&mut conn, &ours, &short).unwrap();
+    reentrant::try_acquire(&mut conn, "a", &ours, &long, MINUTE).unwrap();
+    assert!(left(&mut conn) > 59_000);
+    assert!(reentrant::renew(&mut conn, "a", &ours, &long, 2 * MINUTE).unwrap());
+    assert_eq!(
+        release(&mut conn, &ours, &long),
+        Release::StillHeld { count: 1 }
+    );
+    assert!((9_000..=10_000).contains(&left(&mut conn)));
+    assert_eq!(release(&mut conn, &ours, &short), Release::Freed);
+}
+
+#[test]
+fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
+    let (_server, mut conn) = start();
+    let (ours, over, stays) = (owner("ours"), Token::random(), Token::random());
+    let short = Duration::from_millis(1);
+    try_acquire(&mut conn, &ours, &stays).unwrap();
+    reentrant::try_acquire(&mut conn, "a", &ours, &over, short).unwrap();
+    // It is still counted for 100 ms after its end.
+    thread::sleep(Duration::from_millis(150));
+    assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
+    assert_eq!(release(&mut conn, &ours, &over), Release::NotHeld);
+    let next = try_acquire(&mut conn, &ours, &Token::random()).unwrap();
+    assert_eq!(next.count(), 2, "it is off the count");
+    assert_eq!(
+        release(&mut conn, &ours, &stays),
+        Release::StillHeld { count: 1 }
+    );
+}
+
+#[test]
+fn an_acquisition_is_not_renewed_after_its_end_though_it_is_still_counted() {
+    let (_server, mut conn) = start();
+    let (ours, over) = (owner("ours"), Token::random());
+    try_acquire(&mut conn, &ours, &Token::random()).unwrap();
+    let short = Duration::from_millis(20);
+    reentrant::try_acquire(&mut conn, "a", &ours, &over, short).unwrap();
+    thread::sleep(2 * short);
+    let field = format!("t:{over}");
+    let end: Option<String> = conn.hget("{lock:a}:lease", &field).unwrap();
+    assert!(end.is_some());
+    assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
+    let still: Option<String> = conn.hget("{lock:a}:lease", &field).unwrap();
+    assert_eq!(still, end);
+    assert!(left(&mut conn) <= 10_000);
+}
+
+#[test]
+fn a_hold_gives_back_and_renews_nothing_that_a_program_on_the_notes_scripts_took() {
+    let (_server, mut conn) = start();
+    let ours = owner("ours");
+    for companion in [false, true] {
+        if companion {
+            let token = Token::random();
+            try_acquire(&mut conn, &ours, &token).unwrap();
+            release(&mut conn, &ours, &token);
+        }
+        conn.hset::<_, _, _, ()>("lock:a", "ours", 1).unwrap();
+        conn.pexpire::<_, ()>("lock:a", 10_000).unwrap();
+        let never_counted = Hold::new("a", &ours, &Token::random()).unwrap();
+        assert!(!never_counted.release(&mut conn).unwrap());
+        assert_eq!(holds(&mut conn, &ours), 1);
+        conn.del::<_, ()>("lock:a").unwrap();
+    }
+}
