@@ -27,12 +27,14 @@ end
 forget_over()
 redis.call('HSET', KEYS[2], 'released', ARGV[2])
 
--- What is left of the hold if all of it is ours: the key ends with the last of the acquisitions.
+-- What is left of the hold if all of it is ours: the key ends with the last of the acquisitions. An end is a whole
+-- millisecond, and all of that belongs to the lease. So with none left it is held still, and the key ends a millisecond
+-- later: `PEXPIRE` by 0 would delete it now.
 local left = last_end() - now
-if counted > 1 and (counted - 1 > live or left > 0) then
+if counted > 1 and (counted - 1 > live or left >= 0) then
   set_count(counted - 1)
-  if counted - 1 == live and redis.call('PTTL', KEYS[1]) > left then
-    redis.call('PEXPIRE', KEYS[1], left)
+  if counted - 1 == live and redis.call('PTTL', KEYS[1]) > left + 1 then
+    redis.call('PEXPIRE', KEYS[1], left + 1)
   end
   return counted
 end

@@ -15,7 +15,7 @@ use leasehold::{
 use redis::Commands;
 
 use super::{MINUTE, SECOND, holds, left, owner, release, try_acquire};
-use crate::common::start;
+use crate::common::{clock::millis, start};
 
 /// As one whose acquire was executed when nobody waited for its answer any more, or whose process died.
 #[test]
@@ -55,6 +55,35 @@ fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
     );
     assert!((9_000..=10_000).contains(&left(&mut conn)));
     assert_eq!(release(&mut conn, &ours, &short), Release::Freed);
+}
+
+/// An end is kept in whole milliseconds, and the last of them belongs to the lease. The release has to come in this very
+/// millisecond, so it is tried until one did.
+#[test]
+fn a_release_leaves_an_acquisition_that_is_in_its_last_millisecond() {
+    let (_server, mut conn) = start();
+    let (ours, theirs) = (owner("ours"), owner("theirs"));
+    let mut came_in_time = 0;
+    for _ in 0..500 {
+        let (short, long) = (Token::random(), Token::random());
+        let lease = Duration::from_millis(8);
+        reentrant::try_acquire(&mut conn, "a", &ours, &short, lease).unwrap();
+        try_acquire(&mut conn, &ours, &long).unwrap();
+        let end: i64 = conn.hget("{lock:a}:lease", format!("t:{short}")).unwrap();
+        while millis(&mut conn) < end {}
+        let released = release(&mut conn, &ours, &long);
+        let theirs_now = try_acquire(&mut conn, &theirs, &Token::random());
+        if millis(&mut conn) == end {
+            came_in_time += 1;
+            assert_eq!(released, Release::StillHeld { count: 1 });
+            assert!(theirs_now.is_none(), "a second holder, before the end");
+        }
+        let () = redis::cmd("FLUSHALL").query(&mut conn).unwrap();
+        if came_in_time == 20 {
+            return;
+        }
+    }
+    assert!(came_in_time > 0, "no release came in the last millisecond");
 }
 
 #[test]
