@@ -18,8 +18,15 @@ impl State {
     pub fn of(conn: &mut Connection) -> anyhow::Result<Self> {
         let mut keys = BTreeMap::new();
         for key in conn.keys::<_, Vec<String>>("*")? {
-            let dump = redis::cmd("DUMP").arg(&key).query(conn)?;
-            keys.insert(key, dump);
+            let kind: String = redis::cmd("TYPE").arg(&key).query(conn)?;
+            let content = if kind == "hash" {
+                // A large one is dumped in an order that changes with each look.
+                let fields: BTreeMap<Vec<u8>, Vec<u8>> = conn.hgetall(&key)?;
+                format!("{fields:?}").into_bytes()
+            } else {
+                redis::cmd("DUMP").arg(&key).query(conn)?
+            };
+            keys.insert(key, content);
         }
         let info: String = redis::cmd("INFO").arg("persistence").query(conn)?;
         let changes = info
