@@ -1,10 +1,13 @@
 //! The pool: sockets that time out, connections that come back clean or are closed.
 
+mod dial;
 mod manager;
 mod opener;
 mod permits;
 mod process;
+mod sentinels;
 mod settings;
+mod url;
 
 use std::{
     fmt,
@@ -14,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Client, Connection, RedisError};
+use redis::{Client, Connection};
 
 use crate::{
     error::{Error, Result},
@@ -23,6 +26,7 @@ use crate::{
 };
 pub(crate) use manager::{Connector, Limits};
 use manager::{Manager, Shared};
+pub(crate) use opener::Opened;
 use permits::{Permit, Permits};
 pub(crate) use process::Process;
 pub use settings::PoolBuilder;
@@ -101,6 +105,16 @@ impl Pool {
     /// `rediss://` one with TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket on
     /// this machine.
     ///
+    /// # Sentinels
+    /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to whichever server these
+    /// sentinels (port 26379 unless it is named) name as the master of this name; `rediss+sentinel://` with TLS to both. User
+    /// and password are those of the servers; for sentinels that want one see [`PoolBuilder::build_on_sentinels`].
+    ///
+    /// The sentinels are asked before a connection is opened, and at most once a second when one is lent. Each new connection
+    /// is asked for its `ROLE`, and must be to a master. When another server has become the master, the connections to the one
+    /// before are closed before they are lent again. What a failover can lose is in
+    /// [the guarantees](crate::guide::guarantees#several-servers).
+    ///
     /// # Errors
     /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
     ///
@@ -111,9 +125,7 @@ impl Pool {
     /// assert!(matches!(pool, Err(leasehold::Error::Invalid { argument: "url", .. })));
     /// ```
     pub fn connect(url: &str) -> Result<Self> {
-        let client =
-            Client::open(url).map_err(|error| Error::invalid("url", unreadable(&error)))?;
-        Self::new(&client)
+        Self::builder().connect(url)
     }
 
     /// A pool with the defaults of [`PoolBuilder`], for a client with settings of its own, such as a private CA.
@@ -300,10 +312,4 @@ impl fmt::Debug for PooledConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledConnection").finish_non_exhaustive()
     }
-}
-
-/// Mostly it is a password that is not encoded.
-fn unreadable(error: &RedisError) -> String {
-    let shape = "redis://[[user]:password@]host[:port][/database], the password percent-encoded";
-    format!("{error} (it has to be {shape})")
 }

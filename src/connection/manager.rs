@@ -14,7 +14,8 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
 use super::{
     Process,
-    opener::{Opener, is_forbidden, set_timeouts},
+    dial::{is_forbidden, set_timeouts},
+    opener::{Opened, Opener},
 };
 use crate::{
     error::{Error, Result},
@@ -24,10 +25,14 @@ use crate::{
 
 /// A connection that lay idle for longer is asked whether it is still there.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
+/// Where there are sentinels, nothing is lent by what they said before.
+const SAID_LATELY: Duration = Duration::from_secs(1);
 
 /// A connection and what is known of it.
 pub(super) struct Held {
     pub(super) connection: Connection,
+    /// Where it leads: see [`Opener::epoch`].
+    epoch: u64,
     opened: Instant,
     /// When it was opened or last answered a `PING`.
     proven: Instant,
@@ -145,9 +150,10 @@ impl Shared {
 
     fn open(&self) -> Result<Held> {
         let asked = time::now();
-        let connection = self.connect()?;
+        let Opened { connection, epoch } = self.connect()?;
         Ok(Held {
             connection,
+            epoch,
             opened: asked,
             proven: asked,
             lent: asked,
@@ -158,23 +164,24 @@ impl Shared {
         })
     }
 
-    fn connect(&self) -> Result<Connection> {
-        let connection = self.opener.open()?;
-        set_timeouts(&connection, self.io_timeout)
+    fn connect(&self) -> Result<Opened> {
+        let opened = self.opener.open()?;
+        set_timeouts(&opened.connection, self.io_timeout)
             .map_err(|error| self.opener.failure(self.io_timeout, error))?;
-        Ok(connection)
+        Ok(opened)
     }
 
     /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
         held.lent = time::now();
         held.replicas = ReplicaMark::now();
+        self.opener.check(SAID_LATELY);
         let (doubted, replaced) = {
             let distrust = self.distrust.lock();
             let broken = distrust.broken.is_some_and(|at| held.proven <= at);
             (broken, distrust.replica.is_some_and(|at| held.opened <= at))
         };
-        if replaced {
+        if replaced || held.epoch != self.opener.epoch() {
             held.finished = Some(Finished::Replica);
             return Err(self.no_answer());
         }
@@ -210,6 +217,9 @@ impl Shared {
     }
 
     fn distrust_others(&self, held: &Held, finished: Finished) {
+        if matches!(finished, Finished::Broken | Finished::Replica) {
+            self.opener.doubt();
+        }
         let mut distrust = self.distrust.lock();
         match finished {
             Finished::Broken => distrust.broken = Some(held.returned),
@@ -257,13 +267,34 @@ impl Connector {
         self.0.process
     }
 
-    pub(crate) fn open(&self) -> Result<Connection> {
+    pub(crate) fn open(&self) -> Result<Opened> {
         self.0.connect()
     }
 
     /// A connection that is told of things: by the older protocol, in which only messages come unasked.
-    pub(crate) fn open_to_listen(&self) -> Result<Connection> {
+    pub(crate) fn open_to_listen(&self) -> Result<Opened> {
         self.0.opener.to_listen()?.open()
+    }
+
+    /// Where connections lead that are opened now. It grows when another server has become the master; connections of before
+    /// must not be used again.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.0.opener.epoch()
+    }
+
+    /// Looks whether another server has become the master, unless that was asked so lately. Nothing where there can be no other.
+    pub(crate) fn check(&self, unless_within: Duration) {
+        self.0.opener.check(unless_within);
+    }
+
+    /// A connection has failed, or leads to a server that is no master.
+    pub(crate) fn doubt(&self) {
+        self.0.opener.doubt();
+    }
+
+    /// Whether another server may take the place of this one: one that cannot be reached is worth waiting for.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.opener.is_watched()
     }
 
     pub(crate) fn limits(&self) -> Limits {

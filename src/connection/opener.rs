@@ -1,29 +1,62 @@
 //! One attempt to connect, bounded, and in words why it failed.
 
-use std::{net::ToSocketAddrs, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
-use redis::{
-    Client, Connection, ConnectionAddr, ErrorKind, ProtocolVersion, RedisError, RedisResult,
-    ServerErrorKind,
+use redis::{Client, Connection, ProtocolVersion, RedisError, Value};
+
+use super::{
+    dial::{
+        self, addresses, client_by, is_forbidden, prepare_tls, refuse_old_server, set_timeouts,
+        with_address,
+    },
+    sentinels::Sentinels,
 };
-
 use crate::{
-    error::{Error, Result},
-    exchange::is_interrupted,
+    error::{Error, Result, makes_no_sense},
+    exchange::{exchange, is_interrupted},
     time::Deadline,
 };
 
-/// The oldest server this library is tested with.
-const OLDEST_REDIS: (u32, u32) = (6, 2);
+/// Between attempts while sentinels name a server that is no master yet.
+const NOT_YET: Duration = Duration::from_millis(20);
 
-/// Opens connections to one server.
+/// Opens connections to one server, or to whichever server sentinels name.
 pub(super) struct Opener {
+    /// With sentinels, its address is none.
     client: Client,
+    sentinels: Option<Arc<Sentinels>>,
     pub(super) connect_timeout: Duration,
 }
 
+/// A connection that was just opened.
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    /// Where it leads: see [`Opener::epoch`].
+    pub(crate) epoch: u64,
+}
+
+/// Why an attempt has failed.
+enum Failed {
+    ByError(RedisError),
+    TooOld(Error),
+    /// The server is none that grants locks.
+    NoMaster {
+        role: String,
+    },
+}
+
+impl From<RedisError> for Failed {
+    fn from(error: RedisError) -> Self {
+        Self::ByError(error)
+    }
+}
+
 impl Opener {
-    pub(super) fn new(client: &Client, connect_timeout: Duration) -> Result<Self> {
+    pub(super) fn new(
+        client: &Client,
+        sentinels: Option<Arc<Sentinels>>,
+        connect_timeout: Duration,
+    ) -> Result<Self> {
         let settings = client.get_connection_info().clone();
         let tcp = settings.tcp_settings().clone().set_nodelay(true);
         let mut login = settings.redis_settings().clone();
@@ -32,10 +65,10 @@ impl Opener {
             login = login.set_skip_set_lib_name();
         }
         prepare_tls(settings.addr());
-        let client = Client::open(settings.set_tcp_settings(tcp).set_redis_settings(login))
-            .map_err(|error| Error::invalid("client", error.to_string()))?;
+        let client = client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))?;
         Ok(Self {
             client,
+            sentinels,
             connect_timeout,
         })
     }
@@ -45,137 +78,152 @@ impl Opener {
         let settings = self.client.get_connection_info().clone();
         let login = settings.redis_settings().clone();
         let login = login.set_protocol(ProtocolVersion::RESP2);
-        let client = Client::open(settings.set_redis_settings(login))
-            .map_err(|error| Error::invalid("client", error.to_string()))?;
         Ok(Self {
-            client,
+            client: client_by(settings.set_redis_settings(login))?,
+            sentinels: self.sentinels.clone(),
             connect_timeout: self.connect_timeout,
         })
     }
 
-    /// A connection to a server that is new enough. Its time-outs are those of the attempt.
-    pub(super) fn open(&self) -> Result<Connection> {
-        let limit = self.connect_timeout;
-        let attempt = Deadline::after(limit);
-        let (connection, info) = self
-            .greeted(limit)
-            .or_else(|error| match attempt.remaining() {
-                // Nothing was asked for yet.
-                left if is_interrupted(&error) && !left.is_zero() => self.greeted(left),
-                _ => Err(error),
-            })
-            .map_err(|error| self.failure(limit, error))?;
-        refuse_old_server(&info)?;
-        Ok(connection)
+    /// Which of the servers that there have been connections lead to: it grows when another has become the master, and those of
+    /// before must not be used again.
+    pub(super) fn epoch(&self) -> u64 {
+        self.sentinels.as_ref().map_or(0, |them| them.epoch())
+    }
+
+    /// Has the sentinels looked at, if there are any and nobody has for so long.
+    pub(super) fn check(&self, unless_within: Duration) {
+        if let Some(sentinels) = &self.sentinels {
+            sentinels.check(unless_within);
+        }
+    }
+
+    /// A connection has failed, or leads to a server that is no master.
+    pub(super) fn doubt(&self) {
+        if let Some(sentinels) = &self.sentinels {
+            sentinels.doubt();
+        }
+    }
+
+    /// Whether another server may take the place of this one.
+    pub(super) fn is_watched(&self) -> bool {
+        self.sentinels.is_some()
+    }
+
+    /// A connection to a server that is new enough; where sentinels say where it is, to one that is a master. Its time-outs are
+    /// those of the attempt.
+    pub(super) fn open(&self) -> Result<Opened> {
+        let attempt = Deadline::after(self.connect_timeout);
+        let Some(sentinels) = &self.sentinels else {
+            let opened = self.open_at(&self.client, 0, attempt);
+            return opened.map_err(|failed| self.told(&self.client, failed));
+        };
+        let mut place = sentinels.look(attempt)?;
+        loop {
+            let settings = self.client.get_connection_info().clone();
+            let client = client_by(with_address(settings, &place.host, place.port))?;
+            let failed = match self.open_at(&client, place.epoch, attempt) {
+                Ok(opened) => {
+                    sentinels.confirm(place.epoch);
+                    return Ok(opened);
+                }
+                Err(failed) => failed,
+            };
+            sentinels.doubt();
+            let before = place.epoch;
+            match sentinels.look(attempt) {
+                Ok(now) if !attempt.has_passed() => place = now,
+                _ => return Err(self.told(&client, failed)),
+            }
+            match failed {
+                _ if place.epoch != before => {}
+                // It is about to become one, or they are about to hear that it is none.
+                Failed::NoMaster { .. } => thread::sleep(attempt.remaining().min(NOT_YET)),
+                failed => return Err(self.told(&client, failed)),
+            }
+        }
+    }
+
+    fn open_at(&self, client: &Client, epoch: u64, attempt: Deadline) -> Result<Opened, Failed> {
+        let limit = attempt.remaining_up_to(self.connect_timeout);
+        let greeted = self.greeted(client, limit).or_else(|failed| match failed {
+            // Nothing was asked for yet.
+            Failed::ByError(error) if is_interrupted(&error) && !attempt.has_passed() => {
+                self.greeted(client, attempt.remaining_up_to(limit))
+            }
+            failed => Err(failed),
+        });
+        let (connection, info) = greeted?;
+        refuse_old_server(&info).map_err(Failed::TooOld)?;
+        Ok(Opened { connection, epoch })
+    }
+
+    fn told(&self, client: &Client, failed: Failed) -> Error {
+        let server = client.get_connection_info().addr();
+        match failed {
+            Failed::ByError(error) => dial::failure(server, self.connect_timeout, error),
+            Failed::TooOld(error) => error,
+            Failed::NoMaster { role } => Error::Pool {
+                reason: format!("{server}, which the sentinels name, is no master: {role}"),
+                source: None,
+            },
+        }
     }
 
     /// A connection, and what the server says of itself.
-    fn greeted(&self, limit: Duration) -> RedisResult<(Connection, String)> {
+    fn greeted(&self, client: &Client, limit: Duration) -> Result<(Connection, String), Failed> {
         let attempt = Deadline::after(limit);
         // redis-rs tries the addresses of a host one after another, each for so long.
-        let each = limit / self.addresses();
-        let mut connection = self.client.get_connection_with_timeout(each)?;
+        let each = limit / addresses(client);
+        let mut connection = client.get_connection_with_timeout(each)?;
         set_timeouts(&connection, attempt.remaining_up_to(limit))?;
-        match redis::cmd("INFO").arg("server").query(&mut connection) {
-            Ok(info) => Ok((connection, info)),
-            Err(error) if is_forbidden(&error) => Ok((connection, String::new())),
-            Err(error) => Err(error),
+        let mut questions = redis::pipe();
+        questions.cmd("INFO").arg("server");
+        if self.is_watched() {
+            questions.cmd("ROLE");
         }
-    }
-
-    /// How many addresses the host has, at least one.
-    fn addresses(&self) -> u32 {
-        let (host, port) = match self.client.get_connection_info().addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                (host.as_str(), *port)
-            }
-            _ => return 1,
+        let count = questions.len();
+        let replies = exchange(&mut connection, &questions.get_packed_pipeline(), count)?;
+        let mut replies = replies.into_iter().map(Value::extract_error);
+        let info = match replies.next().ok_or_else(makes_no_sense)? {
+            Ok(info) => redis::from_redis_value(info).map_err(RedisError::from)?,
+            Err(error) if is_forbidden(&error) => String::new(),
+            Err(error) => return Err(error.into()),
         };
-        let found = (host, port).to_socket_addrs();
-        let count = found.map_or(1, Iterator::count).max(1);
-        u32::try_from(count).unwrap_or(u32::MAX)
+        if let Some(role) = replies.next() {
+            must_be_master(role?)?;
+        }
+        Ok((connection, info))
     }
 
-    /// Why there is no connection. The system's own words for a time-out are "resource temporarily unavailable".
+    /// Why there is no connection any more.
     pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
-        if error.is_timeout() {
-            return self.no_answer(limit, Some(error));
-        }
-        let server = self.client.get_connection_info().addr();
-        let reason = match error.kind() {
-            ErrorKind::Io => format!("could not connect to {server}"),
-            ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
-            _ => format!("{server} refused the connection"),
-        };
-        Error::Pool {
-            reason,
-            source: Some(error),
-        }
+        dial::failure(&self.server(), limit, error)
     }
 
     pub(super) fn no_answer(&self, limit: Duration, source: Option<RedisError>) -> Error {
-        let server = self.client.get_connection_info().addr();
-        let whole_millis = u64::try_from(limit.as_nanos().div_ceil(1_000_000));
-        let limit = whole_millis.map_or(limit, Duration::from_millis);
-        Error::Pool {
-            reason: format!("no answer from {server} within {limit:?}"),
-            source,
+        dial::no_answer(&self.server(), limit, source)
+    }
+
+    fn server(&self) -> String {
+        match &self.sentinels {
+            Some(sentinels) => format!("the master `{}`", sentinels.master()),
+            None => self.client.get_connection_info().addr().to_string(),
         }
     }
 }
 
-/// redis-rs takes the crypto provider of the process, and panics where there is none and rustls cannot choose. An
-/// application that wants another one installs it before it makes a pool.
-#[cfg(feature = "tls-rustls")]
-fn prepare_tls(server: &ConnectionAddr) {
-    use rustls::crypto::{CryptoProvider, ring};
-
-    if matches!(server, ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
-        // An error means that another thread was faster.
-        let _ = ring::default_provider().install_default();
+/// What a server says that is asked for its `ROLE`.
+fn must_be_master(role: Value) -> Result<(), Failed> {
+    let role = match role {
+        Value::Array(parts) => parts.into_iter().next().unwrap_or(Value::Nil),
+        role => role,
+    };
+    let role: String = redis::from_redis_value(role).map_err(RedisError::from)?;
+    if role == "master" {
+        return Ok(());
     }
-}
-
-#[cfg(not(feature = "tls-rustls"))]
-fn prepare_tls(_: &ConnectionAddr) {}
-
-pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisResult<()> {
-    connection.set_read_timeout(Some(timeout))?;
-    connection.set_write_timeout(Some(timeout))
-}
-
-/// An access list, or a proxy, does not let us ask: no reason to refuse the connection.
-pub(super) fn is_forbidden(error: &RedisError) -> bool {
-    match error.kind() {
-        ErrorKind::Server(ServerErrorKind::NoPerm) => true,
-        ErrorKind::Server(ServerErrorKind::ResponseError) => error
-            .detail()
-            .is_some_and(|detail| detail.starts_with("unknown command")),
-        _ => false,
-    }
-}
-
-/// Refuses a server that says it is older than what this library is tested with. One that says nothing is taken.
-fn refuse_old_server(info: &str) -> Result<()> {
-    match version_in(info) {
-        Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {
-            found: format!("it says {version}"),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// Valkey gives a `redis_version` of 7.2 or more beside its own.
-fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
-    let version = info
-        .lines()
-        .find_map(|line| line.strip_prefix("redis_version:"))?
-        .trim();
-    let mut numbers = version.split('.').map(str::parse);
-    match (numbers.next()?, numbers.next()?) {
-        (Ok(major), Ok(minor)) => Some((version, (major, minor))),
-        _ => None,
-    }
+    Err(Failed::NoMaster { role })
 }
 
 #[cfg(test)]
@@ -186,7 +234,7 @@ mod tests {
     fn every_socket_sends_without_delay() {
         let client = Client::open("redis://127.0.0.1/").unwrap();
         assert!(!client.get_connection_info().tcp_settings().nodelay());
-        let opener = Opener::new(&client, Duration::from_secs(1)).unwrap();
+        let opener = Opener::new(&client, None, Duration::from_secs(1)).unwrap();
         let settings = opener.client.get_connection_info();
         assert!(settings.tcp_settings().nodelay());
     }
@@ -199,7 +247,7 @@ mod tests {
         prepare_tls(settings.addr());
         let client = Client::open(settings.set_redis_settings(login)).unwrap();
 
-        let opener = Opener::new(&client, Duration::from_secs(1)).unwrap();
+        let opener = Opener::new(&client, None, Duration::from_secs(1)).unwrap();
         let settings = opener.client.get_connection_info();
         let login = settings.redis_settings();
         assert_eq!(settings.addr().to_string(), "example.org:7000");
@@ -209,42 +257,5 @@ mod tests {
         );
         assert_eq!((login.db(), login.lib_name()), (3, Some("mine")));
         assert!(login.protocol().supports_resp3() && !login.skip_set_lib_name());
-    }
-
-    #[test]
-    fn a_host_has_at_least_one_address() {
-        for url in [
-            "redis://127.0.0.1/",
-            "redis://[::1]/",
-            "redis+unix:///nowhere",
-            "redis://no.such.host.invalid/",
-        ] {
-            let opener = Opener::new(&Client::open(url).unwrap(), Duration::from_secs(1)).unwrap();
-            assert_eq!(opener.addresses(), 1, "{url}");
-        }
-    }
-
-    #[test]
-    fn a_version_is_found_or_not() {
-        let info = |version| format!("# Server\r\nredis_version:{version}\r\nredis_git_sha1:0\r\n");
-        for old in ["5.0.14", "6.0.16", "2.8.0", "6.1.240"] {
-            assert!(matches!(
-                refuse_old_server(&info(old)),
-                Err(Error::TooOld { found }) if found == format!("it says {old}")
-            ));
-        }
-        for new in [
-            "6.2.0",
-            "7.0.15",
-            "8.4.0",
-            "10.0.0",
-            "255.255.255",
-            "",
-            "x.y",
-            "7",
-        ] {
-            assert!(refuse_old_server(&info(new)).is_ok(), "{new}");
-        }
-        assert!(refuse_old_server("").is_ok());
     }
 }

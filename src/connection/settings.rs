@@ -9,6 +9,8 @@ use super::{
     manager::{Manager, Shared},
     opener::Opener,
     permits::Permits,
+    sentinels::Sentinels,
+    url::Target,
 };
 use crate::{
     error::{Error, Result},
@@ -94,6 +96,59 @@ impl PoolBuilder {
     /// # Errors
     /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings cannot be used.
     pub fn build(self, client: &Client) -> Result<Pool> {
+        self.build_to(client, None)
+    }
+
+    /// The pool for a URL as [`Pool::connect`] takes it. Opens no connection and waits for nothing.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and if the URL cannot be read.
+    ///
+    /// ```
+    /// let watched = "redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster";
+    /// let pool = leasehold::Pool::builder().max_size(32).connect(watched)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect(self, url: &str) -> Result<Pool> {
+        match Target::of(url)? {
+            Target::Server(client) => self.build(&client),
+            Target::Watched {
+                sentinels,
+                master,
+                server,
+            } => self.build_on_sentinels(&sentinels, &master, &server),
+        }
+    }
+
+    /// The pool for whichever server these sentinels name as the master of this name: for sentinels, or servers, with settings
+    /// that a [URL](Pool::connect#sentinels) has no place for, such as a password of the sentinels or a private CA. Opens no
+    /// connection and waits for nothing.
+    ///
+    /// `server` says how to connect to the master: password, database, TLS. Its address counts for nothing.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and if there is no sentinel or the name cannot be that of a master.
+    ///
+    /// ```
+    /// use leasehold::redis::Client;
+    ///
+    /// let sentinels = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    ///     .map(|host| Client::open(format!("redis://:of-the-sentinels@{host}:26379/")).unwrap());
+    /// let server = Client::open("redis://:of-the-servers@master/").unwrap();
+    /// let pool = leasehold::Pool::builder().build_on_sentinels(&sentinels, "mymaster", &server)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn build_on_sentinels(
+        self,
+        sentinels: &[Client],
+        master: &str,
+        server: &Client,
+    ) -> Result<Pool> {
+        let sentinels = Sentinels::new(sentinels, master)?;
+        self.build_to(server, Some(Arc::new(sentinels)))
+    }
+
+    fn build_to(self, client: &Client, sentinels: Option<Arc<Sentinels>>) -> Result<Pool> {
         if self.max_size == 0 || self.max_size > MAX_SIZE {
             return Err(Error::invalid(
                 "max_size",
@@ -105,7 +160,7 @@ impl PoolBuilder {
         check_length("io_timeout", self.io_timeout)?;
 
         let attempt = self.connect_timeout.min(self.get_timeout);
-        let opener = Opener::new(client, attempt)?;
+        let opener = Opener::new(client, sentinels, attempt)?;
         let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
         let connections = r2d2::Pool::builder()
             .max_size(self.max_size)

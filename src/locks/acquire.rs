@@ -113,8 +113,14 @@ impl Wait<'_> {
         if asks_at_once || self.hold.kind() == Kind::Reentrant {
             // The intent of a writer that waits is written by the head of the queue alone.
             let leaves_intent = self.nobody_waits();
-            if let Outcome::Granted { grant, .. } = self.ask_by_the_pool(leaves_intent)? {
-                return Ok(self.lease(grant));
+            match self.ask_by_the_pool(leaves_intent) {
+                Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
+                Ok(_) => {}
+                // Another server is about to take its place.
+                Err(failure @ Error::Pool { .. }) if self.shared.server.is_watched() => {
+                    self.attempts.was_not_sent(failure);
+                }
+                Err(failure) => return Err(failure),
             }
         }
         let shared = Arc::clone(self.shared);

@@ -17,7 +17,7 @@ use redis::{Connection, PubSub, RedisError, RedisResult, Value};
 
 use super::Observer;
 use crate::{
-    connection::Connector,
+    connection::{Connector, Opened},
     error::{Error, Result},
     exchange::Finished,
     time::{self, Backoff},
@@ -56,6 +56,8 @@ struct Ear {
     is_deaf: bool,
     /// How often a replica was left: what was opened before leads there.
     replicas_left: u64,
+    /// Where it leads: see [`Connector::epoch`].
+    epoch: u64,
 }
 
 impl Listener {
@@ -154,18 +156,22 @@ impl Listener {
     /// Listens until the connection breaks or nobody is there to be told.
     fn listen(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) -> Result<(), Failed> {
         let replicas_left = self.ear.lock().replicas_left;
-        let mut connection = self.connector.open_to_listen()?;
+        let Opened {
+            mut connection,
+            epoch,
+        } = self.connector.open_to_listen()?;
         let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         let mut messages = subscribed(&mut connection)?;
         let mut ear = self.ear.lock();
         ear.generation += 1;
         ear.id = Some(id);
+        ear.epoch = epoch;
         ear.is_deaf = ear.replicas_left != replicas_left;
         drop(ear);
         observer.upgrade().ok_or(Failed)?.anything();
 
         let mut beat = time::now();
-        while !self.is_closing() && !self.ear.lock().is_deaf {
+        while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
             messages.set_read_timeout(Some(LISTEN))?;
             match messages.get_message() {
                 Ok(message) => {
@@ -195,6 +201,7 @@ impl Listener {
         let observer = observer.upgrade().ok_or(Failed)?;
         let (waits, holds) = (observer.waits(), observer.holds());
         if waits || holds {
+            self.connector.check(HEARTBEAT / 2);
             messages.set_read_timeout(Some(self.connector.limits().answer))?;
             messages.ping::<Value>()?;
         }
@@ -279,12 +286,15 @@ impl Redirect {
     pub(crate) fn point(
         &mut self,
         connection: &mut Connection,
+        epoch: u64,
         listener: &Listener,
     ) -> RedisResult<bool> {
-        let Ear { generation, id, .. } = *listener.ear.lock();
-        let Some(id) = id else {
+        let ear = *listener.ear.lock();
+        // On another server the listener's number is nobody's, or a stranger's. It comes after within [`LISTEN`].
+        let Some(id) = ear.id.filter(|_| ear.epoch == epoch) else {
             return Ok(false);
         };
+        let generation = ear.generation;
         if self.asked_for.replace(generation) != Some(generation) {
             let asked = redis::cmd("CLIENT")
                 .arg("TRACKING")

@@ -35,6 +35,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Whether it stores anything beside locks.
     fn stores_data(&self) -> bool;
 
+    /// Whether another may take its place, so that one that cannot be reached is worth waiting for.
+    fn is_watched(&self) -> bool;
+
     /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
     /// what may be sent twice.
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply>;

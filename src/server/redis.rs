@@ -65,6 +65,10 @@ impl Server for RedisServer {
         true
     }
 
+    fn is_watched(&self) -> bool {
+        self.connector.is_watched()
+    }
+
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
         let deadline = Deadline::after(patience.whole);
         let mut conn = self.pool.get_within(patience.lent, patience.whole)?;

@@ -55,6 +55,7 @@ impl RenewalsConnection {
 
 impl Renewals for RenewalsConnection {
     fn is_open(&self) -> bool {
+        self.tracked.check_the_master();
         let is_open = self
             .tracked
             .using(Deadline::after(Duration::MAX), |used| used.is_open());

@@ -24,7 +24,15 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisResult};
 
 use super::listener::{Checked, Listener, Redirect};
-use crate::{connection::Connector, error::Result, exchange::Finished, time::Deadline};
+use crate::{
+    connection::{Connector, Opened},
+    error::Result,
+    exchange::Finished,
+    time::Deadline,
+};
+
+/// How often it is looked at most whether another server has become the master, where nobody listens.
+const UNTOLD: Duration = Duration::from_secs(1);
 
 /// Who relies on what is read on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +65,8 @@ struct Slot {
 
 struct Open {
     connection: Connection,
+    /// Where it leads: see [`Connector::epoch`].
+    epoch: u64,
     redirect: Redirect,
     /// It has answered, so that somebody may rely on what was read on it.
     has_answered: bool,
@@ -92,6 +102,13 @@ impl Tracked {
         }
     }
 
+    /// Looks whether another server has become the master, where no listener does that each second.
+    pub(super) fn check_the_master(&self) {
+        if self.listener.is_none() {
+            self.connector.check(UNTOLD);
+        }
+    }
+
     pub(super) fn io_timeout(&self) -> Duration {
         self.connector.limits().answer
     }
@@ -119,9 +136,9 @@ impl Tracked {
             slot: &mut slot,
             has_news: false,
         };
-        used.close_if_of_a_replica();
+        used.close_if_not_of_the_master();
         let result = run(&mut used);
-        used.close_if_of_a_replica();
+        used.close_if_not_of_the_master();
         let has_news = used.has_news;
         drop(slot);
         if has_news {
@@ -163,9 +180,10 @@ impl InUse<'_> {
 
     /// Opens it anew. Takes as long as connecting takes.
     pub(super) fn open(&mut self) -> Result<()> {
-        let connection = self.tracked.connector.open()?;
+        let Opened { connection, epoch } = self.tracked.connector.open()?;
         self.slot.open = Some(Open {
             connection,
+            epoch,
             redirect: Redirect::default(),
             has_answered: false,
         });
@@ -197,14 +215,20 @@ impl InUse<'_> {
         asked
     }
 
-    fn close_if_of_a_replica(&mut self) {
-        if (self.tracked.leads_to_a_replica).swap(false, Ordering::SeqCst) {
+    fn close_if_not_of_the_master(&mut self) {
+        let epoch = self.tracked.connector.epoch();
+        let is_of_before = |open: &Open| open.epoch != epoch;
+        let is_of_a_replica = (self.tracked.leads_to_a_replica).swap(false, Ordering::SeqCst);
+        if is_of_a_replica || self.slot.open.as_ref().is_some_and(is_of_before) {
             self.close(Finished::Replica);
         }
     }
 
     /// It is finished.
     pub(super) fn close(&mut self, finished: Finished) {
+        if matches!(finished, Finished::Broken | Finished::Replica) {
+            self.tracked.connector.doubt();
+        }
         if let (Finished::Replica, Some(listener)) = (finished, &self.tracked.listener) {
             listener.leave_the_replica();
         }
@@ -244,7 +268,7 @@ impl Open {
             self.connection.set_write_timeout(limit)?;
         }
         let is_tracked = match listener {
-            Some(listener) => self.redirect.point(&mut self.connection, listener)?,
+            Some(listener) => (self.redirect).point(&mut self.connection, self.epoch, listener)?,
             None => false,
         };
         ask(&mut self.connection, is_tracked)

@@ -176,6 +176,10 @@ impl server::Server for Server {
         false
     }
 
+    fn is_watched(&self) -> bool {
+        false
+    }
+
     fn ask(&self, call: &Call, _: Patience) -> Result<Reply> {
         let (reply, changed) = self.shared.ask(call.first_parts(), false)?;
         if let Some(key) = changed {

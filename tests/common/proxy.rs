@@ -22,6 +22,7 @@ use std::{
 use parking_lot::Mutex;
 
 use self::link::Shared;
+pub use self::resp::{command_name, frame_length};
 use super::Server;
 
 const PATIENCE: Duration = Duration::from_secs(5);

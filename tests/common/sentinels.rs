@@ -182,6 +182,20 @@ impl Sentinels {
         bail!("no other server became the master within {FAILOVER_LIMIT:?}")
     }
 
+    /// Waits until some sentinel names this server, and says since when.
+    pub fn named_by_a_sentinel(&self, master: usize) -> anyhow::Result<Instant> {
+        let (asked, port) = (Instant::now(), self.announced(master));
+        while asked.elapsed() < FAILOVER_LIMIT {
+            let names =
+                |sentinel: &Sentinel| sentinel.port_of_master().is_ok_and(|named| named == port);
+            if self.watching.iter().any(names) {
+                return Ok(Instant::now());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        bail!("no sentinel names the new master within {FAILOVER_LIMIT:?}")
+    }
+
     /// Waits until most sentinels name this server.
     pub fn wait_until_known(&self, master: usize) -> anyhow::Result<()> {
         let asked = Instant::now();

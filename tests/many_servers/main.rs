@@ -2,11 +2,27 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test fails by panicking"
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says how long it took"
 )]
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod failovers;
 mod groups;
+mod lying;
 mod plain_url;
+mod sentinels;
+
+use std::time::Duration;
+
+use leasehold::{Locks, Options};
+
+/// By the shortest time-outs with which a failover is still no reason to give up.
+fn connect(url: &str) -> Locks {
+    Locks::connect(url).unwrap().with(Options::new())
+}
+
+/// A lease that outlasts a failover.
+const LEASE: Duration = Duration::from_secs(10);

@@ -1,0 +1,171 @@
+//! What it takes to connect to one address: settings, time-outs, whether the server is new enough, and in words why it failed.
+
+use std::{net::ToSocketAddrs, time::Duration};
+
+use redis::{
+    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
+    ServerErrorKind,
+};
+
+use crate::error::{Error, Result};
+
+/// The oldest server this library is tested with.
+const OLDEST_REDIS: (u32, u32) = (6, 2);
+
+/// A client by these settings.
+pub(super) fn client_by(settings: ConnectionInfo) -> Result<Client> {
+    Client::open(settings).map_err(|error| Error::invalid("client", error.to_string()))
+}
+
+/// The same settings, for another address; TLS as before.
+pub(super) fn with_address(settings: ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let address = match settings.addr().clone() {
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure,
+            tls_params,
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    settings.set_addr(address)
+}
+
+/// How many addresses the host has, at least one.
+pub(super) fn addresses(client: &Client) -> u32 {
+    let (host, port) = match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            (host.as_str(), *port)
+        }
+        _ => return 1,
+    };
+    let found = (host, port).to_socket_addrs();
+    let count = found.map_or(1, Iterator::count).max(1);
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The system's own words for a time-out are "resource temporarily unavailable".
+pub(super) fn failure(server: &impl ToString, limit: Duration, error: RedisError) -> Error {
+    let server = server.to_string();
+    if error.is_timeout() {
+        return no_answer(&server, limit, Some(error));
+    }
+    let reason = match error.kind() {
+        ErrorKind::Io => format!("could not connect to {server}"),
+        ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
+        _ => format!("{server} refused the connection"),
+    };
+    Error::Pool {
+        reason,
+        source: Some(error),
+    }
+}
+
+pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError>) -> Error {
+    let whole_millis = u64::try_from(limit.as_nanos().div_ceil(1_000_000));
+    let limit = whole_millis.map_or(limit, Duration::from_millis);
+    Error::Pool {
+        reason: format!("no answer from {server} within {limit:?}"),
+        source,
+    }
+}
+
+/// redis-rs takes the crypto provider of the process, and panics where there is none and rustls cannot choose. An
+/// application that wants another one installs it before it makes a pool.
+#[cfg(feature = "tls-rustls")]
+pub(super) fn prepare_tls(server: &ConnectionAddr) {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    if matches!(server, ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
+        // An error means that another thread was faster.
+        let _ = ring::default_provider().install_default();
+    }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+pub(super) fn prepare_tls(_: &ConnectionAddr) {}
+
+pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisResult<()> {
+    connection.set_read_timeout(Some(timeout))?;
+    connection.set_write_timeout(Some(timeout))
+}
+
+/// An access list, or a proxy, does not let us ask: no reason to refuse the connection.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::NoPerm) => true,
+        ErrorKind::Server(ServerErrorKind::ResponseError) => error
+            .detail()
+            .is_some_and(|detail| detail.starts_with("unknown command")),
+        _ => false,
+    }
+}
+
+/// Refuses a server that says it is older than what this library is tested with. One that says nothing is taken.
+pub(super) fn refuse_old_server(info: &str) -> Result<()> {
+    match version_in(info) {
+        Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {
+            found: format!("it says {version}"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Valkey gives a `redis_version` of 7.2 or more beside its own.
+fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))?
+        .trim();
+    let mut numbers = version.split('.').map(str::parse);
+    match (numbers.next()?, numbers.next()?) {
+        (Ok(major), Ok(minor)) => Some((version, (major, minor))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_at_least_one_address() {
+        for url in [
+            "redis://127.0.0.1/",
+            "redis://[::1]/",
+            "redis+unix:///nowhere",
+            "redis://no.such.host.invalid/",
+        ] {
+            assert_eq!(addresses(&Client::open(url).unwrap()), 1, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_found_or_not() {
+        let info = |version| format!("# Server\r\nredis_version:{version}\r\nredis_git_sha1:0\r\n");
+        for old in ["5.0.14", "6.0.16", "2.8.0", "6.1.240"] {
+            assert!(matches!(
+                refuse_old_server(&info(old)),
+                Err(Error::TooOld { found }) if found == format!("it says {old}")
+            ));
+        }
+        for new in [
+            "6.2.0",
+            "7.0.15",
+            "8.4.0",
+            "10.0.0",
+            "255.255.255",
+            "",
+            "x.y",
+            "7",
+        ] {
+            assert!(refuse_old_server(&info(new)).is_ok(), "{new}");
+        }
+        assert!(refuse_old_server("").is_ok());
+    }
+}

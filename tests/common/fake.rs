@@ -1,0 +1,104 @@
+//! Something on a port that talks like a sentinel or a server, and says what a test has it say.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use parking_lot::Mutex;
+
+use super::proxy::{command_name, frame_length};
+
+/// What it answers to a command, by the command's upper-case name and how many of these there were before.
+type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
+
+/// Answers until it is dropped.
+pub struct Fake {
+    port: u16,
+    ended: Arc<AtomicBool>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fake {
+    pub fn saying(answers: impl FnMut(&str, usize) -> Vec<u8> + Send + 'static) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (ended, asked) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let answers: Arc<Mutex<Answers>> = Arc::new(Mutex::new(Box::new(answers)));
+        let (ends, heard) = (Arc::clone(&ended), Arc::clone(&asked));
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if ends.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (answers, heard) = (Arc::clone(&answers), Arc::clone(&heard));
+                thread::spawn(move || client.map(|client| talk(client, &answers, &heard)));
+            }
+        });
+        Self { port, ended, asked }
+    }
+
+    /// A sentinel that names this port as the master's, at this configuration.
+    pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
+        let mut said = (0, 0);
+        Self::saying(move |_, before| {
+            // The two questions come in one write, and are of one moment.
+            if before % 2 == 0 {
+                said = answers();
+                let port = said.0.to_string();
+                return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
+                    .into_bytes();
+            }
+            let epoch = said.1.to_string();
+            format!(
+                "*2\r\n$12\r\nconfig-epoch\r\n${}\r\n{epoch}\r\n",
+                epoch.len()
+            )
+            .into_bytes()
+        })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The names of the commands that came so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().clone()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+    }
+}
+
+fn talk(mut client: TcpStream, answers: &Mutex<Answers>, asked: &Mutex<Vec<String>>) {
+    let (mut unread, mut chunk) = (Vec::new(), [0; 4096]);
+    while let Ok(length) = client.read(&mut chunk) {
+        if length == 0 {
+            return;
+        }
+        unread.extend_from_slice(&chunk[..length]);
+        while let Some(length) = frame_length(&unread) {
+            let command: Vec<u8> = unread.drain(..length).collect();
+            let name = command_name(&command);
+            let before = {
+                let mut asked = asked.lock();
+                asked.push(name.clone());
+                asked.iter().filter(|other| **other == name).count() - 1
+            };
+            let answer = (answers.lock())(&name, before);
+            if client.write_all(&answer).is_err() {
+                return;
+            }
+        }
+    }
+}

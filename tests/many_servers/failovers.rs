@@ -1,0 +1,173 @@
+//! Failovers of a group of sentinels, crash and planned, while locks are held and waited for.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, LostReason, Options, Pool, acquire_lock_with_timeout};
+use redis::Commands;
+
+use super::{LEASE, connect};
+use crate::common::{
+    LONG, MS, Sentinels,
+    hold::comes_true,
+    sentinels::{Plan, in_step},
+    slack::slack,
+};
+
+/// What was asked for is on the replica as well.
+fn replicated(group: &Sentinels, master: usize) {
+    let mut conn = group.servers[master].connection().unwrap();
+    assert!(comes_true(
+        || in_step(&mut conn).unwrap() == group.servers.len() - 1
+    ));
+}
+
+/// The master that was replaced keeps its connections, and says nothing for ten seconds.
+#[test]
+fn after_a_planned_failover_a_lease_stands_and_a_waiter_gets_it_on_the_new_master() {
+    let group = Sentinels::start().unwrap();
+    let (holder, waiter) = (connect(&group.url()), connect(&group.url()));
+    let lease = holder
+        .lock("a")
+        .with(Options::new().lease(LEASE))
+        .acquire(LONG)
+        .unwrap();
+    let fence = lease.fencing_token();
+    replicated(&group, 0);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let lease = waiter.lock("a").acquire(LONG).unwrap();
+            (Instant::now(), lease.fencing_token())
+        });
+        thread::sleep(100 * MS);
+        assert_eq!(group.fail_over().unwrap(), 1);
+        // By then all connections lead to the new master.
+        thread::sleep(2_000 * MS);
+        assert!(lease.is_held() && lease.verify().is_ok());
+        let released = Instant::now();
+        lease.release().unwrap();
+        let (got, next) = waiting.join().unwrap();
+        assert!(got - released < slack(), "{:?}", got - released);
+        assert!(next > fence);
+    });
+    assert!(
+        !group.servers[1]
+            .connection()
+            .unwrap()
+            .exists::<_, bool>("lock:a")
+            .unwrap()
+    );
+}
+
+#[test]
+fn a_deposed_master_grants_nothing_any_more_two_seconds_after_the_failover() {
+    let group = Sentinels::start().unwrap();
+    let locks = connect(&group.url());
+    let pool = Pool::connect(&group.url()).unwrap();
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    group.fail_over().unwrap();
+    let promoted = Instant::now();
+    let mut old = group.servers[0].connection().unwrap();
+    let on_the_old = |conn: &mut redis::Connection, n: usize| {
+        conn.exists::<_, bool>(format!("lock:{n}")).unwrap()
+    };
+    let mut last = None;
+    for n in 0.. {
+        if promoted.elapsed() > Duration::from_millis(3_500) {
+            break;
+        }
+        let asked = Instant::now();
+        let lease = (n % 2 == 0).then(|| locks.lock(&n.to_string()).acquire(LONG).unwrap());
+        if lease.is_none() {
+            // Whatever happens to a connection at this moment, the next one is better.
+            let taken = pool.get().and_then(|mut conn| {
+                acquire_lock_with_timeout(&mut conn, &n.to_string(), MS, LONG)
+            });
+            assert!(taken.is_ok_and(|token| token.is_some()));
+        }
+        if on_the_old(&mut old, n) {
+            last = Some(asked - promoted);
+        }
+        thread::sleep(5 * MS);
+    }
+    let last = last.unwrap_or_default();
+    println!("the deposed master granted for {last:?}");
+    assert!(last < Duration::from_secs(2) + slack(), "{last:?}");
+}
+
+#[test]
+fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
+    let mut group = Sentinels::start().unwrap();
+    let (holder, waiter) = (connect(&group.url()), connect(&group.url()));
+    let lease = holder
+        .lock("a")
+        .with(Options::new().lease(LEASE))
+        .acquire(LONG)
+        .unwrap();
+    replicated(&group, 0);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            waiter
+                .lock("a")
+                .acquire(LONG)
+                .map(|lease| (Instant::now(), lease))
+        });
+        thread::sleep(100 * MS);
+        group.servers[0].kill().unwrap();
+        let killed = Instant::now();
+        // Nobody can be asked, and it waits for the next master all the same.
+        let other = scope.spawn(|| {
+            let lease = connect(&group.url()).lock("b").acquire(LONG);
+            (Instant::now(), lease.map(drop))
+        });
+        let told = group.named_by_a_sentinel(1).unwrap();
+        let (granted, other) = other.join().unwrap();
+        other.unwrap();
+        let later = granted.saturating_duration_since(told);
+        println!("named after {:?}, granted {later:?} later", told - killed);
+        assert!(later < 250 * MS + slack(), "{later:?}");
+        assert!(lease.is_held());
+        assert!(comes_true(|| lease.verify().is_ok()));
+        lease.release().unwrap();
+        drop(waiting.join().unwrap().unwrap());
+    });
+}
+
+/// What the promoted replica had not got is lost, and who held it is told.
+#[test]
+fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
+    let plan = Plan {
+        gated: true,
+        ..Plan::default()
+    };
+    let mut group = Sentinels::planned(plan).unwrap();
+    let locks = connect(&group.url());
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    replicated(&group, 0);
+    group.gates[0].shut_for_replicas();
+    let lease = locks
+        .lock("a")
+        .with(Options::new().lease(LEASE))
+        .acquire(LONG)
+        .unwrap();
+    group.servers[0].kill().unwrap();
+    group.promoted_after(0).unwrap();
+    let promoted = Instant::now();
+    assert!(comes_true(|| !lease.is_held()));
+    assert!(
+        promoted.elapsed() < Duration::from_secs(2) + slack(),
+        "{:?}",
+        promoted.elapsed()
+    );
+    let lost = lease.release();
+    let is_told = matches!(
+        &lost,
+        Err(Error::Lost {
+            reason: Some(LostReason::TakenAway),
+            ..
+        })
+    );
+    assert!(is_told, "{lost:?}");
+}

@@ -1,0 +1,246 @@
+//! Sentinels that lag behind, contradict each other, name a replica or nobody, or make no sense.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Locks, Options, Pool};
+use redis::Commands;
+
+use crate::common::{Fake, LONG, MS, Server, hold::comes_true, slack::slack};
+
+/// What a fake sentinel says, to be changed.
+#[derive(Clone, Default)]
+struct Said {
+    port: Arc<AtomicU16>,
+    epoch: Arc<AtomicU64>,
+}
+
+impl Said {
+    fn now(&self, port: u16, epoch: u64) {
+        self.port.store(port, Ordering::SeqCst);
+        self.epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    fn by_a_sentinel(&self) -> Fake {
+        let said = self.clone();
+        Fake::sentinel(move || {
+            (
+                said.port.load(Ordering::SeqCst),
+                said.epoch.load(Ordering::SeqCst),
+            )
+        })
+    }
+}
+
+fn url(sentinels: &[&Fake]) -> String {
+    let hosts: Vec<_> = (sentinels.iter())
+        .map(|fake| format!("127.0.0.1:{}", fake.port()))
+        .collect();
+    format!("redis+sentinel://{}/mymaster", hosts.join(","))
+}
+
+/// On which of the servers the next lock is granted.
+fn granted_on(locks: &Locks, name: &str, servers: &[&Server]) -> Vec<usize> {
+    let _lease = locks.lock(name).acquire(LONG).unwrap();
+    let has = |server: &&Server| {
+        server
+            .connection()
+            .unwrap()
+            .exists(format!("lock:{name}"))
+            .unwrap()
+    };
+    (0..servers.len()).filter(|at| has(&servers[*at])).collect()
+}
+
+fn text(error: Error) -> String {
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+#[test]
+fn a_smaller_config_epoch_is_never_believed() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let (first, second) = (Said::default(), Said::default());
+    first.now(new.port(), 7);
+    second.now(old.port(), 6);
+    let (one, other) = (first.by_a_sentinel(), second.by_a_sentinel());
+    let locks = Locks::connect(&url(&[&one, &other])).unwrap();
+    assert_eq!(granted_on(&locks, "a", &[&old, &new]), [1]);
+    // Now both lag behind, and no connection is left: better no lock than one on the master of before.
+    first.now(old.port(), 6);
+    let holder = locks.lock("held").acquire(LONG).unwrap();
+    let kill = || -> redis::RedisResult<u64> {
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL")
+            .arg("TYPE")
+            .arg("normal")
+            .arg("SKIPME")
+            .arg("yes");
+        kill.query(&mut new.connection().unwrap())
+    };
+    thread::sleep(1_100 * MS);
+    assert!(kill().unwrap() > 0);
+    // One attempt meets the connection that was cut.
+    assert!(locks.lock("b").try_acquire().is_err());
+    let refused = locks.lock("b").acquire(500 * MS).unwrap_err();
+    assert!(text(refused).contains("older configuration"));
+    assert!(holder.is_held());
+    assert!(
+        !old.connection()
+            .unwrap()
+            .exists::<_, bool>("lock:b")
+            .unwrap()
+    );
+    // One knows better again.
+    second.now(new.port(), 7);
+    assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
+}
+
+/// The same configuration at two addresses: who of them has the connections keeps them, until it fails.
+#[test]
+fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
+    let (mut one, other) = (Server::start().unwrap(), Server::start().unwrap());
+    let (first, second) = (Said::default(), Said::default());
+    first.now(one.port(), 3);
+    second.now(other.port(), 3);
+    let (a, b) = (first.by_a_sentinel(), second.by_a_sentinel());
+    let locks = Locks::connect(&url(&[&a, &b])).unwrap();
+    let started = Instant::now();
+    let mut n = 0;
+    while started.elapsed() < 2_500 * MS {
+        n += 1;
+        assert_eq!(
+            granted_on(&locks, &format!("lock-{n}"), &[&one, &other]),
+            [0]
+        );
+        // As if the sentinel that was asked had died, and the other one were asked.
+        first.now(other.port(), 3);
+        thread::sleep(100 * MS);
+    }
+    one.kill().unwrap();
+    assert_eq!(granted_on(&locks, "after", &[&other]), [0]);
+}
+
+#[test]
+fn a_server_that_is_no_master_gets_no_connection() {
+    let (master, replica) = (Server::start().unwrap(), Server::start().unwrap());
+    let of = |master: &Server| {
+        let mut command = redis::cmd("REPLICAOF");
+        command.arg("127.0.0.1").arg(master.port());
+        command.exec(&mut replica.connection().unwrap()).unwrap();
+    };
+    of(&master);
+    let said = Said::default();
+    said.now(replica.port(), 1);
+    let sentinel = said.by_a_sentinel();
+    let builder = Pool::builder()
+        .connect_timeout(400 * MS)
+        .get_timeout(600 * MS);
+    let pool = builder.connect(&url(&[&sentinel])).unwrap();
+    let asked = Instant::now();
+    let refused = text(pool.get().unwrap_err());
+    assert!(refused.contains("is no master: slave"), "{refused}");
+    assert!(asked.elapsed() < 600 * MS + slack());
+    // It becomes one while somebody waits.
+    let locks = Locks::new(&pool).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| locks.lock("a").acquire(LONG));
+        thread::sleep(300 * MS);
+        let mut promote = redis::cmd("REPLICAOF");
+        promote.arg("NO").arg("ONE");
+        promote.exec(&mut replica.connection().unwrap()).unwrap();
+        drop(waiter.join().unwrap().unwrap());
+    });
+}
+
+#[test]
+fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
+    for (answer, why) in [
+        ("*-1\r\n", "it knows no master of this name"),
+        ("-ERR No such master with that name\r\n", "No such master"),
+        (
+            "-NOAUTH Authentication required.\r\n",
+            "Authentication required",
+        ),
+        ("*2\r\n$1\r\nx\r\n$1\r\ny\r\n", ""),
+        ("+OK\r\n", ""),
+        ("?what\r\n", ""),
+        (":1\r\n", ""),
+    ] {
+        let sentinel = Fake::saying(|_, _| answer.as_bytes().to_vec());
+        let pool = Pool::connect(&url(&[&sentinel])).unwrap();
+        let asked = Instant::now();
+        let refused = text(pool.get().unwrap_err());
+        assert!(
+            refused.contains("no sentinel of 1 says where") && refused.contains(why),
+            "{answer} {refused}"
+        );
+        assert!(
+            asked.elapsed() < 1_000 * MS + slack(),
+            "{:?}",
+            asked.elapsed()
+        );
+    }
+}
+
+/// Silent ones take their parts, and no more than the call has.
+#[test]
+fn silent_sentinels_take_no_longer_than_the_call_has() {
+    let silent = [(); 3].map(|()| Fake::saying(|_, _| Vec::new()));
+    let urls = url(&[&silent[0], &silent[1], &silent[2]]);
+    let builder = Pool::builder().get_timeout(400 * MS);
+    let pool = builder.connect(&urls).unwrap();
+    let asked = Instant::now();
+    assert!(matches!(pool.get(), Err(Error::Pool { .. })));
+    assert!(asked.elapsed() < 400 * MS + slack());
+    let locks = Locks::new(&pool).unwrap().with(Options::new());
+    let asked = Instant::now();
+    assert!(matches!(
+        locks.lock("a").acquire(700 * MS),
+        Err(Error::Pool { .. })
+    ));
+    // One more attempt to connect is under way at the deadline.
+    assert!(
+        asked.elapsed() < 1_100 * MS + slack(),
+        "{:?}",
+        asked.elapsed()
+    );
+}
+
+/// A failover that the sentinels have not told of is none: they are asked once a second.
+#[test]
+fn another_master_is_found_within_two_seconds_of_the_sentinels_saying_so() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = Said::default();
+    said.now(old.port(), 1);
+    let sentinel = said.by_a_sentinel();
+    let locks = Locks::connect(&url(&[&sentinel])).unwrap();
+    let held = locks.lock("held").acquire(LONG).unwrap();
+    let pool = Pool::connect(&url(&[&sentinel])).unwrap();
+    drop(pool.get().unwrap());
+    thread::sleep(300 * MS);
+    let moved = Instant::now();
+    said.now(new.port(), 2);
+    // The lock is not there: it is lost, and the holder is told.
+    assert!(comes_true(|| !held.is_held()));
+    let told_after = moved.elapsed();
+    assert!(
+        told_after < Duration::from_secs(2) + slack(),
+        "{told_after:?}"
+    );
+    assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
+    let port = |pool: &Pool| -> u16 {
+        let info: String = redis::cmd("INFO")
+            .arg("server")
+            .query(&mut *pool.get().unwrap())
+            .unwrap();
+        let port = info.lines().find_map(|line| line.strip_prefix("tcp_port:"));
+        port.unwrap().parse().unwrap()
+    };
+    assert_eq!(port(&pool), new.port());
+}

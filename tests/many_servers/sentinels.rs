@@ -1,0 +1,225 @@
+//! One group of sentinels, undisturbed, or with one sentinel that is silent, dead or wants a password.
+
+use std::{
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Error, Locks, Options, Pool, Token, Watchdog, acquire_lock_with_timeout, commit_while_held,
+    list_item, purchase_item, recipes::mutex, release_lock,
+};
+use redis::{Client, Commands};
+
+use crate::common::{
+    LONG, MS, Sentinels,
+    hold::{comes_true, every_kind, take},
+    sentinels::{MASTER, Plan},
+    slack::slack,
+    wait::calls,
+};
+
+#[test]
+fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
+    let group = Sentinels::start().unwrap();
+    let pool = Pool::connect(&group.url()).unwrap();
+    let mut conn = pool.get().unwrap();
+    // Plain functions, and what they are for.
+    let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+        .unwrap()
+        .unwrap();
+    let (count,): (u64,) = commit_while_held(&mut conn, "a", &token, |pipe| {
+        pipe.cmd("INCR").arg("count");
+    })
+    .unwrap();
+    assert!(count == 1 && release_lock(&mut conn, "a", &token).unwrap());
+    // The market.
+    let _: () = conn.sadd("inventory:17", "item").unwrap();
+    let _: () = conn.hset("users:17", "funds", 0).unwrap();
+    let _: () = conn.hset("users:27", "funds", 10).unwrap();
+    assert!(list_item(&mut conn, "item", "17", 5).unwrap().is_listed());
+    assert!(
+        purchase_item(&mut conn, "27", "item", "17", 5)
+            .unwrap()
+            .is_bought()
+    );
+    // A recipe, kept by a watchdog.
+    let watchdog = Watchdog::start(&pool).unwrap();
+    let hold = take(&mut conn, "kept", 600 * MS).unwrap();
+    let renewal = watchdog.keep(&hold, 600 * MS).unwrap();
+    thread::sleep(900 * MS);
+    assert!(renewal.is_held());
+    // Guards, a waiter among them.
+    let locks = Locks::new(&pool).unwrap();
+    for lock in every_kind(&locks) {
+        let lease = lock.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                Locks::connect(&group.url())
+                    .unwrap()
+                    .lock("other")
+                    .acquire(LONG)
+                    .map(drop)
+            });
+            waiter.join().unwrap().unwrap();
+        });
+        lease.release().unwrap();
+    }
+    // The program.
+    let mut lockrun = Command::new(env!("CARGO_BIN_EXE_lockrun"));
+    lockrun.args(["--url", &group.url(), "--name", "a", "--", "true"]);
+    assert!(lockrun.status().unwrap().success());
+    let mut master = group.servers[0].connection().unwrap();
+    assert!(calls(&mut master, "role").unwrap() > 0);
+    assert!(group.servers[0].is_master());
+}
+
+#[test]
+fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
+    let group = Sentinels::start().unwrap();
+    for server in &group.servers {
+        let mut conn = server.connection().unwrap();
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("requirepass").arg("s3cr:t");
+        set.exec(&mut conn).unwrap();
+    }
+    let url = group.url().replace("://", "://:s3cr%3At@") + "/7";
+    let lease = Locks::connect(&url)
+        .unwrap()
+        .lock("a")
+        .acquire(LONG)
+        .unwrap();
+    let mut conn = Client::open(format!(
+        "redis://:s3cr%3At@127.0.0.1:{}/7",
+        group.announced(0)
+    ))
+    .unwrap()
+    .get_connection()
+    .unwrap();
+    assert!(conn.exists::<_, bool>("lock:a").unwrap());
+    lease.release().unwrap();
+    let refused = Locks::connect(&group.url())
+        .unwrap()
+        .lock("a")
+        .try_acquire();
+    let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
+    assert!(
+        text.contains("refused the connection") && !text.contains("s3cr"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sentinels_that_want_a_password_get_it_by_the_builder() {
+    let plan = Plan {
+        password: Some("0f-the-sentinels"),
+        ..Plan::default()
+    };
+    let group = Sentinels::planned(plan).unwrap();
+    let refused = Pool::connect(&group.url()).unwrap().get();
+    let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
+    assert!(text.contains("no sentinel of 3"), "{text}");
+    let clients: Vec<_> = (group.watching.iter())
+        .map(|sentinel| format!("redis://:0f-the-sentinels@127.0.0.1:{}/", sentinel.port()))
+        .map(|url| Client::open(url).unwrap())
+        .collect();
+    let server = Client::open("redis://the.master/").unwrap();
+    let pool = Pool::builder()
+        .build_on_sentinels(&clients, MASTER, &server)
+        .unwrap();
+    let granted = mutex::try_acquire(
+        &mut *pool.get().unwrap(),
+        "a",
+        &Token::random(),
+        mutex::End::After(LONG),
+    );
+    assert!(granted.unwrap().is_some());
+    let none = Pool::builder().build_on_sentinels(&[], MASTER, &server);
+    assert!(matches!(
+        none,
+        Err(Error::Invalid {
+            argument: "sentinels",
+            ..
+        })
+    ));
+    let unnamed = Pool::builder().build_on_sentinels(&clients, "my master", &server);
+    assert!(matches!(
+        unnamed,
+        Err(Error::Invalid {
+            argument: "master",
+            ..
+        })
+    ));
+}
+
+/// One that is silent is asked first: it costs its part of the time to connect, once.
+#[test]
+fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
+    let group = Sentinels::start().unwrap();
+    group.watching[0].freeze().unwrap();
+    let locks = Locks::connect(&group.url()).unwrap();
+    let asked = Instant::now();
+    let lease = locks.lock("a").acquire(2_000 * MS).unwrap();
+    // A quarter of the two seconds that connecting may take.
+    let first = asked.elapsed();
+    assert!(first >= 400 * MS && first < 500 * MS + slack(), "{first:?}");
+    lease.release().unwrap();
+    // By now it is known who answers; connections are opened, and sentinels asked each second.
+    let mut slowest = Duration::ZERO;
+    let started = Instant::now();
+    while started.elapsed() < 2_500 * MS {
+        let asked = Instant::now();
+        let _held = locks.lock("b").acquire(LONG).unwrap();
+        slowest = slowest.max(asked.elapsed());
+        thread::sleep(20 * MS);
+    }
+    assert!(slowest < slack(), "{slowest:?}");
+    group.watching[0].thaw().unwrap();
+}
+
+#[test]
+fn a_sentinel_that_falls_silent_or_dies_later_delays_no_acquire_by_more_than_its_part() {
+    let mut group = Sentinels::start().unwrap();
+    let locks = Locks::connect(&group.url()).unwrap();
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    group.watching[0].freeze().unwrap();
+    group.watching[1].kill().unwrap();
+    let started = Instant::now();
+    while started.elapsed() < 2_500 * MS {
+        let asked = Instant::now();
+        drop(locks.lock("a").acquire(LONG).unwrap());
+        // A quarter of a second for all three.
+        assert!(
+            asked.elapsed() < 250 * MS + slack(),
+            "{:?}",
+            asked.elapsed()
+        );
+        thread::sleep(20 * MS);
+    }
+    group.watching[0].thaw().unwrap();
+}
+
+#[test]
+fn without_any_sentinel_locks_go_on_and_no_connection_is_opened() {
+    let mut group = Sentinels::start().unwrap();
+    let locks = Locks::connect(&group.url())
+        .unwrap()
+        .with(Options::new().lease(900 * MS));
+    let lease = locks.lock("held").acquire(LONG).unwrap();
+    for sentinel in &mut group.watching {
+        sentinel.kill().unwrap();
+    }
+    thread::sleep(2_000 * MS);
+    assert!(lease.is_held() && lease.verify().is_ok());
+    assert!(comes_true(|| locks.lock("another").try_acquire().is_ok()));
+    let refused = Locks::connect(&group.url())
+        .unwrap()
+        .lock("a")
+        .acquire(300 * MS);
+    let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
+    assert!(
+        text.contains("no sentinel of 3 says where the master `mymaster` is"),
+        "{text}"
+    );
+}
