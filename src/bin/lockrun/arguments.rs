@@ -4,7 +4,10 @@ use std::{ffi::OsString, io, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 
-use crate::outcome::{USAGE, say};
+use crate::text::say;
+
+/// The exit code for arguments that make no sense.
+pub(crate) const USAGE: u8 = 64;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use humantime::format_duration;
 use leasehold::{Holder, Inspection, Lock, Owner};
 
-use crate::outcome::printable;
+use crate::text::printable;
 
 /// What is known of those who have the lock. The server is asked after it has refused the lock, so it may know nothing
 /// any more: then they have just let go, or the server does not answer this question.

@@ -12,7 +12,8 @@ use leasehold::Lease;
 use nix::sys::signal::Signal;
 
 use crate::{
-    arguments::Arguments, guard::Guard, loss::Why, outcome::Outcome, run::Event, signals::Started,
+    arguments::Arguments, events::Event, guard::Guard, loss::Why, outcome::Outcome,
+    signals::Started,
 };
 
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";

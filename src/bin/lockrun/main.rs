@@ -9,6 +9,8 @@ mod busy;
 #[cfg(unix)]
 mod command;
 #[cfg(unix)]
+mod events;
+#[cfg(unix)]
 mod guard;
 #[cfg(unix)]
 mod guardian;
@@ -22,6 +24,8 @@ mod outcome;
 mod run;
 #[cfg(unix)]
 mod signals;
+#[cfg(unix)]
+mod text;
 #[cfg(unix)]
 mod wait;
 

@@ -6,12 +6,13 @@ use std::{
 };
 
 use humantime::{format_duration, format_rfc3339_seconds};
-use leasehold::{FencingToken, Holder, Inspection, Locks, Owner, Result};
+use leasehold::{Holder, Inspection, Locks, Owner, Result};
 use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    outcome::{Told, millis, printable},
+    outcome::Told,
+    text::{holder_in_json, millis, printable},
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
@@ -106,26 +107,5 @@ fn in_json(name: &str, inspection: &Inspection) -> Value {
         "held": inspection.is_held(),
         "foreign": inspection.is_foreign(),
         "holders": inspection.holders().iter().map(holder_in_json).collect::<Vec<_>>(),
-    })
-}
-
-fn holder_in_json(holder: &Holder) -> Value {
-    json!({
-        "owner": holder.owner().map(Owner::as_str),
-        "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
-        "remaining_ms": holder.remaining().map(millis),
-        "fencing_token": holder.fencing_token().map(FencingToken::get),
-        "reader": holder.is_reader(),
-    })
-}
-
-/// One who has the lock, as scripts are told.
-pub(crate) fn holder(holder: &Holder) -> Value {
-    json!({
-        "owner": holder.owner().map(Owner::as_str),
-        "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
-        "remaining_ms": holder.remaining().map(millis),
-        "fencing_token": holder.fencing_token().map(FencingToken::get),
-        "reader": holder.is_reader(),
     })
 }

@@ -1,19 +1,17 @@
 //! What came of it, as an exit code, as text and as JSON.
 
-use std::{
-    error,
-    io::{self, Write},
-    os::unix::process::ExitStatusExt,
-    process::ExitStatus,
-    time::Duration,
-};
+use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
 use leasehold::{Error, FencingToken};
 use serde_json::{Value, json};
 
-use crate::{arguments::Arguments, busy::Busy, loss::Loss, operator};
+use crate::{
+    arguments::{Arguments, USAGE},
+    busy::Busy,
+    loss::Loss,
+    text::{holder_in_json, millis, say, whole},
+};
 
-pub(crate) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
 const LOST: u8 = 70;
 const SYSTEM: u8 = 71;
@@ -83,22 +81,6 @@ impl Told {
         };
         (code, told)
     }
-}
-
-/// That nobody reads it is no reason to end the command.
-pub(crate) fn say(out: &mut dyn Write, text: &str) {
-    let _ = writeln!(out, "{text}");
-}
-
-/// An error with all its causes, in one line.
-pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
-    let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
-    printable(&causes.join(": "))
-}
-
-/// Neither a server nor whoever holds a lock is to write on the operator's terminal what it likes.
-pub(crate) fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// A script acts on it.
@@ -207,7 +189,7 @@ impl Report {
             "outcome": self.word(),
             "exit_code": self.code(),
             "message": self.message(arguments),
-            "holders": holders.iter().map(operator::holder).collect::<Vec<_>>(),
+            "holders": holders.iter().map(holder_in_json).collect::<Vec<_>>(),
             "lost_reason": lost,
             "command_exit_code": status.and_then(|status| status.code()),
             "command_signal": status.and_then(|status| status.signal()),
@@ -216,8 +198,4 @@ impl Report {
             "held_ms": self.held.map(millis),
         })
     }
-}
-
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,58 +3,25 @@
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, channel},
     },
     time::Instant,
 };
 
-use leasehold::{
-    Error, Events, Lease, Locks, Options,
-    event::{Lost, RenewalFailed, Renewed},
-};
+use leasehold::{Error, Lease, Locks, Options};
 
 use crate::{
     arguments::Arguments,
     busy::Busy,
     command::{self, Job},
+    events::{Event, Hooks},
     guard::Guard,
     loss::{Loss, Why},
-    outcome::{Outcome, Report, whole},
+    outcome::{Outcome, Report},
     signals::{self, Started},
+    text::whole,
     wait::{self, Waited},
 };
-
-/// What lockrun wakes up for.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A signal to us.
-    Signal(i32),
-    /// A child of ours may have ended.
-    Child,
-    /// The lease was renewed.
-    Renewed,
-    /// The lease is lost.
-    Lost,
-    /// A renewal has failed.
-    NotRenewed(String),
-}
-
-/// Hands on what the lock's own threads know: they must not wait for anything.
-struct Heard(Sender<Event>);
-
-impl Events for Heard {
-    fn renewed(&self, _: &Renewed<'_>) {
-        let _ = self.0.send(Event::Renewed);
-    }
-
-    fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
-        let _ = self.0.send(Event::NotRenewed(whole(failed.error())));
-    }
-
-    fn lost(&self, _: &Lost<'_>) {
-        let _ = self.0.send(Event::Lost);
-    }
-}
 
 /// All of it. What comes back is to be told, and the exit code is in it.
 pub(crate) fn run(arguments: &Arguments) -> Report {
@@ -70,7 +37,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     let started = signals::listen(sender.clone()).map_err(Outcome::System)?;
     let options = Options::new()
         .lease(arguments.lease)
-        .events(Arc::new(Heard(sender)));
+        .events(Arc::new(Hooks(sender)));
     let locks = Locks::connect(&arguments.url)
         .map_err(Outcome::Failed)?
         .with(options);

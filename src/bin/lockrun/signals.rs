@@ -13,7 +13,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::run::Event;
+use crate::events::Event;
 
 /// Sends those that come to whoever waits for events. What was ignored when we were started stays so, for us and for the
 /// command: that is how `nohup` and the background jobs of a script ask for it.

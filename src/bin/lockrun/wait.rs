@@ -7,7 +7,7 @@ use std::{
 
 use leasehold::{Error, Lease, Lock};
 
-use crate::run::Event;
+use crate::events::Event;
 
 /// So long a signal may have to wait.
 const SLICE: Duration = Duration::from_millis(250);

@@ -1,0 +1,42 @@
+//! What lockrun waits for, and what tells it of the lease.
+
+use std::sync::mpsc::Sender;
+
+use leasehold::{
+    Events,
+    event::{Lost, RenewalFailed, Renewed},
+};
+
+use crate::text::whole;
+
+/// What lockrun wakes up for.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A signal to us.
+    Signal(i32),
+    /// A child of ours may have ended.
+    Child,
+    /// The lease was renewed.
+    Renewed,
+    /// The lease is lost.
+    Lost,
+    /// A renewal has failed.
+    NotRenewed(String),
+}
+
+/// Hands on what the lock's own threads know: they must not wait for anything.
+pub(crate) struct Hooks(pub(crate) Sender<Event>);
+
+impl Events for Hooks {
+    fn renewed(&self, _: &Renewed<'_>) {
+        let _ = self.0.send(Event::Renewed);
+    }
+
+    fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
+        let _ = self.0.send(Event::NotRenewed(whole(failed.error())));
+    }
+
+    fn lost(&self, _: &Lost<'_>) {
+        let _ = self.0.send(Event::Lost);
+    }
+}

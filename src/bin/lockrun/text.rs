@@ -1,0 +1,38 @@
+//! Times, errors and holders as people and scripts read them.
+
+use std::{error, io::Write, time::Duration};
+
+use humantime::format_rfc3339_seconds;
+use leasehold::{FencingToken, Holder, Owner};
+use serde_json::{Value, json};
+
+/// That nobody reads it is no reason to end the command.
+pub(crate) fn say(out: &mut dyn Write, text: &str) {
+    let _ = writeln!(out, "{text}");
+}
+
+/// An error with all its causes, in one line.
+pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
+    let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
+    printable(&causes.join(": "))
+}
+
+/// Neither a server nor whoever holds a lock is to write on the operator's terminal what it likes.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One who has the lock, as scripts are told.
+pub(crate) fn holder_in_json(holder: &Holder) -> Value {
+    json!({
+        "owner": holder.owner().map(Owner::as_str),
+        "since": holder.since().map(|since| format_rfc3339_seconds(since).to_string()),
+        "remaining_ms": holder.remaining().map(millis),
+        "fencing_token": holder.fencing_token().map(FencingToken::get),
+        "reader": holder.is_reader(),
+    })
+}
