@@ -33,8 +33,7 @@ pub trait Recipe: sealed::Hold {
         let hold = self.holding();
         let operation = Operation::new("renew", hold.lock_name().text());
         let call = hold.renewal(lease_millis("lease", lease)?);
-        call.asks(conn)
-            .map_err(|error| operation.unanswered(None, error))
+        call.asks_for(operation, conn)
     }
 
     /// Gives the lock back. `Ok(false)`: it was not ours any more.

@@ -7,7 +7,11 @@ use redis::{
     ToRedisArgs, Value,
 };
 
-use crate::{error::makes_no_sense, exchange::leave, token::FencingToken};
+use crate::{
+    error::{Operation, Result, makes_no_sense},
+    exchange::leave,
+    token::FencingToken,
+};
 
 /// Room for what most calls need.
 const ARGUMENTS: usize = 12;
@@ -84,6 +88,16 @@ impl Call {
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
     pub(crate) fn asks(&self, conn: &mut dyn ConnectionLike) -> RedisResult<bool> {
         yes_or_no(&self.send(conn)?)
+    }
+
+    /// The same for an operation that takes no lock, so that an error names no token.
+    pub(crate) fn asks_for(
+        &self,
+        operation: Operation<'_>,
+        conn: &mut dyn ConnectionLike,
+    ) -> Result<bool> {
+        self.asks(conn)
+            .map_err(|error| operation.unanswered(None, error))
     }
 
     /// Sends it and takes a fencing token, or nil where none is granted. Any other answer is none that the script gives.

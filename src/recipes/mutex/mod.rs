@@ -269,9 +269,7 @@ pub fn renew<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("mutex::renew", name);
-    calls::renew(&lock, token, millis)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::renew(&lock, token, millis).asks_for(operation, conn)
 }
 
 /// Gives the lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was deleted.
@@ -295,9 +293,7 @@ pub fn renew<C: ConnectionLike>(
 pub fn release<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("mutex::release", name);
-    calls::release(&lock, token)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::release(&lock, token).asks_for(operation, conn)
 }
 
 /// An end as the script takes it: milliseconds of lease, milliseconds since 1970, one of them 0.

@@ -133,9 +133,7 @@ pub fn renew_read<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_read", name);
-    calls::renew(&lock, Side::Reader, token, millis)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::renew(&lock, Side::Reader, token, millis).asks_for(operation, conn)
 }
 
 /// Ends a reader's hold. `Ok(false)`: its lease had ended before, so that a writer may have come in meanwhile.
@@ -159,9 +157,7 @@ pub fn renew_read<C: ConnectionLike>(
 pub fn release_read<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_read", name);
-    calls::release(&lock, Side::Reader, token)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::release(&lock, Side::Reader, token).asks_for(operation, conn)
 }
 
 fn attempt(

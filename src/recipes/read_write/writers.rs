@@ -147,9 +147,7 @@ pub fn renew_write<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("read_write::renew_write", name);
-    calls::renew(&lock, Side::Writer, token, millis)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::renew(&lock, Side::Writer, token, millis).asks_for(operation, conn)
 }
 
 /// Ends the writer's hold. `Ok(false)`: its lease had ended before, so that somebody else may have come in meanwhile.
@@ -173,9 +171,7 @@ pub fn renew_write<C: ConnectionLike>(
 pub fn release_write<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("read_write::release_write", name);
-    calls::release(&lock, Side::Writer, token)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::release(&lock, Side::Writer, token).asks_for(operation, conn)
 }
 
 fn attempt(

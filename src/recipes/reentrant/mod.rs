@@ -246,8 +246,7 @@ pub fn renew<C: ConnectionLike>(
     let millis = lease_millis("lease", lease)?;
     let call = calls::renew(&lock, owner, token, millis, Levels::AlsoOfTheNotes);
     let operation = Operation::new("reentrant::renew", name);
-    call.asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    call.asks_for(operation, conn)
 }
 
 /// Gives one acquisition back, and the lock with the last of them.

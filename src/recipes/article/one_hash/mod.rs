@@ -285,9 +285,7 @@ pub fn release_read<C: ConnectionLike>(
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::release_read", key);
-    calls::call(&RELEASE_READ_ONE_HASH, key, token, leases.checked(key)?)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::call(&RELEASE_READ_ONE_HASH, key, token, leases.checked(key)?).asks_for(operation, conn)
 }
 
 /// Ends the writer's hold. `Ok(false)`: its time was over before, so that somebody else may have come in meanwhile;
@@ -309,7 +307,5 @@ pub fn release_write<C: ConnectionLike>(
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::release_write", key);
-    calls::call(&RELEASE_WRITE_ONE_HASH, key, token, leases.checked(key)?)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::call(&RELEASE_WRITE_ONE_HASH, key, token, leases.checked(key)?).asks_for(operation, conn)
 }

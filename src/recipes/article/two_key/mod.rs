@@ -257,9 +257,7 @@ pub fn acquire_write<C: ConnectionLike>(
 /// As for [`try_acquire_read`].
 pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_read", &keys.read);
-    calls::release_read(&keys.read, token)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::release_read(&keys.read, token).asks_for(operation, conn)
 }
 
 /// Ends the writer's hold. `Ok(false)`: it was not ours any more, and nothing was deleted.
@@ -274,9 +272,7 @@ pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token)
 /// As for [`try_acquire_write`].
 pub fn release_write<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_write", &keys.write);
-    calls::release_write(&keys.write, own(token)?)
-        .asks(conn)
-        .map_err(|error| operation.unanswered(None, error))
+    calls::release_write(&keys.write, own(token)?).asks_for(operation, conn)
 }
 
 /// The article's writers write `1`: a token like that would take every one of them for ours.
