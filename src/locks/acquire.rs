@@ -16,6 +16,7 @@
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -41,6 +42,8 @@ use crate::{
 
 /// How long to try to take back an intent that ends by itself soon.
 const QUITTING: Duration = Duration::from_millis(50);
+/// A head that was refused by a look, and has heard nothing since, makes an attempt after so long.
+const ATTEMPT_AFTER_A_LOOK: Duration = Duration::from_millis(100);
 /// How long a try that may not wait waits for a connection, when all are lent to others for a moment.
 const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
 
@@ -109,8 +112,13 @@ impl Wait<'_> {
     /// In the queue, behind the threads of this process that came before.
     fn in_turn(&mut self, timeout: Duration) -> Result<Option<Lease>> {
         // Who enters a reentrant lock again must not wait behind others who wait for it to leave.
-        let asks_at_once = self.shared.queues.asks_at_once(self.key(), timeout);
-        if asks_at_once || self.hold.kind() == Kind::Reentrant {
+        let asks_after = self.shared.queues.asks_after(self.key(), timeout);
+        if let Some(pause) = asks_after
+            && !pause.is_zero()
+        {
+            thread::sleep(pause);
+        }
+        if asks_after.is_some() || self.hold.kind() == Kind::Reentrant {
             // The intent of a writer that waits is written by the head of the queue alone.
             let leaves_intent = self.nobody_waits();
             match self.ask_by_the_pool(leaves_intent) {
@@ -156,7 +164,9 @@ impl Wait<'_> {
             }
             self.attempts.made += 1;
             let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
-            let reply = match self.shared.server.ask_for_head(&call, self.deadline) {
+            let looks_first = self.may_look() && place.looks_first();
+            let asked = (self.shared.server).ask_for_head(&call, looks_first, self.deadline);
+            let reply = match asked {
                 Ok(reply) => reply,
                 Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
                     return Err(error);
@@ -181,7 +191,8 @@ impl Wait<'_> {
                     tracked: true,
                 } => {
                     pauses.start_again();
-                    place.refused(ask_again_at);
+                    let look_again = looks_first.then(|| self.now() + ATTEMPT_AFTER_A_LOOK);
+                    place.refused(ask_again_at.into_iter().chain(look_again).min());
                 }
                 Outcome::Refused { tracked: false, .. } => {
                     place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
@@ -192,6 +203,11 @@ impl Wait<'_> {
             }
         }
         self.attempts.last_failure().map_or(Ok(None), Err)
+    }
+
+    /// Whether a look at the key's end says as much as a refusal would: that of a mutex which is not ours already.
+    fn may_look(&self) -> bool {
+        self.hold.kind() == Kind::Mutex && !self.attempts.may_be_ours()
     }
 
     /// By a connection of the pool, which is given back at once.

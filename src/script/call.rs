@@ -76,6 +76,21 @@ impl Call {
         command.query(conn).inspect_err(|error| leave(conn, error))
     }
 
+    /// Looks when its first key ends, by one command that reads it, so that a change of it is told. `None`: it is not there.
+    /// Otherwise what a script answers that is refused, with the milliseconds until then.
+    pub(crate) fn refusal_by_a_look(
+        &self,
+        conn: &mut dyn ConnectionLike,
+    ) -> RedisResult<Option<Value>> {
+        let mut look = redis::cmd("PTTL");
+        look.arg(self.words(3).next());
+        match look.query(conn).inspect_err(|error| leave(conn, error))? {
+            Value::Int(-2) => Ok(None),
+            left @ Value::Int(-1..) => Ok(Some(Value::Array(vec![left]))),
+            _ => Err(makes_no_sense()),
+        }
+    }
+
     /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
         match self.by_hash().query(conn) {

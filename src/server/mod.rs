@@ -48,7 +48,14 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Asks by the connection that all who wait share, so that a change of what was read is told. Waits for it until the
     /// deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent>;
+    ///
+    /// One that looks first asks only if the key is not there. Otherwise the answer is that of a mutex which somebody else has.
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        looks_first: bool,
+        deadline: Deadline,
+    ) -> Result<Reply, Unsent>;
 
     /// Sends what nobody waits for, if the shared connection is free soon.
     fn send_unawaited(&self, call: &Call, patience: Duration);

@@ -119,8 +119,13 @@ impl Server for RedisServer {
         Ok(answer)
     }
 
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
-        self.waiters.ask(call, deadline)
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        looks_first: bool,
+        deadline: Deadline,
+    ) -> Result<Reply, Unsent> {
+        self.waiters.ask(call, looks_first, deadline)
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {

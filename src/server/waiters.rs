@@ -39,8 +39,14 @@ impl WaitersConnection {
     }
 
     /// Asks once.
-    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
-        let used = self.tracked.using(deadline, |used| asked(used, call));
+    pub(crate) fn ask(
+        &self,
+        call: &Call,
+        looks_first: bool,
+        deadline: Deadline,
+    ) -> Result<Reply, Unsent> {
+        let asked = |used: &mut InUse<'_>| asked(used, call, looks_first);
+        let used = self.tracked.using(deadline, asked);
         let Some(reply) = used.map_err(Unsent::NoConnection)? else {
             let has_failed = self.has_failed.load(Ordering::SeqCst);
             return Err(Unsent::InUse { has_failed });
@@ -66,7 +72,7 @@ impl WaitersConnection {
     }
 }
 
-fn asked(used: &mut InUse<'_>, call: &Call) -> Result<Reply> {
+fn asked(used: &mut InUse<'_>, call: &Call, looks_first: bool) -> Result<Reply> {
     if !used.is_open() {
         used.open()?;
     }
@@ -74,6 +80,10 @@ fn asked(used: &mut InUse<'_>, call: &Call) -> Result<Reply> {
     let mut is_tracked = false;
     let answer = used.ask(None, |connection, tracked| {
         (sent, is_tracked) = (time::now(), tracked);
+        if looks_first && let Some(refusal) = call.refusal_by_a_look(connection)? {
+            return Ok(refusal);
+        }
+        sent = time::now();
         call.send(connection)
     });
     Ok(Reply {

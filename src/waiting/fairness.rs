@@ -5,7 +5,10 @@
 //! the last time until it had the lock again, so that it is back before its next turn and not long before. A process that
 //! sees nobody else stays away less and less often, and not at all from a lock that nobody but itself has asked for lately.
 
-use std::time::{Duration, Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 /// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
 /// threads know of a release before anybody else, and would have every turn.
@@ -17,10 +20,15 @@ const LONGEST_ALONE: u32 = 64;
 
 /// A push takes less than this, in most networks.
 const PUSH: Duration = Duration::from_millis(5);
-/// Another process that hears of a release asks within this time, in most networks: it stays away no shorter.
+/// Another process that hears of a release asks within this time, in most networks: it stays away no shorter, while nothing is
+/// known of how long the others take.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// When that is known, it stays away no shorter than this.
+const SHORTEST_KNOWN: Duration = Duration::from_micros(500);
 /// It stays away no longer.
 pub(super) const LONGEST: Duration = Duration::from_millis(20);
+/// Of so many attempts that are likely to be refused, all but one look first.
+const LOOKS: u32 = 64;
 /// Others that were not seen for so long are gone.
 const LATELY: Duration = Duration::from_secs(1);
 
@@ -42,6 +50,11 @@ pub(super) struct Fairness {
     away: Option<Away>,
     /// How long it took until this process had its next turn, the last time.
     others_took: Duration,
+    /// The head has heard of a release, and has not been answered since.
+    has_heard: bool,
+    /// How often others were faster since the last turn of this process: after a release of which the head had heard, or had
+    /// been rung by a thread of this process. One more when it stays away.
+    in_vain: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +76,8 @@ impl Default for Fairness {
             others_seen: None,
             away: None,
             others_took: Duration::ZERO,
+            has_heard: false,
+            in_vain: 0,
         }
     }
 }
@@ -73,13 +88,14 @@ impl Fairness {
         self.turns_in_a_row += 1;
         self.held_here = true;
         self.held_alone = alone;
+        (self.has_heard, self.in_vain) = (false, 0);
         if let Some(away) = self.away.take() {
             self.others_took = if away.refused {
                 // What took long once need not take long again.
                 let longest = (self.others_took * 2).max(SHORTEST);
                 now.saturating_duration_since(away.since).min(longest)
             } else {
-                self.others_took / 2
+                self.others_took * 7 / 8
             };
         }
     }
@@ -89,9 +105,10 @@ impl Fairness {
         if self.held_here {
             return;
         }
-        self.turns_in_a_row = 0;
+        let was_our_turn = mem::take(&mut self.turns_in_a_row) > 0;
         self.waits_until_others = 1;
         self.others_seen = Some(now);
+        self.in_vain += u32::from(mem::take(&mut self.has_heard) || was_our_turn);
         if let Some(away) = &mut self.away {
             away.refused = true;
         }
@@ -115,14 +132,37 @@ impl Fairness {
             return now + PUSH;
         }
         self.waits = 0;
-        self.waits_until_others = LONGEST_ALONE.min(self.waits_until_others * 2);
-        let until = now + (self.others_took * 3 / 4).clamp(SHORTEST, LONGEST);
+        if self.sees_others(now) {
+            self.in_vain += 1;
+        } else {
+            self.waits_until_others = LONGEST_ALONE.min(self.waits_until_others * 2);
+        }
+        let shortest = if self.others_took.is_zero() {
+            SHORTEST
+        } else {
+            SHORTEST_KNOWN
+        };
+        let until = now + (self.others_took * 3 / 4).clamp(shortest, LONGEST);
         self.away = Some(Away {
             since: now,
             until,
             refused: false,
         });
         until
+    }
+
+    /// The server says that something has happened to the lock. Says when the head asks.
+    pub(super) fn heard(&mut self, now: Instant) -> Instant {
+        self.has_heard = true;
+        self.asks_at(now)
+    }
+
+    /// Whether others are likely to have the lock by now: they were faster the last time, and the head asks since it has heard
+    /// of a release or comes back. A look costs the server less than an attempt. What a look cannot see, such as a key that is
+    /// no lock, an attempt finds out that is made when the head has heard nothing for a while.
+    pub(super) fn looks_first(&self) -> bool {
+        let comes_back = self.away.as_ref().is_some_and(|away| !away.refused);
+        (self.has_heard || comes_back) && !self.in_vain.is_multiple_of(LOOKS)
     }
 
     /// Whether one that stood in the queue has the lock alone, unless it has lost it.

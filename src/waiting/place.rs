@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use parking_lot::Condvar;
 
 use super::{
-    queue::{Leaving, Step, Ticket},
+    queue::{Leaving, Queue, Step, Ticket},
     queues::{Queues, Sleeper},
 };
 use crate::time::Deadline;
@@ -68,6 +68,12 @@ impl<T, L> Place<'_, T, L> {
                 None => self.sleeper.woken.wait(&mut by_key),
             }
         }
+    }
+
+    /// Whether others are likely to have the lock by now, so that a look is cheaper than an attempt.
+    pub(crate) fn looks_first(&self) -> bool {
+        let by_key = self.queues.by_key.lock();
+        by_key.queues.get(&self.key).is_some_and(Queue::looks_first)
     }
 
     /// The server says no: ask again at this moment, unless something happens before.

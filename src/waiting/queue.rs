@@ -200,9 +200,14 @@ impl<W, L> Queue<W, L> {
         let ask_at = if self.fairness.is_held_alone() {
             now + PASSED_ON
         } else {
-            self.fairness.asks_at(now)
+            self.fairness.heard(now)
         };
         self.wake_head(Some(ask_at))
+    }
+
+    /// Whether the head looks who has the lock before it asks for it.
+    pub(crate) fn looks_first(&self) -> bool {
+        self.fairness.looks_first()
     }
 
     /// Something may have happened to the lock without our being told. Returns whom to wake.

@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use super::{
     fairness::LONGEST,
     queue::{Queue, Ticket},
+    streaks::Streaks,
 };
 use crate::time::Clock;
 
@@ -32,6 +33,7 @@ pub(super) struct ByKey<T, L> {
     /// A queue is there while somebody stands in it, and while other processes that want the lock are remembered.
     pub(super) queues: HashMap<String, ThreadQueue<T, L>>,
     pub(super) next_ticket: Ticket,
+    streaks: Streaks,
     /// With more queues than this, those that are over are looked at whether they can be forgotten.
     many: usize,
 }
@@ -72,6 +74,7 @@ impl<T, L> Queues<T, L> {
             by_key: Mutex::new(ByKey {
                 queues: HashMap::new(),
                 next_ticket: 0,
+                streaks: Streaks::new(),
                 many: FEW,
             }),
             clock,
@@ -88,20 +91,33 @@ impl<T, L> Queues<T, L> {
         self.by_key.lock().queues.values().all(Queue::is_over)
     }
 
-    /// Whether one that wants the lock now, and has so much time, need not stand in the queue: nobody does, and it is not the
-    /// turn of other processes.
-    pub(crate) fn asks_at_once(&self, key: &str, timeout: Duration) -> bool {
-        let by_key = self.by_key.lock();
-        let Some(queue) = by_key.queues.get(key) else {
-            return true;
-        };
-        let has_no_time = timeout < 2 * LONGEST && queue.len() == 0;
-        has_no_time || queue.asks_at_once(self.clock.now())
+    /// When one that wants the lock now, and has so much time, asks without standing in the queue: nobody stands there, and it
+    /// is not the turn of other processes. `None`: it is to stand in the queue.
+    pub(crate) fn asks_after(&self, key: &str, timeout: Duration) -> Option<Duration> {
+        let now = self.clock.now();
+        let has_time = timeout >= 2 * LONGEST;
+        let mut by_key = self.by_key.lock();
+        match by_key.queues.get(key) {
+            Some(queue) if !has_time && queue.len() == 0 => Some(Duration::ZERO),
+            Some(queue) => queue.asks_at_once(now).then_some(Duration::ZERO),
+            None if has_time => Some(by_key.streaks.pause(key, now)),
+            None => Some(Duration::ZERO),
+        }
     }
 
     /// A thread of this process has released the lock.
     pub(crate) fn released(&self, key: &str) {
-        self.with_queue(key, |queue| queue.released(self.clock.now()));
+        let now = self.clock.now();
+        let mut by_key = self.by_key.lock();
+        let queue = by_key.queues.get_mut(key);
+        let woken = queue.map(|queue| queue.released(now).cloned());
+        if woken.is_none() {
+            by_key.streaks.released(key, now);
+        }
+        drop(by_key);
+        if let Some(sleeper) = woken.flatten() {
+            sleeper.woken.notify_one();
+        }
     }
 
     /// The server says that something has happened to the lock.

@@ -162,6 +162,40 @@ fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
     );
 }
 
+/// It asks before others have heard of its release, so it is never refused, and cannot know that they wait.
+#[test]
+fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let [one, others] = [(); 2].map(|()| crate::connect(&server.url()));
+        let comes_again = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let lock = one.lock("a");
+                while comes_again.load(Ordering::SeqCst) {
+                    let lease = lock.acquire(LONG).unwrap();
+                    thread::sleep(MS / 2);
+                    lease.release().unwrap();
+                }
+            });
+            for _ in 0..5 {
+                let asked = Instant::now();
+                let got = others.lock("a").acquire(LONG);
+                let waited = asked.elapsed();
+                drop(got.unwrap());
+                // Long enough for the turns between them to be forgotten.
+                thread::sleep(1_200 * MS);
+                if waited > 600 * MS {
+                    comes_again.store(false, Ordering::SeqCst);
+                    panic!("waited for {waited:?}");
+                }
+            }
+            comes_again.store(false, Ordering::SeqCst);
+            thread.join().unwrap();
+        });
+    });
+}
+
 #[cfg(unix)]
 #[test]
 fn the_child_of_a_fork_releases_nothing_of_its_parents() {

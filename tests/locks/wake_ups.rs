@@ -10,7 +10,9 @@ use leasehold::{Locks, Options, RenewalState};
 use redis::Commands;
 
 use crate::{
-    common::{Proxy, Server, hold::comes_true, slack::slack, wait::unless_halted},
+    common::{
+        Proxy, Server, hold::comes_true, monitor::Monitor, slack::slack, wait::unless_halted,
+    },
     waiting::waiting,
 };
 
@@ -85,5 +87,84 @@ fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_
             let second = gets.recv_timeout(LONG).unwrap();
             assert!(second - first < lease + slack(), "{:?}", second - first);
         });
+    });
+}
+
+/// In one step, so that whoever waits is told, and finds somebody who was faster.
+fn changes_hands(conn: &mut redis::Connection) {
+    let mut pipe = redis::pipe();
+    pipe.atomic().del("lock:a").ignore();
+    pipe.cmd("SET")
+        .arg("lock:a")
+        .arg("another")
+        .arg("PX")
+        .arg(60_000)
+        .ignore();
+    pipe.exec(conn).unwrap();
+}
+
+/// The head of one queue that others were faster than, twice.
+fn with_a_head_that_looks(then: impl Fn(&mut redis::Connection, &mut Monitor)) -> leasehold::Error {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let lock = crate::connect(&server.url()).lock("a");
+    changes_hands(&mut conn);
+    let mut monitor = Monitor::start(&server).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.acquire(LONG).map(drop).unwrap_err());
+        assert!(comes_true(|| asks(&mut monitor) > 0));
+        for _ in 0..2 {
+            // What it asks when it is told has been answered by then.
+            thread::sleep(20 * MS);
+            changes_hands(&mut conn);
+        }
+        thread::sleep(20 * MS);
+        monitor.commands().unwrap();
+        then(&mut conn, &mut monitor);
+        let mut pipe = redis::pipe();
+        pipe.atomic().del("lock:a").rpush("lock:a", "no lock");
+        pipe.exec(&mut conn).unwrap();
+        waiter.join().unwrap()
+    })
+}
+
+/// How often it was asked for the lock since the last time.
+fn asks(monitor: &mut Monitor) -> usize {
+    let commands = monitor.commands().unwrap();
+    commands
+        .iter()
+        .filter(|command| command.starts_with("EVAL"))
+        .count()
+}
+
+#[test]
+fn a_head_that_others_are_faster_than_costs_the_server_one_command_a_turn() {
+    unless_halted(|| {
+        with_a_head_that_looks(|conn, monitor| {
+            changes_hands(conn);
+            let mut seen = Vec::new();
+            assert!(comes_true(|| {
+                seen.extend(monitor.commands().unwrap());
+                seen.iter().any(|command| command.starts_with("PTTL"))
+            }));
+            let of_head = seen.iter().filter(|command| command.contains("lock:a"));
+            let names: Vec<_> = of_head
+                .map(|command| command.split(' ').next().unwrap())
+                .collect();
+            assert_eq!(names, ["DEL", "SET", "PTTL"], "{seen:?}");
+        });
+    });
+}
+
+#[test]
+fn a_head_that_looks_first_finds_out_all_the_same_what_is_no_lock() {
+    unless_halted(|| {
+        let began = Instant::now();
+        let found = with_a_head_that_looks(|_, _| {});
+        assert!(
+            matches!(found, leasehold::Error::WrongKind { .. }),
+            "{found:?}"
+        );
+        assert!(began.elapsed() < LONG / 4, "{:?}", began.elapsed());
     });
 }

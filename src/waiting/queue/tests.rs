@@ -198,3 +198,66 @@ fn others_are_let_go_first_less_and_less_often_while_none_is_seen() {
         .collect();
     assert_eq!(times, [1, 2, 4]);
 }
+
+/// A head that has been refused once, which told it that somebody else has the lock.
+fn waiting_head() -> (Queue<(), ()>, Ticket) {
+    let mut queue = Queue::default();
+    queue.join(0, (), moment(0));
+    assert_eq!(queue.step(0, moment(0)), Step::Ask);
+    queue.refused(0, moment(0), None);
+    (queue, 0)
+}
+
+/// The server tells of a release, and the head asks in vain.
+fn is_too_late(queue: &mut Queue<(), ()>, head: Ticket, now: u64) {
+    queue.changed(moment(now));
+    while queue.step(head, moment(now + STEP)) != Step::Ask {}
+    queue.refused(head, moment(now), None);
+}
+
+#[test]
+fn a_head_looks_first_after_others_were_faster_and_until_its_next_turn() {
+    let (mut queue, head) = waiting_head();
+    queue.changed(moment(1));
+    assert!(!queue.looks_first(), "the first release may be for us");
+    is_too_late(&mut queue, head, 1);
+    assert!(!queue.looks_first(), "it has heard nothing");
+    queue.changed(moment(2));
+    assert!(queue.looks_first());
+    queue.join(1, (), moment(2));
+    queue.leave(head, Leaving::Exclusive, moment(2), None);
+    queue.released(moment(3));
+    assert!(!queue.looks_first(), "we know best of our own release");
+}
+
+#[test]
+fn not_every_time_does_a_head_look_first() {
+    let (mut queue, head) = waiting_head();
+    let looks = (1..200).map(|now| {
+        is_too_late(&mut queue, head, now);
+        queue.changed(moment(now));
+        queue.looks_first()
+    });
+    assert!(looks.filter(|looks| !looks).count() >= 3);
+}
+
+#[test]
+fn a_process_stays_away_after_all_its_turns_while_others_were_seen_lately() {
+    let mut queue: Queue<(), ()> = Queue::default();
+    queue.join(0, (), moment(0));
+    queue.refused(0, moment(0), None);
+    let mut now = 0;
+    for head in 0..40 {
+        queue.join(head + 1, (), moment(now));
+        queue.leave(head, Leaving::Exclusive, moment(now), None);
+        now += 1;
+        queue.released(moment(now));
+        let is_last = (head + 1) % u64::from(IN_A_ROW) == 0;
+        let asks_now = queue.step(head + 1, moment(now)) == Step::Ask;
+        assert_eq!(asks_now, !is_last, "after {} turns", head + 1);
+        queue.changed(moment(now));
+        let asks_when_told = queue.step(head + 1, moment(now)) == Step::Ask;
+        assert!(!(is_last && asks_when_told), "after {} turns", head + 1);
+        now += 20;
+    }
+}

@@ -177,11 +177,11 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
         }
         first.leave(Leaving::Exclusive, after(LATE));
         for _ in 0..4 {
-            assert!(queues.asks_at_once(KEY, LATE));
+            assert!(queues.asks_after(KEY, LATE).is_some());
             queues.released(KEY);
         }
-        assert_eq!(queues.asks_at_once(KEY, LATE), !others);
-        assert!(queues.asks_at_once(KEY, Duration::ZERO) && queues.is_empty());
+        assert_eq!(queues.asks_after(KEY, LATE).is_some(), !others);
+        assert!(queues.asks_after(KEY, Duration::ZERO).is_some() && queues.is_empty());
         let again = queues.join(KEY, None);
         assert!(asks(&again));
     }
