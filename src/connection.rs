@@ -27,7 +27,7 @@ use crate::{
 pub(crate) use manager::{Connector, Limits};
 use manager::{Manager, Shared};
 pub(crate) use opener::Opened;
-use permits::{Permit, Permits};
+use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
 pub use settings::PoolBuilder;
 
@@ -168,6 +168,10 @@ impl Pool {
 
     /// Lends a connection, opening one if none is idle.
     ///
+    /// **A thread that keeps a connection while it acquires, releases or commits needs a second one**: with as many such threads as
+    /// there are connections, all wait for each other until their time is over. Give the connection back first, or lend
+    /// [`Lease::commit_on`](crate::Lease::commit_on) the one that you have.
+    ///
     /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). When an attempt to connect fails,
     /// the error comes at once, and the next call tries anew.
     ///
@@ -187,18 +191,27 @@ impl Pool {
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
         let longest = self.shared.get_timeout;
-        self.get_within(longest, longest)
+        self.lend(Borrower::Caller, longest, longest)
     }
 
-    /// As [`get`](Self::get), with a shorter wait while all are lent, and a shorter one for the whole.
+    /// As [`get`](Self::get), for what this crate sends by itself.
+    pub(crate) fn get_for_ourselves(&self) -> Result<PooledConnection> {
+        self.get_within(Duration::MAX, Duration::MAX)
+    }
+
+    /// The same, with a shorter wait while all are lent, and a shorter one for the whole.
     pub(crate) fn get_within(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
+        self.lend(Borrower::Ourselves, lent, whole)
+    }
+
+    fn lend(&self, to: Borrower, lent: Duration, whole: Duration) -> Result<PooledConnection> {
         self.shared.process.refuse_a_copy()?;
         let whole = whole.min(self.shared.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self
             .permits
-            .take(lent)
-            .ok_or_else(|| self.all_are_lent(lent))?;
+            .take(to, lent)
+            .map_err(|callers| self.all_are_lent(lent, callers))?;
         loop {
             let mut lent = self.idle_or_new(deadline)?;
             match self.shared.prove(&mut lent, deadline) {
@@ -243,10 +256,18 @@ impl Pool {
         Connector(Arc::clone(&self.shared))
     }
 
-    fn all_are_lent(&self, wait: Duration) -> Error {
+    /// `callers`: how many of them [`get`](Self::get) has lent.
+    fn all_are_lent(&self, wait: Duration, callers: u32) -> Error {
         let size = self.connections.max_size();
+        let mut reason = format!("all {size} are lent, and none came back within {wait:?}");
+        if callers == size {
+            reason.push_str(
+                ": every one of them by `Pool::get`; whoever has one should give it back before it asks for a lock, \
+                 or the pool has to be larger",
+            );
+        }
         Error::Pool {
-            reason: format!("all {size} are lent, and none came back within {wait:?}"),
+            reason,
             source: None,
         }
     }

@@ -22,7 +22,8 @@
 //! | run a command under a lock | the program `lockrun`: [`guide::lockrun`] |
 //! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
 //! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
-//! | write only while the lock is still yours | [`commit_while_held`] |
+//! | write only while the lock is still yours | [`Lease::commit`], [`Lease::commit_and_release`]; in the book's style [`commit_while_held`] |
+//! | repeat a write that got no answer, and not double it | [`Lease::commit_once`] |
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`] |
@@ -80,7 +81,7 @@ mod watchdog;
 pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, LostReason, Result};
 pub use event::Events;
-pub use locks::{Holder, Inspection, Lease, Lock, Locks, Options, Ran};
+pub use locks::{Committed, Holder, Inspection, Lease, Lock, Locks, Options, Ran};
 pub use market::{
     Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,

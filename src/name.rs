@@ -24,6 +24,7 @@ const MAX_BYTES: usize = 512;
 const MAX_PREFIX_BYTES: usize = 128;
 /// The end of the keys that stand beside a lock: no lock's own key may look like one.
 const COMPANION: &str = ":lease";
+const MARK: &str = ":done";
 
 /// # Errors
 /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
@@ -110,6 +111,16 @@ impl LockName {
             [&*self.key, COMPANION].concat()
         } else {
             ["{", &*self.key, "}", COMPANION].concat()
+        }
+    }
+
+    /// The key that says that an operation of this id has been done under the lock, in the same hash slot. No name has two
+    /// pairs of braces in its key, so it is never that of a lock or its companion, nor of another lock's operation.
+    pub(crate) fn mark(&self, operation_id: &str) -> String {
+        if self.key.contains('{') {
+            [&*self.key, MARK, "{", operation_id, "}"].concat()
+        } else {
+            ["{", &*self.key, "}", MARK, "{", operation_id, "}"].concat()
         }
     }
 }

@@ -9,8 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Connection, FromRedisValue, Pipeline};
-
 use crate::{
     error::LostReason,
     event::Lost,
@@ -146,7 +144,7 @@ impl Lease {
     }
 
     /// The number to hand to the resource: greater than that of every holder before. A reader has none, nor has a mutex
-    /// without [`Options::fencing`].
+    /// without [`Options::fencing`](crate::Options::fencing).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.standing().fence()
@@ -188,10 +186,14 @@ impl Lease {
     /// # Errors
     /// [`Error::Lost`], and why.
     pub fn check(&self) -> Result<()> {
+        self.check_for("Lease::check")
+    }
+
+    pub(super) fn check_for(&self, name: &'static str) -> Result<()> {
         if self.is_held() {
             return Ok(());
         }
-        Err(self.lost_for("Lease::check"))
+        Err(self.lost_for(name))
     }
 
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
@@ -231,36 +233,6 @@ impl Lease {
             return Ok(());
         }
         Err(self.lost_for("Lease::renew"))
-    }
-
-    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
-    ///
-    /// A commit that got no answer may still be executed while the lock is held, and never in another's turn.
-    ///
-    /// On any connection to the same server, for keys of the same server. If the lock has been renewed meanwhile, `build` is
-    /// called again, up to 8 times. Two round trips.
-    ///
-    /// # Errors
-    /// As [`commit_while_held`](crate::commit_while_held); [`Error::Lost`] if the lock is not ours any more, and nothing was
-    /// written.
-    pub fn commit<T: FromRedisValue>(
-        &self,
-        conn: &mut Connection,
-        build: impl FnMut(&mut Pipeline),
-    ) -> Result<T> {
-        self.shared.process.refuse_a_copy()?;
-        self.check()?;
-        if !self.shared.server.stores_data() {
-            let reason = "the stand-in for tests stores nothing but locks";
-            return Err(Error::invalid("connection", reason));
-        }
-        // A panic in between leaves it out.
-        self.standing().commit_is_out();
-        let done = self.hold().commit("Lease::commit", conn, build);
-        if !matches!(done, Err(Error::Unknown { .. })) {
-            self.standing().commit_is_answered();
-        }
-        done
     }
 
     pub(crate) fn standing(&self) -> &Standing {
@@ -326,7 +298,7 @@ impl Lease {
         }
     }
 
-    fn lost_for(&self, name: &'static str) -> Error {
+    pub(super) fn lost_for(&self, name: &'static str) -> Error {
         self.operation(name).lost_because(self.standing().lost())
     }
 

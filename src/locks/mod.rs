@@ -2,6 +2,7 @@
 
 mod acquire;
 mod attempts;
+mod commit;
 mod inspection;
 mod lease;
 mod lock;
@@ -12,6 +13,7 @@ mod settings;
 mod shared;
 
 pub use crate::recipes::inspect::Holder;
+pub use commit::Committed;
 pub use inspection::Inspection;
 pub use lease::Lease;
 pub use lock::Lock;

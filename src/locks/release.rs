@@ -53,7 +53,7 @@ impl Lease {
     }
 
     /// Says how the lease stood. `None`: it was stopped before, or this is a child's copy.
-    fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
+    pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
         let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
         (!is_over).then(|| self.handle.stop_by(deadline))
     }
@@ -75,7 +75,7 @@ impl Lease {
     }
 
     /// What the release has come to. What may still be ours on the server is left to the watchdog's thread.
-    fn settle(&self, given_back: Result<bool>, state: RenewalState) -> Result<()> {
+    pub(super) fn settle(&self, given_back: Result<bool>, state: RenewalState) -> Result<()> {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
         let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
@@ -102,7 +102,7 @@ impl Lease {
     }
 
     /// Sends the release. False: the lock was not ours any more.
-    fn give_back(&self, deadline: Deadline) -> Result<bool> {
+    pub(super) fn give_back(&self, deadline: Deadline) -> Result<bool> {
         let operation = self.operation(RELEASE);
         let remaining = deadline.remaining();
         let patience = Patience {

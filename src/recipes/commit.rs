@@ -1,40 +1,124 @@
 //! Writing only while a lock is held, whatever its kind.
 
-use redis::{Connection, FromRedisValue, Pipeline, Value};
+use redis::{Arg, Cmd, Connection, FromRedisValue, Pipeline, Value};
 
 use crate::{
     error::{Error, Operation, Result},
     exchange::typed,
     name::LockName,
-    transaction::watch,
+    token::Token,
+    transaction::{command, watch},
 };
 
 /// How often a commit is repeated while the lock is still ours.
 const COMMIT_ATTEMPTS: u32 = 8;
 
-/// Watches the lock and reads what proves the hold, in one round trip, then writes. A transaction that came to nothing
-/// need not be a loss, since a renewal touches the key too: then all of it is done again.
-pub(crate) fn commit<T: FromRedisValue>(
-    conn: &mut Connection,
-    operation: Operation<'_>,
-    lock: &LockName,
-    read: &Pipeline,
-    is_ours: &dyn Fn(&[Value]) -> bool,
-    mut build: impl FnMut(&mut Pipeline),
-) -> Result<T> {
-    for _ in 0..COMMIT_ATTEMPTS {
+/// Whether values that were read say that the lock is ours.
+type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
+
+/// What is read of a lock while it is watched, and whether that says that it is ours.
+pub(crate) struct Proof<'a> {
+    pub(crate) lock: &'a LockName,
+    pub(crate) reads: Pipeline,
+    pub(crate) is_ours: IsOurs<'a>,
+}
+
+impl<'a> Proof<'a> {
+    /// Of a lock whose value is its holder's token.
+    pub(crate) fn by_value(lock: &'a LockName, token: &'a Token) -> Self {
+        let mut reads = Pipeline::with_capacity(1);
+        reads.add_command(command(&["GET", lock.key()]));
+        Self {
+            lock,
+            reads,
+            is_ours: Box::new(|values| token.is_value(values.first())),
+        }
+    }
+}
+
+/// A transaction that is executed only while the lock is held.
+pub(crate) struct Commit<'a> {
+    operation: Operation<'a>,
+    proof: Proof<'a>,
+    /// What the caller writes.
+    writes: Pipeline,
+    /// What is written behind that.
+    more: Vec<Cmd>,
+    /// The key that says that it has been executed before.
+    mark: Option<String>,
+}
+
+impl<'a> Commit<'a> {
+    /// # Errors
+    /// [`Error::Invalid`] for a command that cannot be part of a transaction.
+    pub(crate) fn new(
+        operation: Operation<'a>,
+        proof: Proof<'a>,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<Self> {
         let mut writes = Pipeline::new();
         build(&mut writes);
         check_commands(&writes)?;
-        let (watched, values) = watch(conn, operation, &[lock.key()], read)?;
-        if !is_ours(&values) {
-            return Err(operation.lost());
-        }
-        if let Some(results) = watched.commit(&writes)? {
-            return typed(&writes, results).map_err(|_| operation.misfit());
-        }
+        Ok(Self {
+            operation,
+            proof,
+            writes,
+            more: Vec::new(),
+            mark: None,
+        })
     }
-    Err(operation.contended())
+
+    /// Releases the lock in the same transaction, by this command.
+    pub(crate) fn releasing(mut self, release: Cmd) -> Self {
+        self.more.push(release);
+        self
+    }
+
+    /// Once: leaves a mark in the same transaction, for so long, and does nothing where it is already.
+    pub(crate) fn once(mut self, mark: String, millis: u64) -> Self {
+        self.more
+            .push(command(&["SET", &mark, "done", "PX", &millis.to_string()]));
+        self.mark = Some(mark);
+        self
+    }
+
+    /// Watches the lock and reads what proves the hold, in one round trip, then writes. A transaction that came to nothing
+    /// need not be a loss, since a renewal touches the key too: then all of it is done again. `None`: it was marked before.
+    pub(crate) fn send(&self, conn: &mut Connection) -> Result<Option<Vec<Value>>> {
+        let mut keys = vec![self.proof.lock.key()];
+        let mut reads = self.proof.reads.clone();
+        if let Some(mark) = &self.mark {
+            keys.push(mark);
+            reads.add_command(command(&["EXISTS", mark]));
+        }
+        let mut writes = self.writes.clone();
+        for command in &self.more {
+            writes.add_command(command.clone());
+        }
+        for _ in 0..COMMIT_ATTEMPTS {
+            let (watched, mut values) = watch(conn, self.operation, &keys, &reads)?;
+            let marked = self.mark.as_ref().and_then(|_| values.pop());
+            if !(self.proof.is_ours)(&values) {
+                return Err(self.operation.lost());
+            }
+            if marked.is_some_and(|marked| marked != Value::Int(0)) {
+                return Ok(None);
+            }
+            if let Some(mut results) = watched.commit(&writes)? {
+                results.truncate(self.writes.len());
+                return Ok(Some(results));
+            }
+        }
+        Err(self.operation.contended())
+    }
+
+    /// What the caller's commands have answered.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] if that is of another type.
+    pub(crate) fn answer<T: FromRedisValue>(&self, results: Vec<Value>) -> Result<T> {
+        typed(&self.writes, results).map_err(|_| self.operation.misfit())
+    }
 }
 
 /// Refuses what would end the transaction early, answer more than once or leave the connection changed.
@@ -61,7 +145,7 @@ fn check_commands(writes: &Pipeline) -> Result<()> {
     ];
     for command in writes.cmd_iter() {
         let name = match command.args_iter().next() {
-            Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).to_uppercase(),
+            Some(Arg::Simple(name)) => String::from_utf8_lossy(name).to_uppercase(),
             _ => String::new(),
         };
         if name.is_empty() || REFUSED.contains(&name.as_str()) {

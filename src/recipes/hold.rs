@@ -2,19 +2,20 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 
 use super::{
-    commit::commit,
+    commit::Proof,
     mutex::calls as mutex,
     read_write::calls::{self as read_write, Side},
     reentrant::calls::{self as reentrant, Levels},
 };
 use crate::{
-    error::{Operation, Result, makes_no_sense},
+    error::{Result, makes_no_sense},
     name::{LockName, Owner},
     script::{Call, Refusal, count, fencing_token},
     token::{FencingToken, Token},
+    transaction::command,
 };
 
 /// Which kind of lock.
@@ -183,18 +184,21 @@ impl Holding {
         is_writer.then(|| read_write::release(&self.lock, Side::Intent, &self.token))
     }
 
-    /// Writes only while this hold stands, as [`commit_while_held`](crate::commit_while_held) does for a book lock.
-    pub(crate) fn commit<T: FromRedisValue>(
-        &self,
-        operation: &'static str,
-        conn: &mut Connection,
-        build: impl FnMut(&mut Pipeline),
-    ) -> Result<T> {
-        let operation = Operation::new(operation, self.lock.text());
-        let mut read = Pipeline::new();
+    /// Lets go of it in a transaction that watches the lock, and has found it ours.
+    pub(crate) fn giving_back_while_watched(&self) -> Cmd {
         match self.kind {
-            Kind::Mutex => read.cmd("GET").arg(self.lock.key()),
-            Kind::Reentrant => read
+            Kind::Mutex => command(&["DEL", self.lock.key()]),
+            // Whole, since a transaction in which the server does not know a script is executed all the same.
+            Kind::Reentrant | Kind::Read | Kind::Write => self.giving_back().whole(),
+        }
+    }
+
+    /// What shows that this hold stands.
+    pub(crate) fn proof(&self) -> Proof<'_> {
+        let mut reads = Pipeline::new();
+        match self.kind {
+            Kind::Mutex => return Proof::by_value(&self.lock, &self.token),
+            Kind::Reentrant => reads
                 .cmd("HGET")
                 .arg(self.lock.key())
                 .arg(self.owner.as_str())
@@ -202,11 +206,14 @@ impl Holding {
                 .arg(self.lock.companion())
                 .arg(format!("t:{}", self.token))
                 .cmd("TIME"),
-            Kind::Read => self.read_end(&mut read, Side::Reader),
-            Kind::Write => self.read_end(&mut read, Side::Writer),
+            Kind::Read => self.read_end(&mut reads, Side::Reader),
+            Kind::Write => self.read_end(&mut reads, Side::Writer),
         };
-        let is_ours = |values: &[Value]| self.is_proven_by(values);
-        commit(conn, operation, &self.lock, &read, &is_ours, build)
+        Proof {
+            lock: &self.lock,
+            reads,
+            is_ours: Box::new(|values| self.is_proven_by(values)),
+        }
     }
 
     fn read_end<'p>(&self, read: &'p mut Pipeline, side: Side) -> &'p mut Pipeline {
@@ -216,7 +223,6 @@ impl Holding {
 
     fn is_proven_by(&self, values: &[Value]) -> bool {
         match (self.kind, values) {
-            (Kind::Mutex, [holder]) => self.token.is_value(Some(holder)),
             (Kind::Reentrant, [count, end, time]) => {
                 whole_number(count).is_some_and(|count| count > 0) && is_ahead(end, time)
             }

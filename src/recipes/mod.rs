@@ -1,7 +1,7 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
 mod article;
-mod commit;
+pub(crate) mod commit;
 pub(crate) mod hold;
 pub(crate) mod inspect;
 pub mod mutex;

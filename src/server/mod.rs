@@ -19,7 +19,7 @@ pub(crate) use renewals::RenewalsConnection;
 pub(crate) use renewals::refused;
 
 use crate::{
-    connection::Limits,
+    connection::{Limits, PooledConnection},
     error::{Error, Operation, Result},
     script::Call,
     time::{Clock, Deadline},
@@ -32,8 +32,14 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     fn limits(&self) -> Limits;
 
-    /// Whether it stores anything beside locks.
-    fn stores_data(&self) -> bool;
+    /// A connection for transactions with the data that a lock protects.
+    ///
+    /// # Errors
+    /// Also where nothing but locks is stored.
+    fn lend(&self) -> Result<PooledConnection>;
+
+    /// Whether a transaction that looks at a lock of this server can be sent by a connection that somebody else has opened.
+    fn stores_data(&self) -> Result<()>;
 
     /// Whether another may take its place, so that one that cannot be reached is worth waiting for.
     fn is_watched(&self) -> bool;

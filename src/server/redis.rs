@@ -61,8 +61,12 @@ impl Server for RedisServer {
         self.connector.limits()
     }
 
-    fn stores_data(&self) -> bool {
-        true
+    fn lend(&self) -> Result<PooledConnection> {
+        self.pool.get_for_ourselves()
+    }
+
+    fn stores_data(&self) -> Result<()> {
+        Ok(())
     }
 
     fn is_watched(&self) -> bool {

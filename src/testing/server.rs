@@ -13,7 +13,7 @@ use redis::{RedisResult, Value};
 
 use super::store::{Now, Ran, Store};
 use crate::{
-    connection::Limits,
+    connection::{Limits, PooledConnection},
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
@@ -172,8 +172,12 @@ impl server::Server for Server {
         }
     }
 
-    fn stores_data(&self) -> bool {
-        false
+    fn lend(&self) -> Result<PooledConnection> {
+        Err(stores_locks_only())
+    }
+
+    fn stores_data(&self) -> Result<()> {
+        Err(stores_locks_only())
     }
 
     fn is_watched(&self) -> bool {
@@ -273,4 +277,9 @@ fn reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
         Ok(_) => refused(makes_no_sense()),
         Err(error) => refused(error),
     }
+}
+
+fn stores_locks_only() -> Error {
+    let reason = "the stand-in for tests stores nothing but locks";
+    Error::invalid("connection", reason)
 }

@@ -146,29 +146,6 @@ fn a_panic_in_the_callers_closure_leaves_nothing_open() {
 }
 
 #[test]
-fn a_panic_when_the_closure_is_called_again_leaves_nothing_open() {
-    let mut bench = bench();
-    let mut other = bench.server.connection().unwrap();
-    bench.proxy.at("MULTI").run(move || {
-        let _: bool = other.pexpire("lock:held", 20_000).unwrap();
-    });
-    let mut calls = 0;
-    let panicking = catch_unwind(AssertUnwindSafe(|| {
-        commit_while_held::<()>(&mut bench.conn, "held", &world::token(), |pipe| {
-            calls += 1;
-            if calls == 2 {
-                std::panic::resume_unwind(Box::new("the caller's own"));
-            }
-            pipe.cmd("INCR").arg("count").ignore();
-        })
-    }));
-    assert!(panicking.is_err());
-    assert!(bench.proxy.happened());
-    world::assert_conserved(&mut bench.direct, "commit_while_held");
-    world::assert_nothing_is_watched(&mut bench.conn, &mut bench.direct, "commit_while_held");
-}
-
-#[test]
 fn the_lock_of_nobody_and_of_others_is_let_go_of() {
     for holder in [None, Some(THEIRS)] {
         let mut bench = bench();

@@ -82,7 +82,7 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
                 assert_eq!(written, None, "written in the second one's turn");
             });
             assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            let written = first.commit::<()>(&mut slow, |pipe| {
+            let written = first.commit_on::<()>(&mut slow, |pipe| {
                 pipe.set("value", "by the first").ignore();
             });
             assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
@@ -106,7 +106,7 @@ fn a_commit_that_was_answered_does_not_keep_the_lock_from_being_handed_over() {
             assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
             let mut own = server.connection().unwrap();
             first
-                .commit::<()>(&mut own, |pipe| {
+                .commit_on::<()>(&mut own, |pipe| {
                     pipe.set("value", 1).ignore();
                 })
                 .unwrap();

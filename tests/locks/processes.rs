@@ -92,7 +92,7 @@ fn holds_until_it_is_killed() {
         if asked.duration_since(last) > LEASE {
             let held = lease.is_held();
             let commits = lease
-                .commit::<(i64,)>(&mut conn, |pipe| {
+                .commit_on::<(i64,)>(&mut conn, |pipe| {
                     pipe.cmd("INCR").arg("written");
                 })
                 .is_ok();
@@ -324,7 +324,7 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
                     }
                     answers.push(lease.verify().err());
                     answers.push(lease.renew(LONG).err());
-                    let commit = lease.commit::<()>(&mut conn, |pipe| {
+                    let commit = lease.commit_on::<()>(&mut conn, |pipe| {
                         pipe.set("k", 1);
                     });
                     answers.push(commit.err());

@@ -341,7 +341,7 @@ fn it_says_that_it_cannot_commit() {
         .acquire(SECOND)
         .unwrap();
     let mut conn = server.connection().unwrap();
-    let committed = lease.commit::<()>(&mut conn, |pipe| {
+    let committed = lease.commit_on::<()>(&mut conn, |pipe| {
         pipe.set("b", 1);
     });
     let error = committed.unwrap_err();

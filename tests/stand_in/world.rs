@@ -80,6 +80,7 @@ impl World for Server {
             .lease(Duration::from_secs(10))
             .renewal(true)
             .max_hold(Duration::MAX)
+            .fencing(true)
             .hand_over(0, Duration::ZERO)
             .events(Arc::new(Deaf));
         let thief = lock.clone().with(options);

@@ -46,7 +46,10 @@ use std::{mem, time::Duration};
 
 use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
-use super::{commit::commit, wait::until_granted};
+use super::{
+    commit::{Commit, Proof},
+    wait::until_granted,
+};
 use crate::{
     error::{Operation, Result, makes_no_sense},
     exchange::leave,
@@ -189,9 +192,9 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
 
 /// Executes a transaction only while the lock is still ours. Does not release the lock.
 ///
-/// `build` says what to write. It is called before anything is sent, and again if the commit has to be repeated, which
-/// it is, at most 8 times, when somebody touched the lock (a renewal, a waiter that gives it an end) and it is still
-/// ours. Waits for nothing but the server. Two round trips: `WATCH` and `GET`, then `MULTI`, the commands, `EXEC`.
+/// `build` says what to write; it is called once, before anything is sent. When somebody touched the lock (a renewal, a
+/// waiter that gives it an end) and it is still ours, the commit is repeated, at most 8 times. Waits for nothing but the
+/// server. Two round trips: `WATCH` and `GET`, then `MULTI`, the commands, `EXEC`.
 ///
 /// The answer is that of the pipeline: a tuple or a `Vec` with one value a command, without those marked
 /// [`ignore`](redis::Pipeline::ignore). An empty pipeline asks whether the lock is still ours.
@@ -222,14 +225,13 @@ pub fn commit_while_held<T: FromRedisValue>(
     conn: &mut Connection,
     lock_name: &str,
     token: &Token,
-    build: impl FnMut(&mut Pipeline),
+    build: impl FnOnce(&mut Pipeline),
 ) -> Result<T> {
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("commit_while_held", lock_name);
-    let mut read = Pipeline::new();
-    read.cmd("GET").arg(lock.key());
-    let is_ours = |values: &[Value]| token.is_value(values.first());
-    commit(conn, operation, &lock, &read, &is_ours, build)
+    let commit = Commit::new(operation, Proof::by_value(&lock, token), build)?;
+    let results = commit.send(conn)?.unwrap_or_default();
+    commit.answer(results)
 }
 
 /// The book's loop, for whoever names the operation: a lock without an end, or with a lease.

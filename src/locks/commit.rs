@@ -1,0 +1,264 @@
+//! Writing while a lock is held: in a transaction that watches the lock.
+//!
+//! Called on the holder's thread. What is sent goes by a connection of the pool, or by the caller's, with nothing locked.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Connection, FromRedisValue, Pipeline, RedisError, Value};
+
+use super::lease::Lease;
+use crate::{
+    error::{Error, LostReason, Operation, Result},
+    name::check_size,
+    recipes::commit::Commit,
+    renewing::standing::RenewalState,
+    time::{Deadline, lease_millis},
+};
+
+const RELEASING: &str = "Lease::commit_and_release";
+
+/// What has become of a commit that is executed [once](Lease::commit_once).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it says whether this call has written anything"]
+#[non_exhaustive]
+pub enum Committed {
+    /// By this call.
+    Now,
+    /// By one before it with the same operation id. This call has written nothing.
+    Before,
+}
+
+impl Lease {
+    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
+    ///
+    /// `build` is called once. If the lock has been renewed meanwhile, the transaction is sent again, up to 8 times. It goes by
+    /// a connection of the pool that the lock came from, to the server that keeps the lock: for other resources there is the
+    /// [fencing token](Self::fencing_token).
+    ///
+    /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: give back what your thread has borrowed
+    /// there first, or take [`commit_on`](Self::commit_on).
+    ///
+    /// A commit that got no answer may still be executed while the lock is held, and never in another's turn. To be able to
+    /// repeat it, take [`commit_once`](Self::commit_once).
+    ///
+    /// # Errors
+    /// As [`commit_while_held`](crate::commit_while_held), and [`Error::Pool`] if there is no connection. [`Error::Lost`]: the
+    /// lock is not ours any more, and nothing was written.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+    /// lease.commit(|pipe| {
+    ///     pipe.set("report:text", "all is well");
+    ///     pipe.incr("report:editions", 1);
+    /// })?;
+    /// lease.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn commit(&self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
+        self.committed("Lease::commit", build).map(drop)
+    }
+
+    /// As [`commit`](Self::commit), and answers what the commands have answered: a tuple or a `Vec` with one value for each,
+    /// without those marked [`ignore`](redis::Pipeline::ignore).
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit); [`Error::Reply`] if it was written, and the answers are of another type.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(5))?;
+    /// let (editions,): (u64,) = lease.commit_returning(|pipe| {
+    ///     pipe.set("report:text", "all is well").ignore();
+    ///     pipe.incr("report:editions", 1);
+    /// })?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn commit_returning<T: FromRedisValue>(
+        &self,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<T> {
+        let (commit, results) = self.committed("Lease::commit_returning", build)?;
+        commit.answer(results)
+    }
+
+    /// As [`commit_returning`](Self::commit_returning), by a connection of the caller's to the same server, and so without waiting
+    /// for one.
+    ///
+    /// # Errors
+    /// As [`commit_returning`](Self::commit_returning), without [`Error::Pool`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+    /// # let lease = leasehold::Locks::new(&pool)?.lock("a").acquire(std::time::Duration::from_secs(5))?;
+    /// let mut conn = pool.get()?;
+    /// let () = lease.commit_on(&mut conn, |pipe| {
+    ///     pipe.incr("report:editions", 1).ignore();
+    /// })?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn commit_on<T: FromRedisValue>(
+        &self,
+        conn: &mut Connection,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<T> {
+        let name = "Lease::commit_on";
+        self.may_write(name)?;
+        self.shared.server.stores_data()?;
+        let commit = self.a_commit(name, build)?;
+        let results = self.while_out(name, || commit.send(conn))?;
+        commit.answer(results.unwrap_or_default())
+    }
+
+    /// As [`commit`](Self::commit), at most once for this operation id: a commit that got no answer can be repeated, under this
+    /// lease or another one of the same lock, and is not doubled.
+    ///
+    /// The same transaction writes a mark: a key beside the lock that ends after `remember`, 1 ms to 24 h. A later call with the
+    /// same id finds it and writes nothing. Repeat within that time, and choose ids that nobody uses for something else.
+    ///
+    /// Two round trips.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and [`Error::Invalid`] for an id that is empty or longer than 512 bytes, or for the time. After
+    /// [`Error::Unknown`] repeat it; after [`Error::Partial`] the mark is there, and some of the commands were refused.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Committed, Error, Locks};
+    ///
+    /// # fn item() -> u64 { 4711 }
+    /// let lock = Locks::connect("redis://127.0.0.1/")?.lock("items");
+    /// let id = format!("item:{}", item());
+    /// let committed = loop {
+    ///     let lease = lock.acquire(Duration::from_secs(5))?;
+    ///     let an_hour = Duration::from_secs(3_600);
+    ///     match lease.commit_once(&id, an_hour, |pipe| { pipe.incr("items:done", 1); }) {
+    ///         Err(error @ Error::Unknown { .. }) => eprintln!("again: {error}"),
+    ///         committed => break committed?,
+    ///     }
+    /// };
+    /// if committed == Committed::Before {
+    ///     println!("an attempt before this one has done it");
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn commit_once(
+        &self,
+        operation_id: &str,
+        remember: Duration,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<Committed> {
+        let name = "Lease::commit_once";
+        self.may_write(name)?;
+        check_size("operation_id", operation_id)?;
+        let millis = lease_millis("remember", remember)?;
+        let mark = self.hold().lock_name().mark(operation_id);
+        let commit = self.a_commit(name, build)?.once(mark, millis);
+        let sent = self.while_out(name, || self.by_the_pool(|conn| commit.send(conn)))?;
+        Ok(sent.map_or(Committed::Before, |_| Committed::Now))
+    }
+
+    /// As [`commit`](Self::commit), and releases the lock in the same transaction. Two round trips for both.
+    ///
+    /// However it ends, the lease is over. Where nothing was written the lock is given back as by [`release`](Self::release);
+    /// where no answer came, by the watchdog's thread. It is not handed over to another thread of this process.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(5))?;
+    /// lease.commit_and_release(|pipe| {
+    ///     pipe.set("report:text", "all is well");
+    /// })?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn commit_and_release(mut self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
+        self.may_write(RELEASING)?;
+        let hold = Arc::clone(self.hold());
+        let operation = Operation::new(RELEASING, hold.lock_name().text());
+        let commit = Commit::new(operation, hold.proof(), build)?
+            .releasing(hold.giving_back_while_watched());
+        // From here on no renewal touches the lock.
+        let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
+            return Err(operation.lost());
+        };
+        let done = match state {
+            RenewalState::Lost(reason) => Err(operation.lost_because(Some(reason))),
+            RenewalState::Held | RenewalState::Unknown => {
+                self.by_the_pool(|conn| commit.send(conn))
+            }
+        };
+        let given_back = match &done {
+            Ok(_) => Ok(true),
+            Err(Error::Lost { .. }) => Ok(false),
+            Err(error @ Error::Unknown { .. }) => Err(error.clone()),
+            Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
+        };
+        // What is to be said of it is said by the outcome of the commit.
+        let _ = self.settle(given_back, state);
+        done.map(drop)
+    }
+
+    fn committed(
+        &self,
+        name: &'static str,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<(Commit<'_>, Vec<Value>)> {
+        self.may_write(name)?;
+        let commit = self.a_commit(name, build)?;
+        let sent = self.while_out(name, || self.by_the_pool(|conn| commit.send(conn)))?;
+        Ok((commit, sent.unwrap_or_default()))
+    }
+
+    fn a_commit(
+        &self,
+        name: &'static str,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<Commit<'_>> {
+        Commit::new(self.operation(name), self.hold().proof(), build)
+    }
+
+    /// Before anything is built or sent.
+    fn may_write(&self, name: &'static str) -> Result<()> {
+        self.shared.process.refuse_a_copy()?;
+        self.check_for(name)
+    }
+
+    /// Sends a transaction that is out for as long as it has no answer. What the server says of a loss is told.
+    fn while_out<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
+        // A panic in between leaves it out.
+        self.standing().commit_is_out();
+        let done = send();
+        if !matches!(done, Err(Error::Unknown { .. })) {
+            self.standing().commit_is_answered();
+        }
+        if let Err(Error::Lost { .. }) = done {
+            self.handle.lose(LostReason::TakenAway);
+            return Err(self.lost_for(name));
+        }
+        done
+    }
+
+    /// By a connection of the pool, and by another one where the first turns out to have been closed before anything was
+    /// written, as after a restart of the server.
+    fn by_the_pool<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
+        let mut conn = self.shared.server.lend()?;
+        match send(conn.connection()) {
+            Err(Error::Redis { source, .. }) if RedisError::is_connection_dropped(&source) => {
+                drop(conn);
+                send(self.shared.server.lend()?.connection())
+            }
+            done => done,
+        }
+    }
+}

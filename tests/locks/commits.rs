@@ -1,0 +1,378 @@
+//! Commits that bring their own connection, release the lock, or are executed once.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use leasehold::{Committed, Error, Lease, Locks, LostReason, Options, Pool, Result};
+use redis::{Client, Commands, Connection};
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    hold::{comes_true, every_kind},
+    wait::{at_once, unless_halted},
+};
+
+struct Bench {
+    server: Server,
+    conn: Connection,
+    locks: Locks,
+}
+
+fn bench() -> Bench {
+    let server = Server::start().unwrap();
+    Bench {
+        conn: server.connection().unwrap(),
+        locks: crate::connect(&server.url()),
+        server,
+    }
+}
+
+type ACommit = fn(&Lease, &mut Connection) -> Result<()>;
+
+fn count_up(pipe: &mut redis::Pipeline) {
+    pipe.incr("count", 1);
+}
+
+impl Bench {
+    fn count(&mut self) -> i64 {
+        self.conn
+            .get::<_, Option<i64>>("count")
+            .unwrap()
+            .unwrap_or(0)
+    }
+
+    /// Locks whose one connection goes through a proxy, once they are warm.
+    fn by_proxy(&self) -> (Proxy, Locks) {
+        let proxy = Proxy::in_front_of(&self.server).unwrap();
+        let client = Client::open(proxy.url()).unwrap();
+        let pool = Pool::builder().max_size(1).build(&client).unwrap();
+        let locks = crate::sharing(&pool);
+        drop(pool.get().unwrap());
+        (proxy, locks)
+    }
+}
+
+#[test]
+fn a_commit_takes_a_connection_of_the_pool_and_answers_what_it_is_asked_for() {
+    unless_halted(|| {
+        let mut bench = bench();
+        for (number, lock) in (1..).zip(every_kind(&bench.locks)) {
+            let lease = lock.acquire(LONG).unwrap();
+            lease.commit(count_up).unwrap();
+            let (count,): (i64,) = lease.commit_returning(count_up).unwrap();
+            assert_eq!(count, 2 * number);
+            lease.release().unwrap();
+        }
+        assert_eq!(bench.count(), 8);
+    });
+}
+
+#[test]
+fn a_loss_names_the_commit_and_the_lease_knows_of_it() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let commits: [(&str, ACommit); 4] = [
+            ("Lease::commit ", |lease, _| lease.commit(count_up)),
+            ("Lease::commit_returning ", |lease, _| {
+                lease.commit_returning::<()>(count_up)
+            }),
+            ("Lease::commit_on ", |lease, conn| {
+                lease.commit_on(conn, count_up)
+            }),
+            ("Lease::commit_once ", |lease, _| {
+                lease.commit_once("id", LONG, count_up).map(drop)
+            }),
+        ];
+        for (name, commit) in commits {
+            for lock in every_kind(&bench.locks) {
+                let lease = lock.acquire(LONG).unwrap();
+                let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
+                for _ in 0..2 {
+                    let error = commit(&lease, &mut bench.conn).unwrap_err();
+                    let taken = LostReason::TakenAway;
+                    assert!(
+                        matches!(error, Error::Lost { reason: Some(reason), .. } if reason == taken),
+                        "{error:?}"
+                    );
+                    assert!(error.to_string().starts_with(name), "{error}");
+                    assert!(!lease.is_held());
+                }
+            }
+        }
+        for lock in every_kind(&bench.locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
+            let error = lease.commit_and_release(count_up).unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+            let name = "Lease::commit_and_release ";
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+        assert_eq!(bench.count(), 0);
+    });
+}
+
+#[test]
+fn a_commit_that_releases_takes_two_round_trips() {
+    unless_halted(|| {
+        let bench = bench();
+        let (proxy, locks) = bench.by_proxy();
+        for lock in every_kind(&locks) {
+            // Again where the watchdog or the listener has sent something meanwhile.
+            let undisturbed = (0..100).any(|_| {
+                let lease = lock.acquire(LONG).unwrap();
+                thread::sleep(30 * MS);
+                let (done, traffic) = proxy.traffic_of(|| lease.commit_and_release(count_up));
+                done.unwrap();
+                assert!(!lock.inspect().unwrap().is_held());
+                traffic.round_trips == 2 && traffic.commands.ends_with(&["EXEC".into()])
+            });
+            assert!(undisturbed, "{lock:?}");
+        }
+    });
+}
+
+#[test]
+fn a_commit_that_releases_wakes_the_next() {
+    unless_halted(|| {
+        let bench = bench();
+        let lock = bench.locks.lock("a");
+        let lease = lock.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let next = scope.spawn(|| lock.acquire(LONG).unwrap().release());
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            lease.commit_and_release(count_up).unwrap();
+            next.join().unwrap().unwrap();
+        });
+    });
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    /// It cannot be part of a transaction.
+    Invalid,
+    /// The server does not know a command.
+    Refused,
+    /// One of two commands is refused when the transaction is executed.
+    HalfRefused,
+    /// No answer comes to this command, which is executed, or not.
+    Cut(&'static str, bool),
+}
+
+#[test]
+fn a_commit_that_releases_gives_the_lock_back_however_it_ends() {
+    let troubles = [
+        (Trouble::Invalid, 0),
+        (Trouble::Refused, 0),
+        (Trouble::HalfRefused, 1),
+        // Nothing was written yet: another connection is taken.
+        (Trouble::Cut("WATCH", false), 1),
+        (Trouble::Cut("WATCH", true), 1),
+        (Trouble::Cut("MULTI", false), 0),
+        (Trouble::Cut("EXEC", false), 0),
+        (Trouble::Cut("EXEC", true), 1),
+    ];
+    at_once(troubles, |(trouble, written)| {
+        let mut bench = bench();
+        let (proxy, locks) = bench.by_proxy();
+        // It does not become free by its end.
+        let locks = locks.with(Options::new().lease(10 * LONG));
+        for (number, lock) in (1..).zip(every_kind(&locks)) {
+            let lease = lock.acquire(LONG).unwrap();
+            if let Trouble::Cut(command, executed) = trouble {
+                let point = proxy.at(command);
+                if executed {
+                    point.cut_after();
+                } else {
+                    point.cut_before();
+                }
+            }
+            let () = bench.conn.set("text", "no number").unwrap();
+            let outcome = lease.commit_and_release(|pipe| {
+                count_up(pipe);
+                match trouble {
+                    Trouble::Invalid => pipe.cmd("MULTI"),
+                    Trouble::Refused => pipe.cmd("NO.SUCH.COMMAND"),
+                    Trouble::HalfRefused => pipe.incr("text", 1),
+                    Trouble::Cut(..) => pipe,
+                };
+            });
+            let as_told = match trouble {
+                Trouble::Invalid => matches!(outcome, Err(Error::Invalid { .. })),
+                Trouble::Refused => matches!(outcome, Err(Error::Redis { .. })),
+                Trouble::HalfRefused => matches!(outcome, Err(Error::Partial { .. })),
+                Trouble::Cut("WATCH", _) => outcome.is_ok(),
+                Trouble::Cut(..) => matches!(outcome, Err(Error::Unknown { .. })),
+            };
+            assert!(as_told, "{trouble:?}: {outcome:?}");
+            assert!(!matches!(trouble, Trouble::Cut(..)) || proxy.happened());
+            let is_free = || !bench.locks.lock(lock.name()).inspect().unwrap().is_held();
+            assert!(comes_true(is_free), "{trouble:?}");
+            assert_eq!(
+                bench.conn.get("count").unwrap_or(Some(0)).unwrap_or(0),
+                number * written
+            );
+        }
+    });
+}
+
+#[test]
+fn one_level_is_left_of_a_reentrant_lock_whose_other_level_was_released_in_a_commit() {
+    unless_halted(|| {
+        let bench = bench();
+        let lock = bench.locks.reentrant("a");
+        let outer = lock.acquire(LONG).unwrap();
+        let inner = lock.acquire(LONG).unwrap();
+        inner.commit_and_release(count_up).unwrap();
+        assert_eq!(lock.inspect().unwrap().holders()[0].count(), Some(1));
+        outer.commit_and_release(count_up).unwrap();
+        assert!(!lock.inspect().unwrap().is_held());
+    });
+}
+
+#[test]
+fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_is_cut() {
+    type Break = fn(crate::common::proxy::Point<'_>);
+    let breaks: [Break; 3] = [
+        |point| point.cut_before(),
+        |point| point.cut_after(),
+        |point| point.half_way().cut_after(),
+    ];
+    // WATCH, what proves the hold and the look at the mark; MULTI, INCRBY, SET of the mark, EXEC.
+    let cases = breaks.map(|broken| (1..=9).map(move |at| (broken, at)));
+    at_once(
+        cases.into_iter().flatten().collect::<Vec<_>>(),
+        |(broken, at)| {
+            let mut bench = bench();
+            for lock in every_kind(&bench.locks) {
+                let () = redis::cmd("FLUSHALL").query(&mut bench.conn).unwrap();
+                let (proxy, locks) = bench.by_proxy();
+                let mine = match lock.name() {
+                    "mutex" => locks.lock("mutex"),
+                    "reentrant" => locks.reentrant("reentrant"),
+                    "read" => locks.read("read"),
+                    _ => locks.write("write"),
+                };
+                let options = Options::new().renewal(false);
+                let lease = mine.with(options).acquire(LONG).unwrap();
+                thread::sleep(50 * MS);
+                broken(proxy.at_command(at));
+                let first = lease.commit_once("payment", LONG, count_up);
+                let happened = bench.count();
+                assert!(happened <= 1, "{at}: {first:?}");
+                match &first {
+                    Ok(Committed::Now) => assert_eq!(happened, 1),
+                    Err(Error::Unknown { .. }) => {}
+                    other => assert!(other.is_err() && happened == 0, "{at}: {other:?}"),
+                }
+                // Under the same lease, which still stands, and then by another program.
+                let second = lease.commit_once("payment", LONG, count_up).unwrap();
+                let expected =
+                    [Committed::Now, Committed::Before][usize::try_from(happened).unwrap()];
+                assert_eq!(second, expected, "{at} of {lock:?}");
+                lease.release().unwrap();
+                let again = lock.acquire(LONG).unwrap();
+                let third = again.commit_once("payment", LONG, count_up).unwrap();
+                assert_eq!(third, Committed::Before);
+                assert_eq!(bench.count(), 1, "{at} of {lock:?}");
+                assert_eq!(
+                    again.commit_once("another", LONG, count_up).unwrap(),
+                    Committed::Now
+                );
+                again.release().unwrap();
+            }
+        },
+    );
+}
+
+#[test]
+fn of_two_commits_by_one_id_at_the_same_time_one_is_executed() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let proxy = Proxy::in_front_of(&bench.server).unwrap();
+        let lock = crate::connect(&proxy.url()).lock("a");
+        let lease = Arc::new(lock.acquire(LONG).unwrap());
+        // The first one has looked for the mark, and the second comes between.
+        let second = Arc::clone(&lease);
+        proxy.at("MULTI").run(move || {
+            let committed = second.commit_once("payment", LONG, count_up);
+            assert_eq!(committed.unwrap(), Committed::Now);
+        });
+        let first = lease.commit_once("payment", LONG, count_up).unwrap();
+        assert!(proxy.happened());
+        assert_eq!((first, bench.count()), (Committed::Before, 1));
+    });
+}
+
+#[test]
+fn a_mark_ends_and_what_it_is_for_is_checked() {
+    unless_halted(|| {
+        let mut bench = bench();
+        for (name, mark) in [
+            ("a", "{lock:a}:done{id}"),
+            ("{tag}a", "lock:{tag}a:done{id}"),
+        ] {
+            let lease = bench.locks.lock(name).acquire(LONG).unwrap();
+            assert_eq!(
+                lease.commit_once("id", 200 * MS, count_up).unwrap(),
+                Committed::Now
+            );
+            let left: i64 = bench.conn.pttl(mark).unwrap();
+            assert!(left > 0 && left <= 200, "{left}");
+            assert!(comes_true(|| !bench.conn.exists::<_, bool>(mark).unwrap()));
+            assert_eq!(
+                lease.commit_once("id", LONG, count_up).unwrap(),
+                Committed::Now
+            );
+            for wrong in [
+                lease.commit_once("", LONG, count_up),
+                lease.commit_once(&"x".repeat(513), LONG, count_up),
+                lease.commit_once("id", Duration::ZERO, count_up),
+            ] {
+                assert!(matches!(wrong, Err(Error::Invalid { .. })), "{wrong:?}");
+            }
+            lease.release().unwrap();
+        }
+        assert_eq!(bench.count(), 4);
+    });
+}
+
+#[test]
+fn a_commit_goes_on_after_a_restart_of_the_server_closed_the_pools_connection() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let client = Client::open(bench.server.url()).unwrap();
+        let pool = Pool::builder().max_size(1).build(&client).unwrap();
+        let lease = crate::sharing(&pool).lock("a").acquire(LONG).unwrap();
+        let () = redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .query(&mut bench.conn)
+            .map(|_: i64| ())
+            .unwrap();
+        lease.commit(count_up).unwrap();
+        assert_eq!(bench.count(), 1);
+    });
+}
+
+#[test]
+fn a_pool_that_is_lent_out_says_to_whom() {
+    unless_halted(|| {
+        let bench = bench();
+        let client = Client::open(bench.server.url()).unwrap();
+        let pool = Pool::builder().max_size(2).get_timeout(100 * MS);
+        let pool = pool.build(&client).unwrap();
+        let lock = crate::sharing(&pool).lock("a");
+        let lease = lock.acquire(LONG).unwrap();
+        let mut lent = [pool.get().unwrap(), pool.get().unwrap()];
+        for error in [
+            lease.commit(count_up).unwrap_err(),
+            lock.try_acquire().unwrap_err(),
+            pool.get().map(drop).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(matches!(error, Error::Pool { .. }), "{text}");
+            assert!(text.contains("every one of them by `Pool::get`"), "{text}");
+        }
+        let () = lease.commit_on(&mut lent[0], count_up).unwrap();
+        drop(lent);
+        lease.commit(count_up).unwrap();
+    });
+}
