@@ -8,7 +8,8 @@
 //
 // A new page is a line in `pages!` and one in `links!`; a new link is a line in `links!`, with the label that pages use: a
 // page's path below docs/, a script's path below src/recipes/, or an item's name, `` [`Lock::acquire`]: crate::Lock::acquire ``.
-// Files, functions and tests that a page names are in src/guide/links.md.
+// Files, functions and tests that a page names are in src/guide/links.md. No file stands beside a page of rustdoc, so
+// src/guide/pictures.md has the pictures themselves, as text; tests/docs/pictures.rs writes it.
 // tests/docs/links.rs says what is missing, .ci/links follows every link in what rustdoc has written.
 
 macro_rules! links {
@@ -79,6 +80,7 @@ macro_rules! pages {
         $(
             #[doc = links!()]
             #[doc = include_str!("guide/links.md")]
+            #[doc = include_str!("guide/pictures.md")]
             #[doc = include_str!($page)]
             pub mod $name {}
         )*

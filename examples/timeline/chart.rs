@@ -31,9 +31,14 @@ const DARK_MODE: &str = "<style>@media (prefers-color-scheme: dark) { \
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// The text of an SVG file: the scenes one below the other.
+/// The text of an SVG file: the scenes one below the other, on one scale of time.
 pub(crate) fn draw(scenes: &[Scene]) -> anyhow::Result<String> {
     let height = scenes.iter().map(height).sum::<i32>() + LEGEND;
+    let length_ms = scenes
+        .iter()
+        .map(|scene| scene.length_ms)
+        .max()
+        .unwrap_or(0);
     let mut text = String::new();
     {
         let size = (WIDTH.try_into()?, height.try_into()?);
@@ -41,7 +46,7 @@ pub(crate) fn draw(scenes: &[Scene]) -> anyhow::Result<String> {
         area.fill(&PAPER)?;
         let mut top = 0;
         for scene in scenes {
-            draw_scene(&area, scene, top)?;
+            draw_scene(&area, scene, length_ms, top)?;
             top += self::height(scene);
         }
         draw_legend(&area, top)?;
@@ -60,8 +65,8 @@ fn rows(scene: &Scene) -> i32 {
     i32::try_from(scene.rows.len() + collisions).unwrap_or(0)
 }
 
-fn draw_scene(area: &Area<'_>, scene: &Scene, top: i32) -> anyhow::Result<()> {
-    let x = |at: u64| LEFT + scaled(at, scene.length_ms);
+fn draw_scene(area: &Area<'_>, scene: &Scene, length_ms: u64, top: i32) -> anyhow::Result<()> {
+    let x = |at: u64| LEFT + scaled(at, length_ms);
     let bar = |span: &Span, row: i32| {
         let y = top + TITLE + ROW * row;
         [(x(span.from), y + 4), (x(span.to), y + ROW - 4)]
@@ -87,19 +92,19 @@ fn draw_scene(area: &Area<'_>, scene: &Scene, top: i32) -> anyhow::Result<()> {
             area.draw(&Rectangle::new(bar(span, last), COLLISION.filled()))?;
         }
     }
-    draw_axis(area, scene, top + TITLE + ROW * rows(scene))
+    draw_axis(area, length_ms, top + TITLE + ROW * rows(scene))
 }
 
-fn draw_axis(area: &Area<'_>, scene: &Scene, y: i32) -> anyhow::Result<()> {
+fn draw_axis(area: &Area<'_>, length_ms: u64, y: i32) -> anyhow::Result<()> {
     let line = [(LEFT, y), (WIDTH - RIGHT, y)];
     area.draw(&PathElement::new(line, INK))?;
     let step = [50, 100, 250, 500, 1_000, 5_000]
         .into_iter()
-        .find(|step| scene.length_ms / step <= 8)
+        .find(|step| length_ms / step <= 8)
         .unwrap_or(60_000);
     let mut at = 0;
-    while at <= scene.length_ms {
-        let x = LEFT + scaled(at, scene.length_ms);
+    while at <= length_ms {
+        let x = LEFT + scaled(at, length_ms);
         area.draw(&PathElement::new([(x, y), (x, y + 4)], INK))?;
         label(area, &format!("{at} ms"), (x, y + 13), HPos::Center, 12)?;
         at += step;

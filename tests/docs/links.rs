@@ -46,6 +46,7 @@ fn every_link_between_pages_leads_somewhere() {
 fn every_page_and_every_link_of_a_page_is_known_to_the_guide() {
     let mut guides = fs::read_to_string(in_the_project("src/guide.rs")).unwrap();
     guides += &fs::read_to_string(in_the_project("src/guide/links.md")).unwrap();
+    guides += &fs::read_to_string(in_the_project("src/guide/pictures.md")).unwrap();
     let known = definitions(&guides);
     let mut everywhere = BTreeMap::new();
     for (name, text) in guide() {

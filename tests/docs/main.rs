@@ -3,6 +3,7 @@
 
 mod languages;
 mod links;
+mod pictures;
 mod quotes;
 
 use std::{
