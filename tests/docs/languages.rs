@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{flat, in_the_project};
+use crate::{flat, in_the_project, is_definition};
 
 /// The commands, names and outputs on a page: its blocks of code, and what stands between backticks.
 fn code_on(page: &str) -> Vec<String> {
@@ -13,7 +13,7 @@ fn code_on(page: &str) -> Vec<String> {
             code.push(flat(part.split_once('\n').unwrap().1));
             continue;
         }
-        for line in part.lines().filter(|line| !line.contains("]: ")) {
+        for line in part.lines().filter(|line| !is_definition(line)) {
             code.extend(line.split('`').skip(1).step_by(2).map(flat));
         }
     }

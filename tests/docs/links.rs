@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::{definitions, files, guide, in_the_project, pages, quotes::scripts};
+use crate::{definitions, files, guide, in_the_project, is_definition, pages, quotes::scripts};
 
 #[test]
 fn every_file_that_a_page_names_is_there() {
@@ -112,7 +112,7 @@ fn names_of_tests() -> BTreeSet<String> {
 fn names_without_a_link(page: &str) -> Vec<&str> {
     let texts = page.split("```").step_by(2);
     let lines = texts.flat_map(str::lines);
-    let lines = lines.filter(|line| !line.starts_with('#') && !line.contains("]: "));
+    let lines = lines.filter(|line| !line.starts_with('#') && !is_definition(line));
     let mut names = Vec::new();
     for line in lines {
         let parts: Vec<_> = line.split('`').collect();
@@ -135,8 +135,6 @@ fn every_file_function_and_test_that_a_page_names_is_a_link() {
         if page.ends_with("changelog.md") {
             continue;
         }
-        // The README is for those who do not know the functions yet.
-        let is_guide = !page.ends_with("README.md");
         for name in names_without_a_link(&text) {
             let folder = name.split('/').next().unwrap();
             let is_file = name.contains('/')
@@ -144,7 +142,7 @@ fn every_file_function_and_test_that_a_page_names_is_a_link() {
                 && in_the_project(name).exists();
             let is_known = known.contains_key(format!("`{name}`").as_str());
             assert!(
-                !(is_file || tests.contains(name) || is_known && is_guide),
+                !(is_file || tests.contains(name) || is_known),
                 "{page}: `{name}` is no link: write [`{name}`] and its definition at the end"
             );
         }

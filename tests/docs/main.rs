@@ -51,6 +51,10 @@ fn pages() -> Vec<(String, String)> {
     pages
 }
 
+fn is_definition(line: &str) -> bool {
+    line.starts_with('[') && line.contains("]: ")
+}
+
 /// The definitions of links in a text, `[label]: target`, by their labels.
 fn definitions(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
