@@ -9,7 +9,10 @@ use redis::RedisError;
 
 use crate::token::Token;
 pub use lost::LostReason;
-pub(crate) use operation::{Operation, is_wrong_type, makes_no_sense, may_pass};
+pub(crate) use operation::{
+    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_unconfirmed, is_wrong_type, makes_no_sense,
+    may_pass,
+};
 
 /// The result of everything in the lock core.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -77,6 +80,18 @@ pub enum Error {
         lock: String,
         /// What did not fit.
         source: RedisError,
+    },
+    /// The lock was taken, but fewer replicas had it than [`Options::replicas`](crate::Options::replicas) asks for, for as long as
+    /// we tried. It is being given back. Of a renewal: the lease ends when it did before.
+    TooFewReplicas {
+        /// The function that gave up.
+        operation: &'static str,
+        /// The lock it was about.
+        lock: String,
+        /// How many had to have it.
+        wanted: u32,
+        /// How many had it at the last attempt.
+        had: u32,
     },
     /// A key holds something that this operation does not understand. Nothing was changed.
     ///
@@ -159,6 +174,9 @@ impl Error {
             | Self::Reply {
                 operation, lock, ..
             }
+            | Self::TooFewReplicas {
+                operation, lock, ..
+            }
             | Self::WrongKind {
                 operation, lock, ..
             } => Some((operation, lock)),
@@ -204,6 +222,9 @@ impl fmt::Display for Error {
                 f.write_str("a command was refused, the others of its transaction ran")
             }
             Self::Reply { .. } => f.write_str("it happened, but the answer has another type"),
+            Self::TooFewReplicas { wanted, had, .. } => {
+                write!(f, "{had} replicas had it in time, and {wanted} are wanted")
+            }
             Self::WrongKind { found, .. } => write!(f, "found {found}"),
             Self::Invalid { argument, reason } => write!(f, "invalid {argument}: {reason}"),
             Self::TooOld { found } => write!(

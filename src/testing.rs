@@ -39,6 +39,7 @@
 //! ```
 //!
 //! Whatever a real server answers, the stand-in answers too: one suite of behaviours runs against both. Not its delays; and it
+//! has no replicas, so that [`Options::replicas`](crate::Options::replicas) asks for nothing; and it
 //! stores nothing but locks, so that [`Lease::commit`](crate::Lease::commit) is an error. The plain functions and the
 //! [`Watchdog`](crate::Watchdog) need a real server.
 

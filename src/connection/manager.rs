@@ -25,6 +25,8 @@ use crate::{
 
 /// A connection that lay idle for longer is asked whether it is still there.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
+/// By how much the clocks of a master and its replicas may differ, unless somebody says otherwise.
+const CLOCK_SKEW: Duration = Duration::from_millis(50);
 /// Where there are sentinels, nothing is lent by what they said before.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
@@ -295,6 +297,15 @@ impl Connector {
     /// Whether another server may take the place of this one: one that cannot be reached is worth waiting for.
     pub(crate) fn is_watched(&self) -> bool {
         self.0.opener.is_watched()
+    }
+
+    /// How far the clock of a server that takes its place may be ahead: as far as clocks in one place differ.
+    pub(crate) fn clock_skew(&self) -> Duration {
+        if self.is_watched() {
+            CLOCK_SKEW
+        } else {
+            Duration::ZERO
+        }
     }
 
     pub(crate) fn limits(&self) -> Limits {

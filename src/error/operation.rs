@@ -77,12 +77,25 @@ impl<'a> Operation<'a> {
             (Some("WRONGKIND"), found) => return self.wrong_kind(found),
             (Some("INVALIDEND"), reason) => return Error::invalid("end", reason),
             (Some("INVALIDTOKEN"), reason) => return Error::invalid("token", reason),
+            (Some(TOO_FEW_REPLICAS), counts) => return self.too_few_replicas(counts),
             _ => {}
         }
         Error::Redis {
             operation: self.name,
             lock: self.lock.to_owned(),
             source: naming_the_url(without_arguments(source)),
+        }
+    }
+
+    /// By "1 of 2".
+    fn too_few_replicas(self, counts: &str) -> Error {
+        let mut counts = counts.split(" of ").map(|count| count.parse().unwrap_or(0));
+        let (had, wanted) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+        Error::TooFewReplicas {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+            wanted,
+            had,
         }
     }
 
@@ -110,6 +123,15 @@ impl<'a> Operation<'a> {
     }
 }
 
+/// The codes of errors of our own: a write was done on the master, but too few replicas have it, or nobody knows how many.
+pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
+pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
+
+/// It was done, though it is an error.
+pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
+    matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
+}
+
 /// The server refuses for now: it is starting, changing its role, or busy with a script.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
     matches!(
@@ -122,6 +144,7 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
                 | "MASTERDOWN"
                 | "CLUSTERDOWN"
                 | "NOREPLICAS"
+                | TOO_FEW_REPLICAS
         )
     )
 }

@@ -70,19 +70,22 @@ pub(crate) fn acquire(
     timeout: Duration,
 ) -> Result<Option<Lease>> {
     let lease_millis = settings.checked()?;
+    settings.check_wait(shared.server.limits().answer)?;
     let hold = Holding::new(kind, lock, Token::random(), owner);
     let hold = if settings.fencing {
         hold
     } else {
         hold.unfenced()
     };
-    let hold = Arc::new(hold.reserving(settings.reserved()));
+    let hold = hold.reserving(settings.reserved());
+    let hold = Arc::new(hold.confirmed_by(settings.replicas()));
+    let skew = settings.skew_on(&*shared.server);
     let started = shared.clock.now();
     let mut wait = Wait {
         operation,
         shared,
         settings,
-        attempts: Attempts::new(operation, settings, Arc::clone(&hold)),
+        attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
         hold,
         lease_millis,
         started,

@@ -8,6 +8,7 @@
 //! | somebody else has it | another attempt when that one has to be gone; an earlier attempt without an answer was in vain |
 //! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
 //! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
+//! | granted, but too few replicas have it | another attempt; at the deadline it is given back, and that is the answer |
 //! | any other refusal | it is the answer; after an attempt without an answer, `Unknown` is |
 
 use std::{
@@ -20,7 +21,7 @@ use redis::RedisError;
 
 use super::{lease::Grant, settings::Settings};
 use crate::{
-    error::{Error, Operation, Result, may_pass},
+    error::{Error, Operation, Result, is_unconfirmed, may_pass},
     recipes::hold::{Attempt, Holding, Kind},
     server::Reply,
 };
@@ -44,6 +45,8 @@ pub(crate) struct Attempts<'a> {
     uncertain: bool,
     /// An attempt got no answer: it may still be executed, whatever was answered since.
     is_out: bool,
+    /// How much sooner than on the server a lease ends by our clock.
+    skew: Duration,
     /// Why the last attempt failed.
     failure: Option<Error>,
 }
@@ -70,6 +73,7 @@ impl<'a> Attempts<'a> {
     pub(crate) fn new(
         operation: Operation<'a>,
         settings: &'a Settings,
+        skew: Duration,
         hold: Arc<Holding>,
     ) -> Self {
         Self {
@@ -79,6 +83,7 @@ impl<'a> Attempts<'a> {
             made: 0,
             uncertain: false,
             is_out: false,
+            skew,
             failure: None,
         }
     }
@@ -92,7 +97,7 @@ impl<'a> Attempts<'a> {
             Err(error) => return self.failed(error, reply.again),
         };
         self.failure = None;
-        let end = sent + self.settings.longest_at_first();
+        let end = sent + self.settings.longest_at_first().saturating_sub(self.skew);
         match attempt {
             Attempt::Granted { .. } if end <= now => {
                 // The next attempt takes it anew, or finds out who has it.
@@ -139,7 +144,9 @@ impl<'a> Attempts<'a> {
     pub(crate) fn last_failure(&mut self) -> Option<Error> {
         match (self.uncertain, self.failure.take()) {
             (false, failure) => failure,
-            (true, Some(failure @ Error::Unknown { .. })) => Some(failure),
+            (true, Some(failure @ (Error::Unknown { .. } | Error::TooFewReplicas { .. }))) => {
+                Some(failure)
+            }
             (true, _) => Some(self.unknown()),
         }
     }
@@ -160,7 +167,7 @@ impl<'a> Attempts<'a> {
     }
 
     fn failed(&mut self, error: RedisError, again: bool) -> Result<Outcome> {
-        let passes = may_pass(&error);
+        let (passes, is_unconfirmed) = (may_pass(&error), is_unconfirmed(&error));
         let error = self.operation.unanswered(Some(self.hold.token()), error);
         if again || matches!(error, Error::Unknown { .. }) {
             (self.uncertain, self.is_out) = (true, true);
@@ -170,9 +177,11 @@ impl<'a> Attempts<'a> {
             return Err(if self.uncertain {
                 self.unknown()
             } else {
+                self.uncertain = is_unconfirmed;
                 self.naming_keys(error)
             });
         }
+        self.uncertain |= is_unconfirmed;
         self.failure = Some(error);
         Ok(Outcome::Failed)
     }
@@ -228,7 +237,7 @@ mod tests {
         let lock = LockName::new("a").unwrap();
         let hold = Holding::new(kind, lock, Token::random(), Owner::described());
         let operation = Operation::new("Lock::acquire", "a");
-        Attempts::new(operation, settings, Arc::new(hold))
+        Attempts::new(operation, settings, Duration::ZERO, Arc::new(hold))
     }
 
     fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
@@ -346,6 +355,41 @@ mod tests {
         };
         let answer = again.judge(reply, now);
         assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    }
+
+    #[test]
+    fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
+        let settings = Settings::default();
+        let now = crate::time::now();
+        let too_few = || {
+            let detail = Some(String::from("1 of 2"));
+            Err(redis::make_extension_error("TOOFEWREPLICAS".into(), detail))
+        };
+        let new = || attempts(&settings, Kind::Read);
+        let mut attempts = new();
+        let outcome = attempts.judge(reply(too_few(), now), now);
+        assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.may_be_ours());
+        let answer = attempts.last_failure();
+        let is_told = matches!(
+            answer,
+            Some(Error::TooFewReplicas {
+                wanted: 2,
+                had: 1,
+                ..
+            })
+        );
+        assert!(is_told, "{answer:?}");
+        // Enough at last.
+        let outcome = attempts.judge(reply(Ok(READ), now), now);
+        assert!(matches!(outcome, Ok(Outcome::Granted { .. })));
+        // Nobody says how many.
+        let refused = redis::make_extension_error("REFUSEDWAIT".into(), Some("NOPERM".into()));
+        let mut attempts = new();
+        let answer = attempts.judge(reply(Err(refused), now), now);
+        assert!(
+            matches!(answer, Err(Error::Redis { .. })) && attempts.may_be_ours(),
+            "{answer:?}"
+        );
     }
 
     #[test]

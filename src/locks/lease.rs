@@ -73,6 +73,8 @@ pub struct Lease {
     /// How it may be handed over, if it may be.
     turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
+    /// How much sooner than on the server it ends by our clock.
+    skew: Duration,
     pub(crate) released: bool,
     /// Somebody has it. Otherwise it is never handed on, and nobody is told that it has been released.
     pub(crate) is_claimed: bool,
@@ -114,6 +116,7 @@ impl Lease {
             end: Some(cap.map_or(grant.end, |cap| cap.min(grant.end))),
             renews: settings.renewal,
             look_at: grant.look_at,
+            skew: settings.skew_on(&*shared.server),
         };
         let events = settings.events.clone();
         let mut standing = Standing::new(hold, grant.fence, &terms, events, shared.clock);
@@ -127,6 +130,7 @@ impl Lease {
             since: grant.since,
             turns: grant.turns,
             drop_timeout: settings.drop_timeout,
+            skew: terms.skew,
             released: false,
             is_claimed: false,
             disclosed: AtomicBool::new(false),
@@ -225,11 +229,12 @@ impl Lease {
     /// trip.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify), and [`Error::Invalid`] for the length.
+    /// As [`verify`](Self::verify), [`Error::Invalid`] for the length, and [`Error::TooFewReplicas`] with
+    /// [`Options::replicas`](crate::Options::replicas): it ends when it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
         let lease = self.standing().capped(lease);
         let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
-        if self.handle.extend(sent + lease) {
+        if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
             return Ok(());
         }
         Err(self.lost_for("Lease::renew"))
@@ -267,12 +272,14 @@ impl Lease {
 
     /// Asks about it, or renews it, by a connection of the pool. Returns a moment before that was sent.
     fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
-        let millis = lease_millis("lease", ask.lease())?;
+        if let Ask::Renew(lease) = ask {
+            lease_millis("lease", lease)?;
+        }
         if !self.is_held() {
             // The server may say yes again: to the next hold of the same owner.
             return Err(self.lost_for(name));
         }
-        let asked = (self.shared.server).ask(&self.hold().renewal(millis), Patience::USUAL);
+        let asked = (self.shared.server).ask(&ask.of(self.hold()), Patience::USUAL);
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
             // The first may be executed later, whatever the second has come to.
             self.standing().renewal_is_out();

@@ -80,6 +80,7 @@ impl Lock {
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no lock of this kind.
     /// - [`Error::Redis`](crate::Error::Redis): the server refused.
+    /// - [`Error::TooFewReplicas`](crate::Error::TooFewReplicas): with [`Options::replicas`].
     ///
     /// # Examples
     /// ```no_run

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{event::Events, name::Owner};
+use crate::{event::Events, name::Owner, script::Replicas};
 
 /// How locks are held: by value. What is not named stays as it was, and is a default at first.
 ///
@@ -31,6 +31,8 @@ pub struct Options {
     pub(super) backoff: Option<Pauses>,
     pub(super) drop_timeout: Option<Duration>,
     pub(super) fencing: Option<bool>,
+    pub(super) replicas: Option<Replicas>,
+    pub(super) clock_skew: Option<Duration>,
     pub(super) hand_over: Option<HandOver>,
     pub(super) owner: Option<Owner>,
     pub(super) events: Option<Arc<dyn Events>>,
@@ -123,6 +125,36 @@ impl Options {
         self
     }
 
+    /// How many replicas must have a lock before it counts as granted, and how long they are waited for. Default none; 0 is none.
+    ///
+    /// *Granted* means then that the master and so many replicas had the lock in memory, at one moment. It survives the master's
+    /// end if one of those is promoted. An attempt that too few have is made again with the same token, so that nobody else gets
+    /// in meanwhile, until the wait of [`acquire`](crate::Lock::acquire) is over: then the lock is given back, and the answer is
+    /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few have is tried again as well, and the lease
+    /// ends when the last end that they have is over. A release waits for none.
+    ///
+    /// With fewer than there are, a replica without the lock may be promoted; with all of them, one that is down means no
+    /// locks. It is no consensus: where a mistake must not happen, the resource has to check the
+    /// [fencing token](crate::Lease::fencing_token).
+    ///
+    /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease: 100 ms is enough where
+    /// replication is healthy. While too few answer, others who wait on the same shared connection, and renewals in the same
+    /// batch, are held up for so long. Costs an acquire what the replicas' answer takes, and no round trip.
+    pub fn replicas(mut self, count: u32, wait: Duration) -> Self {
+        self.replicas = Some(Replicas { count, wait });
+        self
+    }
+
+    /// How much sooner than on the server a lease ends by our clock. Default nothing on one server; 50 ms, but at most a tenth of
+    /// the lease, on one that sentinels watch. At most half of the lease.
+    ///
+    /// The end of a lease is a moment of the server's clock. A replica that is promoted ends it by its own: one whose clock is
+    /// ahead by more than this ends a lease while its holder still believes in it.
+    pub fn clock_skew(mut self, skew: Duration) -> Self {
+        self.clock_skew = Some(skew);
+        self
+    }
+
     /// How often a lock may be handed to the next thread of this process that waits for it without asking the server, and for
     /// how long in all, before it is released there and other processes have their chance. Default no times: every release
     /// goes to the server, as it does for no turns or no time.
@@ -174,6 +206,8 @@ impl fmt::Debug for Options {
         field("backoff", self.backoff.as_ref().map(|it| it as _));
         field("drop_timeout", self.drop_timeout.as_ref().map(|it| it as _));
         field("fencing", self.fencing.as_ref().map(|it| it as _));
+        field("replicas", self.replicas.as_ref().map(|it| it as _));
+        field("clock_skew", self.clock_skew.as_ref().map(|it| it as _));
         field("hand_over", self.hand_over.as_ref().map(|it| it as _));
         field("owner", self.owner.as_ref().map(|it| it as _));
         named.finish_non_exhaustive()

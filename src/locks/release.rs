@@ -148,6 +148,10 @@ impl Lease {
             // Who waits for a fencing token has to be given one.
             return None;
         }
+        if self.hold().replicas() != settings.replicas() {
+            // Nor have others than these been asked.
+            return None;
+        }
         if !self.standing().is_settled() {
             // What is still to happen on the server must not happen in the next turn.
             return None;

@@ -11,6 +11,8 @@ use crate::{
     error::{Error, Result},
     event::Events,
     name::Owner,
+    script::Replicas,
+    server::Server,
     time::lease_millis,
     waiting::HandOverBudget,
 };
@@ -18,6 +20,7 @@ use crate::{
 /// So many fencing tokens are the last 10 ms.
 const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
+const MOST_REPLICAS: u32 = 100;
 
 /// What the [`Options`] that were given one after another have come to, and the defaults for the rest.
 #[derive(Clone)]
@@ -29,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) backoff: Pauses,
     pub(crate) drop_timeout: Duration,
     pub(crate) fencing: bool,
+    replicas: Option<Replicas>,
+    clock_skew: Option<Duration>,
     hand_over: HandOver,
     pub(crate) owner: Option<Owner>,
     pub(crate) events: Option<Arc<dyn Events>>,
@@ -47,6 +52,8 @@ impl Default for Settings {
             },
             drop_timeout: Duration::from_secs(1),
             fencing: true,
+            replicas: None,
+            clock_skew: None,
             hand_over: HandOver {
                 turns: 0,
                 longest: Duration::ZERO,
@@ -68,6 +75,8 @@ impl Settings {
             backoff: options.backoff.unwrap_or(self.backoff),
             drop_timeout: options.drop_timeout.unwrap_or(self.drop_timeout),
             fencing: options.fencing.unwrap_or(self.fencing),
+            replicas: options.replicas.or(self.replicas),
+            clock_skew: options.clock_skew.or(self.clock_skew),
             hand_over: options.hand_over.unwrap_or(self.hand_over),
             owner: options.owner.or(self.owner),
             events: options.events.or(self.events),
@@ -92,10 +101,43 @@ impl Settings {
                 "it has to be at least 100 µs, then at least as much, and at most 1 min",
             ));
         }
+        if self
+            .clock_skew
+            .is_some_and(|skew| skew > self.longest_at_first() / 2)
+        {
+            return Err(Error::invalid(
+                "clock_skew",
+                "it has to be at most half of the lease",
+            ));
+        }
         match self.max_hold {
             Some(longest) if longest < self.lease => lease_millis("max_hold", longest),
             _ => Ok(millis),
         }
+    }
+
+    /// Whether replicas can be waited for so long, where an answer is waited for this long.
+    pub(crate) fn check_wait(&self, answer: Duration) -> Result<()> {
+        let Some(Replicas { count, wait }) = self.replicas() else {
+            return Ok(());
+        };
+        lease_millis("replicas", wait)?;
+        if count > MOST_REPLICAS || wait >= answer || wait > self.longest_at_first() / 2 {
+            let reason = "at most 100, waited for less than the pool's I/O time-out and at most half of the lease";
+            return Err(Error::invalid("replicas", reason));
+        }
+        Ok(())
+    }
+
+    /// Who has to have a lock before it counts.
+    pub(crate) fn replicas(&self) -> Option<Replicas> {
+        self.replicas.filter(|replicas| replicas.count > 0)
+    }
+
+    /// How much sooner a lease ends by our clock than on this server.
+    pub(crate) fn skew_on(&self, server: &dyn Server) -> Duration {
+        self.clock_skew
+            .unwrap_or_else(|| server.clock_skew().min(self.longest_at_first() / 10))
     }
 
     /// How long a lease is before it is renewed.
@@ -150,6 +192,8 @@ impl fmt::Debug for Settings {
             .field("backoff", &self.backoff)
             .field("drop_timeout", &self.drop_timeout)
             .field("fencing", &self.fencing)
+            .field("replicas", &self.replicas)
+            .field("clock_skew", &self.clock_skew)
             .field("hand_over", &self.hand_over)
             .field("owner", &self.owner)
             .finish_non_exhaustive()
@@ -176,6 +220,8 @@ mod tests {
             Options::new().backoff(ms(3), ms(4)),
             Options::new().drop_timeout(ms(5)),
             Options::new().fencing(false),
+            Options::new().replicas(2, ms(8)),
+            Options::new().clock_skew(ms(9)),
             Options::new().hand_over(6, ms(7)),
             Options::new().owner(Owner::new("me").unwrap()),
         ];
@@ -198,6 +244,8 @@ mod tests {
             "max_hold",
             "drop_timeout",
             "fencing",
+            "replicas",
+            "clock_skew",
             "owner",
         ] {
             let line = |settings: &Settings| {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::{Result, makes_no_sense},
     name::{LockName, Owner},
-    script::{Call, Refusal, count, fencing_token},
+    script::{Call, Refusal, Replicas, count, fencing_token},
     token::{FencingToken, Token},
     transaction::command,
 };
@@ -38,6 +38,8 @@ pub struct Holding {
     is_fenced: bool,
     /// How many more of them to reserve at the most for those the lock is handed to.
     reserved: u64,
+    /// Who has to have it before it counts.
+    replicas: Option<Replicas>,
 }
 
 /// What an attempt has come to.
@@ -62,7 +64,18 @@ impl Holding {
             owner,
             is_fenced: kind != Kind::Read,
             reserved: 0,
+            replicas: None,
         }
+    }
+
+    /// Granted and renewed only when so many replicas have it.
+    pub(crate) fn confirmed_by(self, replicas: Option<Replicas>) -> Self {
+        Self { replicas, ..self }
+    }
+
+    /// Who has to have it before it counts.
+    pub(crate) fn replicas(&self) -> Option<Replicas> {
+        self.replicas
     }
 
     /// Without a fencing token: a mutex alone has nothing beside it then.
@@ -106,7 +119,7 @@ impl Holding {
     /// One attempt. Safe to send twice. A writer that waits keeps new readers out.
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
-        match self.kind {
+        let call = match self.kind {
             Kind::Mutex if !self.is_fenced => {
                 mutex::acquire_unfenced(lock, token, lease_millis, refusal)
             }
@@ -119,7 +132,8 @@ impl Holding {
             Kind::Write => {
                 read_write::acquire_write(lock, token, lease_millis, waits, owner, refusal)
             }
-        }
+        };
+        call.confirmed_by(self.replicas)
     }
 
     /// What an attempt has come to.
@@ -156,6 +170,15 @@ impl Holding {
 
     /// Renews it: answers 1 while the lock is ours, 0 when it is not.
     pub(crate) fn renewal(&self, lease_millis: u64) -> Call {
+        self.prolonging(lease_millis).confirmed_by(self.replicas)
+    }
+
+    /// Whether it is ours, by the shortest renewal, which changes nothing.
+    pub(crate) fn look(&self) -> Call {
+        self.prolonging(1)
+    }
+
+    fn prolonging(&self, lease_millis: u64) -> Call {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
             Kind::Mutex => mutex::renew(lock, token, lease_millis),

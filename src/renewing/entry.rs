@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{error::LostReason, server::Answer};
+use crate::{
+    error::LostReason, recipes::hold::Holding, script::Call, server::Answer, time::whole_millis,
+};
 
 /// A refused renewal is tried again after this at first, after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
@@ -24,6 +26,8 @@ pub(crate) struct Terms {
     pub(crate) renews: bool,
     /// When the server is asked about it for the first time. From then on the server tells when its key is changed.
     pub(crate) look_at: Option<Instant>,
+    /// How much sooner than on the server it ends by our clock.
+    pub(crate) skew: Duration,
 }
 
 /// What the server is asked about a lease.
@@ -40,10 +44,20 @@ impl Ask {
         self != Self::Look
     }
 
+    /// For how long the lock is ours then, counted from the question.
+    #[cfg(test)]
     pub(crate) fn lease(self) -> Duration {
         match self {
             Self::Renew(lease) => lease,
             Self::Look => SHORTEST_LEASE,
+        }
+    }
+
+    /// The call that asks it about this hold.
+    pub(crate) fn of(self, hold: &Holding) -> Call {
+        match self {
+            Self::Renew(lease) => hold.renewal(whole_millis(lease)),
+            Self::Look => hold.look(),
         }
     }
 }
@@ -228,7 +242,7 @@ impl<T> Entry<T> {
         if let (Ask::Look, Some(end)) = (self.asked, self.terms.end) {
             return end;
         }
-        self.extend(sent + self.terms.lease);
+        self.extend(sent + self.terms.lease.saturating_sub(self.terms.skew));
         let end = self.terms.end.unwrap_or(sent);
         if !self.is_last() {
             self.renew_at = sent + self.terms.third();

@@ -20,7 +20,7 @@ use crate::{
     event::shielded,
     script::Call,
     server::{Answer, Failure, RenewalReply, Renewals},
-    time::{Backoff, Clock, Deadline, whole_millis},
+    time::{Backoff, Clock, Deadline},
 };
 
 /// Renews everything, however many there are.
@@ -301,10 +301,7 @@ impl Keeper {
 }
 
 fn call_of(question: &Question<Arc<Standing>>) -> Call {
-    question
-        .item
-        .hold()
-        .renewal(whole_millis(question.ask.lease()))
+    question.ask.of(question.item.hold())
 }
 
 pub(crate) fn call(callback: Callback, reason: LostReason) {

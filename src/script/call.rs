@@ -3,10 +3,11 @@
 use std::fmt;
 
 use redis::{
-    Arg, Cmd, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
-    ToRedisArgs, Value,
+    Arg, Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    ServerErrorKind, ToRedisArgs, Value,
 };
 
+use super::replicas::Replicas;
 use crate::{
     error::{Operation, Result, makes_no_sense},
     exchange::leave,
@@ -42,6 +43,7 @@ impl Script {
             script: self,
             by_hash,
             first_as: None,
+            replicas: None,
         }
     }
 }
@@ -54,6 +56,8 @@ pub(crate) struct Call {
     by_hash: Cmd,
     /// A plain command to the same effect, for the first time that it is sent.
     first_as: Option<Cmd>,
+    /// Who has to have what it writes.
+    replicas: Option<Replicas>,
 }
 
 impl Call {
@@ -66,6 +70,36 @@ impl Call {
     pub(crate) fn first_as(mut self, command: Cmd) -> Self {
         self.first_as = Some(command);
         self
+    }
+
+    /// What it writes counts only once so many replicas have it.
+    pub(crate) fn confirmed_by(mut self, replicas: Option<Replicas>) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Who has to have what it writes, if somebody has to.
+    pub(crate) fn replicas(&self) -> Option<Replicas> {
+        self.replicas
+    }
+
+    /// Sends it, for the first time or again, and in the same write asks how many replicas have it, if that counts: then too few
+    /// are an error, though it was done.
+    pub(crate) fn ask(&self, conn: &mut Connection, is_first: bool) -> RedisResult<Value> {
+        let Some(replicas) = self.replicas else {
+            return if is_first {
+                self.send_first(conn)
+            } else {
+                self.send(conn)
+            };
+        };
+        if let Some(command) = self.first_as.as_ref().filter(|_| is_first) {
+            return replicas.ask(conn, command);
+        }
+        match replicas.ask(conn, &self.by_hash) {
+            Err(error) if is_unknown_script(&error) => replicas.ask(conn, &self.whole()),
+            answer => answer,
+        }
     }
 
     /// Sends it for the first time.

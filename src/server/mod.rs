@@ -44,6 +44,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Whether another may take its place, so that one that cannot be reached is worth waiting for.
     fn is_watched(&self) -> bool;
 
+    /// How far the clock of one that takes its place may be ahead.
+    fn clock_skew(&self) -> Duration;
+
     /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
     /// what may be sent twice.
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply>;
@@ -165,7 +168,7 @@ pub(crate) trait Renewals: Send {
     fn open(&mut self) -> Result<(), Arc<Failure>>;
 
     /// Sends all in one round trip: renewals, and calls that give orphans back. Takes no longer than one I/O time-out, and
-    /// less where a lease is short.
+    /// less where a lease is short; longer by what replicas are waited for.
     fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies;
 }
 

@@ -73,6 +73,10 @@ impl Server for RedisServer {
         self.connector.is_watched()
     }
 
+    fn clock_skew(&self) -> Duration {
+        self.connector.clock_skew()
+    }
+
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
         let deadline = Deadline::after(patience.whole);
         let mut conn = self.pool.get_within(patience.lent, patience.whole)?;
@@ -177,9 +181,5 @@ fn answered_by(
         conn.set_read_timeout(Some(limit))?;
         conn.set_write_timeout(Some(limit))?;
     }
-    if again {
-        call.send(conn.connection())
-    } else {
-        call.send_first(conn.connection())
-    }
+    call.ask(conn.connection(), !again)
 }

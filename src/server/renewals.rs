@@ -17,7 +17,7 @@ use crate::{
     error::is_wrong_type,
     event::shielded,
     exchange::{Finished, next_reply},
-    script::{Call, is_unknown_script},
+    script::{Call, Replicas, is_unknown_script},
     time::{self, Deadline},
 };
 
@@ -55,7 +55,6 @@ impl RenewalsConnection {
 
 impl Renewals for RenewalsConnection {
     fn is_open(&self) -> bool {
-        self.tracked.check_the_master();
         let is_open = self
             .tracked
             .using(Deadline::after(Duration::MAX), |used| used.is_open());
@@ -79,26 +78,50 @@ impl Renewals for RenewalsConnection {
     }
 
     fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
+        self.tracked.check_the_master();
         let teaching = std::mem::take(&mut self.teach);
         let calls: Vec<&Call> = renewals.iter().chain(orphans).collect();
-        let packed = packed(&calls, teaching);
+        let mut packed = packed(&calls, teaching);
+        // One question for all, behind all of them.
+        let replicas = renewals
+            .iter()
+            .filter_map(Call::replicas)
+            .reduce(Replicas::or_more);
+        if let Some(replicas) = replicas {
+            packed.extend(replicas.question().get_packed_command());
+        }
+        let replies = calls.len() + usize::from(replicas.is_some());
         let mut limit = self.tracked.io_timeout();
         if self.proven {
             limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
         }
+        limit += replicas.map_or(Duration::ZERO, |replicas| replicas.wait);
 
         // The lease's clock starts before the first byte is sent.
         let sent = time::now();
-        let mut values = Vec::with_capacity(calls.len());
-        let conversation = self.converse(&packed, limit, calls.len(), &mut values);
+        let mut values = Vec::with_capacity(replies);
+        let conversation = self.converse(&packed, limit, replies, &mut values);
         self.proven = conversation.is_ok();
         let failure = conversation.err().map(Failure::sent);
+        let had = replicas.and_then(|_| values.split_off(calls.len().min(values.len())).pop());
         // After a failure there are fewer values than calls.
         let mut values = values.into_iter();
-        let renewals = renewals.iter().map(|_| match values.next() {
-            Some(value) => self.judge(value, sent, teaching),
-            None => (Answer::Unanswered, failure.clone()),
-        });
+        let renewals = renewals
+            .iter()
+            .map(|call| match (values.next(), call.replicas()) {
+                (Some(value), None) => self.judge(value, sent, teaching),
+                (Some(value), Some(replicas)) if failure.is_none() => {
+                    let had = had.clone().unwrap_or(Value::Nil);
+                    match (self.judge(value, sent, teaching), replicas.check(had)) {
+                        // Renewed on the master alone: its end here stays the one that they have.
+                        ((Answer::Ours(_), _), Err(error)) => {
+                            (Answer::Refused, Some(Failure::sent(error)))
+                        }
+                        (reply, _) => reply,
+                    }
+                }
+                _ => (Answer::Unanswered, failure.clone()),
+            });
         let renewals = renewals.collect();
         let orphans = orphans.iter().map(|_| match values.next() {
             Some(Value::Int(1..)) => Answer::Ours(sent),

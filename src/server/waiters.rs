@@ -84,7 +84,7 @@ fn asked(used: &mut InUse<'_>, call: &Call, looks_first: bool) -> Result<Reply> 
             return Ok(refusal);
         }
         sent = time::now();
-        call.send(connection)
+        call.ask(connection, false)
     });
     Ok(Reply {
         tracked: is_tracked && answer.is_ok(),

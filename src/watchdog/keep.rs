@@ -72,7 +72,7 @@ impl Keep {
     }
 
     /// The terms from now on.
-    pub(crate) fn checked(self, now: Instant) -> Result<Terms> {
+    pub(crate) fn checked(self, now: Instant, skew: Duration) -> Result<Terms> {
         lease_millis("lease", self.lease)?;
         if self
             .max_hold
@@ -98,6 +98,7 @@ impl Keep {
             end,
             renews: true,
             look_at: None,
+            skew: skew.min(self.lease / 10),
         })
     }
 }

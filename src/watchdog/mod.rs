@@ -90,6 +90,8 @@ use crate::{
 /// ```
 pub struct Watchdog {
     keeper: Arc<Keeper>,
+    /// How much sooner than on the server a lease ends by our clock.
+    skew: Duration,
 }
 
 impl Watchdog {
@@ -100,9 +102,10 @@ impl Watchdog {
     pub fn start(pool: &Pool) -> Result<Self> {
         let connector = pool.connector();
         let limits = connector.limits();
+        let skew = connector.clock_skew();
         let renewals = RenewalsConnection::untracked(connector);
         let keeper = Keeper::start(Box::new(renewals), limits, false, Clock::REAL)?;
-        Ok(Self { keeper })
+        Ok(Self { keeper, skew })
     }
 
     /// Keeps a lock that was acquired before, with the defaults of [`Keep`].
@@ -131,7 +134,7 @@ impl Watchdog {
     pub fn keep_with<H: Recipe + Clone>(&self, hold: &H, keep: Keep) -> Result<Renewal> {
         let operation = Operation::new("Watchdog::keep", hold.holding().lock_name().text());
         let now = time::now();
-        let terms = keep.checked(now)?;
+        let terms = keep.checked(now, self.skew)?;
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }

@@ -13,15 +13,15 @@ mod failovers;
 mod groups;
 mod lying;
 mod plain_url;
+mod replicas;
 mod sentinels;
 
 use std::time::Duration;
 
-use leasehold::{Locks, Options};
+use leasehold::Locks;
 
-/// By the shortest time-outs with which a failover is still no reason to give up.
 fn connect(url: &str) -> Locks {
-    Locks::connect(url).unwrap().with(Options::new())
+    Locks::connect(url).unwrap()
 }
 
 /// A lease that outlasts a failover.

@@ -67,6 +67,7 @@ fn a_look_without_an_answer_is_asked_again() {
         end: Some(start + MS * 3_000),
         renews: false,
         look_at: Some(start),
+        skew: Duration::ZERO,
         ..terms(3_000)
     };
     let id = schedule.keep((), terms, start);

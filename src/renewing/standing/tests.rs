@@ -15,6 +15,7 @@ fn standing(token: &Token, end: Instant) -> Standing {
         end: Some(end),
         renews: true,
         look_at: None,
+        skew: Duration::ZERO,
     };
     Standing::new(&hold, None, &terms, None, Clock::REAL)
 }

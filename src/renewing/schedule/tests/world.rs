@@ -21,6 +21,7 @@ pub(super) fn terms(lease_ms: u32) -> Terms {
         end: None,
         renews: true,
         look_at: None,
+        skew: Duration::ZERO,
     }
 }
 

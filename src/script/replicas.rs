@@ -1,0 +1,78 @@
+//! `WAIT`: how many replicas have what was written on a connection.
+
+use std::time::Duration;
+
+use redis::{Cmd, Connection, RedisError, RedisResult, Value, make_extension_error};
+
+use crate::{
+    error::{REFUSED_WAIT, TOO_FEW_REPLICAS, makes_no_sense},
+    exchange::{exchange, leave},
+    time::whole_millis,
+};
+
+/// How many replicas have to have a write, and how long they are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) wait: Duration,
+}
+
+impl Replicas {
+    /// What both ask for.
+    pub(crate) fn or_more(self, other: Self) -> Self {
+        Self {
+            count: self.count.max(other.count),
+            wait: self.wait.max(other.wait),
+        }
+    }
+
+    /// The question how many of them have all that was written before it on the same connection.
+    pub(crate) fn question(self) -> Cmd {
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.count).arg(whole_millis(self.wait));
+        wait
+    }
+
+    /// Sends a command and the question in one write. A write that too few have is an error, though it was done; what was
+    /// refused without a write is not.
+    pub(super) fn ask(self, conn: &mut Connection, command: &Cmd) -> RedisResult<Value> {
+        let mut packed = command.get_packed_command();
+        packed.extend(self.question().get_packed_command());
+        let mut replies = exchange(conn, &packed, 2)?.into_iter();
+        let (answer, had) = (replies.next(), replies.next());
+        let answer = answer.ok_or_else(makes_no_sense)?.extract_error();
+        let answer = answer.inspect_err(|error| leave(conn, error))?;
+        if has_written(&answer) {
+            self.check(had.unwrap_or(Value::Nil))?;
+        }
+        Ok(answer)
+    }
+
+    /// Whether so many have it, by the answer to the question.
+    pub(crate) fn check(self, had: Value) -> RedisResult<()> {
+        match had {
+            Value::Int(had) if had >= i64::from(self.count) => Ok(()),
+            Value::Int(had) => {
+                let detail = format!("{had} of {}", self.count);
+                Err(make_extension_error(
+                    TOO_FEW_REPLICAS.to_owned(),
+                    Some(detail),
+                ))
+            }
+            Value::ServerError(error) => {
+                let words = RedisError::from(error).to_string();
+                Err(make_extension_error(REFUSED_WAIT.to_owned(), Some(words)))
+            }
+            _ => Err(makes_no_sense()),
+        }
+    }
+}
+
+/// The scripts answer nil, 0 or a list of one where somebody else has the lock, or it is not ours.
+fn has_written(answer: &Value) -> bool {
+    match answer {
+        Value::Nil | Value::Int(0) => false,
+        Value::Array(list) => list.len() != 1,
+        _ => true,
+    }
+}

@@ -1,0 +1,451 @@
+//! Locks that count only once replicas have them.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lease, Lock, Locks, LostReason, Options, Pool, RenewalState};
+use redis::{Commands, Connection};
+
+use crate::common::{
+    Gate, LONG, MS, Proxy, Sentinels, Server,
+    hold::{comes_true, every_kind},
+    sentinels::{Plan, in_step},
+    slack::slack,
+    wait::calls,
+};
+
+/// A master, and replicas that get what it has by a gate.
+struct Replicated {
+    master: Server,
+    replicas: Vec<Server>,
+    gate: Gate,
+}
+
+impl Replicated {
+    fn start(replicas: usize) -> Self {
+        let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]).unwrap();
+        let gate = Gate::before(master.port()).unwrap();
+        let replicas: Vec<_> = (0..replicas)
+            .map(|_| {
+                let replica = Server::start().unwrap();
+                let mut of = redis::cmd("REPLICAOF");
+                of.arg("127.0.0.1").arg(gate.port());
+                of.exec(&mut replica.connection().unwrap()).unwrap();
+                replica
+            })
+            .collect();
+        let group = Self {
+            master,
+            replicas,
+            gate,
+        };
+        group.wait_until_in_step();
+        group
+    }
+
+    fn wait_until_in_step(&self) {
+        let mut conn = self.conn();
+        assert!(comes_true(
+            || in_step(&mut conn).unwrap() == self.replicas.len()
+        ));
+    }
+
+    fn conn(&self) -> Connection {
+        self.master.connection().unwrap()
+    }
+
+    fn locks(&self, count: u32) -> Locks {
+        Locks::connect(&self.master.url())
+            .unwrap()
+            .with(Options::new().replicas(count, 100 * MS))
+    }
+}
+
+fn exists(conn: &mut Connection, name: &str) -> bool {
+    conn.exists(format!("lock:{name}")).unwrap()
+}
+
+fn is_too_few<T>(answer: &leasehold::Result<T>) -> bool {
+    matches!(
+        answer,
+        Err(Error::TooFewReplicas {
+            wanted: 1,
+            had: 0,
+            ..
+        })
+    )
+}
+
+#[test]
+fn granted_means_that_so_many_replicas_have_it() {
+    let group = Replicated::start(2);
+    let mut replicas: Vec<_> = group
+        .replicas
+        .iter()
+        .map(|server| server.connection().unwrap())
+        .collect();
+    for lock in every_kind(&group.locks(2)) {
+        for _ in 0..20 {
+            let lease = lock.acquire(LONG).unwrap();
+            for replica in &mut replicas {
+                assert!(exists(replica, lock.name()), "{}", lock.name());
+            }
+            lease.release().unwrap();
+        }
+    }
+    let unfenced = group
+        .locks(2)
+        .lock("bare")
+        .with(Options::new().fencing(false));
+    let _lease = unfenced.acquire(LONG).unwrap();
+    assert!(exists(&mut replicas[0], "bare") && exists(&mut replicas[1], "bare"));
+    // One more than there are.
+    let answer = group.locks(3).lock("a").try_acquire();
+    assert!(
+        matches!(
+            answer,
+            Err(Error::TooFewReplicas {
+                wanted: 3,
+                had: 2,
+                ..
+            })
+        ),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    let locks = group.locks(1);
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    group.gate.shut_for_replicas();
+    for lock in every_kind(&locks) {
+        let asked = Instant::now();
+        let answer = lock.try_acquire();
+        assert!(is_too_few(&answer), "{answer:?}");
+        assert!(asked.elapsed() < 100 * MS + slack());
+        assert!(
+            comes_true(|| !exists(&mut conn, lock.name())),
+            "{}",
+            lock.name()
+        );
+    }
+    let asked = Instant::now();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| locks.lock("a").acquire(900 * MS).map(drop));
+        assert!(comes_true(|| exists(&mut conn, "a")));
+        let token: String = conn.get("lock:a").unwrap();
+        // Tried again, and by the same token all the time.
+        while asked.elapsed() < 700 * MS {
+            assert_eq!(
+                conn.get::<_, Option<String>>("lock:a").unwrap().as_ref(),
+                Some(&token)
+            );
+            let other = Locks::connect(&group.master.url())
+                .unwrap()
+                .lock("a")
+                .try_acquire();
+            assert!(other.unwrap().is_none());
+            thread::sleep(20 * MS);
+        }
+        let answer = waiting.join().unwrap();
+        assert!(is_too_few(&answer), "{answer:?}");
+    });
+    assert!(asked.elapsed() >= 900 * MS && asked.elapsed() < 1_000 * MS + slack());
+    assert!(comes_true(|| !exists(&mut conn, "a")));
+}
+
+#[test]
+fn enough_replicas_in_time_make_it_a_grant_after_all() {
+    let group = Replicated::start(1);
+    let locks = group.locks(1);
+    group.gate.shut_for_replicas();
+    for lock in every_kind(&locks) {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock.acquire(LONG));
+            thread::sleep(300 * MS);
+            assert!(!waiting.is_finished());
+            group.gate.open();
+            let lease = waiting.join().unwrap().unwrap();
+            assert!(
+                lease.is_held()
+                    && exists(&mut group.replicas[0].connection().unwrap(), lock.name())
+            );
+            assert!(lease.release().is_ok());
+        });
+        group.wait_until_in_step();
+        group.gate.shut_for_replicas();
+    }
+}
+
+#[test]
+fn an_end_that_replicas_have_not_confirmed_is_none() {
+    let group = Replicated::start(1);
+    let locks = group.locks(1).with(Options::new().lease(4_000 * MS));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    let alone = locks
+        .lock("alone")
+        .with(Options::new().replicas(0, MS))
+        .acquire(LONG)
+        .unwrap();
+    thread::sleep(1_500 * MS);
+    assert!(lease.is_held() && lease.state() == RenewalState::Held);
+    group.gate.shut_for_replicas();
+    let shut = Instant::now();
+    assert!(comes_true(|| lease.state() == RenewalState::Unknown));
+    let why = lease.failure().unwrap();
+    assert!(
+        matches!(
+            why,
+            Error::TooFewReplicas {
+                wanted: 1,
+                had: 0,
+                ..
+            }
+        ),
+        "{why:?}"
+    );
+    assert!(is_too_few(&lease.renew(LONG)) && lease.remaining() < 4_000 * MS);
+    // They come back in time.
+    group.gate.open();
+    assert!(comes_true(|| lease.state() == RenewalState::Held));
+    assert!(lease.is_held() && shut.elapsed() < 4_000 * MS + slack());
+    // They do not.
+    group.gate.shut_for_replicas();
+    let shut = Instant::now();
+    assert!(comes_true(|| !lease.is_held()));
+    let lasted = shut.elapsed();
+    assert!(lasted < 4_000 * MS + slack(), "{lasted:?}");
+    assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+    assert!(alone.is_held() && alone.state() == RenewalState::Held);
+}
+
+#[test]
+fn a_server_that_has_forgotten_the_script_is_asked_for_its_replicas_once_it_knows_it() {
+    let group = Replicated::start(1);
+    let (holder, waiter) = (group.locks(1), group.locks(1));
+    drop(waiter.lock("a").acquire(LONG).unwrap());
+    let flush = || {
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .exec(&mut group.conn())
+            .unwrap();
+    };
+    flush();
+    let lease = holder.lock("a").acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.lock("a").acquire(LONG).map(drop));
+        thread::sleep(100 * MS);
+        flush();
+        lease.release().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    flush();
+    group.gate.shut_for_replicas();
+    assert!(is_too_few(&holder.lock("b").try_acquire()));
+}
+
+#[test]
+fn a_server_that_forbids_wait_says_so_and_the_lock_is_given_back() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    let mut user = redis::cmd("ACL");
+    user.arg("SETUSER")
+        .arg("me")
+        .arg("on")
+        .arg(">pass")
+        .arg("~*")
+        .arg("&*")
+        .arg("+@all")
+        .arg("-wait");
+    user.exec(&mut conn).unwrap();
+    let url = group.master.url().replace("://", "://me:pass@");
+    let locks = Locks::connect(&url)
+        .unwrap()
+        .with(Options::new().replicas(1, 100 * MS));
+    let refused = locks.lock("a").acquire(LONG).unwrap_err();
+    assert!(matches!(refused, Error::Redis { .. }), "{refused:?}");
+    assert!(format!("{:#}", anyhow::Error::from(refused)).contains("permission"));
+    assert!(comes_true(|| !exists(&mut conn, "a")));
+}
+
+#[test]
+fn a_replica_that_is_silent_is_waited_for_no_longer_than_was_said() {
+    let group = Replicated::start(2);
+    group.replicas[0].freeze().unwrap();
+    let one = group.locks(1).lock("a").acquire(LONG).unwrap();
+    let asked = Instant::now();
+    let both = group.locks(2).lock("b").try_acquire();
+    assert!(
+        matches!(
+            both,
+            Err(Error::TooFewReplicas {
+                wanted: 2,
+                had: 1,
+                ..
+            })
+        ),
+        "{both:?}"
+    );
+    assert!(asked.elapsed() >= 100 * MS && asked.elapsed() < 100 * MS + slack());
+    group.replicas[0].thaw().unwrap();
+    one.release().unwrap();
+}
+
+#[test]
+fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
+    let group = Replicated::start(1);
+    let proxy = Proxy::in_front_of(&group.master).unwrap();
+    let locks = Locks::connect(&proxy.url()).unwrap();
+    let confirmed = locks.with(Options::new().replicas(1, 100 * MS).lease(LONG));
+    drop(confirmed.lock("warm").acquire(LONG).unwrap());
+    let (lease, traffic) = proxy.traffic_of(|| confirmed.lock("a").acquire(LONG).unwrap());
+    assert_eq!(
+        (traffic.round_trips, traffic.commands),
+        (1, vec!["EVALSHA".into(), "WAIT".into()])
+    );
+    let has_waited = |run: &dyn Fn()| {
+        let ((), traffic) = proxy.traffic_of(run);
+        traffic.commands.iter().any(|command| command == "WAIT")
+    };
+    assert!(!has_waited(&|| lease.verify().unwrap()));
+    assert!(has_waited(&|| lease.renew(LONG).unwrap()));
+    // Those that end together are renewed together.
+    let short = confirmed.with(Options::new().lease(900 * MS));
+    let kept: Vec<_> = (0..50)
+        .map(|n| short.lock(&n.to_string()).acquire(LONG).unwrap())
+        .collect();
+    let mut conn = group.conn();
+    let before = (
+        calls(&mut conn, "wait").unwrap(),
+        calls(&mut conn, "evalsha").unwrap(),
+    );
+    thread::sleep(3_000 * MS);
+    let waits = calls(&mut conn, "wait").unwrap() - before.0;
+    let renewals = calls(&mut conn, "evalsha").unwrap() - before.1;
+    assert!(
+        waits > 0 && renewals >= 20 * waits,
+        "{waits} WAITs for {renewals} renewals"
+    );
+    assert!(kept.iter().all(Lease::is_held));
+    // A release waits for nobody.
+    let ((), traffic) = proxy.traffic_of(|| lease.release().unwrap());
+    assert!(
+        !traffic.commands.contains(&String::from("WAIT")),
+        "{:?}",
+        traffic.commands
+    );
+}
+
+#[test]
+fn what_cannot_be_waited_for_is_refused_before_anything_is_sent() {
+    let server = Server::start().unwrap();
+    let pool = Pool::connect(&server.url()).unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    let refused = |options: Options, argument: &str| {
+        let answer = locks.lock("a").with(options).try_acquire().map(drop);
+        assert!(
+            matches!(&answer, Err(Error::Invalid { argument: named, .. }) if *named == argument),
+            "{answer:?}"
+        );
+    };
+    refused(Options::new().replicas(1, Duration::ZERO), "replicas");
+    refused(Options::new().replicas(1, 2_000 * MS), "replicas");
+    refused(
+        Options::new().replicas(1, 600 * MS).lease(1_000 * MS),
+        "replicas",
+    );
+    refused(Options::new().replicas(101, 100 * MS), "replicas");
+    refused(
+        Options::new().clock_skew(501 * MS).lease(1_000 * MS),
+        "clock_skew",
+    );
+    assert_eq!(
+        calls(&mut server.connection().unwrap(), "evalsha").unwrap(),
+        0
+    );
+    // None is none, whatever the wait.
+    drop(
+        locks
+            .lock("a")
+            .with(Options::new().replicas(0, LONG))
+            .acquire(LONG)
+            .unwrap(),
+    );
+}
+
+#[test]
+fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
+    let group = Sentinels::start().unwrap();
+    let watched = Locks::connect(&group.url()).unwrap();
+    let single = Locks::connect(&group.servers[0].url()).unwrap();
+    // By how much sooner than after its ten seconds.
+    let sooner = |lock: Lock| {
+        let left = lock.acquire(LONG).unwrap().remaining();
+        (10_000 * MS).saturating_sub(left)
+    };
+    let one_server = sooner(single.lock("a"));
+    assert!(one_server < slack(), "{one_server:?}");
+    let default = sooner(watched.lock("b"));
+    assert!(
+        default >= 50 * MS && default < 50 * MS + slack(),
+        "{default:?}"
+    );
+    let told = sooner(
+        watched
+            .lock("c")
+            .with(Options::new().clock_skew(2_000 * MS)),
+    );
+    assert!(
+        told >= 2_000 * MS && told < 2_000 * MS + slack(),
+        "{told:?}"
+    );
+    // Also after a renewal, and of a short lease no more than a tenth.
+    let short = watched.lock("d").with(Options::new().lease(300 * MS));
+    let lease = short.acquire(LONG).unwrap();
+    let started = Instant::now();
+    while started.elapsed() < 900 * MS {
+        let left = lease.remaining();
+        assert!(left > Duration::ZERO && left <= 270 * MS, "{left:?}");
+        thread::sleep(5 * MS);
+    }
+    lease.renew(10_000 * MS).unwrap();
+    assert!(lease.remaining() <= 9_970 * MS);
+}
+
+/// What a crash can lose: the reason for all of this.
+#[test]
+fn two_hold_a_lock_after_its_write_was_lost_unless_replicas_had_to_have_it() {
+    let plan = Plan {
+        gated: true,
+        ..Plan::default()
+    };
+    let mut group = Sentinels::planned(plan).unwrap();
+    let (first, second) = (
+        Locks::connect(&group.url()).unwrap(),
+        Locks::connect(&group.url()).unwrap(),
+    );
+    let confirmed = Options::new().replicas(1, 100 * MS);
+    let kept = first
+        .lock("kept")
+        .with(confirmed.clone())
+        .acquire(LONG)
+        .unwrap();
+    group.gates[0].shut_for_replicas();
+    let lost = first.lock("lost").acquire(LONG).unwrap();
+    assert!(is_too_few(
+        &first.lock("refused").with(confirmed).try_acquire()
+    ));
+    group.servers[0].kill().unwrap();
+    let next = second.lock("lost").acquire(LONG).unwrap();
+    assert!(lost.is_held() && next.is_held(), "two at once");
+    assert!(second.lock("kept").try_acquire().unwrap().is_none());
+    assert!(kept.is_held());
+    // It is told as soon as the new master was asked.
+    assert!(comes_true(|| !lost.is_held()));
+    assert!(second.lock("refused").try_acquire().unwrap().is_some());
+}
