@@ -29,6 +29,7 @@ macro_rules! links {
 [design.md]: crate::guide::design
 [seed-map.md]: crate::guide::seed_map
 [benchmarks.md]: crate::guide::benchmarks
+[verification.md]: crate::guide::verification
 [changelog.md]: crate::guide::changelog
 [files.md]: crate::guide::files
 [glossary.md]: crate::guide::glossary
@@ -101,6 +102,7 @@ pages! {
     design: "../docs/design.md",
     seed_map: "../docs/seed-map.md",
     benchmarks: "../docs/benchmarks.md",
+    verification: "../docs/verification.md",
     files: "../docs/files.md",
     glossary: "../docs/glossary.md",
     changelog: "../docs/changelog.md",

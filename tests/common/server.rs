@@ -43,16 +43,24 @@ impl Server {
         find_port: impl Fn() -> anyhow::Result<u16>,
         args: &[&str],
     ) -> anyhow::Result<Self> {
+        Self::start_by(&find_binary()?, find_port, args)
+    }
+
+    /// The same, by a program that becomes the server that it was asked for.
+    pub fn start_by(
+        binary: &str,
+        find_port: impl Fn() -> anyhow::Result<u16>,
+        args: &[&str],
+    ) -> anyhow::Result<Self> {
         #[cfg(test)]
         super::slack::watch();
-        let binary = find_binary()?;
         // Somebody else may take the free port before the server does: then it exits, and another port is tried.
         for _ in 0..20 {
             let port = find_port()?;
             let directory = tempfile::tempdir()?;
             let args = args.iter().map(ToString::to_string).collect::<Vec<_>>();
-            let process = spawn(&binary, port, &args, &directory)?;
-            let binary = binary.clone();
+            let process = spawn(binary, port, &args, &directory)?;
+            let binary = binary.to_owned();
             let mut server = Self {
                 process,
                 binary,
@@ -77,6 +85,11 @@ impl Server {
         self.port
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.process.id()
+    }
+
     /// A connection of its own, not through any pool, without time-outs.
     pub fn connection(&self) -> anyhow::Result<redis::Connection> {
         Ok(redis::Client::open(self.url())?.get_connection()?)
@@ -96,6 +109,18 @@ impl Server {
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill()?;
         self.process.wait()?;
+        Ok(())
+    }
+
+    /// Waits until it has ended by itself, as it was told to.
+    pub fn wait_for_its_end(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let told = Instant::now();
+        while self.process.try_wait()?.is_none() {
+            if told.elapsed() > patience {
+                bail!("{} has not ended within {patience:?}", self.binary);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod languages;
 mod links;
 mod pictures;
 mod quotes;
+mod verification;
 
 use std::{
     collections::BTreeMap,

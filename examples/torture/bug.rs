@@ -1,0 +1,87 @@
+//! Each checker has to catch what it is for: rounds without faults, in which the workers have a bug.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::ensure;
+
+use crate::{checks::Checker, options::Options, round::Round};
+
+/// A bug of workers, and who has to find it.
+const BUGS: &[(&str, Checker)] = &[
+    // A mutex is held by who was not granted it.
+    ("second-holder", Checker::Exclusion),
+    // A writer is in who was not let in.
+    ("writer-beside-readers", Checker::Exclusion),
+    // Fencing numbers are rounded, so that holds have the same one.
+    ("number-again", Checker::Fencing),
+    // Writes with the number of long ago, at a resource that takes everything.
+    ("stale-accepted", Checker::Fencing),
+    // Writes with the number of long ago are refused while the lock is held.
+    ("stale-number", Checker::Fencing),
+    // A holder believes in its lock after the end.
+    ("late-belief", Checker::ServerLog),
+    // A waiter does not ask while the lock is free.
+    ("sleeper", Checker::Free),
+    // A waiter comes back late.
+    ("late-waiter", Checker::Deadline),
+    // The server counts less than there are levels.
+    ("lost-level", Checker::ReEntry),
+    // A commit that was not made is reported.
+    ("lost-commit", Checker::Sums),
+    // A coin is made.
+    ("coin", Checker::Sums),
+    // A lock is left without an end.
+    ("leftover", Checker::LeftBehind),
+];
+
+/// True if what was asked for was caught.
+pub(crate) fn all_are_caught(
+    options: &Options,
+    wanted: &str,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<bool> {
+    let bugs: Vec<_> = BUGS
+        .iter()
+        .filter(|(name, _)| wanted == "all" || *name == wanted)
+        .collect();
+    ensure!(
+        !bugs.is_empty(),
+        "there is no bug `{wanted}`; there are: all {}",
+        BUGS.iter()
+            .map(|(name, _)| *name)
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
+    let mut all = true;
+    for (name, checker) in bugs {
+        let caught = is_caught(options, name, *checker, interrupted)?;
+        println!(
+            "{name:24} {} {}",
+            if caught { "caught by" } else { "NOT caught by" },
+            checker.name()
+        );
+        all &= caught;
+    }
+    Ok(all)
+}
+
+/// In one of three rounds: a worker has to come to it.
+fn is_caught(
+    options: &Options,
+    name: &str,
+    checker: Checker,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<bool> {
+    for seed in 1..=3 {
+        let outcome = Round::with_bug(options, name, seed).run(interrupted, &|| ())?;
+        if outcome
+            .violations
+            .iter()
+            .any(|found| found.checker == checker)
+        {
+            return Ok(true);
+        }
+        ensure!(!interrupted.load(Ordering::SeqCst), "interrupted");
+    }
+    Ok(false)
+}

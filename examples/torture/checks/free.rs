@@ -1,0 +1,263 @@
+//! Nobody waits beside a free lock, waits end at their time, and a dead holder's lock is soon another's.
+//!
+//! A lock may be taken, at the longest, from when an attempt was made to when its release had been answered; for a lease
+//! after its holder was killed, halted or told that nobody knows. What is left of a wait when all that is taken out, with
+//! the times in which faults disturb and in which the machine stood still, is time beside a free lock.
+
+use super::{Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, spans::gaps};
+use crate::{
+    clock::{Nanos, millis},
+    history::Mode,
+    worker::IO_TIMEOUT,
+};
+
+/// For so long after a writer that waits has been there, no reader comes in: its intent.
+const INTENT: Nanos = millis(1_000);
+/// A halted process goes on, and all of its threads have much to do.
+const GOING_ON: Nanos = millis(250);
+
+pub(super) fn check(
+    holds: &Holds,
+    evidence: &Evidence<'_>,
+    figures: &mut Figures,
+) -> Vec<Violation> {
+    let disturbed = disturbances(evidence);
+    let mut found = Vec::new();
+    for (lock, holds) in &holds.0 {
+        let taken = spans_taken(lock, holds, evidence);
+        for hold in holds {
+            let (Some(timeout), Some(waited)) = (hold.asked.timeout, hold.waited()) else {
+                continue;
+            };
+            figures.waits += 1;
+            figures.longest_wait = figures.longest_wait.max(waited.length());
+            let halted = halts(evidence, hold.asked.worker);
+            found.extend(too_late(
+                lock,
+                hold,
+                waited,
+                timeout,
+                &[&disturbed, &halted],
+            ));
+            found.extend(beside_a_free_lock(
+                lock,
+                hold,
+                waited,
+                &taken,
+                &[&disturbed, &halted],
+            ));
+        }
+        deaths(holds, &disturbed, figures);
+        figures.halted_holds += halted_past_their_leases(holds, evidence);
+    }
+    found
+}
+
+/// When nobody promises anything about how long something takes.
+fn disturbances(evidence: &Evidence<'_>) -> Vec<Span> {
+    let disturbs = evidence
+        .faults
+        .iter()
+        .filter(|fault| fault.kind.disturbs > 0);
+    let by_faults = disturbs.map(|fault| Span {
+        from: fault.from,
+        to: fault.to + millis(fault.kind.disturbs),
+    });
+    by_faults.chain(evidence.stalls.iter().copied()).collect()
+}
+
+/// When a worker was halted.
+fn halts(evidence: &Evidence<'_>, worker: u32) -> Vec<Span> {
+    let of_worker = evidence
+        .faults
+        .iter()
+        .filter(|fault| fault.worker == Some(worker));
+    of_worker
+        .map(|fault| Span {
+            from: fault.from,
+            to: fault.to + GOING_ON,
+        })
+        .collect()
+}
+
+/// When the lock may have been taken; a fault that takes it takes it as well.
+fn spans_taken(lock: &str, holds: &[Hold], evidence: &Evidence<'_>) -> Vec<(Span, Mode, bool)> {
+    let by_holds = holds.iter().filter(|hold| {
+        // One that was refused for sure never had it.
+        !matches!(hold.refused, Some((_, false)))
+    });
+    let mut taken: Vec<_> = by_holds
+        .map(|hold| {
+            let mut span = hold.perhaps();
+            // Nobody renews for a process that is halted.
+            let halted = halts(evidence, hold.asked.worker);
+            let lost_by = halted.iter().find(|halted| {
+                matches!(hold.ended, Some((at, None)) if at >= halted.to - GOING_ON)
+                    && halted.from >= hold.sure_until
+                    && hold
+                        .granted
+                        .as_ref()
+                        .is_some_and(|granted| granted.at < halted.from)
+            });
+            if let Some(halted) = lost_by {
+                span.to = span.to.min(halted.from + hold.asked.lease + GOING_ON);
+            }
+            (span, hold.asked.mode, false)
+        })
+        .collect();
+    let by_faults = evidence
+        .faults
+        .iter()
+        .filter(|fault| fault.lock == Some(lock));
+    taken.extend(by_faults.map(|fault| {
+        let to = fault.to + millis(450);
+        (
+            Span {
+                from: fault.from,
+                to,
+            },
+            Mode::Exclusive,
+            false,
+        )
+    }));
+    // Writers that wait keep readers out.
+    let writers = holds
+        .iter()
+        .filter(|hold| hold.asked.mode == Mode::Exclusive);
+    let intents = writers.filter_map(Hold::waited).map(|waited| Span {
+        from: waited.from,
+        to: waited.to + INTENT,
+    });
+    taken.extend(intents.map(|span| (span, Mode::Exclusive, true)));
+    taken.sort_unstable_by_key(|(span, ..)| span.from);
+    taken
+}
+
+/// A wait that ended later than its time, and an answer that never came.
+fn too_late(
+    lock: &str,
+    hold: &Hold,
+    waited: Span,
+    timeout: Nanos,
+    excuses: &[&Vec<Span>],
+) -> Option<Violation> {
+    let late = waited.length().saturating_sub(timeout + SLACK);
+    let after = Span {
+        from: (waited.from + timeout).saturating_sub(crate::clock::nanos(IO_TIMEOUT)),
+        to: waited.to,
+    };
+    let forgiven: Nanos = excuses
+        .iter()
+        .flat_map(|spans| spans.iter())
+        .map(|span| after.within(*span))
+        .sum();
+    (late > forgiven).then(|| {
+        let what = format!(
+            "a wait of {} ms of {} took {} ms",
+            timeout / 1_000_000,
+            hold.asked.job,
+            waited.length() / 1_000_000
+        );
+        Violation::new(Checker::Deadline, lock, waited, what)
+    })
+}
+
+fn beside_a_free_lock(
+    lock: &str,
+    hold: &Hold,
+    waited: Span,
+    taken: &[(Span, Mode, bool)],
+    excuses: &[&Vec<Span>],
+) -> Option<Violation> {
+    if waited.length() < SLACK {
+        return None;
+    }
+    let reads = hold.asked.mode == Mode::Shared;
+    let is_in_the_way = |(span, mode, is_intent): &&(Span, Mode, bool)| {
+        let is_own = span.from == hold.asked.at && (!*is_intent || span.to == waited.to + INTENT);
+        let counts = if *is_intent {
+            reads
+        } else {
+            !reads || *mode == Mode::Exclusive
+        };
+        counts && !is_own && span.meets(waited)
+    };
+    let mut covers: Vec<Span> = taken
+        .iter()
+        .filter(is_in_the_way)
+        .map(|(span, ..)| *span)
+        .collect();
+    covers.extend(
+        excuses
+            .iter()
+            .flat_map(|spans| spans.iter())
+            .filter(|span| span.meets(waited)),
+    );
+    covers.sort_unstable();
+    let longest = gaps(waited, &covers)
+        .into_iter()
+        .max_by_key(|gap| gap.length())?;
+    (longest.length() > SLACK).then(|| {
+        let what = format!(
+            "{} of worker {} waited for {} ms, of which {} ms beside a free lock",
+            hold.asked.job,
+            hold.asked.worker,
+            waited.length() / 1_000_000,
+            longest.length() / 1_000_000
+        );
+        Violation::new(Checker::Free, lock, longest, what)
+    })
+}
+
+/// How long after the death of a holder the lock was another's. Whether that was too long is judged by the waits.
+fn deaths(holds: &[Hold], disturbed: &[Span], figures: &mut Figures) {
+    for dead in holds.iter().filter(|hold| hold.granted.is_some()) {
+        let Some(killed) = dead.killed else { continue };
+        let until = killed + dead.asked.lease + SLACK;
+        let in_time = Span {
+            from: killed,
+            to: until,
+        };
+        let waits = |hold: &&Hold| {
+            hold.asked.at < killed
+                && hold.excludes(dead)
+                && hold.waited().is_some_and(|waited| waited.to > killed)
+        };
+        let next = holds
+            .iter()
+            .filter(|hold| hold.asked.worker != dead.asked.worker && hold.excludes(dead))
+            .filter_map(|hold| hold.granted.as_ref())
+            .filter(|granted| granted.at > killed)
+            .map(|granted| granted.at)
+            .min();
+        let is_disturbed = disturbed.iter().any(|span| span.meets(in_time));
+        match next {
+            Some(next) if !is_disturbed && holds.iter().any(|hold| waits(&hold)) => {
+                figures.deaths.push(next - killed);
+                figures.deaths_late += usize::from(next > until);
+            }
+            _ => figures.deaths_untold += 1,
+        }
+    }
+}
+
+/// Holds during which the process was halted for longer than their lease, and went on.
+fn halted_past_their_leases(holds: &[Hold], evidence: &Evidence<'_>) -> u64 {
+    let halts = evidence
+        .faults
+        .iter()
+        .filter(|fault| fault.kind.name.starts_with("stop-"));
+    let through = |hold: &&Hold, fault: &crate::faults::Fault| {
+        fault.worker == Some(hold.asked.worker)
+            && fault.to - fault.from > hold.asked.lease
+            && hold
+                .granted
+                .as_ref()
+                .is_some_and(|granted| granted.at < fault.from)
+            && hold.ended.is_some_and(|(at, _)| at >= fault.to)
+    };
+    let count: usize = halts
+        .map(|fault| holds.iter().filter(|hold| through(hold, fault)).count())
+        .sum();
+    u64::try_from(count).unwrap_or(0)
+}

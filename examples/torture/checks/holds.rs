@@ -1,0 +1,173 @@
+//! From records to holds.
+
+use std::collections::HashMap;
+
+use super::{Checker, Evidence, Figures, Span, Violation};
+use crate::{
+    clock::Nanos,
+    history::{Asked, Granted, Mode, Record},
+};
+
+/// An attempt to get a lock, and what became of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) asked: Asked,
+    pub(crate) granted: Option<Granted>,
+    /// The last moment at which its holder was sure of it.
+    pub(crate) sure_until: Nanos,
+    /// When the answer was that it is not ours, or that nobody knows.
+    pub(crate) refused: Option<(Nanos, bool)>,
+    pub(crate) ended: Option<(Nanos, Option<Nanos>)>,
+    /// When its process was killed, if that was before its end.
+    pub(crate) killed: Option<Nanos>,
+}
+
+impl Hold {
+    fn new(asked: Asked) -> Self {
+        Self {
+            asked,
+            granted: None,
+            sure_until: 0,
+            refused: None,
+            ended: None,
+            killed: None,
+        }
+    }
+
+    /// When its holder was surely in: it was granted, and asked afterwards whether it still is.
+    pub(crate) fn sure(&self) -> Option<Span> {
+        let granted = self.granted.as_ref()?;
+        (self.sure_until >= granted.at).then_some(Span {
+            from: granted.at,
+            to: self.sure_until,
+        })
+    }
+
+    /// When it may have had the lock on the server, at the longest.
+    pub(crate) fn perhaps(&self) -> Span {
+        let lease = self.asked.lease;
+        let to = match (self.refused, self.ended) {
+            (Some((at, false)), _) => at,
+            (Some((at, true)), _) => at + lease,
+            (None, Some((_, Some(released)))) => released,
+            (None, Some((at, None))) => at.max(self.sure_until) + lease,
+            (None, None) => {
+                let last = self
+                    .granted
+                    .as_ref()
+                    .map_or(self.asked.at, |granted| granted.at);
+                self.killed.unwrap_or(last.max(self.sure_until)) + lease
+            }
+        };
+        Span {
+            from: self.asked.at,
+            to,
+        }
+    }
+
+    /// When it waited.
+    pub(crate) fn waited(&self) -> Option<Span> {
+        let to = match (&self.granted, self.refused) {
+            (Some(granted), _) => granted.at,
+            (None, Some((at, _))) => at,
+            (None, None) => return None,
+        };
+        Some(Span {
+            from: self.asked.at,
+            to,
+        })
+    }
+
+    /// Whether the two must not be in together.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        let both_share = self.asked.mode == Mode::Shared && other.asked.mode == Mode::Shared;
+        let same_owner = self.asked.owner.is_some() && self.asked.owner == other.asked.owner;
+        !both_share && !same_owner
+    }
+}
+
+/// All holds, by lock.
+pub(crate) struct Holds(pub(crate) HashMap<String, Vec<Hold>>);
+
+impl Holds {
+    pub(crate) fn of(evidence: &Evidence<'_>, figures: &mut Figures) -> Self {
+        let mut by_id: HashMap<u64, Hold> = HashMap::new();
+        for record in evidence.records {
+            if let Record::Asked(asked) = record {
+                by_id.insert(asked.id, Hold::new(asked.clone()));
+            }
+        }
+        for record in evidence.records {
+            match record {
+                Record::Granted(granted) => {
+                    if let Some(hold) = by_id.get_mut(&granted.id) {
+                        hold.granted = Some(granted.clone());
+                    }
+                }
+                Record::Refused { id, at, unknown } => {
+                    if let Some(hold) = by_id.get_mut(id) {
+                        hold.refused = Some((*at, *unknown));
+                    }
+                }
+                Record::Held { id, at } => {
+                    if let Some(hold) = by_id.get_mut(id) {
+                        hold.sure_until = hold.sure_until.max(*at);
+                    }
+                }
+                Record::Ended { id, at, released } => {
+                    if let Some(hold) = by_id.get_mut(id) {
+                        hold.ended = Some((*at, *released));
+                        *figures.pairs.entry(hold.asked.job.clone()).or_default() += 1;
+                    }
+                }
+                Record::Failed { what } => {
+                    *figures.failures.entry(what.clone()).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+        let mut by_lock: HashMap<String, Vec<Hold>> = HashMap::new();
+        for (_, mut hold) in by_id {
+            if hold.ended.is_none() && hold.refused.is_none() {
+                hold.killed = evidence.killed.get(&hold.asked.worker).copied();
+            }
+            by_lock
+                .entry(hold.asked.lock.clone())
+                .or_default()
+                .push(hold);
+        }
+        for holds in by_lock.values_mut() {
+            holds.sort_by_key(|hold| hold.asked.at);
+        }
+        Self(by_lock)
+    }
+}
+
+/// What workers have seen themselves.
+pub(crate) fn broken(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let seen = |record: &Record| match record {
+        Record::Broken {
+            checker,
+            lock,
+            at,
+            what,
+        } => {
+            let named = Checker::ALL
+                .into_iter()
+                .find(|known| known.name() == checker);
+            // What the worker saw rests on a hold that may have begun a lease or two before.
+            let from = at.saturating_sub(crate::clock::millis(2_000));
+            let span = Span { from, to: *at };
+            let checker = named.unwrap_or(Checker::Alive);
+            Some(Violation::new(checker, lock, span, what.clone()))
+        }
+        Record::Left { worker, files } if *files > 0 => Some(Violation::new(
+            Checker::LeftBehind,
+            "",
+            Span { from: 0, to: 0 },
+            format!("worker {worker} has {files} files more than at its beginning"),
+        )),
+        _ => None,
+    };
+    evidence.records.iter().filter_map(seen).collect()
+}

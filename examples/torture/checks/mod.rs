@@ -1,0 +1,170 @@
+//! What has to be true of a round's history. Each checker is shown to find what it is for: see [`crate::bug`].
+
+mod exclusion;
+mod fencing;
+mod free;
+mod holds;
+mod server_log;
+mod spans;
+
+use std::{collections::HashMap, fmt};
+
+use crate::{
+    clock::{Nanos, millis},
+    faults::Fault,
+    history::Record,
+};
+pub(crate) use holds::{Hold, Holds};
+pub(crate) use spans::Span;
+
+/// What "at once" means where nobody promises less.
+pub(crate) const SLACK: Nanos = millis(250);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Checker {
+    /// Nobody was sure of a lock while another was who excludes it: I3.
+    Exclusion,
+    /// Numbers grow, each is used once, and who holds the lock is not refused: I1.
+    Fencing,
+    /// Nobody was sure of a lock after the server's end of it, as the server's own log has it: I4.
+    ServerLog,
+    /// Nobody waited beside a free lock, and a dead holder's lock was free within its lease: I6, I16.
+    Free,
+    /// Waits ended at their time: I7.
+    Deadline,
+    /// What a reentrant lock counts is at least what is held: I13.
+    ReEntry,
+    /// Commits were done as often as was said; money and items are what they were.
+    Sums,
+    /// Nothing is left on the server or in a worker: I9, I11.
+    LeftBehind,
+    /// No panic, no worker that does not end: I10.
+    Alive,
+    /// A fork's child is refused everything, and takes nothing from its parent.
+    Fork,
+}
+
+impl Checker {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Exclusion,
+        Self::Fencing,
+        Self::ServerLog,
+        Self::Free,
+        Self::Deadline,
+        Self::ReEntry,
+        Self::Sums,
+        Self::LeftBehind,
+        Self::Alive,
+        Self::Fork,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exclusion => "exclusion",
+            Self::Fencing => "fencing",
+            Self::ServerLog => "server-log",
+            Self::Free => "free",
+            Self::Deadline => "deadline",
+            Self::ReEntry => "re-entry",
+            Self::Sums => "sums",
+            Self::LeftBehind => "left-behind",
+            Self::Alive => "alive",
+            Self::Fork => "fork",
+        }
+    }
+}
+
+/// Something that was not as it has to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) checker: Checker,
+    pub(crate) lock: String,
+    /// A fault in this time may be what it comes from.
+    pub(crate) span: Span,
+    pub(crate) what: String,
+    /// By a fault for which docs/guarantees.md says so: its kind.
+    pub(crate) announced: bool,
+    pub(crate) by: Option<&'static str>,
+}
+
+impl Violation {
+    pub(crate) fn new(checker: Checker, lock: &str, span: Span, what: String) -> Self {
+        Self {
+            checker,
+            lock: lock.to_owned(),
+            span,
+            what,
+            announced: false,
+            by: None,
+        }
+    }
+
+    /// Looks for a fault that explains it.
+    pub(crate) fn judge(&mut self, faults: &[Fault]) {
+        let explains = |fault: &&Fault| {
+            fault.kind.announces.contains(&self.checker)
+                && fault.lock.is_none_or(|lock| lock == self.lock)
+                && self.span.meets(Span {
+                    from: fault.from,
+                    to: fault.to,
+                })
+        };
+        let cause = faults.iter().find(explains);
+        self.announced = cause.is_some();
+        self.by = cause.map(|fault| fault.kind.name);
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (checker, by) = (self.checker.name(), self.by.unwrap_or("nothing announced"));
+        write!(f, "{checker} at `{}`: {} ({by})", self.lock, self.what)
+    }
+}
+
+/// What was measured beside.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) pairs: HashMap<String, u64>,
+    pub(crate) failures: HashMap<String, u64>,
+    /// Holders that were killed, and how long it took until the lock was another's.
+    pub(crate) deaths: Vec<Nanos>,
+    /// Those of which nobody can tell, since nobody waited or the server was disturbed.
+    pub(crate) deaths_untold: u64,
+    /// Later than the lease and [`SLACK`], and what the machine stood still.
+    pub(crate) deaths_late: usize,
+    /// Holds during which a process was halted past the lease.
+    pub(crate) halted_holds: u64,
+    pub(crate) writes: u64,
+    pub(crate) writes_refused: u64,
+    pub(crate) longest_wait: Nanos,
+    /// Waits that were looked at for having slept beside a free lock.
+    pub(crate) waits: u64,
+}
+
+/// All that the checks know of a round.
+pub(crate) struct Evidence<'a> {
+    pub(crate) records: &'a [Record],
+    pub(crate) faults: &'a [Fault],
+    /// When processes of workers were killed, by us or by an accident.
+    pub(crate) killed: &'a HashMap<u32, Nanos>,
+    pub(crate) stalls: &'a [Span],
+    pub(crate) server_logs: &'a [Vec<u8>],
+    /// How far the server's clock is ahead of ours, if it was not set.
+    pub(crate) wall_is_ahead: Option<i128>,
+}
+
+/// Looks at everything.
+pub(crate) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, Figures) {
+    let mut figures = Figures::default();
+    let holds = Holds::of(evidence, &mut figures);
+    let mut found = holds::broken(evidence);
+    found.extend(exclusion::check(&holds));
+    found.extend(fencing::check(&holds, evidence, &mut figures));
+    found.extend(server_log::check(&holds, evidence));
+    found.extend(free::check(&holds, evidence, &mut figures));
+    for violation in &mut found {
+        violation.judge(evidence.faults);
+    }
+    (found, figures)
+}

@@ -1,0 +1,132 @@
+//! Nobody is sure of a lock after the server's end of it.
+//!
+//! The server writes down each end as a moment of its own clock, in its log of writes. The last end that a token was given is
+//! the latest that its hold can have lasted.
+
+use std::collections::HashMap;
+
+use super::{Checker, Evidence, Holds, Span, Violation};
+
+/// Ends are whole milliseconds, and a key is there during the last of them.
+const WHOLE: i128 = 2_000_000;
+
+pub(super) fn check(holds: &Holds, evidence: &Evidence<'_>) -> Vec<Violation> {
+    let Some(ahead) = evidence.wall_is_ahead else {
+        return Vec::new();
+    };
+    let mut ends = Ends::default();
+    for log in evidence.server_logs {
+        ends.read(log);
+    }
+    let mut found = Vec::new();
+    for (lock, hold) in holds
+        .0
+        .iter()
+        .flat_map(|(lock, holds)| holds.iter().map(move |hold| (lock, hold)))
+    {
+        let Some(token) = hold
+            .granted
+            .as_ref()
+            .and_then(|granted| granted.token.as_ref())
+        else {
+            continue;
+        };
+        let Some(end) = ends.latest.get(token) else {
+            continue;
+        };
+        let sure = i128::from(hold.sure_until) + ahead;
+        let late = sure - i128::from(*end) * 1_000_000 - WHOLE;
+        if hold.sure_until > 0 && late > 0 {
+            let span = Span {
+                from: hold.asked.at,
+                to: hold.sure_until,
+            };
+            let what = format!(
+                "{} of worker {} was sure {} µs after the server's end",
+                hold.asked.job,
+                hold.asked.worker,
+                late / 1_000
+            );
+            found.push(Violation::new(Checker::ServerLog, lock, span, what));
+        }
+    }
+    found
+}
+
+/// The last end of each token, in milliseconds of the server's clock.
+#[derive(Default)]
+struct Ends {
+    latest: HashMap<String, i64>,
+    /// The token that a key holds.
+    holds: HashMap<String, String>,
+}
+
+impl Ends {
+    fn read(&mut self, log: &[u8]) {
+        let mut rest = log;
+        while let Some((words, after)) = command(rest) {
+            rest = after;
+            let word = |at: usize| words.get(at).map_or("", String::as_str);
+            match word(0).to_uppercase().as_str() {
+                "SET" => {
+                    self.holds.insert(word(1).to_owned(), word(2).to_owned());
+                    let end = words
+                        .iter()
+                        .position(|word| word.eq_ignore_ascii_case("pxat"));
+                    if let Some(end) = end.and_then(|at| words.get(at + 1)) {
+                        self.ends(word(2), end);
+                    }
+                }
+                "PEXPIREAT" => {
+                    let token = self.holds.get(word(1)).cloned();
+                    self.ends(&token.unwrap_or_default(), word(2));
+                }
+                // Without an end it has none that could be passed.
+                "PERSIST" => {
+                    let token = self.holds.get(word(1)).cloned();
+                    self.ends(&token.unwrap_or_default(), &i64::MAX.to_string());
+                }
+                "HSET" | "HMSET" => self.fields(&words),
+                _ => {}
+            }
+        }
+    }
+
+    /// Readers, writers and levels of reentrant locks: a field for each, named after its token.
+    fn fields(&mut self, words: &[String]) {
+        for pair in words.get(2..).unwrap_or_default().chunks(2) {
+            if let [field, end] = pair
+                && let Some((_, token)) = field.split_once(':')
+            {
+                self.ends(token, end);
+            }
+        }
+    }
+
+    fn ends(&mut self, token: &str, end: &str) {
+        if let Ok(end) = end.parse::<i64>() {
+            let latest = self.latest.entry(token.to_owned()).or_default();
+            *latest = (*latest).max(end.min(i64::MAX / 2));
+        }
+    }
+}
+
+/// The next command of a log, and what comes after it.
+fn command(log: &[u8]) -> Option<(Vec<String>, &[u8])> {
+    let (count, mut rest) = number(log, b'*')?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let (length, text) = number(rest, b'$')?;
+        let word = text.get(..length)?;
+        words.push(String::from_utf8_lossy(word).into_owned());
+        rest = text.get(length + 2..)?;
+    }
+    Some((words, rest))
+}
+
+fn number(text: &[u8], sign: u8) -> Option<(usize, &[u8])> {
+    let text = text.strip_prefix(&[sign])?;
+    let end = text.windows(2).position(|pair| pair == b"\r\n")?;
+    let number = std::str::from_utf8(text.get(..end)?).ok()?.parse().ok()?;
+    Some((number, text.get(end + 2..)?))
+}

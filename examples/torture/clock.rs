@@ -1,0 +1,30 @@
+//! The one clock of all processes: `CLOCK_MONOTONIC`, in nanoseconds.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since the machine was started, the same for all processes.
+pub(crate) type Nanos = u64;
+
+pub(crate) fn now() -> Nanos {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    nanos(time.unwrap_or_default())
+}
+
+pub(crate) fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(crate) const fn millis(count: u64) -> Nanos {
+    count * 1_000_000
+}
+
+/// How many nanoseconds the wall clock is ahead of [`now`].
+pub(crate) fn wall_is_ahead() -> i128 {
+    let before = i128::from(now());
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i128::try_from(wall.as_nanos()).unwrap_or(0) - before
+}

@@ -1,0 +1,115 @@
+//! The workers of a round: started, shown to those who make faults, and replaced when they were killed.
+
+use std::{collections::HashMap, env, path::PathBuf, sync::PoisonError};
+
+use crate::{
+    clock::{Nanos, now},
+    faults::{self, Target},
+    role::{Part, Role},
+    worker::Plan,
+};
+
+/// A worker that takes the place of one that was killed has a number that is greater by this.
+const GENERATION: u32 = 32;
+
+/// What all workers of a round are told.
+pub(crate) struct Crew {
+    pub(crate) seed: u64,
+    pub(crate) trades: bool,
+    pub(crate) bug: Option<String>,
+    pub(crate) url: String,
+    pub(crate) proxy: String,
+    pub(crate) resource: u16,
+    pub(crate) folder: PathBuf,
+    pub(crate) until: Nanos,
+    pub(crate) programs: HashMap<String, String>,
+}
+
+impl Crew {
+    pub(crate) fn start(&self, worker: u32) -> anyhow::Result<Part> {
+        let by_proxy = worker % 2 == 1;
+        let plan = Plan {
+            worker,
+            seed: self.seed ^ u64::from(worker).wrapping_mul(0xD1B5_4A32_D192_ED03),
+            url: if by_proxy { &self.proxy } else { &self.url }.clone(),
+            server: self.url.clone(),
+            resource: self.resource,
+            folder: self.folder.clone(),
+            until: self.until,
+            // One in four has a single connection in its pool.
+            pool: if worker % 4 == 2 { 1 } else { 8 },
+            trades: self.trades,
+            bug: self.bug.clone(),
+            programs: self.programs.clone(),
+        };
+        Role::Worker(plan).start()
+    }
+}
+
+/// Those that are there, and when others ended before their time.
+#[derive(Default)]
+pub(crate) struct Workers {
+    pub(crate) parts: Vec<(u32, Part)>,
+    pub(crate) killed: HashMap<u32, Nanos>,
+}
+
+impl Workers {
+    pub(crate) fn show(&self, targets: &faults::Targets) {
+        let mut targets = targets.lock().unwrap_or_else(PoisonError::into_inner);
+        targets.clear();
+        targets.extend(self.parts.iter().map(|(worker, part)| Target {
+            worker: *worker,
+            pid: part.pid(),
+        }));
+    }
+
+    pub(crate) fn replace_the_dead(&mut self, crew: &Crew, over: Nanos) -> anyhow::Result<()> {
+        let mut next = Vec::new();
+        let mut ended = Vec::new();
+        for (worker, mut part) in self.parts.drain(..) {
+            if !part.has_ended() {
+                next.push((worker, part));
+                continue;
+            }
+            let has_failed = part
+                .0
+                .try_wait()
+                .ok()
+                .flatten()
+                .is_none_or(|status| !status.success());
+            if has_failed {
+                self.killed.insert(worker, now());
+                ended.push(worker);
+            }
+        }
+        for worker in ended {
+            if now() < over {
+                let worker = worker + GENERATION;
+                next.push((worker, crew.start(worker)?));
+            }
+        }
+        self.parts = next;
+        Ok(())
+    }
+}
+
+/// Programs of others that are there, and lockrun, which cargo builds beside the examples.
+pub(crate) fn programs() -> HashMap<String, String> {
+    let mut found = HashMap::new();
+    for name in ["python3", "redis-cli"] {
+        let folders = env::var_os("PATH").unwrap_or_default();
+        let path = env::split_paths(&folders)
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file());
+        if let Some(path) = path {
+            found.insert(name.to_owned(), path.to_string_lossy().into_owned());
+        }
+    }
+    let beside = env::current_exe()
+        .ok()
+        .and_then(|path| Some(path.parent()?.parent()?.join("lockrun")));
+    if let Some(path) = beside.filter(|path| path.is_file()) {
+        found.insert("lockrun".to_owned(), path.to_string_lossy().into_owned());
+    }
+    found
+}

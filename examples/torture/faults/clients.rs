@@ -1,0 +1,109 @@
+//! Faults of connections and of what a process may have: closed by the server, no descriptors left.
+
+use std::{process::Command, thread, time::Duration};
+
+use leasehold::redis::{Connection, cmd};
+
+use super::{AtClients, Hit, Kind, Made, Make};
+use crate::stage::OPERATOR;
+
+pub(super) const KINDS: &[Kind] = &[
+    // The waiters' connection is looked after once a second.
+    of("kill-tracked", 1_500, kill_tracked),
+    of("kill-listeners", 1_500, kill_listeners),
+    of("kill-pooled", 600, kill_pooled),
+    of("kill-all", 1_500, kill_all),
+    of("few-descriptors", 1_500, few_descriptors),
+];
+
+const fn of(name: &'static str, disturbs: u64, make: fn(&mut AtClients<'_>) -> Made) -> Kind {
+    Kind {
+        name,
+        announces: &[],
+        disturbs,
+        make: Make::AtClients(make),
+    }
+}
+
+/// The connections of waiters and watchdogs: one of them.
+fn kill_tracked(at: &mut AtClients<'_>) -> Made {
+    kill_one(at, |flags| flags.contains('t'))
+}
+
+fn kill_listeners(at: &mut AtClients<'_>) -> Made {
+    kill_one(at, |flags| flags.contains('P'))
+}
+
+fn kill_pooled(at: &mut AtClients<'_>) -> Made {
+    kill_one(at, |flags| flags == "N")
+}
+
+fn kill_all(at: &mut AtClients<'_>) -> Made {
+    let killed = kill_workers_connections(&mut at.operator()?, |_| true)?;
+    Ok((killed > 0).then(Hit::default))
+}
+
+fn kill_one(at: &mut AtClients<'_>, is_wanted: fn(&str) -> bool) -> Made {
+    let mut conn = at.operator()?;
+    let mut ids = workers_connections(&mut conn, is_wanted)?;
+    at.random.shuffle(&mut ids);
+    let killed = ids.first().map(|id| kill(&mut conn, id)).transpose()?;
+    Ok((killed == Some(1)).then(Hit::default))
+}
+
+/// Closes the connections of workers whose flags are these. Answers how many.
+pub(super) fn kill_workers_connections(
+    conn: &mut Connection,
+    is_wanted: fn(&str) -> bool,
+) -> anyhow::Result<i64> {
+    let ids = workers_connections(conn, is_wanted)?;
+    ids.iter().map(|id| kill(conn, id)).sum()
+}
+
+fn kill(conn: &mut Connection, id: &str) -> anyhow::Result<i64> {
+    Ok(cmd("CLIENT").arg(&["KILL", "ID", id]).query(conn)?)
+}
+
+/// Not those of operators: what they have begun has to be ended.
+fn workers_connections(
+    conn: &mut Connection,
+    is_wanted: fn(&str) -> bool,
+) -> anyhow::Result<Vec<String>> {
+    let list: String = cmd("CLIENT").arg("LIST").query(conn)?;
+    let of_workers = list
+        .lines()
+        .filter(|line| word(line, "name=") != Some(OPERATOR))
+        .filter(|line| word(line, "flags=").is_some_and(is_wanted));
+    let ids = of_workers.filter_map(|line| word(line, "id=").map(str::to_owned));
+    Ok(ids.collect())
+}
+
+fn word<'l>(line: &'l str, start: &str) -> Option<&'l str> {
+    line.split(' ').find_map(|word| word.strip_prefix(start))
+}
+
+/// A worker may open nothing more for a while, and its pooled connections are closed.
+fn few_descriptors(at: &mut AtClients<'_>) -> Made {
+    let mut targets = at.targets();
+    at.random.shuffle(&mut targets);
+    let Some(target) = targets.pop() else {
+        return Ok(None);
+    };
+    let limit = |files: &str| -> anyhow::Result<bool> {
+        let pid = target.pid.to_string();
+        let status = Command::new("prlimit")
+            .args(["--pid", &pid, &format!("--nofile={files}:")])
+            .stderr(std::process::Stdio::null())
+            .status();
+        Ok(status.is_ok_and(|status| status.success()))
+    };
+    if !limit("8")? {
+        return Ok(None);
+    }
+    for _ in 0..3 {
+        let _ = kill_pooled(at);
+        thread::sleep(Duration::from_millis(100));
+    }
+    limit("1024")?;
+    Ok(Some(Hit::all()))
+}

@@ -1,0 +1,98 @@
+//! Faults between a worker and the server, by the proxy that half of the workers go through.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{AtClients, Hit, Kind, Made, Make};
+use crate::{
+    clock::{millis, now},
+    common::proxy::Point,
+};
+
+#[allow(
+    clippy::redundant_closure_for_method_calls,
+    reason = "a method is of one lifetime, and a closure of any"
+)]
+pub(super) const KINDS: &[Kind] = &[
+    of("cut-before", 600, |at| {
+        break_one(at, |point| point.cut_before())
+    }),
+    of("cut-after", 600, |at| {
+        break_one(at, |point| point.cut_after())
+    }),
+    // A time-out, and then another connection.
+    of("swallow", 1_500, |at| {
+        break_one(at, |point| point.swallow())
+    }),
+    of("half-a-reply", 1_500, |at| {
+        break_one(at, |point| point.half_way().swallow())
+    }),
+    of("cut-in-a-reply", 600, |at| {
+        break_one(at, |point| point.half_way().cut_after())
+    }),
+    of("late-reply", 1_500, |at| {
+        let late = Duration::from_millis(at.random.u64(20..450));
+        break_one(at, |point| point.delay(late))
+    }),
+    of("too-late-reply", 2_000, |at| {
+        let late = Duration::from_millis(at.random.u64(550..1_200));
+        break_one(at, |point| point.delay(late))
+    }),
+    of("no-reply-at-all", 1_500, |at| {
+        break_one(at, |point| point.reply("!garbage\r\n"))
+    }),
+    of("refused", 600, |at| {
+        let errors = [
+            "LOADING not yet",
+            "NOSCRIPT no such script",
+            "TRYAGAIN later",
+            "MASTERDOWN no link",
+            "CLUSTERDOWN down",
+            "NOREPLICAS none",
+            "BUSY a script",
+            "ERR unknown",
+        ];
+        let error = errors[at.random.usize(..errors.len())];
+        break_one(at, |point| point.refuse(error))
+    }),
+];
+
+const fn of(name: &'static str, disturbs: u64, make: fn(&mut AtClients<'_>) -> Made) -> Kind {
+    Kind {
+        name,
+        announces: &[],
+        disturbs,
+        make: Make::AtClients(make),
+    }
+}
+
+/// Breaks one of the next commands of a name. It was made if the command came.
+#[allow(clippy::unnecessary_wraps, reason = "as all kinds")]
+fn break_one(at: &mut AtClients<'_>, how: impl FnOnce(Point<'_>)) -> Made {
+    let commands = [
+        "EVALSHA", "EVALSHA", "EVALSHA", "EXEC", "SET", "WATCH", "CLIENT",
+    ];
+    let command = commands[at.random.usize(..commands.len())];
+    let nth = at.random.usize(1..6);
+    let came = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&came);
+    let proxy = at.proxy;
+    proxy
+        .at(command)
+        .nth(nth)
+        .run(move || flag.store(true, Ordering::SeqCst));
+    how(proxy.at(command).nth(nth));
+    let patience = now() + millis(800);
+    while now() < patience && !came.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(2));
+    }
+    // What went through is counted by the proxy for tests: here it only takes room.
+    proxy.traffic_of(|| ());
+    Ok(came.load(Ordering::SeqCst).then(Hit::default))
+}

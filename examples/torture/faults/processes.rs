@@ -1,0 +1,136 @@
+//! Faults of processes: killed, halted, forked.
+
+use std::{thread, time::Duration};
+
+use leasehold::redis::{Commands, Connection};
+use nix::sys::signal::Signal;
+
+use super::{AtClients, Hit, Kind, LOCKS, Made, Make, Target};
+use crate::role::Part;
+
+pub(super) const KINDS: &[Kind] = &[
+    of("kill-holder", Make::AtClients(kill_holder)),
+    of("kill-waiter", Make::AtClients(kill_waiter)),
+    of("stop-holder", Make::AtClients(stop_holders)),
+    of("stop-holder-briefly", Make::AtClients(stop_holder_briefly)),
+    of("stop-waiter", Make::AtClients(stop_waiter)),
+    of("stop-all", Make::AtClients(stop_all)),
+    of("fork", Make::ByWorkers),
+    of("pool-of-one", Make::ByWorkers),
+];
+
+/// None of these excuses anything: a holder that is dead or halted loses its lock within its lease.
+const fn of(name: &'static str, make: Make) -> Kind {
+    Kind {
+        name,
+        announces: &[],
+        disturbs: 0,
+        make,
+    }
+}
+
+fn kill_holder(at: &mut AtClients<'_>) -> Made {
+    let Some(holder) = holders(at)?.pop() else {
+        return Ok(None);
+    };
+    Part::signal(holder.pid, Signal::SIGKILL);
+    Ok(hit(&[holder]))
+}
+
+fn kill_waiter(at: &mut AtClients<'_>) -> Made {
+    let Some(waiter) = somebody_else(at)? else {
+        return Ok(None);
+    };
+    Part::signal(waiter.pid, Signal::SIGKILL);
+    Ok(hit(&[waiter]))
+}
+
+/// Past the lease, all that hold something.
+fn stop_holders(at: &mut AtClients<'_>) -> Made {
+    let mut holders = holders(at)?;
+    // Somebody has to want the locks meanwhile.
+    holders.truncate(at.targets().len().saturating_sub(1).max(1));
+    let millis = at.random.u64(450..1_000);
+    Ok(halt(&holders, millis))
+}
+
+fn stop_holder_briefly(at: &mut AtClients<'_>) -> Made {
+    let holders: Vec<_> = holders(at)?.into_iter().take(1).collect();
+    let millis = at.random.u64(20..250);
+    Ok(halt(&holders, millis))
+}
+
+fn stop_waiter(at: &mut AtClients<'_>) -> Made {
+    let waiter: Vec<_> = somebody_else(at)?.into_iter().collect();
+    let millis = at.random.u64(100..900);
+    Ok(halt(&waiter, millis))
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "as all kinds")]
+fn stop_all(at: &mut AtClients<'_>) -> Made {
+    let all = at.targets();
+    let millis = at.random.u64(100..900);
+    Ok(halt(&all, millis))
+}
+
+fn halt(targets: &[Target], millis: u64) -> Option<Hit> {
+    for target in targets {
+        Part::signal(target.pid, Signal::SIGSTOP);
+    }
+    thread::sleep(Duration::from_millis(millis));
+    for target in targets {
+        Part::signal(target.pid, Signal::SIGCONT);
+    }
+    hit(targets)
+}
+
+fn hit(targets: &[Target]) -> Option<Hit> {
+    (!targets.is_empty()).then(|| Hit {
+        lock: None,
+        workers: targets.iter().map(|target| target.worker).collect(),
+    })
+}
+
+/// Workers that hold a lock at the moment, in any order.
+fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
+    let mut conn = at.operator()?;
+    let mut found: Vec<Target> = Vec::new();
+    for lock in LOCKS {
+        if let Some(target) = holder(&mut conn, lock, &at.targets())?
+            && found.iter().all(|other| other.worker != target.worker)
+        {
+            found.push(target);
+        }
+    }
+    at.random.shuffle(&mut found);
+    Ok(found)
+}
+
+fn holder(conn: &mut Connection, lock: &str, targets: &[Target]) -> anyhow::Result<Option<Target>> {
+    if !conn.exists(format!("lock:{lock}"))? {
+        return Ok(None);
+    }
+    let owner: Option<String> = conn.hget(format!("{{lock:{lock}}}:lease"), "owner")?;
+    Ok(owner.and_then(|owner| worker_in(&owner, targets)))
+}
+
+/// The worker whose process an owner's text names.
+fn worker_in(owner: &str, targets: &[Target]) -> Option<Target> {
+    let mut numbers = owner.split(|sign: char| !sign.is_ascii_digit());
+    numbers.find_map(|number| {
+        let pid = number.parse::<i32>().ok()?;
+        let mut of_workers = targets.iter();
+        of_workers
+            .find(|target| target.pid.as_raw() == pid)
+            .copied()
+    })
+}
+
+/// A worker that does not hold the lock of another.
+fn somebody_else(at: &mut AtClients<'_>) -> anyhow::Result<Option<Target>> {
+    let holds: Vec<u32> = holders(at)?.iter().map(|target| target.worker).collect();
+    let mut others = at.targets();
+    at.random.shuffle(&mut others);
+    let waits = others.iter().find(|other| !holds.contains(&other.worker));
+    Ok(waits.or(others.first()).copied())
+}

@@ -1,0 +1,121 @@
+//! Attacks every promise of the locks at once, for as long as you like, and says what happened.
+//!
+//! ```text
+//! cargo run --release --example torture -- --minutes 10
+//! cargo run --release --example torture -- --seed 7 --minutes 1 --kinds stop-holder,kill-holder --json
+//! cargo run --release --example torture -- --pairs --minutes 5
+//! cargo run --release --example torture -- --bug all
+//! ```
+//!
+//! A run is a row of rounds. Each has a server, workers in processes of their own, and a resource that refuses smaller
+//! fencing numbers; faults are made from a seed meanwhile; then all that the workers wrote down is checked. For Linux.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program that talks"
+)]
+
+mod bug;
+mod checks;
+mod clock;
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "shared with the tests, which fail by panicking"
+)]
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod crew;
+mod faults;
+mod history;
+mod left;
+mod options;
+mod pairs;
+mod report;
+mod resource;
+mod role;
+mod round;
+mod stage;
+mod stalls;
+mod worker;
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use options::Options;
+use report::Report;
+use role::Role;
+use round::Round;
+
+fn main() -> ExitCode {
+    let result = match Role::of_this_process() {
+        Ok(Some(role)) => role.play().map(|()| true),
+        Ok(None) => run(&Options::parse()),
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// True if nothing was broken that is promised.
+fn run(options: &Options) -> anyhow::Result<bool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))
+        .context("cannot catch signals")?;
+    if let Some(bug) = &options.bug {
+        return bug::all_are_caught(options, bug, &interrupted);
+    }
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    if options.pairs {
+        let report = pairs::run(options, seed, &interrupted)?;
+        report.print(options.json)?;
+        return Ok(report.is_clean());
+    }
+    let mut report = Report::new(options, seed);
+    let progress = progress(options.duration())?;
+    let started = Instant::now();
+    let mut number = 0;
+    while !interrupted.load(Ordering::SeqCst)
+        && (number == 0 || started.elapsed() < options.duration())
+    {
+        let left = options.duration().saturating_sub(started.elapsed());
+        let round = Round::of(options, seed, number, left);
+        progress.set_message(report.in_a_line(number));
+        let outcome = round.run(&interrupted, &|| {
+            progress.set_position(u64::try_from(started.elapsed().as_millis()).unwrap_or(0));
+        })?;
+        for violation in outcome.violations.iter().filter(|found| !found.announced) {
+            progress.suspend(|| eprintln!("round {number}: {violation}"));
+        }
+        report.add(outcome);
+        number += 1;
+    }
+    progress.finish_and_clear();
+    report.seconds = started.elapsed().as_secs_f64();
+    report.print(options.json)?;
+    Ok(report.is_clean())
+}
+
+/// indicatif hides it where there is no terminal.
+fn progress(duration: Duration) -> anyhow::Result<ProgressBar> {
+    let progress = ProgressBar::new(u64::try_from(duration.as_millis())?);
+    progress.set_style(ProgressStyle::with_template("{wide_bar} {msg} {eta:>4}")?);
+    Ok(progress)
+}

@@ -1,0 +1,90 @@
+//! What a user asks for.
+
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+use crate::faults;
+
+/// Attacks every promise of the locks at once, and says what happened
+#[derive(Clone, Debug, Parser)]
+#[command(name = "torture")]
+pub(crate) struct Options {
+    /// Repeats the choice of faults and of what workers do; without it a new one, which is printed
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+
+    /// How long to go on; a round that has begun is finished
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) minutes: f64,
+
+    /// The servers that there are
+    #[arg(long, value_enum, default_value_t = Topology::One)]
+    pub(crate) topology: Topology,
+
+    /// Only these kinds of faults, by their names and separated by commas; `none` for none
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) kinds: Vec<String>,
+
+    /// How many worker processes
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) workers: u32,
+
+    /// The seconds of a round
+    #[arg(long, default_value_t = 12.0)]
+    pub(crate) round: f64,
+
+    /// Do not make faults: check as many acquire and release pairs as can be made
+    #[arg(long)]
+    pub(crate) pairs: bool,
+
+    /// With a bug in the workers: it has to be caught. `all` for one after the other
+    #[arg(long)]
+    pub(crate) bug: Option<String>,
+
+    /// One object on stdout instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which servers a round starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Topology {
+    /// One server.
+    One,
+}
+
+impl Topology {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.minutes.max(0.0) * 60.0)
+    }
+
+    /// The kinds of faults that are wanted. An unknown name is an error of the user.
+    pub(crate) fn kinds(&self) -> anyhow::Result<Vec<&'static faults::Kind>> {
+        if self.kinds.iter().any(|name| name == "none") {
+            return Ok(Vec::new());
+        }
+        for name in &self.kinds {
+            anyhow::ensure!(
+                faults::kinds().any(|kind| kind.name == name),
+                "there is no kind `{name}`; there are: none {}",
+                faults::kinds()
+                    .map(|kind| kind.name)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            );
+        }
+        let is_wanted = |kind: &&faults::Kind| {
+            self.kinds.is_empty() || self.kinds.iter().any(|name| name == kind.name)
+        };
+        Ok(faults::kinds().filter(is_wanted).collect())
+    }
+}

@@ -1,0 +1,302 @@
+//! As many pairs of acquire and release as can be made, each checked: by a cell in memory that one holder at a time may be in.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Lock, Locks, Options as How,
+    redis::{self, Connection},
+};
+use serde::Serialize;
+
+use crate::{common::Server, options::Options};
+
+/// How long only locks of one sort are taken.
+const SLICE: Duration = Duration::from_secs(10);
+const SAMPLE: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Serialize)]
+pub(crate) struct PairsReport {
+    program: &'static str,
+    seed: u64,
+    seconds: f64,
+    threads: u64,
+    pairs: BTreeMap<&'static str, u64>,
+    pairs_in_all: u64,
+    pairs_without_hand_over: u64,
+    longest_wait_ms: f64,
+    not_announced: Vec<String>,
+    /// Of the second half: what each has at its end, and by how much it grows in an hour.
+    grows: BTreeMap<&'static str, Growth>,
+}
+
+#[derive(Debug, Serialize)]
+struct Growth {
+    at_the_end: f64,
+    an_hour: f64,
+    samples: usize,
+}
+
+/// When, and what there was of each thing that is watched.
+type Sample = (f64, [f64; 5]);
+
+/// One lock, and who is in by what memory says.
+struct Cell {
+    kind: &'static str,
+    lock: Lock,
+    inside: AtomicU64,
+    greatest: AtomicU64,
+}
+
+struct Shared {
+    cells: Vec<Cell>,
+    stop: AtomicBool,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    longest: AtomicU64,
+    broken: Mutex<Vec<String>>,
+    hands_over: AtomicBool,
+}
+
+impl PairsReport {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.not_announced.is_empty()
+    }
+
+    pub(crate) fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            println!("{}", serde_json::to_string(self)?);
+            return Ok(());
+        }
+        for (kind, count) in &self.pairs {
+            println!("{kind:12} {count:>12} pairs");
+        }
+        println!(
+            "{:12} {:>12} pairs in {:.0} s, {} without a hand-over",
+            "all", self.pairs_in_all, self.seconds, self.pairs_without_hand_over
+        );
+        println!("longest wait {:.0} ms", self.longest_wait_ms);
+        for (what, growth) in &self.grows {
+            println!(
+                "{what:20} {:>14.1}, {:+.2} an hour",
+                growth.at_the_end, growth.an_hour
+            );
+        }
+        for violation in &self.not_announced {
+            println!("  {violation}");
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn run(
+    options: &Options,
+    seed: u64,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<PairsReport> {
+    let server = Server::start()?;
+    let locks = Locks::connect(&server.url())?;
+    let shared = Shared {
+        cells: cells(&locks),
+        stop: AtomicBool::new(false),
+        counts: Mutex::default(),
+        longest: AtomicU64::new(0),
+        broken: Mutex::default(),
+        hands_over: AtomicBool::new(false),
+    };
+    let threads = u64::from(options.workers) * 2;
+    let (started, mut samples) = (Instant::now(), Vec::new());
+    let mut conn = server.connection()?;
+    thread::scope(|scope| -> anyhow::Result<()> {
+        for thread in 0..threads {
+            let shared = &shared;
+            scope.spawn(move || work(shared, thread, seed));
+        }
+        let watched = watch(
+            options,
+            &shared,
+            started,
+            &mut conn,
+            &mut samples,
+            interrupted,
+        );
+        shared.stop.store(true, Ordering::SeqCst);
+        watched
+    })?;
+    let pairs = shared
+        .counts
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    let in_all: u64 = pairs.values().sum();
+    let longest = Duration::from_micros(shared.longest.into_inner());
+    Ok(PairsReport {
+        program: "torture --pairs",
+        seed,
+        seconds: started.elapsed().as_secs_f64(),
+        threads,
+        pairs_in_all: in_all,
+        pairs_without_hand_over: in_all - pairs.get("hand-over").copied().unwrap_or(0),
+        pairs,
+        longest_wait_ms: longest.as_secs_f64() * 1_000.0,
+        not_announced: shared
+            .broken
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner),
+        grows: growth(&samples),
+    })
+}
+
+fn cells(locks: &Locks) -> Vec<Cell> {
+    let cell = |kind, lock| Cell {
+        kind,
+        lock,
+        inside: AtomicU64::new(0),
+        greatest: AtomicU64::new(0),
+    };
+    let hands_over = How::new().hand_over(256, Duration::from_millis(20));
+    let mut cells = vec![
+        cell("hand-over", locks.lock("h0").with(hands_over.clone())),
+        cell("hand-over", locks.lock("h1").with(hands_over)),
+    ];
+    for number in 0..4 {
+        cells.push(cell("mutex", locks.lock(&format!("m{number}"))));
+        cells.push(cell("reentrant", locks.reentrant(&format!("r{number}"))));
+        cells.push(cell("write", locks.write(&format!("w{number}"))));
+    }
+    cells
+}
+
+/// Says by turns whether locks are handed over, and writes down what the process and the server have.
+fn watch(
+    options: &Options,
+    shared: &Shared,
+    started: Instant,
+    conn: &mut Connection,
+    samples: &mut Vec<Sample>,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut last = Instant::now();
+    while started.elapsed() < options.duration() && !interrupted.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(100));
+        let slice = started.elapsed().as_secs() / SLICE.as_secs();
+        // One slice of six with a hand-over: it makes many more pairs.
+        shared.hands_over.store(slice % 6 == 5, Ordering::Relaxed);
+        if last.elapsed() >= SAMPLE {
+            last = Instant::now();
+            samples.push((started.elapsed().as_secs_f64(), sample(conn)?));
+        }
+    }
+    Ok(())
+}
+
+fn work(shared: &Shared, thread: u64, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed ^ thread);
+    let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let hands_over = shared.hands_over.load(Ordering::Relaxed);
+        let among = if hands_over {
+            0..2
+        } else {
+            2..shared.cells.len()
+        };
+        let cell = &shared.cells[random.usize(among)];
+        match pair(cell, thread + 1, &shared.longest) {
+            Ok(()) => *counts.entry(cell.kind).or_default() += 1,
+            Err(what) => {
+                let mut broken = shared.broken.lock().unwrap_or_else(PoisonError::into_inner);
+                broken.push(format!("{} `{}`: {what}", cell.kind, cell.lock.name()));
+            }
+        }
+    }
+    let mut all = shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
+    for (kind, count) in counts {
+        *all.entry(kind).or_default() += count;
+    }
+}
+
+/// Takes the lock, looks whether somebody is in, and gives it back.
+fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), String> {
+    let asked = Instant::now();
+    let lease = cell.lock.acquire(WAIT).map_err(|error| error.to_string())?;
+    let waited = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
+    longest.fetch_max(waited, Ordering::Relaxed);
+    let other = cell.inside.swap(me, Ordering::SeqCst);
+    let number = lease
+        .fencing_token()
+        .map_or(0, leasehold::FencingToken::get);
+    let before = cell.greatest.swap(number, Ordering::SeqCst);
+    let is_held = lease.is_held();
+    let still = cell.inside.swap(0, Ordering::SeqCst);
+    lease.release().map_err(|error| error.to_string())?;
+    if other != 0 || still != me {
+        return Err(format!(
+            "thread {me} came in beside {other}, and left beside {still}"
+        ));
+    }
+    if number <= before {
+        return Err(format!("{number} after {before}"));
+    }
+    if !is_held {
+        return Err(String::from("not held at once after it was granted"));
+    }
+    Ok(())
+}
+
+const WATCHED: [&str; 5] = [
+    "resident KiB",
+    "threads",
+    "files",
+    "server's clients",
+    "server's keys",
+];
+
+fn sample(conn: &mut Connection) -> anyhow::Result<[f64; 5]> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let files = fs::read_dir("/proc/self/fd")?.count();
+    let clients: String = redis::cmd("CLIENT").arg("LIST").query(conn)?;
+    let keys: u32 = redis::cmd("DBSIZE").query(conn)?;
+    Ok([
+        of("VmRSS:").unwrap_or(0.0),
+        of("Threads:").unwrap_or(0.0),
+        f64::from(u32::try_from(files)?),
+        f64::from(u32::try_from(clients.lines().count())?),
+        f64::from(keys),
+    ])
+}
+
+/// Least squares over the second half.
+fn growth(samples: &[Sample]) -> BTreeMap<&'static str, Growth> {
+    let half = samples.get(samples.len() / 2..).unwrap_or_default();
+    let count = f64::from(u32::try_from(half.len()).unwrap_or(u32::MAX));
+    let mut grows = BTreeMap::new();
+    if half.len() < 3 {
+        return grows;
+    }
+    for (nth, what) in WATCHED.into_iter().enumerate() {
+        let mean = |of: &dyn Fn(&Sample) -> f64| half.iter().map(of).sum::<f64>() / count;
+        let (at, value) = (mean(&|sample| sample.0), mean(&|sample| sample.1[nth]));
+        let together = mean(&|sample| (sample.0 - at) * (sample.1[nth] - value));
+        let alone = mean(&|sample| (sample.0 - at).powi(2));
+        grows.insert(
+            what,
+            Growth {
+                at_the_end: half.last().map_or(0.0, |sample| sample.1[nth]),
+                an_hour: together / alone * 3_600.0,
+                samples: half.len(),
+            },
+        );
+    }
+    grows
+}

@@ -1,0 +1,343 @@
+//! One round: the stage is set, workers work while faults are made, and then everything is looked at.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use leasehold::redis::{Commands, Connection};
+
+use crate::{
+    checks::{Checker, Evidence, Figures, Span, Violation, check},
+    clock::{Nanos, millis, now, wall_is_ahead},
+    crew::{Crew, Workers, programs},
+    faults::{self, AtClients, AtServer, Fault, Kind},
+    history::{self, Record},
+    left::{left_on_the_server, processes_left, server_logs},
+    options::Options,
+    stage::Stage,
+    stalls::Stalls,
+    worker::Money,
+};
+
+/// No faults at the end, so that everything can come to rest.
+const QUIET: Nanos = millis(1_500);
+/// A worker has ended so long after its time: the longest wait, the longest hold, and what a fault makes of them.
+const PATIENCE: Nanos = millis(9_000);
+
+pub(crate) struct Round {
+    pub(crate) seed: u64,
+    number: u64,
+    length: Nanos,
+    kinds: Vec<&'static Kind>,
+    workers: u32,
+    bug: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) figures: Figures,
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    pub(crate) stood_still: Nanos,
+}
+
+impl Round {
+    /// The round of this number; a few of all kinds of faults, unless the user has chosen some.
+    pub(crate) fn of(options: &Options, seed: u64, number: u64, left: Duration) -> Self {
+        let seed = seed.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut random = fastrand::Rng::with_seed(seed);
+        let wanted = options.kinds().unwrap_or_default();
+        let kinds = if options.kinds.is_empty() {
+            some(&wanted, &mut random)
+        } else {
+            wanted
+        };
+        let seconds = options.round.min(left.as_secs_f64().max(4.0));
+        Self {
+            seed,
+            number,
+            length: crate::clock::nanos(Duration::from_secs_f64(seconds.max(2.0))),
+            kinds,
+            workers: options.workers,
+            bug: None,
+        }
+    }
+
+    /// Without faults, with a bug in the workers.
+    pub(crate) fn with_bug(options: &Options, bug: &str, seed: u64) -> Self {
+        Self {
+            seed,
+            number: 0,
+            length: millis(3_000),
+            kinds: Vec::new(),
+            workers: options.workers,
+            bug: Some(bug.to_owned()),
+        }
+    }
+
+    pub(crate) fn run(&self, interrupted: &AtomicBool, tick: &dyn Fn()) -> anyhow::Result<Outcome> {
+        let stalls = Stalls::watch();
+        let with_clock = self.kinds.iter().any(|kind| kind.sets_clock());
+        let mut stage = Stage::set(with_clock, self.bug.as_deref() == Some("stale-accepted"))?;
+        let money = Money::endow(&mut stage.operator()?)?;
+        let ahead = wall_is_ahead();
+        let until = now() + self.length;
+        let crew = Crew {
+            seed: self.seed,
+            trades: self.trades(),
+            bug: self.bug.clone(),
+            url: stage.server.url(),
+            proxy: stage.proxy.url(),
+            resource: stage.resource_port,
+            folder: stage.folder.path().to_owned(),
+            until,
+            programs: programs(),
+        };
+        let (log, targets) = (faults::Log::default(), faults::Targets::default());
+        let (killed, mut violations) =
+            self.play(&mut stage, &crew, &log, &targets, interrupted, tick)?;
+        let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let killed = by_faults(killed, &log, &mut violations);
+
+        let mut conn = stage.operator()?;
+        let records = history::read(stage.folder.path())?;
+        violations.extend(self.sums(&mut conn, &records, killed.len(), money));
+        if !with_clock {
+            violations.extend(left_on_the_server(&mut conn));
+        }
+        violations.extend(processes_left(stage.folder.path()));
+        for violation in &mut violations {
+            violation.judge(&log);
+        }
+        // A clock that was set meanwhile, ours or the server's, compares with nothing.
+        let moved = (wall_is_ahead() - ahead).abs() > 1_000_000;
+        let stood_still = stalls.seen();
+        let (found, figures) = check(&Evidence {
+            records: &records,
+            faults: &log,
+            killed: &killed,
+            stalls: &stood_still,
+            server_logs: &server_logs(&stage.folder.path().join("data"))?,
+            wall_is_ahead: (!with_clock && !moved).then_some(ahead),
+        });
+        violations.extend(found);
+        self.keep(&violations, &log, stage.folder.path());
+        Ok(Outcome {
+            faults: count(&log, &records),
+            violations,
+            figures,
+            stood_still: stood_still.iter().map(|span| span.length()).sum(),
+        })
+    }
+
+    /// Until all workers have ended. Answers when workers ended before their time.
+    fn play(
+        &self,
+        stage: &mut Stage,
+        crew: &Crew,
+        log: &faults::Log,
+        targets: &faults::Targets,
+        interrupted: &AtomicBool,
+        tick: &dyn Fn(),
+    ) -> anyhow::Result<(HashMap<u32, Nanos>, Vec<Violation>)> {
+        let over = crew.until.saturating_sub(QUIET);
+        let mut workers = Workers::default();
+        for worker in 0..self.workers {
+            workers.parts.push((worker, crew.start(worker)?));
+        }
+        workers.show(targets);
+        let (at_server, at_clients): (Vec<_>, Vec<_>) =
+            self.kinds.iter().partition(|kind| kind.is_at_server());
+        let url = stage.server.url();
+        let mut breaks_server = AtServer {
+            server: &mut stage.server,
+            url: &url,
+            folder: stage.folder.path(),
+            has_clock: stage.has_clock,
+            clock_ahead: 0,
+            random: fastrand::Rng::with_seed(self.seed ^ 1),
+        };
+        let mut breaks_clients = AtClients {
+            proxy: &stage.proxy,
+            url: &url,
+            targets,
+            random: fastrand::Rng::with_seed(self.seed ^ 2),
+        };
+        let stop = |over: Nanos| move || now() < over && !interrupted.load(Ordering::SeqCst);
+        let violations = Mutex::new(Vec::new());
+        thread::scope(|scope| -> anyhow::Result<()> {
+            let (one, two) = (stop(over), stop(over));
+            scope.spawn(move || breaks_server.work(&at_server, &one, log));
+            scope.spawn(move || breaks_clients.work(&at_clients, &two, log));
+            while !workers.parts.is_empty() {
+                thread::sleep(Duration::from_millis(10));
+                tick();
+                if interrupted.load(Ordering::SeqCst) {
+                    break;
+                }
+                workers.replace_the_dead(crew, over)?;
+                workers.show(targets);
+                if now() > crew.until + PATIENCE {
+                    let mut violations = violations.lock().unwrap_or_else(PoisonError::into_inner);
+                    violations.extend(workers.parts.iter().map(|(worker, _)| {
+                        let what = format!("worker {worker} does not end");
+                        Violation::new(Checker::Alive, "", Span { from: 0, to: 0 }, what)
+                    }));
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        let violations = violations
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok((workers.killed, violations))
+    }
+
+    /// Whether what was counted is there.
+    fn sums(
+        &self,
+        conn: &mut Connection,
+        records: &[Record],
+        killed: usize,
+        money: Money,
+    ) -> Vec<Violation> {
+        let whole = Span { from: 0, to: now() };
+        let mut found = Vec::new();
+        let mut say = |what: String| found.push(Violation::new(Checker::Sums, "", whole, what));
+        for number in ["number:commits", "number:plain"] {
+            let of_number = records.iter().filter_map(|record| match record {
+                Record::Added { number: of, done } if of == number => Some(*done),
+                _ => None,
+            });
+            let (mut done, mut perhaps) = (0_u64, u64::try_from(killed).unwrap_or(0));
+            for was_done in of_number {
+                done += u64::from(was_done == Some(true));
+                perhaps += u64::from(was_done.is_none());
+            }
+            let value: Option<u64> = conn.get(number).unwrap_or_default();
+            let value = value.unwrap_or(0);
+            if value < done || value > done + perhaps {
+                say(format!(
+                    "{number} is {value}, after {done} commits and {perhaps} that nobody knows of"
+                ));
+            }
+        }
+        if self.trades() {
+            match Money::count(conn) {
+                Ok(now)
+                    if now.funds == money.funds && now.items == money.items && now.poorest >= 0 => {
+                }
+                other => say(format!("the market has {other:?}, and had {money:?}")),
+            }
+        }
+        found
+    }
+
+    fn trades(&self) -> bool {
+        !self.kinds.iter().any(|kind| kind.loses_data())
+    }
+
+    /// What a violation was found in, for whoever wants to know why.
+    fn keep(&self, violations: &[Violation], log: &[Fault], folder: &Path) {
+        let is_one = violations.iter().any(|violation| !violation.announced);
+        let Some(to) = env::var_os("TORTURE_KEEP").filter(|_| is_one && self.bug.is_none()) else {
+            return;
+        };
+        let to = PathBuf::from(to).join(format!("{}-{}", self.seed, self.number));
+        let _ = fs::create_dir_all(&to);
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let _ = fs::copy(entry.path(), to.join(entry.file_name()));
+        }
+        for (nth, log) in server_logs(&folder.join("data"))
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
+            let _ = fs::write(to.join(format!("log-{nth}")), log);
+        }
+        let said: Vec<_> = violations.iter().map(ToString::to_string).collect();
+        let made = log.iter().map(|fault| {
+            format!(
+                "{} {} {} {:?} {:?}",
+                fault.from, fault.to, fault.kind.name, fault.lock, fault.worker
+            )
+        });
+        let _ = fs::write(to.join("faults"), made.collect::<Vec<_>>().join("\n"));
+        let _ = fs::write(to.join("violations"), said.join("\n"));
+    }
+}
+
+/// A dozen kinds, those that lose data or set the clock in some rounds only: what they announce would hide much.
+fn some(wanted: &[&'static Kind], random: &mut fastrand::Rng) -> Vec<&'static Kind> {
+    let (loses, sets) = (random.u32(..3) == 0, random.u32(..4) == 0);
+    let mut kinds: Vec<_> = wanted
+        .iter()
+        .copied()
+        .filter(|kind| (loses || !kind.loses_data()) && (sets || !kind.sets_clock()))
+        .collect();
+    random.shuffle(&mut kinds);
+    let mut left = [6, 7];
+    kinds.retain(|kind| {
+        let side = &mut left[usize::from(kind.is_at_server())];
+        let is_in = *side > 0;
+        *side -= usize::from(is_in);
+        is_in
+    });
+    kinds
+}
+
+/// When each was killed; one that nobody killed is a violation.
+fn by_faults(
+    killed: HashMap<u32, Nanos>,
+    log: &[Fault],
+    violations: &mut Vec<Violation>,
+) -> HashMap<u32, Nanos> {
+    let kill = |worker: u32| {
+        let kills = log
+            .iter()
+            .filter(|fault| fault.kind.name.starts_with("kill-"));
+        kills
+            .filter(|fault| fault.worker == Some(worker))
+            .map(|fault| fault.to)
+            .next()
+    };
+    let mut when = HashMap::new();
+    for (worker, seen) in killed {
+        if kill(worker).is_none() {
+            let what = format!("worker {worker} died by itself");
+            violations.push(Violation::new(
+                Checker::Alive,
+                "",
+                Span { from: 0, to: 0 },
+                what,
+            ));
+        }
+        when.insert(worker, kill(worker).unwrap_or(seen));
+    }
+    when
+}
+
+fn count(log: &[Fault], records: &[Record]) -> BTreeMap<&'static str, u64> {
+    let mut counted = BTreeMap::new();
+    for fault in log.iter().filter(|fault| fault.counts) {
+        *counted.entry(fault.kind.name).or_default() += 1;
+    }
+    for record in records {
+        if let Record::Made { kind, .. } = record
+            && let Some(kind) = faults::kinds().find(|known| known.name == kind)
+        {
+            *counted.entry(kind.name).or_default() += 1;
+        }
+    }
+    counted
+}

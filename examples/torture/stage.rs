@@ -1,0 +1,136 @@
+//! What a round plays on: a server with a proxy in front of it, a resource, and a folder for all that is written down.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use leasehold::redis::{Client, Connection, cmd};
+use tempfile::TempDir;
+
+use crate::{
+    common::{
+        Proxy, Server,
+        server::{find_binary, free_port},
+    },
+    role::{Part, Role},
+};
+
+/// What an operator's command may take.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// What the server knows the connections of operators by.
+pub(crate) const OPERATOR: &str = "operator";
+/// Where the server keeps its log of writes, in its folder.
+pub(crate) const LOG: &str = "appendonlydir";
+
+/// The server's clock is that of the machine and so many microseconds, as a file says.
+const CLOCK: &str = include_str!("clock.c");
+
+pub(crate) struct Stage {
+    pub(crate) server: Server,
+    pub(crate) proxy: Proxy,
+    pub(crate) resource_port: u16,
+    pub(crate) has_clock: bool,
+    _resource: Part,
+    /// Deleted last.
+    pub(crate) folder: TempDir,
+}
+
+impl Stage {
+    /// `with_clock`: the server's clock can be set, if there is a C compiler.
+    pub(crate) fn set(with_clock: bool, resource_accepts_everything: bool) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("torture-").tempdir()?;
+        let data = folder.path().join("data");
+        fs::create_dir(&data)?;
+        let has_clock = with_clock && build_clock(&folder)?;
+        let program = wrapper(&folder, has_clock)?;
+        let data = data.to_string_lossy().into_owned();
+        let server = Server::start_by(
+            &program,
+            free_port,
+            &[
+                ["--dir", &data],
+                ["--appendonly", "yes"],
+                // Written before each answer, so that a process that is killed loses nothing.
+                ["--appendfsync", "no"],
+                ["--auto-aof-rewrite-percentage", "0"],
+                ["--enable-debug-command", "local"],
+            ]
+            .concat(),
+        )?;
+        let proxy = Proxy::in_front_of(&server)?;
+        let mut resource = Role::Resource {
+            accepts_everything: resource_accepts_everything,
+        }
+        .start()?;
+        let mut port = String::new();
+        let says = resource.0.stdout.take().context("no stdout")?;
+        BufReader::new(says).read_line(&mut port)?;
+        Ok(Self {
+            server,
+            proxy,
+            resource_port: port.trim().parse()?,
+            has_clock,
+            _resource: resource,
+            folder,
+        })
+    }
+
+    /// A connection of somebody who looks after the server.
+    pub(crate) fn operator(&self) -> anyhow::Result<Connection> {
+        operator(&self.server.url())
+    }
+}
+
+pub(crate) fn operator(url: &str) -> anyhow::Result<Connection> {
+    let mut conn = Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
+    conn.set_read_timeout(Some(PATIENCE))?;
+    conn.set_write_timeout(Some(PATIENCE))?;
+    cmd("CLIENT").arg(&["SETNAME", OPERATOR]).exec(&mut conn)?;
+    Ok(conn)
+}
+
+/// The server, in a shell that lets it meet a full disk as an error and not as a signal.
+fn wrapper(folder: &TempDir, has_clock: bool) -> anyhow::Result<String> {
+    let binary = find_binary()?;
+    let path = folder.path().join("server");
+    let preload = if has_clock {
+        let at = folder.path().display();
+        format!("LD_PRELOAD={at}/clock.so TORTURE_CLOCK={at}/clock ")
+    } else {
+        String::new()
+    };
+    let script = format!("#!/bin/sh\ntrap '' XFSZ\n{preload}exec {binary} \"$@\"\n");
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+/// Whether there is one now.
+fn build_clock(folder: &TempDir) -> anyhow::Result<bool> {
+    let (source, library) = (
+        folder.path().join("clock.c"),
+        folder.path().join("clock.so"),
+    );
+    fs::write(&source, CLOCK)?;
+    fs::write(folder.path().join("clock"), 0_i64.to_ne_bytes())?;
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let built = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .output();
+    let Ok(built) = built else {
+        return Ok(false);
+    };
+    ensure!(
+        built.status.success(),
+        "the clock does not compile: {}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    Ok(true)
+}

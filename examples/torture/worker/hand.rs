@@ -1,0 +1,276 @@
+//! One thread of a worker: what it writes down, and how it behaves while it holds a lock.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Error, Locks, Options, Pool, PooledConnection};
+
+use super::{
+    Plan,
+    foreign::{Notes, Python},
+};
+use crate::{
+    clock::{Nanos, millis, nanos, now},
+    history::{Asked, Granted, Mode, Record, Writer},
+    resource::Resource,
+};
+
+/// The usual lease of a round: short, so that much happens to it.
+pub(crate) const LEASE: Duration = Duration::from_millis(400);
+
+pub(crate) struct Hand {
+    pub(crate) plan: Plan,
+    pub(crate) job: &'static str,
+    pub(crate) locks: Locks,
+    pub(crate) random: fastrand::Rng,
+    pub(crate) python: Option<Python>,
+    pub(crate) notes: Option<Notes>,
+    pub(crate) watchdog: Option<leasehold::Watchdog>,
+    pool: Pool,
+    writer: Writer,
+    resource: Option<Resource>,
+    next: u64,
+}
+
+impl Hand {
+    pub(super) fn new(
+        plan: &Plan,
+        job: &'static str,
+        number: usize,
+        locks: Locks,
+        pool: Pool,
+        writer: Writer,
+    ) -> Self {
+        let thread = u64::try_from(number).unwrap_or(0);
+        Self {
+            plan: plan.clone(),
+            job,
+            locks,
+            random: fastrand::Rng::with_seed(plan.seed.wrapping_add(thread)),
+            python: None,
+            notes: None,
+            watchdog: None,
+            pool,
+            writer,
+            resource: Resource::at(plan.resource).ok(),
+            next: u64::from(plan.worker) << 40 | thread << 32,
+        }
+    }
+
+    pub(crate) fn connection(&self) -> leasehold::Result<PooledConnection> {
+        self.pool.get()
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn chance(&mut self, in_so_many: u32) -> bool {
+        self.random.u32(..in_so_many) == 0
+    }
+
+    /// Sleeps for up to so many milliseconds.
+    pub(crate) fn pause(&mut self, most: u64) {
+        thread::sleep(Duration::from_micros(self.random.u64(..=most * 1_000)));
+    }
+
+    pub(crate) fn options(&mut self) -> Options {
+        let renewal = !self.chance(4);
+        Options::new().lease(LEASE).renewal(renewal)
+    }
+
+    /// How long to wait for a lock.
+    pub(crate) fn timeout(&mut self) -> Duration {
+        match self.random.u32(..8) {
+            0 => Duration::ZERO,
+            1 => Duration::from_millis(self.random.u64(1..50)),
+            _ => Duration::from_millis(self.random.u64(500..3_000)),
+        }
+    }
+
+    /// How long to hold one: mostly for a moment, at times past the lease.
+    pub(crate) fn hold_for(&mut self) -> Duration {
+        let most = if self.chance(30) { 700 } else { 8 };
+        Duration::from_micros(self.random.u64(..most * 1_000))
+    }
+
+    pub(crate) fn ask(
+        &mut self,
+        lock: &str,
+        mode: Mode,
+        owner: Option<String>,
+        lease: Duration,
+        timeout: Option<Duration>,
+    ) -> u64 {
+        self.next += 1;
+        let asked = Asked {
+            id: self.next,
+            worker: self.plan.worker,
+            job: self.job.to_owned(),
+            lock: lock.to_owned(),
+            mode,
+            owner,
+            lease: nanos(lease),
+            timeout: timeout.map(nanos),
+            at: now(),
+        };
+        self.writer.write(&Record::Asked(asked));
+        self.next
+    }
+
+    pub(crate) fn granted(&mut self, id: u64, fence: Option<u64>, token: Option<String>) {
+        let at = now();
+        self.writer.write(&Record::Granted(Granted {
+            id,
+            at,
+            fence,
+            token,
+        }));
+    }
+
+    pub(crate) fn refused(&mut self, id: u64, error: Option<&Error>) {
+        let at = now();
+        let unknown = !matches!(
+            error,
+            None | Some(Error::Contended { .. } | Error::Invalid { .. })
+        );
+        self.writer.write(&Record::Refused { id, at, unknown });
+        if let Some(error) = error {
+            self.failed_with(error);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, id: u64, released: bool) {
+        let at = now();
+        self.writer.write(&Record::Ended {
+            id,
+            at,
+            released: released.then_some(at),
+        });
+    }
+
+    /// The holder is sure of it at this moment, which lies before it asked.
+    pub(crate) fn held(&mut self, id: u64, at: Nanos) {
+        self.writer.write(&Record::Held { id, at });
+    }
+
+    /// Holds a lock for a while: writes at the resource, looks whether it is held again and again, and writes once more.
+    /// True if it was held to the end.
+    pub(crate) fn hold(
+        &mut self,
+        id: u64,
+        lock: &str,
+        fence: Option<u64>,
+        mut is_held: impl FnMut() -> bool,
+    ) -> bool {
+        let end = now() + nanos(self.hold_for());
+        self.write_at_the_resource(id, lock, fence);
+        let was_held = loop {
+            let at = now();
+            if !is_held() {
+                break false;
+            }
+            self.held(id, at);
+            if at >= end {
+                break true;
+            }
+            thread::sleep(Duration::from_millis(self.random.u64(1..4)));
+        };
+        // A holder that does not look before it writes.
+        if !was_held || self.chance(4) {
+            self.write_at_the_resource(id, lock, fence);
+        }
+        was_held
+    }
+
+    pub(crate) fn write_at_the_resource(&mut self, id: u64, lock: &str, fence: Option<u64>) {
+        let Some(fence) = fence else {
+            return;
+        };
+        let is_stale = self.plan.has_bug("stale-number") || self.plan.has_bug("stale-accepted");
+        let sent = if is_stale && self.chance(3) {
+            fence - 1_000_000
+        } else {
+            fence
+        };
+        let Some(resource) = self.resource.as_mut() else {
+            return;
+        };
+        if let Ok(answer) = resource.write(lock, sent, &fence.to_string()) {
+            let (at, lock) = (now(), lock.to_owned());
+            self.writer.write(&Record::Wrote {
+                id,
+                lock,
+                fence: sent,
+                at,
+                nth: answer.nth,
+                accepted: answer.accepted,
+            });
+        }
+    }
+
+    /// A hold that nobody granted: for the bugs that checks have to find.
+    pub(crate) fn pretend(&mut self, lock: &str, mode: Mode, millis_long: u64) {
+        let id = self.ask(lock, mode, None, LEASE, None);
+        self.granted(id, None, None);
+        let end = now() + millis(millis_long);
+        while now() < end {
+            self.held(id, now());
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.ended(id, true);
+    }
+
+    pub(crate) fn added(&mut self, number: &str, done: Option<bool>) {
+        let number = number.to_owned();
+        self.writer.write(&Record::Added { number, done });
+    }
+
+    pub(crate) fn made(&mut self, kind: &str) {
+        let kind = kind.to_owned();
+        self.writer.write(&Record::Made { kind, at: now() });
+    }
+
+    pub(crate) fn broken(&mut self, checker: &str, lock: &str, what: &str) {
+        self.writer.write(&Record::Broken {
+            checker: checker.to_owned(),
+            lock: lock.to_owned(),
+            at: now(),
+            what: what.to_owned(),
+        });
+    }
+
+    pub(crate) fn failed(&mut self, error: &anyhow::Error) {
+        match error.downcast_ref::<Error>() {
+            Some(error) => self.failed_with(error),
+            None => self.note_failure("something else than a lock"),
+        }
+    }
+
+    pub(crate) fn failed_with(&mut self, error: &Error) {
+        let what = match error {
+            Error::Contended { .. } => "contended",
+            Error::Lost { .. } => "lost",
+            Error::Unknown { .. } => "unknown",
+            Error::Redis { .. } => "refused",
+            Error::Partial { .. } => "partial",
+            Error::Reply { .. } => "reply",
+            Error::WrongKind { .. } => "wrong kind",
+            Error::Pool { .. } => "no connection",
+            _ => "other",
+        };
+        self.note_failure(what);
+    }
+
+    fn note_failure(&mut self, what: &str) {
+        let what = format!("{}: {what}", self.job);
+        self.writer.write(&Record::Failed { what });
+    }
+
+    /// At the end of its time.
+    pub(super) fn finish(&mut self) {
+        self.python = None;
+        self.notes = None;
+        self.watchdog = None;
+        self.resource = None;
+    }
+}

@@ -1,0 +1,265 @@
+//! Jobs on [`Locks`](leasehold::Locks): every kind of lock, with and without a hand-over.
+#![allow(
+    clippy::unnecessary_wraps,
+    reason = "a turn of any job may fail, and those of these write down themselves what did"
+)]
+
+use std::{thread, time::Duration};
+
+use leasehold::{Error, Lease, Lock, Options, Owner, recipes::reentrant::holds, redis::cmd};
+
+use super::hand::{Hand, LEASE};
+use crate::{
+    clock::{millis, now},
+    common::child::Forked,
+    history::Mode,
+};
+
+/// What a job does beside holding.
+type Beside<'a> = &'a mut dyn FnMut(&mut Hand, &Lease);
+
+/// How a lock is taken.
+struct Way {
+    name: &'static str,
+    mode: Mode,
+    owner: Option<String>,
+    /// Whether the token may be known: a lock whose token is known is not handed over.
+    tells_token: bool,
+}
+
+impl Way {
+    fn of(name: &'static str, mode: Mode) -> Self {
+        Self {
+            name,
+            mode,
+            owner: None,
+            tells_token: true,
+        }
+    }
+}
+
+pub(super) fn mutex(hand: &mut Hand) -> anyhow::Result<()> {
+    let name = if hand.chance(2) { "m0" } else { "m1" };
+    if hand.plan.has_bug("second-holder") && hand.chance(10) {
+        hand.pretend(name, Mode::Exclusive, 30);
+    }
+    if hand.plan.has_bug("sleeper") && hand.chance(10) {
+        let id = hand.ask(
+            name,
+            Mode::Exclusive,
+            None,
+            LEASE,
+            Some(Duration::from_secs(3)),
+        );
+        thread::sleep(Duration::from_secs(1));
+        hand.refused(id, None);
+    }
+    let options = hand.options();
+    let lock = hand.locks.lock(name).with(options);
+    take(hand, &lock, &Way::of(name, Mode::Exclusive), &mut |_, _| {});
+    Ok(())
+}
+
+/// Adds one to a number, in a transaction that comes to nothing if the lock is lost.
+pub(super) fn commit(hand: &mut Hand) -> anyhow::Result<()> {
+    let name = "m1";
+    let options = hand.options();
+    let lock = hand.locks.lock(name).with(options);
+    take(
+        hand,
+        &lock,
+        &Way::of(name, Mode::Exclusive),
+        &mut |hand, lease| {
+            let done = lease.commit(|pipe| {
+                pipe.cmd("INCR").arg("number:commits");
+            });
+            hand.added("number:commits", outcome(&done));
+            if hand.plan.has_bug("lost-commit") {
+                hand.added("number:commits", Some(true));
+            }
+        },
+    );
+    Ok(())
+}
+
+/// Whether it was done, if that is known.
+pub(super) fn outcome<T>(done: &leasehold::Result<T>) -> Option<bool> {
+    match done {
+        Ok(_) => Some(true),
+        Err(Error::Unknown { .. } | Error::Partial { .. } | Error::Reply { .. }) => None,
+        Err(_) => Some(false),
+    }
+}
+
+pub(super) fn hand_over(hand: &mut Hand) -> anyhow::Result<()> {
+    let options = hand.options().hand_over(64, Duration::from_millis(20));
+    let lock = hand.locks.lock("h0").with(options);
+    let way = Way {
+        tells_token: false,
+        ..Way::of("h0", Mode::Exclusive)
+    };
+    for _ in 0..hand.random.u32(1..20) {
+        take(hand, &lock, &way, &mut |_, _| {});
+    }
+    Ok(())
+}
+
+pub(super) fn read(hand: &mut Hand) -> anyhow::Result<()> {
+    let options = hand.options();
+    let lock = hand.locks.read("w0").with(options);
+    take(hand, &lock, &Way::of("w0", Mode::Shared), &mut |_, _| {});
+    Ok(())
+}
+
+pub(super) fn write(hand: &mut Hand) -> anyhow::Result<()> {
+    if hand.plan.has_bug("writer-beside-readers") && hand.chance(5) {
+        hand.pretend("w0", Mode::Exclusive, 30);
+    }
+    let options = hand.options();
+    let lock = hand.locks.write("w0").with(options);
+    take(hand, &lock, &Way::of("w0", Mode::Exclusive), &mut |_, _| {});
+    // Readers want a turn as well.
+    hand.pause(30);
+    Ok(())
+}
+
+/// Enters up to three times, each of which ends by itself.
+pub(super) fn reentrant(hand: &mut Hand) -> anyhow::Result<()> {
+    let options = hand.options();
+    let lock = hand.locks.reentrant("r0").with(options);
+    let deepest = hand.random.usize(1..4);
+    enter(hand, &lock, &[], deepest);
+    hand.pause(20);
+    Ok(())
+}
+
+/// `around`: the levels that this thread is in already.
+fn enter(hand: &mut Hand, lock: &Lock, around: &[&Lease], deepest: usize) {
+    let owner = Owner::current_thread();
+    let way = Way {
+        owner: Some(owner.as_str().to_owned()),
+        ..Way::of("r0", Mode::Exclusive)
+    };
+    take(hand, lock, &way, &mut |hand, lease| {
+        let levels = [around, &[lease]].concat();
+        count_is_at_least(hand, &levels, &owner);
+        if levels.len() < deepest {
+            enter(hand, lock, &levels, deepest);
+            count_is_at_least(hand, &levels, &owner);
+        }
+    });
+}
+
+/// Of a lock that is held so often by this thread, the server has to say so.
+fn count_is_at_least(hand: &mut Hand, levels: &[&Lease], owner: &Owner) {
+    let Ok(mut conn) = hand.connection() else {
+        return;
+    };
+    let Ok(count) = holds(&mut *conn, "r0", owner) else {
+        return;
+    };
+    // Held also after the answer, and so before it.
+    let held = levels.iter().filter(|lease| lease.is_held()).count();
+    let expected = u64::try_from(held).unwrap_or(0) + u64::from(hand.plan.has_bug("lost-level"));
+    if count < expected {
+        let what = format!("the server counts {count} and this thread {held}");
+        hand.broken("re-entry", "r0", &what);
+    }
+}
+
+/// Forks while a lock is held: whatever the child does, the lock is the parent's.
+pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
+    let lock = hand.locks.lock("f0").with(Options::new().lease(LEASE * 5));
+    let mut lease = Some(lock.acquire(Duration::from_secs(5))?);
+    // Where nothing may be opened nothing can be forked.
+    if std::io::pipe().and_then(|_pipe| std::io::pipe()).is_err() {
+        return Ok(());
+    }
+    let child = Forked::start(|| {
+        let is_refused = matches!(lock.try_acquire(), Err(Error::Forked));
+        if let Some(lease) = lease.take() {
+            drop(lease);
+        }
+        is_refused.to_string()
+    });
+    let said = child.said();
+    hand.made("fork");
+    if said.as_deref() != Some("true") {
+        hand.broken("fork", "f0", &format!("the child says {said:?}"));
+    }
+    if let Some(lease) = lease {
+        // Only if nothing else took it away meanwhile.
+        let _ = lease.verify();
+        let _ = lease.release();
+    }
+    hand.pause(1_000);
+    Ok(())
+}
+
+/// Takes the lock and gives it back, in one of the ways that there are.
+fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
+    let timeout = hand.timeout();
+    let renews_once = hand.chance(12);
+    let longest = if renews_once { LEASE * 2 } else { LEASE };
+    let id = hand.ask(
+        way.name,
+        way.mode,
+        way.owner.clone(),
+        longest,
+        Some(timeout),
+    );
+    let lease = match lock.acquire(timeout) {
+        Ok(lease) => lease,
+        Err(error) => {
+            if hand.plan.has_bug("late-waiter") && timeout > Duration::ZERO {
+                thread::sleep(Duration::from_millis(600));
+            }
+            return hand.refused(id, Some(&error));
+        }
+    };
+    let mut fence = lease.fencing_token().map(leasehold::FencingToken::get);
+    if hand.plan.has_bug("number-again") {
+        fence = fence.map(|fence| fence - fence % 2_000_000);
+    }
+    let token = (way.tells_token).then(|| lease.token().to_string());
+    hand.granted(id, fence, token);
+    let mut was_held = hand.hold(id, way.name, fence, || lease.is_held());
+    if was_held {
+        beside(hand, &lease);
+        let at = now();
+        was_held = lease.is_held();
+        if was_held {
+            hand.held(id, at);
+        }
+    }
+    if hand.plan.has_bug("late-belief") && way.tells_token {
+        hand.held(id, now() + millis(1_500));
+    }
+    if renews_once && was_held {
+        let _ = lease.renew(LEASE * 2);
+    }
+    match hand.random.u32(..12) {
+        0 => {
+            let _ = lease.verify();
+        }
+        1 => {
+            drop(lease);
+            return hand.ended(id, false);
+        }
+        _ => {}
+    }
+    if hand.plan.has_bug("leftover") && hand.chance(10) {
+        let _ = lease.leave();
+        if let Ok(mut conn) = hand.connection() {
+            let _: Result<(), _> = cmd("PERSIST")
+                .arg(format!("lock:{}", way.name))
+                .exec(&mut conn);
+        }
+        return hand.ended(id, false);
+    }
+    let released = lease.release();
+    if let Err(error) = &released {
+        hand.failed_with(error);
+    }
+    hand.ended(id, released.is_ok());
+}

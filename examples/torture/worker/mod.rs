@@ -1,0 +1,169 @@
+//! A worker: a process in which threads use everything that there is, and write down what they see.
+
+mod foreign;
+mod hand;
+mod leases;
+mod lockrun;
+mod market;
+mod plain;
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::Read,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    process, thread,
+    time::Duration,
+};
+
+use leasehold::{Locks, Pool, redis::Client};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    clock::{Nanos, now},
+    history::{Record, Writer},
+};
+use hand::Hand;
+pub(crate) use lockrun::UnderLockrun;
+pub(crate) use market::Money;
+
+/// What a pool waits for a server.
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// One turn of a job. What fails in it is counted.
+type Turn = fn(&mut Hand) -> anyhow::Result<()>;
+
+/// The jobs by name, and on how many threads of a worker each runs.
+const JOBS: &[(&str, usize, Turn)] = &[
+    ("mutex", 2, leases::mutex),
+    ("commit", 1, leases::commit),
+    ("hand-over", 3, leases::hand_over),
+    ("reentrant", 2, leases::reentrant),
+    ("read", 2, leases::read),
+    ("write", 1, leases::write),
+    ("plain", 1, plain::simple),
+    ("watchdog", 1, plain::watchdog),
+    ("market", 2, market::trade),
+];
+
+/// Jobs of which one worker of four has one each: they start programs, or share locks with other programs.
+const RARE_JOBS: &[(&str, u32, Turn)] = &[
+    ("set-nx", 0, foreign::set_nx),
+    ("notes-scripts", 0, foreign::notes_scripts),
+    ("python", 1, foreign::python),
+    ("shell", 2, foreign::shell),
+    ("lockrun", 3, lockrun::run),
+    ("lockrun", 2, lockrun::run),
+    ("fork", 1, leases::fork_while_held),
+];
+
+/// What a worker is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) worker: u32,
+    pub(crate) seed: u64,
+    /// Of the server, or of the proxy in front of it.
+    pub(crate) url: String,
+    /// Of the server itself.
+    pub(crate) server: String,
+    pub(crate) resource: u16,
+    pub(crate) folder: PathBuf,
+    pub(crate) until: Nanos,
+    /// Connections of the pool.
+    pub(crate) pool: u32,
+    pub(crate) trades: bool,
+    pub(crate) bug: Option<String>,
+    /// Programs that are there.
+    pub(crate) programs: HashMap<String, String>,
+}
+
+impl Plan {
+    pub(crate) fn has_bug(&self, name: &str) -> bool {
+        self.bug.as_deref() == Some(name)
+    }
+
+    fn history(&self, thread: usize) -> PathBuf {
+        self.folder
+            .join(format!("{}-{thread}.history", self.worker))
+    }
+}
+
+/// Works until its time is over, or its parent is gone.
+pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
+    thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        process::exit(1);
+    });
+    let files_before = open_files();
+    let pool = Pool::builder()
+        .max_size(plan.pool)
+        .io_timeout(IO_TIMEOUT)
+        .connect_timeout(IO_TIMEOUT)
+        .build(&Client::open(plan.url.as_str())?)?;
+    let locks = Locks::new(&pool)?;
+    let mut writer = Writer::create(&plan.history(999))?;
+    if plan.pool == 1 {
+        writer.write(&Record::Made {
+            kind: "pool-of-one".to_owned(),
+            at: now(),
+        });
+    }
+    let everyday = JOBS
+        .iter()
+        .flat_map(|(name, threads, turn)| (0..*threads).map(move |_| (*name, *turn)));
+    let rare = RARE_JOBS
+        .iter()
+        .filter(|(_, worker, _)| plan.worker % 4 == *worker)
+        .map(|(name, _, turn)| (*name, *turn));
+    thread::scope(|scope| {
+        for (number, (job, turn)) in everyday.chain(rare).enumerate() {
+            let (locks, pool) = (&locks, &pool);
+            scope.spawn(move || {
+                // A worker without its files can tell nobody: the round misses its records and says so.
+                let Ok(writer) = Writer::create(&plan.history(number)) else {
+                    return;
+                };
+                let mut hand = Hand::new(plan, job, number, locks.clone(), pool.clone(), writer);
+                work_in_turns(&mut hand, turn);
+            });
+        }
+    });
+    drop((locks, pool));
+    let mut files = open_files();
+    for _ in 0..100 {
+        if files <= files_before + 1 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+        files = open_files();
+    }
+    writer.write(&Record::Left {
+        worker: plan.worker,
+        // One of them is the file that this is written to.
+        files: files.saturating_sub(files_before + 1),
+    });
+    Ok(())
+}
+
+fn work_in_turns(hand: &mut Hand, turn: Turn) {
+    while now() < hand.plan.until {
+        match catch_unwind(AssertUnwindSafe(|| turn(hand))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => hand.failed(&error),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let words = panic.downcast_ref::<&str>().map(ToString::to_string);
+                let what = text.or(words).unwrap_or_default();
+                hand.broken("alive", hand.job, &format!("a panic: {what}"));
+            }
+        }
+        hand.pause(10);
+    }
+    hand.finish();
+}
+
+fn open_files() -> u64 {
+    let files = fs::read_dir("/proc/self/fd").map(Iterator::count);
+    u64::try_from(files.unwrap_or(0)).unwrap_or(0)
+}

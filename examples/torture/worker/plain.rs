@@ -1,0 +1,82 @@
+//! Jobs on the plain functions: the book's, and the mutex recipe with a watchdog.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{
+    Keep, Token, Watchdog, acquire_lock_with_timeout, commit_while_held, recipes::mutex,
+    release_lock,
+};
+
+use super::{
+    hand::{Hand, LEASE},
+    leases::outcome,
+};
+use crate::history::Mode;
+
+const NO_WAIT: Duration = Duration::ZERO;
+
+/// The book's lock, shared with the book's own programs; its holder goes by its clock.
+pub(super) fn simple(hand: &mut Hand) -> anyhow::Result<()> {
+    let mut conn = hand.connection()?;
+    let id = hand.ask("p0", Mode::Exclusive, None, LEASE, None);
+    let before = Instant::now();
+    let token = match acquire_lock_with_timeout(&mut conn, "p0", NO_WAIT, LEASE) {
+        Ok(Some(token)) => token,
+        Ok(None) => {
+            hand.refused(id, None);
+            return Ok(());
+        }
+        Err(error) => {
+            hand.refused(id, Some(&error));
+            return Ok(());
+        }
+    };
+    hand.granted(id, None, Some(token.to_string()));
+    let was_held = hand.hold(id, "p0", None, || before.elapsed() < LEASE);
+    if was_held {
+        let done = commit_while_held::<(i64,)>(&mut conn, "p0", &token, |pipe| {
+            pipe.cmd("INCR").arg("number:plain");
+        });
+        hand.added("number:plain", outcome(&done));
+    }
+    let released = release_lock(&mut conn, "p0", &token);
+    hand.ended(id, matches!(released, Ok(true)));
+    released?;
+    Ok(())
+}
+
+/// The mutex recipe, kept alive by a watchdog, which is told of a loss at the next renewal only.
+pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
+    let mut conn = hand.connection()?;
+    if hand.watchdog.is_none() {
+        hand.watchdog = Some(Watchdog::start(hand.pool())?);
+    }
+    let token = Token::random();
+    let id = hand.ask("d0", Mode::Exclusive, None, LEASE, None);
+    let before = Instant::now();
+    let end = mutex::End::After(LEASE);
+    let grant = match mutex::try_acquire(&mut *conn, "d0", &token, end) {
+        Ok(Some(grant)) => grant,
+        Ok(None) => {
+            hand.refused(id, None);
+            return Ok(());
+        }
+        Err(error) => {
+            hand.refused(id, Some(&error));
+            return Ok(());
+        }
+    };
+    let fence = grant.fencing_token().get();
+    hand.granted(id, Some(fence), Some(token.to_string()));
+    let hold = mutex::Hold::new("d0", &token)?;
+    let keep = Keep::lease(LEASE).held_until(before + LEASE);
+    let kept = hand.watchdog.as_ref().map(|dog| dog.keep_with(&hold, keep));
+    if let Some(Ok(renewal)) = kept {
+        hand.hold(id, "d0", Some(fence), || renewal.is_held());
+        renewal.stop();
+    }
+    let released = mutex::release(&mut *conn, "d0", &token);
+    hand.ended(id, matches!(released, Ok(true)));
+    released?;
+    Ok(())
+}
