@@ -50,6 +50,9 @@ macro_rules! links {
 [`mutex/acquire_unfenced.lua`]: crate::guide::scripts#mutexacquire_unfencedlua
 [`mutex/release.lua`]: crate::guide::scripts#mutexreleaselua
 [`mutex/renew.lua`]: crate::guide::scripts#mutexrenewlua
+[`once/finish.lua`]: crate::guide::scripts#oncefinishlua
+[`once/last_run.lua`]: crate::guide::scripts#oncelast_runlua
+[`once/unless_run.lua`]: crate::guide::scripts#onceunless_runlua
 [`reentrant/acquire.lua`]: crate::guide::scripts#reentrantacquirelua
 [`companion.lua`]: crate::guide::scripts#companionlua
 [`reentrant/levels.lua`]: crate::guide::scripts#reentrantlevelslua
@@ -128,6 +131,9 @@ scripts! {
     "mutex/acquire_unfenced.lua",
     "mutex/release.lua",
     "mutex/renew.lua",
+    "once/finish.lua",
+    "once/last_run.lua",
+    "once/unless_run.lua",
     "reentrant/acquire.lua",
     "reentrant/levels.lua",
     "reentrant/release.lua",

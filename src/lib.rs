@@ -14,9 +14,11 @@
 //! | you want to | take |
 //! |---|---|
 //! | keep a job from running twice | [`Locks`]: a [`Lock`] is acquired, a [`Lease`] held |
+//! | do a job once a night, on whichever host | [`Lock::run_once`], [`Lock::last_run`] |
 //! | enter a lock again, or let in many readers or one writer | [`Locks::reentrant`], [`Locks::read`], [`Locks::write`] |
 //! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
 //! | say how locks are held | [`Options`] |
+//! | hand a lock that is held to another process | [`Lease::leave`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | count what happens, or log it | [`Events`]; to `tracing`: the example `tracing_events` |
 //! | run a command under a lock | the program `lockrun`: [`guide::lockrun`] |
@@ -28,7 +30,7 @@
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`] |
 //! | know what went wrong | [`Error`] |
-//! | hold a lock by one script or one `SET`, until a length or a moment | [`recipes::mutex`] |
+//! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
@@ -81,7 +83,7 @@ mod watchdog;
 pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, LostReason, Result};
 pub use event::Events;
-pub use locks::{Committed, Holder, Inspection, Lease, Lock, Locks, Options, Ran};
+pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};
 pub use market::{
     Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,

@@ -25,6 +25,7 @@ const MAX_PREFIX_BYTES: usize = 128;
 /// The end of the keys that stand beside a lock: no lock's own key may look like one.
 const COMPANION: &str = ":lease";
 const MARK: &str = ":done";
+const RUN_MARK: &str = ":lease:ran";
 
 /// # Errors
 /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
@@ -47,7 +48,7 @@ pub(crate) struct LockName {
 impl LockName {
     /// # Errors
     /// [`Error::Invalid`] if two names could share a key, or a lock and what stands beside it could fall into different
-    /// hash slots: an empty name, one of more than 512 bytes, one that ends in `:lease`, or braces other than one
+    /// hash slots: an empty name, one of more than 512 bytes, one that ends in `:lease` or `:lease:ran`, or braces other than one
     /// non-empty `{tag}`.
     pub(crate) fn new(name: &str) -> Result<Self> {
         Self::prefixed(PREFIX, name)
@@ -72,11 +73,11 @@ impl LockName {
             ));
         }
         check_size("lock name", name)?;
-        if name.ends_with(COMPANION) {
-            return Err(Error::invalid(
-                "lock name",
-                format!("it may not end in `{COMPANION}`"),
-            ));
+        for reserved in [COMPANION, RUN_MARK] {
+            if name.ends_with(reserved) {
+                let reason = format!("it may not end in `{reserved}`");
+                return Err(Error::invalid("lock name", reason));
+            }
         }
         if !braces_are_one_tag(name) {
             return Err(Error::invalid(
@@ -107,10 +108,19 @@ impl LockName {
 
     /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no room for.
     pub(crate) fn companion(&self) -> String {
+        self.beside(COMPANION)
+    }
+
+    /// The key of the mark that a run leaves, in the same slot too.
+    pub(crate) fn run_mark(&self) -> String {
+        self.beside(RUN_MARK)
+    }
+
+    fn beside(&self, end: &str) -> String {
         if self.key.contains('{') {
-            [&*self.key, COMPANION].concat()
+            [&*self.key, end].concat()
         } else {
-            ["{", &*self.key, "}", COMPANION].concat()
+            ["{", &*self.key, "}", end].concat()
         }
     }
 
@@ -258,7 +268,19 @@ mod tests {
     #[test]
     fn names_that_are_refused() {
         for name in [
-            "", "a:lease", "{", "}", "{}", "a{}b", "}a{", "{a}{b}", "{a", "a}", "{a}}", "{{a}",
+            "",
+            "a:lease",
+            "a:lease:ran",
+            "{",
+            "}",
+            "{}",
+            "a{}b",
+            "}a{",
+            "{a}{b}",
+            "{a",
+            "a}",
+            "{a}}",
+            "{{a}",
         ] {
             assert!(!is_valid(name), "{name}");
         }
@@ -282,19 +304,22 @@ mod tests {
     }
 
     #[test]
-    fn the_companion_is_in_the_slot_of_the_lock() {
+    fn what_stands_beside_a_lock_is_in_its_slot() {
         let companion = |name| LockName::new(name).unwrap().companion();
         assert_eq!(companion("a"), "{lock:a}:lease");
         assert_eq!(companion("{shop}:report"), "lock:{shop}:report:lease");
+        let mark = |name| LockName::new(name).unwrap().run_mark();
+        assert_eq!(mark("a"), "{lock:a}:lease:ran");
+        assert_eq!(mark("{shop}:report"), "lock:{shop}:report:lease:ran");
     }
 
     proptest! {
         #[test]
-        fn two_names_never_share_a_key(names in proptest::collection::vec("[ab{}:.]{0,6}(:lease)?", 2..40)) {
+        fn two_names_never_share_a_key(names in proptest::collection::vec("[ab{}:.]{0,6}(:lease)?(:ran)?", 2..40)) {
             let mut names_by_key = HashMap::new();
             for name in names {
                 if let Ok(lock) = LockName::new(&name) {
-                    for key in [lock.key().to_owned(), lock.companion()] {
+                    for key in [lock.key().to_owned(), lock.companion(), lock.run_mark()] {
                         let earlier = names_by_key.insert(key, name.clone());
                         prop_assert!(earlier.is_none_or(|earlier| earlier == name));
                     }

@@ -181,6 +181,23 @@ pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u6
     Ok(whole_millis(lease))
 }
 
+/// The longest period in which something is done once: ten years.
+const MAX_PERIOD: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
+
+/// A period in whole milliseconds, rounded up.
+///
+/// # Errors
+/// [`Error::Invalid`] unless it is between a millisecond and ten years.
+pub(crate) fn period_millis(period: Duration) -> Result<u64> {
+    if period < Duration::from_millis(1) || period > MAX_PERIOD {
+        return Err(Error::invalid(
+            "period",
+            "it has to be between 1 ms and ten years",
+        ));
+    }
+    Ok(whole_millis(period))
+}
+
 /// In milliseconds, rounded up.
 pub(crate) fn whole_millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)

@@ -30,13 +30,14 @@ use super::{
 use crate::{
     error::{Error, Operation, Result},
     event::{Acquired, Contended, emit},
-    name::{LockName, Owner},
-    recipes::hold::{Holding, Kind},
+    recipes::{
+        hold::{Holding, Kind},
+        once::LastRun,
+    },
     renewing::handle::Handle,
     script::Refusal,
     server::{Patience, Unsent},
     time::{Backoff, Deadline},
-    token::Token,
     waiting::{Leaving, Place},
 };
 
@@ -59,19 +60,25 @@ struct Wait<'a> {
     attempts: Attempts<'a>,
 }
 
-/// Waits for the lock, at least one attempt long. `None`: somebody else had it all the time.
+/// What a wait has come to.
+pub(crate) enum Waited {
+    Lease(Lease),
+    /// Somebody else had it all the time.
+    Contended,
+    /// It was wanted for work that has been done within the period.
+    HasBeenRun(LastRun),
+}
+
+/// Waits for the lock, at least one attempt long.
 pub(crate) fn acquire(
     operation: Operation<'_>,
     shared: &Arc<Shared<Lease>>,
     settings: &Settings,
-    kind: Kind,
-    lock: LockName,
-    owner: Owner,
+    hold: Holding,
     timeout: Duration,
-) -> Result<Option<Lease>> {
+) -> Result<Waited> {
     let lease_millis = settings.checked()?;
     settings.check_wait(shared.server.limits().answer)?;
-    let hold = Holding::new(kind, lock, Token::random(), owner);
     let hold = if settings.fencing {
         hold
     } else {
@@ -98,8 +105,11 @@ pub(crate) fn acquire(
     };
     wait.abandon_what_is_out(&acquired);
     let acquired = acquired?;
+    if let Some(run) = wait.attempts.found_run() {
+        return Ok(Waited::HasBeenRun(run));
+    }
     wait.report(acquired.as_ref());
-    Ok(acquired)
+    Ok(acquired.map_or(Waited::Contended, Waited::Lease))
 }
 
 impl Wait<'_> {
@@ -107,7 +117,7 @@ impl Wait<'_> {
     fn try_once(&mut self) -> Result<Option<Lease>> {
         match self.ask_by_the_pool(false)? {
             Outcome::Granted { grant, .. } => Ok(self.lease(grant)),
-            Outcome::Refused { .. } => Ok(None),
+            Outcome::Refused { .. } | Outcome::HasBeenRun => Ok(None),
             Outcome::Failed => self.attempts.last_failure().map_or(Ok(None), Err),
         }
     }
@@ -126,7 +136,8 @@ impl Wait<'_> {
             let leaves_intent = self.nobody_waits();
             match self.ask_by_the_pool(leaves_intent) {
                 Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
-                Ok(_) => {}
+                Ok(Outcome::HasBeenRun) => return Ok(None),
+                Ok(Outcome::Refused { .. } | Outcome::Failed) => {}
                 // Another server is about to take its place.
                 Err(failure @ Error::Pool { .. }) if self.shared.server.is_watched() => {
                     self.attempts.was_not_sent(failure);
@@ -189,6 +200,7 @@ impl Wait<'_> {
                     grant,
                     next_asks_at,
                 } => return Ok(Some((grant, next_asks_at))),
+                Outcome::HasBeenRun => return Ok(None),
                 Outcome::Refused {
                     ask_again_at,
                     tracked: true,
@@ -278,7 +290,9 @@ impl Wait<'_> {
 
     /// How a lock that is handed over would be held, if it is to be.
     fn takes(&self) -> Option<Settings> {
-        let takes = self.hold.kind() == Kind::Mutex && self.settings.hands_over();
+        // Only the server knows whether work that is to be done once has been done meanwhile.
+        let asks = self.hold.kind() != Kind::Mutex || self.hold.finishing().is_some();
+        let takes = self.settings.hands_over() && !asks;
         takes.then(|| self.settings.clone())
     }
 

@@ -5,6 +5,7 @@
 //! | the answer | then |
 //! |---|---|
 //! | granted | the lease begins, unless the answer took longer than the lease: then another attempt |
+//! | it has been run within the period | the wait is over |
 //! | somebody else has it | another attempt when that one has to be gone; an earlier attempt without an answer was in vain |
 //! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
 //! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
@@ -22,7 +23,10 @@ use redis::RedisError;
 use super::{lease::Grant, settings::Settings};
 use crate::{
     error::{Error, Operation, Result, is_unconfirmed, may_pass},
-    recipes::hold::{Attempt, Holding, Kind},
+    recipes::{
+        hold::{Attempt, Holding, Kind},
+        once::LastRun,
+    },
     server::Reply,
 };
 
@@ -49,6 +53,8 @@ pub(crate) struct Attempts<'a> {
     skew: Duration,
     /// Why the last attempt failed.
     failure: Option<Error>,
+    /// It has been run within the period.
+    found_run: Option<LastRun>,
 }
 
 /// What an attempt leads to.
@@ -65,6 +71,8 @@ pub(crate) enum Outcome {
         ask_again_at: Option<Instant>,
         tracked: bool,
     },
+    /// There is nothing to do with the lock: see [`Attempts::found_run`].
+    HasBeenRun,
     /// Worth another attempt.
     Failed,
 }
@@ -85,7 +93,13 @@ impl<'a> Attempts<'a> {
             is_out: false,
             skew,
             failure: None,
+            found_run: None,
         }
+    }
+
+    /// Who did the work that was to be done once in a period, and when, if an answer said so.
+    pub(crate) fn found_run(&mut self) -> Option<LastRun> {
+        self.found_run.take()
     }
 
     /// What this reply leads to; an error is the answer of the whole wait.
@@ -123,6 +137,12 @@ impl<'a> Attempts<'a> {
                     grant,
                     next_asks_at,
                 })
+            }
+            Attempt::HasBeenRun(run) => {
+                // Had one of ours taken the lock before, nobody could have written the mark since, unless it was lost.
+                self.uncertain = false;
+                self.found_run = Some(run);
+                Ok(Outcome::HasBeenRun)
             }
             Attempt::Busy(longest) => {
                 self.uncertain = false;

@@ -5,18 +5,23 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{RedisResult, Value};
 
 use super::{
-    acquire, inspection::Inspection, lease::Lease, options::Options, settings::Settings,
+    acquire::{Waited, acquire},
+    inspection::Inspection,
+    lease::Lease,
+    options::Options,
+    settings::Settings,
     shared::Shared,
 };
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
     recipes::{
-        hold::Kind,
+        hold::{Holding, Kind},
         inspect::{Found, Holder, calls, understood, understood_taken},
     },
     script::Call,
     server::Patience,
+    token::Token,
 };
 
 /// One lock, of whatever kind: to be acquired as often as you like, by any thread.
@@ -188,7 +193,7 @@ impl Lock {
         Ok(found)
     }
 
-    fn ask(&self, call: &Call) -> Result<RedisResult<Value>> {
+    pub(super) fn ask(&self, call: &Call) -> Result<RedisResult<Value>> {
         Ok(self.shared.server.ask(call, Patience::USUAL)?.answer)
     }
 
@@ -197,20 +202,30 @@ impl Lock {
     }
 
     fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Option<Lease>> {
-        // Before the queues are locked: in the child of a fork they may be locked for ever.
-        self.shared.process.refuse_a_copy()?;
-        acquire::acquire(
-            operation,
-            &self.shared,
-            &self.settings,
-            self.kind,
-            self.lock_name()?,
-            self.owner(),
-            timeout,
-        )
+        match self.acquire_hold(operation, self.hold()?, timeout)? {
+            Waited::Lease(lease) => Ok(Some(lease)),
+            Waited::Contended | Waited::HasBeenRun(_) => Ok(None),
+        }
     }
 
-    fn lock_name(&self) -> Result<LockName> {
+    pub(super) fn acquire_hold(
+        &self,
+        operation: Operation<'_>,
+        hold: Holding,
+        timeout: Duration,
+    ) -> Result<Waited> {
+        // Before the queues are locked: in the child of a fork they may be locked for ever.
+        self.shared.process.refuse_a_copy()?;
+        acquire(operation, &self.shared, &self.settings, hold, timeout)
+    }
+
+    /// A new hold, with a token of its own.
+    pub(super) fn hold(&self) -> Result<Holding> {
+        let lock = self.lock_name()?;
+        Ok(Holding::new(self.kind, lock, Token::random(), self.owner()))
+    }
+
+    pub(super) fn lock_name(&self) -> Result<LockName> {
         LockName::prefixed(&self.settings.prefix, &self.name)
     }
 

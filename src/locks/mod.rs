@@ -6,17 +6,19 @@ mod commit;
 mod inspection;
 mod lease;
 mod lock;
+mod once;
 mod options;
 mod release;
 mod run;
 mod settings;
 mod shared;
 
-pub use crate::recipes::inspect::Holder;
+pub use crate::recipes::{inspect::Holder, once::LastRun};
 pub use commit::Committed;
 pub use inspection::Inspection;
 pub use lease::Lease;
 pub use lock::Lock;
+pub use once::Once;
 pub use options::Options;
 pub use run::Ran;
 

@@ -7,6 +7,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use super::{
     commit::Proof,
     mutex::calls as mutex,
+    once::{self, LastRun, calls},
     read_write::calls::{self as read_write, Side},
     reentrant::calls::{self as reentrant, Levels},
 };
@@ -40,6 +41,8 @@ pub struct Holding {
     reserved: u64,
     /// Who has to have it before it counts.
     replicas: Option<Replicas>,
+    /// It is wanted for work that is done once in so many milliseconds.
+    period_millis: Option<u64>,
 }
 
 /// What an attempt has come to.
@@ -53,6 +56,8 @@ pub(crate) enum Attempt {
     },
     /// For how long those in our way may stay, if they have an end.
     Busy(Option<Duration>),
+    /// There is nothing to do: it has been run within the period.
+    HasBeenRun(LastRun),
 }
 
 impl Holding {
@@ -65,6 +70,15 @@ impl Holding {
             is_fenced: kind != Kind::Read,
             reserved: 0,
             replicas: None,
+            period_millis: None,
+        }
+    }
+
+    /// Wanted unless the last run was less than so many milliseconds ago: a mutex alone can be.
+    pub(crate) fn unless_run(self, period_millis: u64) -> Self {
+        Self {
+            period_millis: Some(period_millis),
+            ..self
         }
     }
 
@@ -120,13 +134,20 @@ impl Holding {
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
         let call = match self.kind {
-            Kind::Mutex if !self.is_fenced => {
-                mutex::acquire_unfenced(lock, token, lease_millis, refusal)
-            }
-            Kind::Mutex => {
-                let lease = (lease_millis, 0);
-                mutex::acquire(lock, token, lease, owner, refusal, self.reserved)
-            }
+            Kind::Mutex => match (self.is_fenced, self.period_millis) {
+                (true, None) => {
+                    let lease = (lease_millis, 0);
+                    mutex::acquire(lock, token, lease, owner, refusal, self.reserved)
+                }
+                (true, Some(period)) => {
+                    let numbers = (self.reserved, period);
+                    mutex::acquire_unless_run(lock, token, lease_millis, owner, refusal, numbers)
+                }
+                (false, None) => mutex::acquire_unfenced(lock, token, lease_millis, refusal),
+                (false, Some(period)) => {
+                    mutex::acquire_unfenced_unless_run(lock, token, lease_millis, refusal, period)
+                }
+            },
             Kind::Reentrant => reentrant::acquire(lock, owner, token, lease_millis, refusal),
             Kind::Read => read_write::acquire_read(lock, token, lease_millis, refusal),
             Kind::Write => {
@@ -139,6 +160,11 @@ impl Holding {
     /// What an attempt has come to.
     pub(crate) fn understood(&self, answer: Value) -> RedisResult<Attempt> {
         let granted = |fence| Ok(Attempt::Granted { fence, reserved: 0 });
+        if self.period_millis.is_some()
+            && let Some(run) = once::understood(&answer)?
+        {
+            return Ok(Attempt::HasBeenRun(run));
+        }
         match (self.kind, answer) {
             (Kind::Read, Value::Int(0))
             | (Kind::Mutex | Kind::Reentrant | Kind::Write, Value::Nil) => Ok(Attempt::Busy(None)),
@@ -199,6 +225,14 @@ impl Holding {
             Kind::Read => read_write::release(lock, Side::Reader, token),
             Kind::Write => read_write::release(lock, Side::Writer, token),
         }
+    }
+
+    /// Lets go, and marks that the work has been done: answers 1 if the lock was ours until now. Safe to send twice. `None`:
+    /// it was not for work that is done once.
+    pub(crate) fn finishing(&self) -> Option<Call> {
+        let kept = self.period_millis?.saturating_mul(2);
+        let call = calls::finish(&self.lock, &self.token, &self.owner, kept);
+        Some(call.confirmed_by(self.replicas))
     }
 
     /// Takes back a writer's intent, when it stops waiting.

@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod hold;
 pub(crate) mod inspect;
 pub mod mutex;
+pub(crate) mod once;
 pub mod read_write;
 pub mod reentrant;
 pub mod simple;

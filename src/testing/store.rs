@@ -1,5 +1,6 @@
 //! What stands on the server: locks by their keys. What each script makes of them is the same as its Lua does.
 
+mod once;
 mod scripts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,6 +21,8 @@ const USUAL_PREFIX: &str = "lock:";
 pub(super) struct Store {
     locks: HashMap<String, Stored>,
     companions: HashMap<String, Companion>,
+    /// Of work that is done once in a period, by the keys of the marks.
+    runs: HashMap<String, Run>,
     /// Keys of locks that were stolen before anybody had had them: the name may be a whole key of another prefix.
     untried: HashSet<String>,
 }
@@ -59,6 +62,16 @@ struct Companion {
     /// In milliseconds since 1970.
     since: u64,
     reserved: u64,
+}
+
+/// The mark of a run that has succeeded.
+#[derive(Debug)]
+struct Run {
+    /// In milliseconds since 1970.
+    at: u64,
+    by: String,
+    token: String,
+    end: Nanos,
 }
 
 /// What a call has come to, and the key of the lock that it has changed.
@@ -110,6 +123,7 @@ impl Store {
                 self.hold(key, now.after(number(lease)?), what);
                 Ok(Value::Okay)
             }
+            (script, words) if script.ends_with("_RUN") => self.run_once(script, words, now),
             (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
             (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),
             (script, words) => self.read_write(script, words, now),

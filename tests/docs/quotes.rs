@@ -11,8 +11,11 @@ fn the_code_in_the_readme_is_that_of_the_examples() {
     let code: Vec<_> = blocks
         .filter_map(|block| block.split("```").next())
         .collect();
-    assert_eq!(code.len(), 2);
-    for (code, example) in code.iter().zip(["quick_start", "book_lock"]) {
+    assert_eq!(code.len(), 3);
+    for (code, example) in code
+        .iter()
+        .zip(["quick_start", "once_a_night", "book_lock"])
+    {
         let path = in_the_project(&format!("examples/{example}.rs"));
         let example = fs::read_to_string(path).unwrap();
         assert!(

@@ -25,6 +25,7 @@ mod long;
 mod loss;
 mod lost_answers;
 mod merging;
+mod once;
 mod outstanding;
 mod processes;
 mod running;

@@ -15,6 +15,7 @@ mod interop;
 #[cfg(feature = "lockrun")]
 mod lockrun;
 mod market;
+mod once_a_night;
 mod pictures;
 mod problems;
 mod tracing_events;

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Events, FencingToken, Lock, LostReason, Options, Owner, event};
+use leasehold::{
+    Error, Events, FencingToken, Lease, Lock, LostReason, Once, Options, Owner, event,
+};
 
 use crate::{
     common::{
@@ -292,7 +294,7 @@ fn without_a_server_it_is_said_so_and_made_good_later() {
         let outcomes = Mutex::new(Vec::new());
         world.without(&mut || {
             let acquired = told(&others.lock("c").acquire(MS));
-            let released = held.lock().unwrap().take().map(leasehold::Lease::release);
+            let released = held.lock().unwrap().take().map(Lease::release);
             let released = released.is_some_and(|released| released.is_err());
             *outcomes.lock().unwrap() = vec![
                 acquired.to_owned(),
@@ -338,6 +340,46 @@ fn two_kinds_on_one_name_are_an_error() {
             let others = all().map(|lock| told(&lock.acquire(MS)));
             lease.release().unwrap();
             others
+        })
+    });
+}
+
+#[test]
+fn what_is_done_once_is_not_done_again_until_the_period_is_over() {
+    on_both(|world| {
+        let (ours, theirs) = (world.locks(), world.locks());
+        let period = 800 * MS;
+        [true, false].map(|fencing| {
+            let name = format!("fencing {fencing}");
+            let options = Options::new().fencing(fencing);
+            let lock = ours
+                .lock(&name)
+                .with(options.owner(Owner::new("me").unwrap()));
+            let other = theirs.lock(&name);
+            let run = |lock: &Lock, fails: bool| {
+                let work = |_: &Lease| if fails { Err("on purpose") } else { Ok(()) };
+                match lock.run_once(period, MS, work).unwrap() {
+                    Once::HasBeenRun(run) => format!("by {:?}", run.by()),
+                    Once::Failed(failed) => failed.value.to_owned(),
+                    Once::Ran(ran) => told(&ran.released).to_owned(),
+                    other => format!("{other:?}"),
+                }
+            };
+            let mut did = vec![run(&lock, true), run(&lock, false), run(&other, false)];
+            world.pass(2 * MS);
+            let stolen = lock.run_once(MS, MS, |_| {
+                world.steal(&other);
+                Ok::<_, Error>(())
+            });
+            if let Ok(Once::Ran(ran)) = stolen {
+                did.push(told(&ran.released).to_owned());
+            }
+            world.expire(&name);
+            world.pass(period);
+            did.push(run(&other, false));
+            let last = other.last_run().unwrap().unwrap();
+            did.push(format!("{}", last.by() == Some(&Owner::new("me").unwrap())));
+            did
         })
     });
 }

@@ -11,6 +11,8 @@ use crate::{
 scripts! {
     ACQUIRE_MUTEX = "acquire.lua";
     ACQUIRE_UNFENCED_MUTEX = "acquire_unfenced.lua";
+    ACQUIRE_MUTEX_UNLESS_RUN = "../once/unless_run.lua" then "acquire.lua";
+    ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN = "../once/unless_run.lua" then "acquire_unfenced.lua";
     RENEW_MUTEX = "../companion.lua" then "renew.lua";
     RELEASE_MUTEX = "release.lua";
 }
@@ -25,11 +27,34 @@ pub(crate) fn acquire(
     refusal: Refusal,
     reserved: u64,
 ) -> Call {
-    let call = ACQUIRE_MUTEX
-        .on([lock.key(), &lock.companion()])
-        .arg(token.as_str())
-        .arg(lease_millis)
-        .arg(who.as_str());
+    let call = ACQUIRE_MUTEX.on([lock.key(), &lock.companion()]);
+    let lease = (lease_millis, end_millis);
+    with_arguments(call, token, lease, who, refusal, reserved)
+}
+
+/// The same for a lease of so many milliseconds, unless the last run was less than so many milliseconds ago: then it answers
+/// who ran it and when.
+pub(crate) fn acquire_unless_run(
+    lock: &LockName,
+    token: &Token,
+    lease_millis: u64,
+    who: &Owner,
+    refusal: Refusal,
+    (reserved, period_millis): (u64, u64),
+) -> Call {
+    let call = ACQUIRE_MUTEX_UNLESS_RUN.on([lock.key(), &lock.companion(), &lock.run_mark()]);
+    with_arguments(call, token, (lease_millis, 0), who, refusal, reserved).arg(period_millis)
+}
+
+fn with_arguments(
+    call: Call,
+    token: &Token,
+    (lease_millis, end_millis): (u64, u64),
+    who: &Owner,
+    refusal: Refusal,
+    reserved: u64,
+) -> Call {
+    let call = call.arg(token.as_str()).arg(lease_millis).arg(who.as_str());
     // What comes last is left out where it says nothing: each argument costs the server a little.
     match (refusal, reserved, end_millis) {
         (Refusal::Bare, 0, 0) => call,
@@ -53,6 +78,22 @@ pub(crate) fn acquire_unfenced(
         .arg(lease_millis)
         .arg(refusal.flag())
         .first_as(set_if_free(lock.key(), token, lease_millis))
+}
+
+/// The same unless the last run was less than so many milliseconds ago, always as a script.
+pub(crate) fn acquire_unfenced_unless_run(
+    lock: &LockName,
+    token: &Token,
+    lease_millis: u64,
+    refusal: Refusal,
+    period_millis: u64,
+) -> Call {
+    ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN
+        .on([lock.key(), &lock.run_mark()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+        .arg(refusal.flag())
+        .arg(period_millis)
 }
 
 /// The shortest way to take a lock.

@@ -1,0 +1,32 @@
+//! A job that every host starts at night and one of them does.
+//!
+//! `cargo run --example once_a_night [redis://127.0.0.1/]`
+#![allow(clippy::print_stdout, reason = "a program that talks")]
+
+use std::time::Duration;
+
+use leasehold::{Error, Lease, Locks, Once};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn main() -> anyhow::Result<()> {
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or("redis://127.0.0.1/".into());
+
+    let lock = Locks::connect(&url)?.lock("report:nightly");
+    match lock.run_once(20 * HOUR, Duration::ZERO, write_report) {
+        Err(Error::Contended { .. }) => println!("another host is writing it"),
+        Ok(Once::HasBeenRun(run)) => println!("it was written {:?} ago", run.ago()),
+        ran => println!("{:?} chapters are written", ran?.done()?),
+    }
+    Ok(())
+}
+
+fn write_report(lease: &Lease) -> anyhow::Result<u32> {
+    for chapter in 1..=3 {
+        lease.check()?; // an error if the lock was lost: stop, somebody else may have it
+        println!("writing chapter {chapter}");
+    }
+    Ok(3) // after an error, or a crash, the next host does it
+}

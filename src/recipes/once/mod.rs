@@ -1,0 +1,72 @@
+//! Work that is done once in a period: the mark that a run leaves beside its lock, and what it tells.
+
+pub(crate) mod calls;
+
+use std::time::{Duration, SystemTime};
+
+use redis::{RedisResult, Value};
+
+use crate::{error::makes_no_sense, name::Owner};
+
+/// Who did some work last under a lock, and when. See [`Lock::run_once`](crate::Lock::run_once) and
+/// [`Lock::last_run`](crate::Lock::last_run).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastRun {
+    at: SystemTime,
+    by: Option<Owner>,
+    ago: Duration,
+}
+
+impl LastRun {
+    /// When it had succeeded, by the server's clock.
+    #[must_use]
+    pub fn at(&self) -> SystemTime {
+        self.at
+    }
+
+    /// How long ago that was when the server was asked, by its clock. Nothing if that clock has been set back since.
+    #[must_use]
+    pub fn ago(&self) -> Duration {
+        self.ago
+    }
+
+    /// Who ran it: host, process and thread, or what [`Options::owner`](crate::Options::owner) named. `None`: the mark says
+    /// nothing that could be an owner.
+    #[must_use]
+    pub fn by(&self) -> Option<&Owner> {
+        self.by.as_ref()
+    }
+}
+
+/// What a mark says, if this is the answer of a script that has read one.
+pub(crate) fn understood(answer: &Value) -> RedisResult<Option<LastRun>> {
+    let Value::Array(parts) = answer else {
+        return Ok(None);
+    };
+    let [ran, at, by, now] = &parts[..] else {
+        return Ok(None);
+    };
+    if text(ran) != Some("ran") {
+        return Ok(None);
+    }
+    let (at, now) = number(at).zip(number(now)).ok_or_else(makes_no_sense)?;
+    let at = Duration::from_millis(at);
+    Ok(Some(LastRun {
+        at: SystemTime::UNIX_EPOCH
+            .checked_add(at)
+            .ok_or_else(makes_no_sense)?,
+        by: text(by).and_then(|by| Owner::new(by).ok()),
+        ago: Duration::from_millis(now).saturating_sub(at),
+    }))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}

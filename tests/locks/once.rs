@@ -1,0 +1,390 @@
+//! Work that is done once in a period, by one of many hosts.
+
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use leasehold::{Error, Lease, Lock, Locks, Once, Options, Owner, Pool, Result};
+use redis::{Client, Commands, Connection};
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    hold::{comes_true, every_kind},
+    wait::{at_once, unless_halted},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const MARK: &str = "{lock:a}:lease:ran";
+
+fn start() -> (Server, Lock, Connection) {
+    let server = Server::start().unwrap();
+    let lock = crate::connect(&server.url()).lock("a");
+    let conn = server.connection().unwrap();
+    (server, lock, conn)
+}
+
+/// Does nothing but run.
+fn once(lock: &Lock, period: Duration) -> &'static str {
+    outcome(&lock.run_once(period, LONG, |_| Ok::<_, ()>(())))
+}
+
+fn outcome<T, E>(done: &Result<Once<T, E>>) -> &'static str {
+    match done {
+        Ok(Once::HasBeenRun(_)) => "has been run",
+        Ok(Once::Ran(ran)) => match &ran.released {
+            Ok(()) => "run",
+            Err(Error::Unknown { .. }) => "run, unknown",
+            Err(Error::Lost { .. }) => "run, lost",
+            Err(Error::WrongKind { .. }) => "run, wrong kind",
+            Err(_) => "run, not marked",
+        },
+        Ok(Once::Failed(_)) => "failed",
+        Err(Error::Contended { .. }) => "contended",
+        Err(Error::Invalid { .. }) => "invalid",
+        Err(Error::WrongKind { .. }) => "wrong kind",
+        Ok(_) | Err(_) => "something else",
+    }
+}
+
+fn is_free(conn: &mut Connection) -> bool {
+    !conn.exists::<_, bool>("lock:a").unwrap()
+}
+
+#[test]
+fn it_is_run_once_in_a_period_on_whichever_host_and_tells_who_did_it() {
+    unless_halted(|| {
+        let (server, lock, mut conn) = start();
+        let me = Owner::new("the first host").unwrap();
+        let mine = lock.clone().with(crate::options().owner(me.clone()));
+        assert!(lock.last_run().unwrap().is_none());
+        let ran = mine.run_once(DAY, LONG, |lease| {
+            assert!(lease.is_held() && lock.last_run().unwrap().is_none());
+            Ok::<_, Error>(7)
+        });
+        assert_eq!(ran.unwrap().done().unwrap(), Some(7));
+        assert!(is_free(&mut conn));
+        let other = crate::connect(&server.url()).lock("a");
+        let ran = other.run_once(DAY, LONG, |_| -> Result<()> { panic!("run twice") });
+        let Ok(Once::HasBeenRun(run)) = ran else {
+            panic!("{ran:?}");
+        };
+        assert_eq!(run.by(), Some(&me));
+        let since = SystemTime::now().duration_since(run.at()).unwrap();
+        assert!(run.ago() <= LONG && since <= LONG, "{run:?}");
+        let read = other.last_run().unwrap().unwrap();
+        assert_eq!((read.by(), read.at()), (run.by(), run.at()));
+        assert!(is_free(&mut conn));
+        let kept: i64 = conn.pttl(MARK).unwrap();
+        assert!(kept > 86_400_000 && kept <= 2 * 86_400_000, "{kept}");
+        // A shorter period of another's is over sooner.
+        thread::sleep(20 * MS);
+        assert_eq!(once(&other, 10 * MS), "run");
+        assert_ne!(other.last_run().unwrap().unwrap().by(), Some(&me));
+    });
+}
+
+#[test]
+fn two_round_trips_run_it_and_one_finds_that_it_has_been_run() {
+    unless_halted(|| {
+        for fencing in [true, false] {
+            let (server, _, mut conn) = start();
+            let proxy = Proxy::in_front_of(&server).unwrap();
+            let lock = Locks::connect(&proxy.url()).unwrap().lock("a");
+            let lock = lock.with(Options::new().fencing(fencing));
+            // Not at first, until the scripts are known; and now and then the watchdog looks.
+            assert!(comes_true(|| {
+                let (ran, running) = proxy.traffic_of(|| once(&lock, HOUR));
+                let (found, finding) = proxy.traffic_of(|| once(&lock, HOUR));
+                assert_eq!((ran, found), ("run", "has been run"));
+                let () = conn.del(MARK).unwrap();
+                running.commands == ["EVALSHA"; 2]
+                    && running.round_trips == 2
+                    && finding.commands == ["EVALSHA"]
+            }));
+        }
+    });
+}
+
+#[test]
+fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
+    unless_halted(|| {
+        let (server, lock, mut conn) = start();
+        let failed = lock.run_once(HOUR, LONG, |_| Err::<(), _>("no disk"));
+        assert!(matches!(&failed, Ok(Once::Failed(failed)) if failed.value == "no disk"));
+        assert!(is_free(&mut conn));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            lock.run_once(HOUR, LONG, |_| -> Result<()> { panic!("on purpose") })
+        }));
+        assert!(panicked.is_err() && is_free(&mut conn));
+
+        let taken = |lose: &dyn Fn(&Lease)| {
+            let done = lock.run_once(HOUR, LONG, |lease| {
+                lose(lease);
+                Ok::<_, ()>(())
+            });
+            assert_eq!(outcome(&done), "run, lost");
+        };
+        // Before the holder knows, and after.
+        let mut other = server.connection().unwrap();
+        taken(&|_| {
+            let _ = lock.force_release().unwrap();
+        });
+        taken(&|lease| {
+            let _ = lock.force_release().unwrap();
+            assert!(lease.lost().wait_for(LONG));
+        });
+        taken(&|_| {
+            redis::cmd("FLUSHALL")
+                .exec(&mut server.connection().unwrap())
+                .unwrap();
+        });
+        let short = Options::new().lease(100 * MS).renewal(false);
+        let done = lock.clone().with(short).run_once(HOUR, LONG, |lease| {
+            assert!(comes_true(|| !lease.is_held()));
+            Ok::<_, ()>(())
+        });
+        assert_eq!(outcome(&done), "run, lost");
+        assert!(!other.exists::<_, bool>(MARK).unwrap());
+        assert_eq!(once(&lock, HOUR), "run");
+    });
+}
+
+#[test]
+fn a_run_longer_than_the_lease_is_marked_while_it_is_renewed() {
+    unless_halted(|| {
+        let (_server, lock, _conn) = start();
+        let lock = lock.with(crate::options().lease(300 * MS));
+        let done = lock.run_once(HOUR, LONG, |_| {
+            thread::sleep(900 * MS);
+            Ok::<_, ()>(())
+        });
+        assert_eq!(outcome(&done), "run");
+        assert_eq!(once(&lock, HOUR), "has been run");
+    });
+}
+
+#[test]
+fn the_period_counts_by_the_servers_clock_from_the_end_of_the_run() {
+    unless_halted(|| {
+        let (_server, lock, mut conn) = start();
+        let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
+        let cases = [
+            (-3_500, "has been run"),
+            (-3_700, "run"),
+            // The clock was set back since, by a little; or was wrong when the mark was written.
+            (3_500, "has been run"),
+            (3_700, "run"),
+            (1_000_000_000, "run"),
+        ];
+        for (ahead, expected) in cases {
+            let at = seconds.checked_add_signed(ahead).unwrap() * 1_000;
+            let () = conn.hset(MARK, "at", at).unwrap();
+            assert_eq!(once(&lock, HOUR), expected, "{ahead}");
+        }
+        let () = conn.hset(MARK, "at", (seconds + 1_000) * 1_000).unwrap();
+        let ahead = lock.last_run().unwrap().unwrap();
+        assert!(ahead.ago().is_zero() && ahead.at() > SystemTime::now());
+    });
+}
+
+#[test]
+fn of_many_that_start_together_one_runs_it_and_the_others_learn_of_it() {
+    let cases = [
+        crate::options(),
+        Options::new().hand_over(100, LONG),
+        Options::new().hand_over(100, LONG).fencing(false),
+    ];
+    at_once(cases, |options| {
+        let (server, _, mut conn) = start();
+        // So that there are numbers for hand-overs.
+        let () = conn.hset("{lock:a}:lease", "fence", 1).unwrap();
+        let hosts = [(); 3].map(|()| crate::connect(&server.url()).with(options.clone()));
+        let (ran, found) = (AtomicU32::new(0), AtomicU32::new(0));
+        // One that holds it without marking anything hands it to nobody who would then not look.
+        let first = hosts[0].lock("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            for host in &hosts {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let done = host.lock("a").run_once(HOUR, LONG, |_| {
+                            thread::sleep(50 * MS);
+                            Ok::<_, ()>(ran.fetch_add(1, Ordering::SeqCst))
+                        });
+                        match outcome(&done) {
+                            "has been run" => drop(found.fetch_add(1, Ordering::SeqCst)),
+                            other => assert_eq!(other, "run"),
+                        }
+                    });
+                }
+            }
+            let all_wait = || {
+                hosts
+                    .iter()
+                    .all(|host| host.lock("a").inspect().unwrap().waiting_here() == 4)
+            };
+            assert!(comes_true(all_wait));
+            first.release().unwrap();
+        });
+        assert_eq!((ran.into_inner(), found.into_inner()), (1, 11));
+    });
+}
+
+#[test]
+fn who_does_not_wait_for_the_run_is_told_that_somebody_is_at_it() {
+    unless_halted(|| {
+        let (server, lock, _conn) = start();
+        let other = crate::connect(&server.url()).lock("a");
+        let done = lock.run_once(HOUR, LONG, |_| {
+            let contended = [Duration::ZERO, 50 * MS]
+                .map(|wait| outcome(&other.run_once(HOUR, wait, |_| Ok::<_, ()>(()))));
+            assert_eq!(contended, ["contended"; 2]);
+            Ok::<_, ()>(())
+        });
+        assert_eq!(outcome(&done), "run");
+    });
+}
+
+/// With a time-out that a test can wait for.
+fn quick(url: &str) -> Locks {
+    let pool = Pool::builder().io_timeout(400 * MS);
+    crate::sharing(&pool.build(&Client::open(url).unwrap()).unwrap())
+}
+
+#[test]
+fn a_mark_whose_answer_was_lost_is_written_once_and_known() {
+    let cases = [
+        ("swallow", "run"),
+        ("cut before", "run"),
+        ("cut after", "run"),
+        ("cut twice", "run"),
+        ("LOADING not yet", "run"),
+        ("OOM no", "run, not marked"),
+        ("NOPERM no", "run, not marked"),
+    ];
+    at_once(cases, |(case, expected)| {
+        let (server, _, mut conn) = start();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let lock = quick(&proxy.url()).lock("a");
+        // Afterwards all scripts are known, so that the next `EVALSHA` but the watchdog's is the mark.
+        assert_eq!(once(&lock, HOUR), "run");
+        let () = conn.del(MARK).unwrap();
+        let times = Cell::new(0);
+        let done = lock.run_once(HOUR, LONG, |_| {
+            times.set(times.get() + 1);
+            thread::sleep(100 * MS); // the watchdog has looked
+            let next = proxy.at("EVALSHA");
+            match case {
+                "swallow" => next.swallow(),
+                "cut before" => next.cut_before(),
+                "cut after" => next.cut_after(),
+                "cut twice" => {
+                    next.cut_after();
+                    proxy.at("EVALSHA").nth(2).cut_after();
+                }
+                refusal => next.refuse(refusal),
+            }
+            Ok::<_, ()>(())
+        });
+        assert_eq!((outcome(&done), times.get()), (expected, 1), "{case}");
+        assert!(comes_true(|| is_free(&mut conn)), "{case}");
+        let is_marked: bool = conn.exists(MARK).unwrap();
+        assert_eq!(is_marked, expected == "run", "{case}");
+    });
+}
+
+#[test]
+fn without_an_answer_until_the_end_of_the_lease_the_mark_is_unknown_and_the_lock_given_back() {
+    unless_halted(|| {
+        let (server, _, mut conn) = start();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let options = crate::options().lease(1_000 * MS);
+        let lock = quick(&proxy.url()).lock("a").with(options);
+        let done = lock.run_once(HOUR, LONG, |_| {
+            for n in 1..40 {
+                proxy.at("EVALSHA").nth(n).swallow();
+            }
+            Ok::<_, ()>(())
+        });
+        assert_eq!(outcome(&done), "run, unknown");
+        assert!(comes_true(|| is_free(&mut conn)));
+    });
+}
+
+#[test]
+fn a_server_that_is_gone_at_the_end_keeps_nobody_longer_than_the_lease() {
+    unless_halted(|| {
+        let (server, lock, _) = start();
+        let server = std::sync::Mutex::new(server);
+        let lock = lock.with(crate::options().lease(1_000 * MS));
+        let mut ended = Instant::now();
+        let done = lock.run_once(HOUR, LONG, |_| {
+            server.lock().unwrap().kill().unwrap();
+            ended = Instant::now();
+            Ok::<_, ()>(())
+        });
+        let waited = ended.elapsed();
+        assert!(
+            ["run, unknown", "run, not marked"].contains(&outcome(&done)),
+            "{done:?}"
+        );
+        assert!(waited < 1_250 * MS, "{waited:?}");
+    });
+}
+
+#[test]
+fn what_cannot_be_run_once_is_refused_before_anything_is_sent() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let locks = Locks::connect(&proxy.url()).unwrap();
+        let (refused, traffic) = proxy.traffic_of(|| {
+            let mut refused: Vec<_> = [Duration::ZERO, Duration::MAX, 11 * 366 * DAY]
+                .map(|period| once(&locks.lock("a"), period))
+                .into();
+            refused.extend(every_kind(&locks)[1..].iter().map(|lock| once(lock, HOUR)));
+            refused.extend(["", "a:lease:ran"].map(|name| once(&locks.lock(name), HOUR)));
+            refused
+        });
+        assert_eq!(refused, ["invalid"; 8]);
+        assert_eq!(traffic.commands, [""; 0]);
+        assert_eq!(
+            once(&locks.lock("a"), Duration::from_nanos(1_000_001)),
+            "run"
+        );
+        assert_eq!(once(&locks.lock("b"), 3_650 * DAY), "run");
+    });
+}
+
+#[test]
+fn what_is_no_mark_is_an_error_and_left_as_it_is() {
+    unless_halted(|| {
+        let (server, lock, mut conn) = start();
+        let harms: [fn(&mut Connection); 3] = [
+            |conn| conn.rpush(MARK, 1).unwrap(),
+            |conn| conn.hset(MARK, "at", "noon").unwrap(),
+            |conn| conn.hset(MARK, "by", "nobody").unwrap(),
+        ];
+        for harm in harms {
+            harm(&mut conn);
+            let before: Vec<u8> = redis::cmd("DUMP").arg(MARK).query(&mut conn).unwrap();
+            assert_eq!(once(&lock, HOUR), "wrong kind");
+            let after: Vec<u8> = redis::cmd("DUMP").arg(MARK).query(&mut conn).unwrap();
+            assert!(before == after && is_free(&mut conn));
+            let () = conn.del(MARK).unwrap();
+            // While it is run.
+            let done = lock.run_once(HOUR, LONG, |_| {
+                let mut conn = server.connection().unwrap();
+                let () = conn.rpush(MARK, 1).unwrap();
+                Ok::<_, ()>(())
+            });
+            assert_eq!(outcome(&done), "run, wrong kind");
+            assert!(comes_true(|| is_free(&mut conn)));
+            let () = conn.del(MARK).unwrap();
+        }
+    });
+}
