@@ -1,4 +1,4 @@
-//! What r2d2 is told of our connections, and what is known of each.
+//! How r2d2 opens, checks and closes the connections of a pool, and what the pool knows of each.
 
 use std::{
     fmt, mem,
@@ -23,7 +23,7 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// A connection that lay idle for longer is asked whether it is still there.
+/// A connection that lay idle for longer is sent a `PING` before it is lent.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 /// By how much the clocks of a master and its replicas may differ, unless somebody says otherwise.
 const CLOCK_SKEW: Duration = Duration::from_millis(50);
@@ -39,12 +39,12 @@ pub(super) struct Held {
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// When it was lent: whether its borrower has met a replica since then.
+    /// How many replicas this thread had met when it was lent: whether its borrower has met one since.
     replicas: ReplicaMark,
     returned: Instant,
-    /// Why it is to be closed when it comes back, if that is known already.
+    /// Why it is to be closed when it comes back, if its borrower has found a reason.
     pub(super) finished: Option<Finished>,
-    /// Its time-outs may not be the pool's: somebody else had it in hand.
+    /// Its borrower had it in hand, and may have changed its time-outs.
     pub(super) touched: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl r2d2::ManageConnection for Manager {
     type Connection = Held;
     type Error = NotOpened;
 
-    /// Called on a thread of r2d2, again and again until it succeeds, also when the call that wanted it has given up.
+    /// Called on a thread of r2d2, again and again until it succeeds, even if the call that wanted the connection has given up.
     fn connect(&self) -> Result<Held, NotOpened> {
         if self.0.waiting.load(Ordering::SeqCst) == 0 {
             return Err(NotOpened);
@@ -66,7 +66,7 @@ impl r2d2::ManageConnection for Manager {
         })
     }
 
-    /// Not used: [`Shared::prove`] is bounded by the wait of the call that wants the connection.
+    /// Not used: [`Shared::prove`] does this, within the time that the call which wants the connection has.
     fn is_valid(&self, _held: &mut Held) -> Result<(), NotOpened> {
         Ok(())
     }
@@ -82,7 +82,7 @@ impl r2d2::ManageConnection for Manager {
     }
 }
 
-/// What r2d2 is told of an attempt to connect. It would keep only the text.
+/// The error that r2d2 gets when no connection was opened. It keeps only the text, so the reason is in [`Shared::failure`].
 #[derive(Debug)]
 pub(super) struct NotOpened;
 
@@ -103,16 +103,16 @@ pub(super) struct Shared {
     distrust: Mutex<Distrust>,
     /// How many calls wait for a connection to be opened.
     waiting: AtomicUsize,
-    /// What the last failed attempt to connect met, and when.
+    /// Why the last attempt to connect failed, and when.
     failure: Mutex<Option<(Instant, Error)>>,
 }
 
-/// What the end of one connection says of the others.
+/// What the end of one connection means for the others.
 #[derive(Default)]
 struct Distrust {
-    /// One was found broken at this moment: those proven before are asked before they are lent.
+    /// When one was found broken. Those proven before that are sent a `PING` before they are lent.
     broken: Option<Instant>,
-    /// One was found to lead to a replica at this moment: those opened before may as well, and are closed.
+    /// When one was found to lead to a replica. Those opened before that may lead there too, and are closed.
     replica: Option<Instant>,
 }
 
@@ -225,7 +225,7 @@ impl Shared {
         let mut distrust = self.distrust.lock();
         match finished {
             Finished::Broken => distrust.broken = Some(held.returned),
-            // That the older ones are closed is no news.
+            // An older connection to a replica is expected: nothing new follows for the others.
             Finished::Replica if distrust.replica.is_none_or(|at| held.opened > at) => {
                 distrust.replica = Some(held.returned);
             }
@@ -233,13 +233,13 @@ impl Shared {
         }
     }
 
-    /// What to say when no connection came, and no attempt to open one has ended either.
+    /// The error when no connection came, and no attempt to open one has ended either.
     pub(super) fn no_answer(&self) -> Error {
         self.opener.no_answer(self.get_timeout, None)
     }
 }
 
-/// A `MULTI` that was left open answers otherwise.
+/// An error as well if a `MULTI` was left open: then the answer is another.
 fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
     set_timeouts(connection, limit)?;
     match redis::cmd("PING").query::<String>(connection) {
@@ -264,7 +264,7 @@ pub(crate) struct Limits {
 pub(crate) struct Connector(pub(super) Arc<Shared>);
 
 impl Connector {
-    /// Which process the connections are of.
+    /// The process that the connections belong to.
     pub(crate) fn process(&self) -> Process {
         self.0.process
     }
@@ -273,7 +273,7 @@ impl Connector {
         self.0.connect()
     }
 
-    /// A connection that is told of things: by the older protocol, in which only messages come unasked.
+    /// A connection for messages: by the older protocol, in which nothing but messages comes unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
         self.0.opener.to_listen()?.open()
     }

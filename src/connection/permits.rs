@@ -1,26 +1,26 @@
-//! Who may have a connection: as many callers as the pool has room for.
+//! The right to borrow a connection: there are as many permits as the pool may have connections.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
 
-/// The permits of a pool. r2d2 does not wake a waiting thread when a connection comes back broken; a permit comes back
-/// whatever became of the connection, and its holder finds an idle one, or room to open one.
+/// The permits of a pool. r2d2 does not wake a waiting thread when a connection comes back broken. A permit comes back in any
+/// case, and whoever takes it finds an idle connection, or room to open one.
 #[derive(Clone)]
 pub(super) struct Permits(Arc<(Mutex<Counts>, Condvar)>);
 
 struct Counts {
     free: u32,
-    /// How many those have who call `Pool::get`.
+    /// How many of those that are out were taken by `Pool::get`.
     callers: u32,
 }
 
-/// Who borrows a connection.
+/// What a permit is taken for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Borrower {
-    /// By `Pool::get`, for as long as the caller likes.
+    /// `Pool::get`: the connection is lent for as long as the caller likes.
     Caller,
-    /// For one call of ours.
+    /// One call of the library's own.
     Ourselves,
 }
 
@@ -39,7 +39,7 @@ impl Permits {
         Self(Arc::new((Mutex::new(counts), Condvar::new())))
     }
 
-    /// Waits for a permit. An error: none came back for so long, and so many are with callers.
+    /// Waits for a permit, at most `longest`. The error says how many are out with callers.
     pub(super) fn take(&self, borrower: Borrower, longest: Duration) -> Result<Permit, u32> {
         let (counts, returned) = &*self.0;
         let mut counts = counts.lock();

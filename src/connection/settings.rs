@@ -1,4 +1,4 @@
-//! What a pool can be told.
+//! The settings of a pool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     time::check_length,
 };
 
-/// As many clients as a Redis server takes unless it is told otherwise.
+/// By default a Redis server takes no more clients than this.
 const MAX_SIZE: u32 = 10_000;
 
 /// The settings of a [`Pool`], by value.
@@ -56,8 +56,8 @@ impl Default for PoolBuilder {
 impl PoolBuilder {
     /// How many connections there may be, 1 to 10,000. Default 10.
     ///
-    /// A thread needs one for as long as it calls functions on it. More cost the server memory (some 20 kB each); fewer
-    /// make threads wait for each other, for up to [`get_timeout`](Self::get_timeout).
+    /// A thread needs one for as long as it calls functions on it. Each costs the server some 20 kB of memory. With fewer
+    /// connections than threads, threads wait for each other, for up to [`get_timeout`](Self::get_timeout).
     pub fn max_size(mut self, connections: u32) -> Self {
         self.max_size = connections;
         self
@@ -65,7 +65,7 @@ impl PoolBuilder {
 
     /// How long [`Pool::get`] takes at most: waiting while all are lent, and connecting. 1 ms to 24 h, default 2 s.
     ///
-    /// Longer waits hide a pool that is too small; shorter ones fail at a peak that would have passed.
+    /// A long wait hides that a pool is too small; a short one fails at a peak that would have passed.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.get_timeout = timeout;
         self
@@ -74,8 +74,8 @@ impl PoolBuilder {
     /// How long an attempt to connect, to log in and to ask the server's version may take. 1 ms to 24 h, default 2 s.
     ///
     /// It never takes longer than [`get_timeout`](Self::get_timeout), so this matters only where that is the longer one.
-    /// Shorter tells sooner that a host is gone, but gives up on a far or busy one: Linux sends a lost packet of the
-    /// connect again only after a second.
+    /// A short time finds out sooner that a host is gone, but gives up on one that is far away or busy: Linux sends a lost
+    /// packet of the connect again only after a second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -83,9 +83,9 @@ impl PoolBuilder {
 
     /// How long a write, or the wait for a reply, may take. 1 ms to 24 h, default 2 s.
     ///
-    /// Shorter tells a silent server sooner, but takes a slow one for silent, and then nobody knows whether the command was
-    /// executed ([`Error::Unknown`]). It is also how long a connection may be lent before it is closed on its return: with
-    /// less than your longest borrowing, connections are opened more often.
+    /// A short time finds out sooner that a server is silent, but takes a slow one for silent, and then nobody knows whether
+    /// the command was executed ([`Error::Unknown`]). A connection that was lent for as long as this is closed when it comes
+    /// back: if you borrow connections for longer, they are opened more often.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.io_timeout = timeout;
         self
@@ -124,7 +124,7 @@ impl PoolBuilder {
     /// that a [URL](Pool::connect) has no place for, such as a password of the sentinels or a private CA. Opens no
     /// connection and waits for nothing.
     ///
-    /// `server` says how to connect to the master: password, database, TLS. Its address counts for nothing.
+    /// `server` says how to connect to the master: password, database, TLS. Its address is not used.
     ///
     /// # Errors
     /// As [`build`](Self::build), and if there is no sentinel or the name cannot be that of a master.

@@ -1,4 +1,4 @@
-//! One lease of the [`Schedule`](super::schedule::Schedule), and what an answer of the server means for it.
+//! One lease of the [`Schedule`](super::schedule::Schedule): when it is due, and what an answer of the server means for it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::{
     error::LostReason, recipes::hold::Holding, script::Call, server::Answer, time::whole_millis,
 };
 
-/// A refused renewal is tried again after this at first, after twice as long each further time.
+/// After the first refusal a renewal is tried again after this, after each further one after twice as long.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
 /// The least time between two looks at the same lease.
@@ -74,9 +74,9 @@ pub(crate) struct Entry<T> {
     /// What was asked last.
     pub(crate) asked: Ask,
     refusals: u32,
-    /// Being renewed at this moment.
+    /// A question about it is on its way.
     pub(crate) in_flight: bool,
-    /// To be forgotten as soon as it is not in flight any more.
+    /// It was stopped, and is forgotten as soon as the answer comes.
     pub(crate) leaving: bool,
     pub(crate) alarm: bool,
 }
@@ -145,8 +145,8 @@ impl<T> Entry<T> {
         }
     }
 
-    /// What to ask now, if it is due, or so far on its way that it is worth sending with others: by its half, where it is
-    /// not being refused.
+    /// What to ask now, if it is due, or if it is in the second half of its third and can go along with others. A lease that
+    /// is being refused does not go along.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<Ask> {
         let early = if self.refusals > 0 || self.is_last() {
             Duration::ZERO
@@ -169,7 +169,7 @@ impl<T> Entry<T> {
         Some(ask)
     }
 
-    /// Something may have happened to it: look soon, but not so often that others could keep us busy with it.
+    /// Its key may have changed: the server is asked about it soon, but not so often that others could keep us busy.
     pub(crate) fn look(&mut self, now: Instant) {
         let rested = self.looked_at.map_or(now, |last| last + REST);
         self.look_at = Some(now.max(rested));
@@ -181,7 +181,7 @@ impl<T> Entry<T> {
             .map_or(self.renew_at, |look| look.min(self.renew_at));
     }
 
-    /// It ends no earlier than this: somebody else has renewed it.
+    /// Its holder has renewed it by itself: it ends no earlier than this.
     pub(crate) fn extend(&mut self, end: Instant) {
         let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
         self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
@@ -207,7 +207,7 @@ impl<T> Entry<T> {
                 })
             }
             Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
-            // Still the first in the queue: the batch that teaches the script has to carry it.
+            // Due at once, so that it is in the next batch, which carries the script.
             Answer::Forgotten => {
                 self.again_at(now);
                 None
@@ -220,7 +220,7 @@ impl<T> Entry<T> {
                 self.again_at(self.terms.end.map_or(retry, |end| end.min(retry)));
                 Some(RenewalOutcome::Doubtful)
             }
-            // Others first: should it be what breaks the connection, they get through all the same.
+            // Behind the others that are due: if this one is what breaks the connection, they get through all the same.
             Answer::Unanswered => {
                 self.again_at(now);
                 Some(RenewalOutcome::Doubtful)

@@ -1,4 +1,4 @@
-//! One lease in the hands of whoever has it: a guard, a renewal, or a signal of its loss.
+//! What a `Lease`, a `Renewal` and a `LostSignal` each have of one lease.
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// One more lease is kept, by these terms.
+    /// Has one more lease kept, by these terms.
     pub(crate) fn keep(keeper: &Arc<Keeper>, standing: Standing, terms: Terms) -> Self {
         let standing = Arc::new(standing);
         let id = keeper.keep(&standing, terms);
@@ -41,7 +41,7 @@ impl Handle {
         &self.standing
     }
 
-    /// The lock goes to somebody else of this process, who holds it as `next` from now on. `None`: this lease is not kept
+    /// Hands the lock to another thread of this process, which holds it as `next` from now on. `None`: this lease is not kept
     /// any more, or is being renewed.
     pub(crate) fn succeed(&self, next: Standing, terms: Terms) -> Option<Self> {
         let standing = Arc::new(next);
@@ -53,23 +53,23 @@ impl Handle {
         })
     }
 
-    /// The holder has renewed it by itself, until then. False: it is lost.
+    /// Notes that the holder has renewed it by itself, until `end`. False: it is lost.
     pub(crate) fn extend(&self, end: Instant) -> bool {
         self.keeper.extend(self.id, &self.standing, end)
     }
 
-    /// The server has told the holder that the lock is not ours.
+    /// Notes that the lock is not ours, as the server has told the holder.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.keeper.lose(self.id, &self.standing, reason);
     }
 
-    /// Ends the renewing and says how the lease stood. Waits for what is being sent, but not past the deadline; when that was
-    /// answered in time, nothing is sent for the lease any more.
+    /// Stops the renewing and returns how the lease stood. Waits for the answer to a question that is on its way, but not past
+    /// the deadline. If it came in time, nothing is sent for the lease any more.
     pub(crate) fn stop_by(&self, deadline: Deadline) -> RenewalState {
         self.keeper.stop_by(self.id, &self.standing, deadline)
     }
 
-    /// Has this called when the lease is lost.
+    /// Calls this when the lease is lost.
     pub(crate) fn notify(&self, callback: Callback) -> Result<()> {
         self.keeper.notify(self.id, &self.standing, callback)
     }

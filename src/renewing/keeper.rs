@@ -63,7 +63,7 @@ pub(super) struct State {
 }
 
 impl Keeper {
-    /// One more lease, by these terms.
+    /// Has one more lease kept, by these terms.
     pub(super) fn keep(&self, standing: &Arc<Standing>, terms: Terms) -> Id {
         let mut state = self.state.lock();
         let now = self.clock.now();
@@ -75,7 +75,7 @@ impl Keeper {
         id
     }
 
-    /// The renewing thread looks for itself when it has slept long enough.
+    /// Wakes the renewing thread if something is due before it would wake by itself.
     pub(super) fn wake_if_sooner(&self, state: &State) {
         let due = state.schedule.due_at();
         if state
@@ -96,7 +96,7 @@ impl Keeper {
         Some(id)
     }
 
-    /// Somebody has changed this key.
+    /// This key was changed: has the leases of it looked at.
     pub(crate) fn changed(&self, key: &str) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -109,15 +109,15 @@ impl Keeper {
         }
     }
 
-    /// Anything may have happened without our being told.
+    /// Any key may have been changed without our being told: has all leases looked at.
     pub(crate) fn look_at_all(&self) {
         let mut state = self.state.lock();
         state.schedule.look_at_all(self.clock.now());
         self.wake_if_sooner(&state);
     }
 
-    /// May be ours without anybody having it: to be given back until the server answers, and longer if an acquire of it got
-    /// no answer.
+    /// Has a hold given back that the server may have granted to a caller who is gone: until the server answers, and longer if
+    /// an acquire of it got no answer.
     pub(crate) fn abandon(&self, hold: &Holding, may_be_acquired_late: bool) {
         let giving_back = hold.giving_back();
         let mut state = self.state.lock();

@@ -1,4 +1,5 @@
-//! When which lease is renewed, as a plain value: no lock, no clock, no I/O. Events in, actions out.
+//! Decides when each lease is renewed. A plain value without a lock, a clock or I/O: the threads tell it what has happened
+//! and when, and it answers what to send.
 //!
 //! A lease is renewed at a third of its length. When one is due, the batch that carries it takes others along that are
 //! in the second half of their third: leases that began at different moments come to share their round trips.
@@ -16,10 +17,11 @@ use crate::{
 
 /// How many leases share a round trip.
 pub(crate) const BATCH: usize = 100;
-/// A closed connection delivers what it still had within this time: then the system gives up sending it again.
+/// What a closed connection still had to deliver arrives within this time: after it the system gives up sending.
 pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(100);
-/// Before what was given back is given back again, and before a server that refuses is asked again.
+/// The shortest time between two releases of one orphan.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// Before a server that has refused a release is sent it again.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Names one lease; never used twice.
 pub(crate) type Id = u64;
@@ -28,28 +30,28 @@ pub(crate) type Id = u64;
 #[derive(Debug)]
 pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, Entry<T>>,
-    /// All that are not out, the first to be renewed first.
+    /// The leases about which no question is on its way, by the moment at which they are due.
     due: BTreeSet<(Instant, Id)>,
-    /// Those whose end somebody wants to be called at.
+    /// The ends of the leases that have a callback.
     alarms: BTreeSet<(Instant, Id)>,
-    /// To be given back, since nobody knows whether we have them; the first to be asked about first.
+    /// The holds to give back, by the moment at which they are due.
     orphans: VecDeque<Orphan<O>>,
     paused_until: Option<Instant>,
     next_id: Id,
 }
 
-/// A hold that may be ours without anybody having it. It is given back until the server answers: while a server is halted our
-/// clock says nothing about what it will execute when it goes on.
+/// A hold that the server may have granted to a caller who is gone. It is released again and again until the server answers,
+/// however long that takes: a server that was halted executes what it was sent when it goes on.
 ///
-/// After an acquire without an answer one answer is not enough, since the acquire may be delivered later than what gives it
-/// back, which was sent on another connection. So it is given back again whenever it is twice as old, until it is as old as
-/// what is delivered last: [`LAST_DELIVERY`].
+/// If an acquire got no answer, one answer to a release is not enough: the acquire went by another connection, and may be
+/// delivered after the release. So the release is repeated each time the acquire is twice as old as at the last one, until
+/// it is as old as the latest delivery: [`LAST_DELIVERY`].
 #[derive(Debug)]
 pub(crate) struct Orphan<O> {
     pub(crate) item: O,
-    /// Since when the acquire may be delivered late, if one was sent without an answer.
+    /// When an acquire was sent that got no answer, if there was one.
     acquire: Option<Instant>,
-    /// When it is given back next.
+    /// When it is released next.
     due: Instant,
 }
 
@@ -70,7 +72,7 @@ pub(crate) struct Batch<T, O> {
     pub(crate) questions: Vec<Question<T>>,
     /// To be given back in the same round trip; each has to be [`given_back`](Schedule::given_back).
     pub(crate) orphans: Vec<Orphan<O>>,
-    /// These have come to their end and are forgotten.
+    /// Leases whose end has passed. The schedule has forgotten them.
     pub(crate) over: Vec<(T, LostReason)>,
 }
 
@@ -88,7 +90,8 @@ impl<T, O> Default for Schedule<T, O> {
 }
 
 impl<T: Clone, O> Schedule<T, O> {
-    /// One more lease: renewed at once if its end is not known, otherwise after a third of it, or when two are left.
+    /// Adds a lease. It is renewed at once if its end is not known, otherwise when two thirds of it are left, and after one
+    /// third at the latest.
     pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
         self.next_id += 1;
@@ -98,7 +101,7 @@ impl<T: Clone, O> Schedule<T, O> {
         id
     }
 
-    /// When something has to be done next.
+    /// When something has to be sent next.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let lease = self.due.first().map(|(due, _)| *due);
         let orphan = self.orphans.front().map(|orphan| orphan.due);
@@ -109,7 +112,7 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 
-    /// To be given back as soon as the server answers; `repeat` says that an acquire of it got no answer.
+    /// Adds a hold to give back. `repeat`: an acquire of it got no answer.
     pub(crate) fn abandon(&mut self, item: O, repeat: bool, now: Instant) {
         self.insert_orphan(Orphan {
             item,
@@ -118,7 +121,7 @@ impl<T: Clone, O> Schedule<T, O> {
         });
     }
 
-    /// What has come of giving it back.
+    /// Enters the server's answer to the release of an orphan.
     pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: Answer, now: Instant) {
         let pause = match (answer, orphan.acquire) {
             (Answer::Ours(_) | Answer::NotOurs, Some(since)) => {
@@ -142,12 +145,12 @@ impl<T: Clone, O> Schedule<T, O> {
         self.orphans.insert(place, orphan);
     }
 
-    /// Something may have happened to a lease.
+    /// The key of this lease may have changed: the server is asked about it soon.
     pub(crate) fn look(&mut self, id: Id, now: Instant) {
         self.change(id, |entry| entry.look(now));
     }
 
-    /// Something may have happened to any lease.
+    /// Any key may have changed: the server is asked about each lease soon.
     pub(crate) fn look_at_all(&mut self, now: Instant) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
         for id in all {
@@ -155,7 +158,7 @@ impl<T: Clone, O> Schedule<T, O> {
         }
     }
 
-    /// The lease has been renewed by somebody else than us, until then. Returns until when it lasts.
+    /// The holder has renewed the lease by itself, until `end`. Returns until when it lasts; `None`: it is not kept any more.
     pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
         let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
         let (alarm, before) = (entry.alarm, entry.terms.end);
@@ -169,13 +172,13 @@ impl<T: Clone, O> Schedule<T, O> {
         self.leases.get(&id)?.terms.end
     }
 
-    /// Somebody else has the lock of this lease now, and from now on it is kept for them. `None`: it is not kept any more, or a
-    /// renewal is on its way, which would reach the server in somebody else's time.
+    /// Hands the lease to the next holder: `item` takes its place, by these terms. `None`: the lease is not kept any more, or a
+    /// renewal is on its way, which would reach the server in the next holder's time.
     pub(crate) fn succeed(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
         let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
         let look_at = match (entry.in_flight, entry.asked) {
             (false, _) => entry.look_at,
-            // What comes back says nothing to the next.
+            // The answer that is on its way is about the holder before: the server is asked again.
             (true, Ask::Look) => Some(now),
             (true, Ask::Renew(_)) => return None,
         };
@@ -195,7 +198,7 @@ impl<T: Clone, O> Schedule<T, O> {
         }
     }
 
-    /// What has to be done now: nothing while none is due.
+    /// Takes what has to be sent now; nothing while nothing is due.
     pub(crate) fn take(&mut self, now: Instant) -> Batch<T, O> {
         let mut batch = Batch {
             questions: Vec::new(),
@@ -234,7 +237,7 @@ impl<T: Clone, O> Schedule<T, O> {
         batch
     }
 
-    /// What a renewal that was taken has come to. `None`: nothing has changed.
+    /// Enters the answer to a question that was taken. Returns what it means for the lease; `None`: nothing.
     pub(crate) fn answered(
         &mut self,
         id: Id,
@@ -261,9 +264,9 @@ impl<T: Clone, O> Schedule<T, O> {
         outcome
     }
 
-    /// The server cannot be reached and is not to be tried before that moment.
+    /// The server cannot be reached, and nothing is to be sent before `until`.
     ///
-    /// Says which leases have come to their end meanwhile, and are forgotten, and which others wait for their renewal.
+    /// Returns the leases whose end has passed meanwhile, which are forgotten, and the others whose renewal is due.
     pub(crate) fn unreachable(
         &mut self,
         until: Instant,
@@ -297,7 +300,7 @@ impl<T: Clone, O> Schedule<T, O> {
         self.paused_until = Some(until);
     }
 
-    /// Never to be renewed again. True: a renewal is in flight at this moment, see [`is_in_flight`](Self::is_in_flight).
+    /// Stops the renewing of a lease. True: a question about it is on its way, see [`is_in_flight`](Self::is_in_flight).
     pub(crate) fn stop(&mut self, id: Id) -> bool {
         let Some(entry) = self.leases.get_mut(&id) else {
             return false;
@@ -315,7 +318,7 @@ impl<T: Clone, O> Schedule<T, O> {
         in_flight
     }
 
-    /// Whether a renewal of it has been taken and not answered.
+    /// Whether a question about it was taken and is not answered.
     pub(crate) fn is_in_flight(&self, id: Id) -> bool {
         self.leases.get(&id).is_some_and(|entry| entry.in_flight)
     }
@@ -332,7 +335,7 @@ impl<T: Clone, O> Schedule<T, O> {
         self.alarms.first().map(|(end, _)| *end)
     }
 
-    /// Those with an alarm that have come to their end. They are forgotten.
+    /// Takes the leases with an alarm whose end has passed. They are forgotten.
     pub(crate) fn ring(&mut self, now: Instant) -> Vec<(T, LostReason)> {
         let mut over = Vec::new();
         while let Some((end, id)) = self.alarms.first().copied().filter(|(end, _)| *end <= now) {

@@ -56,8 +56,8 @@ impl LostSignal {
     /// Has something called when the lease is lost; at once if it is lost already; never if the renewal is stopped
     /// before.
     ///
-    /// It runs on a second thread of the watchdog, which the first callback of all starts: one that takes long delays
-    /// other callbacks, but no renewal. A panic in it stays without consequences. If the watchdog is dropped while the
+    /// It runs on a second thread of the watchdog, which is started for the first callback: one that takes long delays
+    /// other callbacks, but no renewal. A panic in it has no effect on anything else. If the watchdog is dropped while the
     /// lease still stands it is called then, with [`LostReason::Unwatched`], since nobody will be there later.
     ///
     /// # Errors

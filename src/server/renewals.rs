@@ -21,7 +21,7 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// A connection that has answered before is taken for dead after a third of the shortest lease, but not sooner.
+/// A batch is given up after a third of its shortest lease if the connection has answered before, but not sooner than this.
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, and what is known of it.
@@ -34,12 +34,12 @@ pub(crate) struct RenewalsConnection {
 }
 
 impl RenewalsConnection {
-    /// Nobody is told of what happens to the leases.
+    /// One for which the server does not track the keys: nobody is told of their changes.
     pub(crate) fn untracked(connector: Connector) -> Self {
         Self::on(Arc::new(Tracked::new(For::Leases, connector, None)))
     }
 
-    /// The listener is told of what happens to the leases.
+    /// One for which the server tells the listener of changes of the keys.
     pub(super) fn on(tracked: Arc<Tracked>) -> Self {
         Self {
             tracked,
@@ -137,7 +137,7 @@ impl Renewals for RenewalsConnection {
 }
 
 impl RenewalsConnection {
-    /// Sends and reads. After an error, or an answer that finishes it, the connection is closed.
+    /// Sends the batch and reads the answers. Closes the connection after an error, or an answer that finishes it.
     fn converse(
         &self,
         packed: &[u8],
@@ -184,7 +184,7 @@ pub(crate) fn refused(refusal: RedisError) -> RenewalReply {
     (Answer::Refused, Some(Failure::sent(refusal)))
 }
 
-/// The lock's key holds something else by now. What is wrong with the companion alone leaves the lock ours.
+/// Whether the lock's key holds something else by now. If only the companion does, the lock is still ours.
 fn is_another_kind(refusal: &RedisError) -> bool {
     match refusal.code() {
         Some("COMPANION") => false,
@@ -193,7 +193,7 @@ fn is_another_kind(refusal: &RedisError) -> bool {
     }
 }
 
-/// The batch; each script is sent whole the first time, where the server may not know it.
+/// The batch in bytes. Where the server may not know the scripts, the first call of each carries it whole.
 fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
@@ -207,7 +207,7 @@ fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     packed
 }
 
-/// Sends and reads with one deadline for everything. After an error the connection must not be used again.
+/// Sends the batch and reads the answers, all before one deadline. After an error the connection must not be used again.
 fn converse(
     connection: &mut Connection,
     packed: &[u8],
@@ -229,7 +229,7 @@ fn converse(
     Ok(())
 }
 
-/// A panic of redis-rs is one more failure of the connection, not the end of all renewing.
+/// Turns a panic of redis-rs into a failure of the connection: it would end the thread that renews everything.
 fn caught<T>(run: impl FnOnce() -> T) -> RedisResult<T> {
     shielded(run).ok_or_else(|| (ErrorKind::Io, "the client library panicked").into())
 }

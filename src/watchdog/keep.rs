@@ -27,7 +27,7 @@ pub struct Keep {
 impl Keep {
     /// Renews the lock at a third of this lease, for this lease from then on: 1 ms to 24 h.
     ///
-    /// Longer survives a longer outage of the server, and keeps everybody else waiting longer after a crash.
+    /// A longer lease outlasts a longer outage of the server, and keeps the others waiting for longer after a crash.
     pub fn lease(lease: Duration) -> Self {
         Self {
             lease,

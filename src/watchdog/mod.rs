@@ -22,20 +22,21 @@ use crate::{
 
 /// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever kind.
 ///
-/// A lease should be short, so that a crash does not keep the others out for long, and work takes as long as it takes.
-/// The watchdog renews at a third of the lease, for as long as the [`Renewal`] lives that [`keep`](Self::keep) returns.
+/// A lease should be short, so that a crash does not keep the others out for long; the work may take longer than that. The
+/// watchdog renews the lease after each third of it, until the [`Renewal`] that [`keep`](Self::keep) returns is dropped.
 ///
 /// - It has one connection of its own, beside the pool's, opened with the pool's time-outs when there is something to
-///   renew. Whoever waits for a connection of the pool delays no renewal.
-/// - Up to 100 renewals share a round trip. What the server says of one is of no consequence to the others.
+///   renew. So no renewal waits for a connection of the pool.
+/// - Up to 100 renewals share a round trip. The server answers each by itself: the refusal of one has no effect on the
+///   others.
 /// - After a failure it tries again soon (10 ms at first, up to 250 ms later), on a new connection, until the lease ends by
-///   our own clock. A server that restarts, or is silent, for half a lease costs no lock that it still has.
+///   our own clock. If a server restarts, or is silent, for half a lease, no lock that it still has is lost.
 /// - *Held*, *lost* and *unknown* are three answers, see [`RenewalState`](crate::RenewalState). A failure is not a loss.
 /// - A renewal never shortens a lease.
-/// - Whoever wants to be called at a loss is called on a second thread, which the first of them starts.
+/// - The callbacks of a loss run on a second thread, which is started when the first callback is registered.
 ///
-/// Dropping it ends its thread, and with it all renewing, and waits for that at most one I/O time-out of the pool. The
-/// renewals that still live run out: they are `Unknown` until their leases end by our clock, then lost.
+/// Dropping the watchdog stops all renewing and ends its threads; it waits for them for one I/O time-out of the pool at most.
+/// A `Renewal` that is still there is `Unknown` until its lease ends by our clock, and lost then.
 ///
 /// # Source
 /// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets the end anew if the lock is
@@ -46,16 +47,16 @@ use crate::{
 ///   rate, that the server loses no data and that nobody deletes the lock by hand.
 /// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold any more; unless the
 ///   thread got no processor time for two I/O time-outs while it was sending.
-/// - Nothing it waits for has no end, and its threads end with it, or when a connect that is under way has failed.
+/// - Everything that it waits for has a time limit. Its threads end with it, or when a connect that is under way has ended.
 ///
-/// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
-/// take a [fencing token](crate::FencingToken) or [`commit_while_held`](crate::commit_while_held).
+/// It does not guarantee that the lock is still there when you write: a process can be halted between the question and the
+/// write. For that take a [fencing token](crate::FencingToken) or [`commit_while_held`](crate::commit_while_held).
 ///
 /// # Differences from the notes
 /// - Milliseconds instead of whole seconds, for every kind of lock and not only for the reentrant hash.
 /// - A renewal never shortens, and one that comes late cannot hurt the next hold.
-/// - A thread for all locks instead of a timer for each. It ends with its owner, so that a lock whose holder is gone is
-///   free after a lease; [`Keep::max_hold`] frees that of a holder which only hangs.
+/// - One thread for all locks instead of a timer for each. It ends with the process, so that the lock of a process that has
+///   died is free after one lease. [`Keep::max_hold`] frees the lock of a holder that hangs.
 ///
 /// # Examples
 /// ```no_run
@@ -95,7 +96,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread. Connects to nothing yet; of the pool it takes the address, the settings and the time-outs.
+    /// Starts the thread. It does not connect yet; it takes the address, the settings and the time-outs from the pool.
     ///
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
@@ -110,8 +111,8 @@ impl Watchdog {
 
     /// Keeps a lock that was acquired before, with the defaults of [`Keep`].
     ///
-    /// Renews it at once and waits for the answer, so that the lease is known to stand: one round trip. With no answer
-    /// it gives up after the connect and two I/O time-outs of the pool at the latest, by default six seconds.
+    /// Renews it at once and waits for the answer, so that the end of the lease is known: one round trip. If no answer comes
+    /// it gives up after the connect and two I/O time-outs of the pool, by default six seconds, at the latest.
     ///
     /// # Errors
     /// Nothing is renewed then.
@@ -125,7 +126,7 @@ impl Watchdog {
         self.keep_with(hold, Keep::lease(lease))
     }
 
-    /// Keeps a lock as told: see [`Keep`] for what there is to tell.
+    /// Keeps a lock that was acquired before, by the settings of [`Keep`].
     ///
     /// Waits, as [`keep`](Self::keep) does, unless [`Keep::held_until`] says that there is no need to.
     ///

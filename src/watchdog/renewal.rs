@@ -8,10 +8,10 @@ use crate::{
     time::Deadline,
 };
 
-/// A lease that a [`Watchdog`](crate::Watchdog) keeps alive. Dropping it ends the renewing, not the lease.
+/// A lease that a [`Watchdog`](crate::Watchdog) renews. Dropping this stops the renewing; the lease then runs out.
 ///
-/// What it says is computed from our own clock and from what the server has answered; asking it sends nothing. Its clock
-/// starts before a renewal is sent, so that it ends no later than the server's.
+/// Its answers are computed from our own clock and the last answer of the server; nothing is sent. The time of a lease is
+/// counted from before its renewal is sent, so that it never ends later than on the server.
 ///
 /// # Examples
 /// ```no_run
@@ -35,11 +35,11 @@ impl Renewal {
         Self { lease }
     }
 
-    /// Whether the lease stands, by our clock and by what the server has said. Never true after it has ended on the
+    /// Whether the lease has not ended, by our clock and by what the server has said. Never true after it has ended on the
     /// server, even if the watchdog gets no processor time.
     ///
-    /// True as well while the [state](Self::state) is `Unknown` and the end lies ahead. It cannot know of a lock that was
-    /// deleted by hand before the next renewal says so, and a machine that was suspended keeps its clock standing.
+    /// True as well while the [state](Self::state) is `Unknown` and the end lies ahead. That a lock was deleted by hand is
+    /// known only when the next renewal is answered, and the clock of a machine stands still while that is suspended.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
@@ -72,8 +72,9 @@ impl Renewal {
 
     /// Ends the renewing, so that the lock can be released. Says how the lease stood.
     ///
-    /// Waits for a renewal that is being sent at this moment, which takes one I/O time-out of the pool at most, and is given
-    /// a second one in case its thread gets no processor time. When it has ended nothing is sent for this hold any more. The lock itself stays as it is: release it, or let it end.
+    /// Waits for a renewal that is being sent at this moment: it ends within one I/O time-out of the pool, and a second one is
+    /// waited in case its thread gets no processor time. After that nothing is sent for this hold any more. The lock itself
+    /// stays as it is: release it, or let its lease end.
     ///
     /// Dropping does the same.
     #[allow(
