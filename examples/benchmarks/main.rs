@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 mod by_hand;
+mod chart;
 #[path = "../../tests/common/mod.rs"]
 #[allow(
     clippy::unwrap_used,
@@ -12,8 +13,10 @@ mod crowds;
 mod guards;
 mod measure;
 mod mutex;
+mod pairs;
 mod processes;
 mod watchdog;
+mod worker;
 
 use std::{
     path::PathBuf,
@@ -41,9 +44,12 @@ struct Options {
     /// Thirds of a lease that it keeps them for, twice.
     #[arg(long, default_value_t = 6)]
     thirds: u32,
-    /// A build of an earlier version of this program: the rounds of `processes` alternate with its.
+    /// A build of an earlier version of this program: the rounds of `pairs` and `processes` alternate with its.
     #[arg(long)]
     before: Option<PathBuf>,
+    /// Where the chart of `pairs` goes, as SVG.
+    #[arg(long)]
+    chart: Option<PathBuf>,
     /// Only this group.
     #[arg(long, value_parser = GROUPS)]
     only: Option<String>,
@@ -55,11 +61,12 @@ impl Options {
     }
 }
 
-const GROUPS: [&str; 8] = [
+const GROUPS: [&str; 9] = [
     "locks",
     "purchases",
     "mutex",
     "guards",
+    "pairs",
     "crowd",
     "turns",
     "processes",
@@ -68,7 +75,7 @@ const GROUPS: [&str; 8] = [
 const LEASE: Duration = Duration::from_secs(10);
 
 fn main() -> anyhow::Result<()> {
-    if processes::works()? {
+    if processes::works()? || pairs::works()? {
         return Ok(());
     }
     let options = Options::parse();
@@ -108,6 +115,10 @@ fn main() -> anyhow::Result<()> {
     if options.want("guards") {
         guards::free(&server, &mut connections, effort)?;
         guards::hand_over(&server, options.rounds)?;
+    }
+    if options.want("pairs") {
+        let (before, chart) = (options.before.as_deref(), options.chart.as_deref());
+        pairs::pairs(&server, options.rounds, effort.turn, before, chart)?;
     }
     if options.want("crowd") {
         crowds::crowds(&server, effort.turn * 10)?;

@@ -89,7 +89,7 @@ fn turns_per_second(
     Ok(f64::from(turns) / started.elapsed().as_secs_f64())
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<_> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

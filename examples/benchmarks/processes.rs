@@ -2,9 +2,8 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader},
+    io::BufRead,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     sync::Barrier,
     thread,
     time::{Duration, Instant},
@@ -13,7 +12,7 @@ use std::{
 use anyhow::Context;
 use leasehold::Locks;
 
-use crate::common::Server;
+use crate::{common::Server, worker::Worker};
 
 /// Has this program work for another, which says how: server, threads, microseconds inside, milliseconds in all.
 const WORKS: &str = "LEASEHOLD_BENCHMARK_WORKS";
@@ -144,7 +143,7 @@ impl Crowd {
         let start = |threads: &usize| {
             let (url, hold) = (server.url(), self.hold.as_micros());
             let how = format!("{url} {threads} {hold} {}", length.as_millis());
-            Worker::start(program, &how)
+            Worker::start(program, WORKS, &how)
         };
         let workers = self.processes.iter().map(start);
         let mut workers = workers.collect::<anyhow::Result<Vec<_>>>()?;
@@ -154,7 +153,7 @@ impl Crowd {
         let before = commands(server)?;
         for worker in &mut workers {
             // It starts when its input ends.
-            drop(worker.process.stdin.take());
+            worker.no_more();
         }
         let said = workers.iter_mut().map(|worker| {
             let said = worker.hear()?;
@@ -222,39 +221,4 @@ fn commands(server: &Server) -> anyhow::Result<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("total_commands_processed:"));
     Ok(all.context("INFO stats")?.trim().parse()?)
-}
-
-/// A process that works, killed when it is dropped.
-struct Worker {
-    process: Child,
-    says: BufReader<std::process::ChildStdout>,
-}
-
-impl Worker {
-    fn start(program: &Path, how: &str) -> anyhow::Result<Self> {
-        let mut process = Command::new(program)
-            .env(WORKS, how)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let says = process.stdout.take().context("its output")?;
-        Ok(Self {
-            process,
-            says: BufReader::new(says),
-        })
-    }
-
-    fn hear(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        self.says.read_line(&mut line)?;
-        anyhow::ensure!(!line.is_empty(), "it ended");
-        Ok(line)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
