@@ -1,9 +1,11 @@
 //! How a Lua file beside a recipe becomes a call.
 
 mod call;
+mod packed;
 mod replicas;
 
 pub(crate) use call::{Call, Script, count, fencing_token, is_unknown_script, yes_or_no};
+pub(crate) use packed::Packed;
 pub(crate) use replicas::Replicas;
 
 /// Declares scripts, by paths from the file that declares them: a script may begin with what several have in common.

@@ -246,7 +246,7 @@ impl Holding {
         match self.kind {
             Kind::Mutex => command(&["DEL", self.lock.key()]),
             // Whole, since a transaction in which the server does not know a script is executed all the same.
-            Kind::Reentrant | Kind::Read | Kind::Write => self.giving_back().whole(),
+            Kind::Reentrant | Kind::Read | Kind::Write => self.giving_back().whole().to_cmd(),
         }
     }
 

@@ -3,20 +3,19 @@
 use std::fmt;
 
 use redis::{
-    Arg, Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
-    ServerErrorKind, ToRedisArgs, Value,
+    Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 
-use super::replicas::Replicas;
+use super::{
+    packed::{Packed, USUAL, Word, answer_to},
+    replicas::Replicas,
+};
 use crate::{
     error::{Operation, Result, makes_no_sense},
     exchange::leave,
     token::FencingToken,
 };
-
-/// Room for what most calls need.
-const ARGUMENTS: usize = 12;
-const BYTES: usize = 256;
 
 pub(crate) struct Script {
     name: &'static str,
@@ -37,8 +36,8 @@ impl Script {
     }
 
     pub(crate) fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
-        let mut by_hash = Cmd::with_capacity(ARGUMENTS, BYTES);
-        by_hash.arg("EVALSHA").arg(&self.sha1).arg(KEYS).arg(&keys);
+        let by_hash = Packed::command("EVALSHA").arg(&*self.sha1);
+        let by_hash = by_hash.arg(KEYS as u64).arg(keys);
         Call {
             script: self,
             by_hash,
@@ -53,21 +52,21 @@ impl Script {
 pub(crate) struct Call {
     script: &'static Script,
     /// `EVALSHA`, the hash, how many keys, then these and the arguments.
-    by_hash: Cmd,
+    by_hash: Packed,
     /// A plain command to the same effect, for the first time that it is sent.
-    first_as: Option<Cmd>,
+    first_as: Option<Packed>,
     /// Who has to have what it writes.
     replicas: Option<Replicas>,
 }
 
 impl Call {
-    pub(crate) fn arg(mut self, arg: impl ToRedisArgs) -> Self {
-        self.by_hash.arg(arg);
+    pub(crate) fn arg(mut self, arg: impl Word) -> Self {
+        self.by_hash = self.by_hash.arg(arg);
         self
     }
 
     /// The first time that it is sent, this plain command does the same, and is cheaper. It need not be safe to send twice.
-    pub(crate) fn first_as(mut self, command: Cmd) -> Self {
+    pub(crate) fn first_as(mut self, command: Packed) -> Self {
         self.first_as = Some(command);
         self
     }
@@ -94,10 +93,10 @@ impl Call {
             };
         };
         if let Some(command) = self.first_as.as_ref().filter(|_| is_first) {
-            return replicas.ask(conn, command);
+            return replicas.ask(conn, command.as_bytes());
         }
-        match replicas.ask(conn, &self.by_hash) {
-            Err(error) if is_unknown_script(&error) => replicas.ask(conn, &self.whole()),
+        match replicas.ask(conn, self.by_hash()) {
+            Err(error) if is_unknown_script(&error) => replicas.ask(conn, self.whole().as_bytes()),
             answer => answer,
         }
     }
@@ -107,7 +106,7 @@ impl Call {
         let Some(command) = &self.first_as else {
             return self.send(conn);
         };
-        command.query(conn).inspect_err(|error| leave(conn, error))
+        command.send(conn)
     }
 
     /// Looks when its first key ends, by one command that reads it, so that a change of it is told. `None`: it is not there.
@@ -116,9 +115,9 @@ impl Call {
         &self,
         conn: &mut dyn ConnectionLike,
     ) -> RedisResult<Option<Value>> {
-        let mut look = redis::cmd("PTTL");
-        look.arg(self.words(3).next());
-        match look.query(conn).inspect_err(|error| leave(conn, error))? {
+        let mut look = Packed::command("PTTL");
+        look.push(self.by_hash.words().nth(3).unwrap_or_default());
+        match look.send(conn)? {
             Value::Int(-2) => Ok(None),
             left @ Value::Int(-1..) => Ok(Some(Value::Array(vec![left]))),
             _ => Err(makes_no_sense()),
@@ -127,11 +126,13 @@ impl Call {
 
     /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
-        match self.by_hash().query(conn) {
-            Err(error) if is_unknown_script(&error) => self.whole().query(conn),
+        let answer = match answer_to(self.by_hash(), conn) {
+            Err(error) if is_unknown_script(&error) => answer_to(self.whole().as_bytes(), conn),
             answer => answer,
-        }
-        .inspect_err(|error| leave(conn, error))
+        };
+        answer
+            .and_then(|answer| Ok(T::from_redis_value(answer)?))
+            .inspect_err(|error| leave(conn, error))
     }
 
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
@@ -166,16 +167,22 @@ impl Call {
     }
 
     /// The command that names the script by its hash.
-    pub(crate) fn by_hash(&self) -> &Cmd {
-        &self.by_hash
+    pub(crate) fn by_hash(&self) -> &[u8] {
+        self.by_hash.as_bytes()
+    }
+
+    /// What is [sent first](Self::send_first).
+    pub(crate) fn first(&self) -> &[u8] {
+        self.first_as.as_ref().unwrap_or(&self.by_hash).as_bytes()
     }
 
     /// The command that carries the script.
-    pub(crate) fn whole(&self) -> Cmd {
-        let mut whole = redis::cmd("EVAL");
-        whole.arg(&self.script.source);
-        for word in self.words(2) {
-            whole.arg(word);
+    pub(crate) fn whole(&self) -> Packed {
+        let mut whole = Packed::with_capacity(self.script.source.len() + USUAL);
+        whole.push(b"EVAL");
+        whole.push(self.script.source.as_bytes());
+        for word in self.by_hash.words().skip(2) {
+            whole.push(word);
         }
         whole
     }
@@ -188,7 +195,7 @@ impl Call {
     /// The name of the script, and its keys and arguments.
     #[cfg(feature = "testing")]
     pub(crate) fn parts(&self) -> (&'static str, Vec<&str>) {
-        (self.script.name, texts(self.words(3)))
+        (self.script.name, texts(self.by_hash.words().skip(3)))
     }
 
     /// The same of what is [sent first](Self::send_first).
@@ -197,21 +204,9 @@ impl Call {
         let Some(command) = &self.first_as else {
             return self.parts();
         };
-        let name = texts(words(command, 0)).first().copied();
-        (name.unwrap_or_default(), texts(words(command, 1)))
+        let name = texts(command.words()).first().copied();
+        (name.unwrap_or_default(), texts(command.words().skip(1)))
     }
-
-    fn words(&self, from: usize) -> impl Iterator<Item = &[u8]> {
-        words(&self.by_hash, from)
-    }
-}
-
-fn words(command: &Cmd, from: usize) -> impl Iterator<Item = &[u8]> {
-    let simple = |arg| match arg {
-        Arg::Simple(word) => Some(word),
-        _ => None,
-    };
-    command.args_iter().skip(from).filter_map(simple)
 }
 
 #[cfg(feature = "testing")]

@@ -35,8 +35,8 @@ impl Replicas {
 
     /// Sends a command and the question in one write. A write that too few have is an error, though it was done; what was
     /// refused without a write is not.
-    pub(super) fn ask(self, conn: &mut Connection, command: &Cmd) -> RedisResult<Value> {
-        let mut packed = command.get_packed_command();
+    pub(super) fn ask(self, conn: &mut Connection, command: &[u8]) -> RedisResult<Value> {
+        let mut packed = command.to_vec();
         packed.extend(self.question().get_packed_command());
         let mut replies = exchange(conn, &packed, 2)?.into_iter();
         let (answer, had) = (replies.next(), replies.next());

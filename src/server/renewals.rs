@@ -197,12 +197,12 @@ fn is_another_kind(refusal: &RedisError) -> bool {
 fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
-        packed.extend(if teaching && !taught.contains(&call.script()) {
+        if teaching && !taught.contains(&call.script()) {
             taught.push(call.script());
-            call.whole().get_packed_command()
+            packed.extend_from_slice(call.whole().as_bytes());
         } else {
-            call.by_hash().get_packed_command()
-        });
+            packed.extend_from_slice(call.by_hash());
+        }
     }
     packed
 }

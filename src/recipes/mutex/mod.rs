@@ -64,7 +64,6 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    exchange::leave,
     name::{LockName, Owner},
     script::Refusal,
     time::{epoch_millis, lease_millis},
@@ -232,8 +231,7 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("mutex::try_acquire_unfenced", name);
     calls::set_if_free(lock.key(), token, millis)
-        .query(conn)
-        .inspect_err(|error| leave(conn, error))
+        .send(conn)
         .map_err(|error| operation.unanswered(Some(token), error))
 }
 
