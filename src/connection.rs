@@ -251,6 +251,11 @@ impl Pool {
         Err(self.shared.no_answer())
     }
 
+    /// How many connections there may be.
+    pub(crate) fn size(&self) -> usize {
+        self.connections.max_size() as usize
+    }
+
     /// Opens connections like the pool's beside it: they are never lent to anybody and do not count.
     pub(crate) fn connector(&self) -> Connector {
         Connector(Arc::clone(&self.shared))

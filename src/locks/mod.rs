@@ -87,6 +87,19 @@ impl Locks {
         Self::on(Arc::new(RedisServer::new(pool)))
     }
 
+    /// For tests: from now on every acquire, release and look goes in one write with others, also where few threads ask.
+    #[doc(hidden)]
+    pub fn go_together_always(&self) {
+        self.shared.server.go_together_always();
+    }
+
+    /// For tests: how many of them wait for the next write.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_line(&self) -> usize {
+        self.shared.server.in_line()
+    }
+
     /// Locks on this server, real or not.
     pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
         let clock = server.clock();

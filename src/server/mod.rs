@@ -1,5 +1,6 @@
 //! What locks need of a server: the one seam, behind which a stand-in for tests can stand.
 
+mod combining;
 mod listener;
 mod redis;
 mod renewals;
@@ -50,6 +51,14 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
     /// what may be sent twice.
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply>;
+
+    /// From now on no call goes alone that can go in one write with others.
+    fn go_together_always(&self) {}
+
+    /// How many calls wait for the next such write.
+    fn in_line(&self) -> usize {
+        0
+    }
 
     /// Asks what may not be sent twice, by a connection that is lent for this and has just answered a `PING`. An error
     /// beside the answer: it was not sent.

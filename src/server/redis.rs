@@ -2,26 +2,30 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent, listener::Listener,
-    tracked::Tracked, waiters::WaitersConnection,
+    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent,
+    combining::{Came, Combiner, Terms, Turn},
+    listener::Listener,
+    tracked::Tracked,
+    waiters::WaitersConnection,
 };
 use crate::{
     connection::{Connector, Limits, Pool, PooledConnection},
     error::{Error, Result},
-    exchange::Finished,
-    script::Call,
+    exchange::{Finished, is_interrupted, next_reply},
+    script::{Call, is_unknown_script},
     time::{self, Clock, Deadline},
 };
 
 /// A server that a pool leads to.
 pub(crate) struct RedisServer {
     pool: Pool,
+    combiner: Combiner,
     connector: Connector,
     waiters: WaitersConnection,
     leases: Arc<Tracked>,
@@ -34,11 +38,57 @@ impl RedisServer {
         let listener = Listener::new(connector.clone());
         Self {
             pool: pool.clone(),
+            combiner: Combiner::default(),
             waiters: WaitersConnection::new(connector.clone(), Arc::clone(&listener)),
             leases: RenewalsConnection::tracked(connector.clone(), Arc::clone(&listener)),
             connector,
             listener,
         }
+    }
+
+    /// By a connection that is lent for this call alone. `before` came of it earlier, on a connection that was closed.
+    fn ask_alone(
+        &self,
+        call: &Call,
+        patience: Patience,
+        deadline: Deadline,
+        mut before: Option<Reply>,
+    ) -> Result<Reply> {
+        loop {
+            let mut conn = match self.pool.get_within(patience.lent, deadline.remaining()) {
+                Ok(conn) => conn,
+                Err(error) => return before.ok_or(error),
+            };
+            let (sent, again) = (time::now(), before.is_some());
+            let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
+            match answer.as_ref().err().and_then(Finished::by_error) {
+                Some(finished) => self.finish(&mut conn, finished),
+                None => (self.combiner.crowd).took(time::now().saturating_duration_since(sent), 1),
+            }
+            let reply = untracked(answer, sent, again);
+            if again || !was_closed(&reply.answer) {
+                return Ok(reply);
+            }
+            before = Some(reply);
+        }
+    }
+
+    /// In one write with others.
+    fn ask_together(&self, call: &Call, patience: Patience, deadline: Deadline) -> Result<Came> {
+        let io_timeout = self.limits().answer;
+        let sooner = patience.answer.filter(|end| end.remaining() < io_timeout);
+        let terms = Terms {
+            io_timeout,
+            unsent: patience.lent.min(patience.whole),
+            until: sooner.and_then(Deadline::moment),
+        };
+        self.combiner.ask(call.first(), terms, |turn| {
+            let mut conn = self.pool.get_within(patience.lent, deadline.remaining())?;
+            if let Some(finished) = answer_all(turn, &mut conn, io_timeout) {
+                self.finish(&mut conn, finished);
+            }
+            Ok(())
+        })
     }
 
     /// The connection is not lent again. If the server is a replica by now, the tracked connections lead there as well, and
@@ -78,33 +128,32 @@ impl Server for RedisServer {
     }
 
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
+        self.connector.process().refuse_a_copy()?;
         let deadline = Deadline::after(patience.whole);
-        let mut conn = self.pool.get_within(patience.lent, patience.whole)?;
-        let mut again = false;
-        loop {
-            let sent = time::now();
-            let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
-            if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
-                self.finish(&mut conn, finished);
-            }
-            let was_closed = answer
-                .as_ref()
-                .is_err_and(RedisError::is_connection_dropped);
-            if was_closed && !again {
-                drop(conn);
-                if let Ok(another) = self.pool.get_within(patience.lent, deadline.remaining()) {
-                    (conn, again) = (another, true);
-                    continue;
-                }
-            }
-            return Ok(Reply {
-                answer,
-                sent,
-                answered: sent,
-                tracked: false,
-                again,
-            });
+        let inside = self.combiner.crowd.enter();
+        // Replicas are asked by the connection that has written, and waited for.
+        if call.replicas().is_some() || inside.goes_alone(self.pool.size()) {
+            return self.ask_alone(call, patience, deadline, None);
         }
+        let Came::Answer((answer, sent)) = self.ask_together(call, patience, deadline)? else {
+            return self.ask_alone(call, patience, deadline, None);
+        };
+        let was_closed = was_closed(&answer);
+        let is_unknown = answer.as_ref().is_err_and(is_unknown_script);
+        let reply = untracked(answer, sent, false);
+        match (was_closed, is_unknown) {
+            (true, _) => self.ask_alone(call, patience, deadline, Some(reply)),
+            (_, true) => self.ask_alone(call, patience, deadline, None),
+            _ => Ok(reply),
+        }
+    }
+
+    fn go_together_always(&self) {
+        self.combiner.crowd.go_together_always();
+    }
+
+    fn in_line(&self) -> usize {
+        self.combiner.waiting()
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
@@ -166,6 +215,79 @@ fn answers(conn: &mut PooledConnection) -> bool {
         conn.close(finished);
     }
     finished.is_none()
+}
+
+/// What came of sending on a connection of the pool.
+fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Reply {
+    Reply {
+        answer,
+        sent,
+        answered: sent,
+        tracked: false,
+        again,
+    }
+}
+
+/// The connection turned out to have been closed: what was sent on it may be sent again by another.
+fn was_closed(answer: &RedisResult<Value>) -> bool {
+    answer
+        .as_ref()
+        .is_err_and(RedisError::is_connection_dropped)
+}
+
+/// Sends what has gathered, and gives each answer to whom it is for: where none comes, the reason to all who are left. Says
+/// whether the connection is finished.
+fn answer_all(
+    turn: &mut Turn<'_>,
+    conn: &mut PooledConnection,
+    io_timeout: Duration,
+) -> Option<Finished> {
+    turn.gather();
+    let sent = within(turn, conn, io_timeout, true)
+        .and_then(|()| conn.connection().send_packed_command(turn.packed()));
+    let mut finished = sent.as_ref().err().and_then(Finished::by_error);
+    let mut broken = sent.err();
+    while turn.owed() > 0 {
+        let answer = match &broken {
+            Some(error) => Err(error.clone()),
+            None => within(turn, conn, io_timeout, false)
+                .and_then(|()| next_reply(conn.connection()))
+                .and_then(Value::extract_error),
+        };
+        if let Err(error) = &answer
+            && let Some(why) = Finished::by_error(error)
+        {
+            finished.get_or_insert(why);
+            // After a signal the answers of the others are still to come, and on a replica as well.
+            if why != Finished::Replica && !is_interrupted(error) {
+                broken.get_or_insert_with(|| error.clone());
+            }
+        }
+        turn.answer(answer);
+    }
+    finished
+}
+
+/// Sees to it that all answers together are waited for no longer than one.
+fn within(
+    turn: &Turn<'_>,
+    conn: &mut PooledConnection,
+    io_timeout: Duration,
+    is_first: bool,
+) -> RedisResult<()> {
+    let remaining = turn.remaining();
+    if remaining.is_zero() {
+        return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+    }
+    // The socket's own time-out is as good while hardly any time has passed.
+    if remaining < io_timeout / 8 * 7 {
+        let limit = remaining.max(Duration::from_millis(1));
+        conn.set_read_timeout(Some(limit))?;
+        if is_first {
+            conn.set_write_timeout(Some(limit))?;
+        }
+    }
+    Ok(())
 }
 
 fn answered_by(

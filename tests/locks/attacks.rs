@@ -25,7 +25,7 @@ mod hooks;
 const TURNS: [u32; 2] = [0, 100];
 
 fn locks(server: &Server, turns: u32) -> Locks {
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::plainly(&server.url());
     locks.with(Options::new().hand_over(turns, LONG))
 }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Events, Lock, Locks, Options, Pool};
+use leasehold::{Events, Lock, Options, Pool};
 use redis::{Client, Commands, Connection};
 
 use crate::{
@@ -51,8 +51,8 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
         unless_halted(|| {
             let server = Server::start().unwrap();
             let proxy = Proxy::in_front_of(&server).unwrap();
-            let locks = Locks::new(&pool(&proxy.url(), 1_500 * MS)).unwrap();
-            let others = Locks::connect(&server.url()).unwrap();
+            let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS));
+            let others = crate::plainly(&server.url());
             let minute = Options::new().lease(MINUTE);
             drop(locks.lock("warm").acquire(LONG).unwrap());
             let _a = others.lock("a").with(minute.clone()).acquire(LONG).unwrap();
@@ -96,7 +96,7 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
             unless_halted(|| {
                 let server = Server::start().unwrap();
                 let mut conn = server.connection().unwrap();
-                let locks = Locks::connect(&server.url()).unwrap();
+                let locks = crate::plainly(&server.url());
                 let lease = |time| Options::new().lease(time);
                 let long = locks
                     .lock("long")
@@ -134,8 +134,8 @@ fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
-    let locks = Locks::new(&pool(&proxy.url(), 300 * MS)).unwrap();
-    let others = Locks::connect(&server.url()).unwrap();
+    let locks = crate::plain(&pool(&proxy.url(), 300 * MS));
+    let others = crate::plainly(&server.url());
     let _held = ["a", "b"].map(|name| others.lock(name).acquire(LONG).unwrap());
     let ids = |conn: &mut Connection| -> Vec<String> {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
@@ -174,7 +174,7 @@ fn a_renewal_is_one_command() {
         let options = Options::new()
             .lease(600 * MS)
             .events(Arc::clone(&renewals) as Arc<_>);
-        let locks = Locks::connect(&server.url()).unwrap().with(options);
+        let locks = crate::plainly(&server.url()).with(options);
         let _lease = locks.lock("a").acquire(LONG).unwrap();
         assert!(comes_true(|| renewals.0.load(Ordering::SeqCst) >= 2));
         let (before, first) = (

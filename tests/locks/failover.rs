@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, Options, Pool};
+use leasehold::{Error, Options, Pool};
 use redis::Commands;
 
 use crate::{
@@ -79,7 +79,7 @@ fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let address = Address::of(&old);
     let pool = Pool::connect(&address.url()).unwrap();
-    let locks = Locks::new(&pool).unwrap();
+    let locks = crate::plain(&pool);
     // Two idle connections.
     let both = (pool.get().unwrap(), pool.get().unwrap());
     drop(both);
@@ -175,7 +175,7 @@ fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection
 fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let address = Address::of(&old);
-    let locks = Locks::connect(&address.url()).unwrap();
+    let locks = crate::plainly(&address.url());
     let () = old
         .connection()
         .unwrap()
@@ -206,7 +206,7 @@ fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
 fn a_lease_goes_on_at_the_new_master_after_a_failover() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let address = Address::of(&old);
-    let locks = Locks::connect(&address.url()).unwrap();
+    let locks = crate::plainly(&address.url());
     let lease = locks.lock("a").with(Options::new().lease(2_000 * MS));
     let lease = lease.acquire(LONG).unwrap();
     // The watchdog is connected to the old one.

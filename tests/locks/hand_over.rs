@@ -47,7 +47,7 @@ fn bench(options: Options) -> Bench {
 }
 
 fn lock(server: &Server, options: Options) -> Lock {
-    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = crate::plainly(&server.url());
     locks.lock("a").with(options)
 }
 
@@ -303,7 +303,7 @@ fn another_process_gets_its_turns() {
 fn each_knows_the_lock_by_the_name_it_asked_for() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let locks = Locks::connect(&server.url()).unwrap().with(handing(100));
+        let locks = crate::plainly(&server.url()).with(handing(100));
         let first = locks.lock("a").acquire(LONG).unwrap();
         let same = locks.lock("lock:a").with(handing(100).prefix(""));
         thread::scope(|scope| {
@@ -318,9 +318,7 @@ fn each_knows_the_lock_by_the_name_it_asked_for() {
 fn locks_of_other_kinds_go_to_the_server() {
     unless_halted(|| {
         let bench = bench(Options::new());
-        let locks = Locks::connect(&bench.server.url())
-            .unwrap()
-            .with(handing(100));
+        let locks = crate::plainly(&bench.server.url()).with(handing(100));
         let kinds: [fn(&Locks, &str) -> Lock; 3] = [Locks::reentrant, Locks::read, Locks::write];
         for lock in kinds.map(|kind| kind(&locks, "other")) {
             let held = lock.acquire(LONG).unwrap();
@@ -334,9 +332,7 @@ fn locks_of_other_kinds_go_to_the_server() {
 fn a_writer_in_line_behind_is_handed_nothing() {
     unless_halted(|| {
         let bench = bench(handing(100));
-        let locks = Locks::connect(&bench.server.url())
-            .unwrap()
-            .with(handing(100));
+        let locks = crate::plainly(&bench.server.url()).with(handing(100));
         let (lock, write) = (locks.lock("a"), locks.write("a"));
         let first = lock.acquire(LONG).unwrap();
         thread::scope(|scope| {

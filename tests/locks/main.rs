@@ -29,6 +29,7 @@ mod once;
 mod outstanding;
 mod processes;
 mod running;
+mod together;
 mod unfenced;
 mod untold;
 mod waiting;
@@ -50,10 +51,23 @@ fn options() -> Options {
     }
 }
 
+/// With `LEASEHOLD_TOGETHER=1`, all that can goes in one write with others, also what one thread asks alone.
+fn plain(pool: &Pool) -> Locks {
+    let locks = Locks::new(pool).unwrap();
+    if env::var_os("LEASEHOLD_TOGETHER").is_some() {
+        locks.go_together_always();
+    }
+    locks
+}
+
+fn plainly(url: &str) -> Locks {
+    plain(&Pool::connect(url).unwrap())
+}
+
 fn connect(url: &str) -> Locks {
-    Locks::connect(url).unwrap().with(options())
+    plainly(url).with(options())
 }
 
 fn sharing(pool: &Pool) -> Locks {
-    Locks::new(pool).unwrap().with(options())
+    plain(pool).with(options())
 }

@@ -27,7 +27,7 @@ fn impatient(url: &str, answer: Duration) -> Locks {
         .connect_timeout(answer)
         .get_timeout(answer)
         .io_timeout(answer);
-    let locks = Locks::new(&pool.build(&client).unwrap()).unwrap();
+    let locks = crate::plain(&pool.build(&client).unwrap());
     drop(locks.lock("warm").acquire(LONG).unwrap());
     locks
 }

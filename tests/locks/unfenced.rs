@@ -19,7 +19,7 @@ fn unfenced() -> Options {
 
 fn start() -> (Server, Locks, Connection) {
     let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap().with(unfenced());
+    let locks = crate::plainly(&server.url()).with(unfenced());
     let conn = server.connection().unwrap();
     (server, locks, conn)
 }
@@ -33,7 +33,7 @@ fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
-        let lock = Locks::connect(&proxy.url()).unwrap().lock("a");
+        let lock = crate::plainly(&proxy.url()).lock("a");
         let lock = lock.with(unfenced());
         // Not at first, until the release is known and the connections are there; and now and then the watchdog looks.
         assert!(comes_true(|| {
@@ -78,7 +78,7 @@ fn it_is_renewed_told_of_and_seen_like_any_other_but_by_name() {
 fn with_and_without_a_fencing_token_they_exclude_and_wake_each_other() {
     unless_halted(|| {
         let (server, locks, _conn) = start();
-        let others = Locks::connect(&server.url()).unwrap();
+        let others = crate::plainly(&server.url());
         let (without, with) = (locks.lock("a"), others.lock("a"));
         let mut last = None;
         for _ in 0..5 {
@@ -110,7 +110,7 @@ fn what_an_attempt_without_an_answer_has_taken_is_recognised() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let client = redis::Client::open(proxy.url()).unwrap();
         let pool = Pool::builder().io_timeout(300 * MS).build(&client).unwrap();
-        let lock = Locks::new(&pool).unwrap().lock("a").with(unfenced());
+        let lock = crate::plain(&pool).lock("a").with(unfenced());
         drop(lock.acquire(LONG).unwrap());
         // Nobody answers; and the connection is closed, so that it is sent again at once.
         let ways: [fn(&Proxy); 2] = [

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Locks, Options, RenewalState};
+use leasehold::{Options, RenewalState};
 use redis::Commands;
 
 use crate::{
@@ -69,7 +69,7 @@ fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_
             .unwrap();
         let lease = 600 * MS;
         let dying = Options::new().lease(lease).renewal(false);
-        let lock = Locks::connect(&server.url()).unwrap().lock("a").with(dying);
+        let lock = crate::plainly(&server.url()).lock("a").with(dying);
         let held = lock.acquire(LONG).unwrap();
         thread::scope(|scope| {
             let (got, gets) = mpsc::channel();
