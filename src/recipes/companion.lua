@@ -3,8 +3,8 @@
 --
 -- KEYS[2]  the companion
 
--- An error unless this is a fencing token to which more can be added. Without one, what is there is no companion of ours,
--- and nothing is written into it.
+-- Answers an error unless this is a fencing token to which one can be added. A hash without a fencing token is no companion of
+-- ours, and nothing is written into it.
 local function wrong_fence(fence, has_fields)
   if fence then
     if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then

@@ -6,12 +6,13 @@
 --
 -- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt reads the lock and
 -- nothing else, and writes nothing. Whatever can fail is looked at before the first write, and the lock is written last.
--- A hold that the companion does not tell of was taken by a program that writes none: it gets a fencing token now.
+-- If the companion is not that of this hold, the hold was taken by a program that writes no companion: it gets a fencing
+-- token now.
 local wrong = look_at_lock()
 if wrong then
   return wrong
 end
--- Another owner has it. Whoever is going to wait is told for how long the lock lasts at the most.
+-- Another owner has the lock. A caller that is going to wait is answered for how long it lasts at the most.
 if count > 0 and not is_owner then
   return ARGV[4] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
@@ -20,8 +21,7 @@ if wrong then
   return wrong
 end
 
--- This acquisition has been released already. What comes here is an attempt that was late on its way: counted now, it
--- would never be given back.
+-- This acquisition was released before this attempt arrived. If it were counted now, it would never be given back.
 if known and not ends[ours] and beside.released == ARGV[2] then
   return redis.error_reply('INVALIDTOKEN its acquisition has been given back already')
 end
@@ -40,7 +40,7 @@ end
 redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
 outlive(left, longest)
 
--- A hash without an end (-1), which the script of the notes leaves behind when its lease is a fraction, is mended.
+-- A hash without an end (-1) gets one. The script of the notes leaves such a hash behind when its lease is a fraction.
 set_count(held_now)
 if left < longest then
   redis.call('PEXPIRE', KEYS[1], longest)

@@ -1,7 +1,7 @@
 -- Stands before each script of a reentrant lock.
 --
 -- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
--- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fence of the hold it tells of), released (the
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fence of the hold that it belongs to), released (the
 --          acquisition that was given back last), and for each acquisition that has not been given back a field t:<token>
 --          with its end in milliseconds since 1970 by the server's clock
 -- ARGV[1]  our owner
@@ -11,10 +11,10 @@
 -- owner enters meanwhile: the next script of that owner takes it off the count. The key ends with the last of them. Levels
 -- without a field were taken by a program on the notes' scripts, which keeps no companion: they end with the key.
 local ours = 't:' .. ARGV[2]
--- How often the lock is held, 0 for a free one, and whether by our owner.
+-- How often the lock is held (0: it is free), and whether by our owner.
 local count, is_owner = 0, false
 
--- Looks at the lock, and at nothing beside it. Answers an error, or nothing.
+-- Looks at the lock alone. Answers an error, or nothing.
 -- The lock is a hash of one field. A hash of two fields is no lock of this kind, and is not even read whole: it might be a
 -- large one. The count has to be a whole number above 0, written as Redis writes it, and small enough to be counted on.
 local function look_at_lock()
@@ -26,11 +26,11 @@ local function look_at_lock()
 end
 
 local time, now
--- The companion's fields, and whether they tell of *this* hold: of our owner, with the last fencing token there was.
--- Otherwise they tell of an earlier hold, or of a lock of another kind, or the lock was taken by a program that writes none.
+-- The companion's fields, and whether they belong to *this* hold: that of our owner, with the last fencing token that was given.
+-- Otherwise they belong to an earlier hold or to a lock of another kind, since a program that writes none took the lock.
 local beside, known = {}, false
--- The ends of our acquisitions by field, how many these are, those that are over, and how often the lock is held without
--- the latter.
+-- The ends of our acquisitions by field, how many they are, the fields of those that are over, and how often the lock is held
+-- without these.
 local ends, live, over, counted = {}, 0, {}, 0
 
 -- Looks at the companion. Answers an error, or nothing.
@@ -74,8 +74,8 @@ local function look_beside()
   end
 end
 
--- Looks at the lock, and if it is our owner's at the companion. Answers 0 if it is not, or an error, that of the companion
--- after this prefix; or nothing.
+-- Looks at the lock and, if our owner has it, at the companion. Answers 0 if our owner does not have it, an error (one about the
+-- companion begins with this prefix), or nothing.
 local function look_at_both(prefix)
   local wrong = look_at_lock()
   if wrong or not is_owner then
@@ -94,9 +94,8 @@ local function last_end()
   return last
 end
 
--- A companion for a hold that it does not tell of, made anew so that no acquisition of an earlier hold is left in it. `hold`
--- repeats the fencing token: the last release removes it with the lock, and a lock of another kind on this name changes
--- `fence` beside it. Either way the two are no longer equal.
+-- Makes the companion of a new hold, without the acquisitions of an earlier one. `hold` repeats the fencing token. The last
+-- release removes `hold`, and a lock of another kind on this name changes `fence`: in both cases the two are no longer equal.
 local function tell_of_this_hold()
   local fence = next_fence(time, beside.fence)
   local since = string.format('%.0f', now)
@@ -105,14 +104,14 @@ local function tell_of_this_hold()
   return fence
 end
 
--- Removes what is over from the companion: it is off the count from now on.
+-- Removes the acquisitions that are over from the companion: they are off the count from now on.
 local function forget_over()
   for _, field in ipairs(over) do
     redis.call('HDEL', KEYS[2], field)
   end
 end
 
--- The lock is held so often from now on.
+-- From now on the lock is held so often.
 local function set_count(target)
   if target ~= count then
     redis.call('HINCRBY', KEYS[1], ARGV[1], target - count)

@@ -1,11 +1,11 @@
--- KEYS, ARGV[1] and ARGV[2] as in levels.lua, the token being that of the acquisition that is given back
+-- KEYS, ARGV[1] and ARGV[2] as in levels.lua: the token is that of the acquisition to give back
 -- ARGV[3]  1 if only an acquisition that was counted may be given back, 0 if also what a program on the notes' scripts took
 -- returns  how often we held the lock until now: 0 not at all, 1 it is free now, n it is still held n - 1 times
 --
--- Safe to send twice: an acquisition that has been given back is not there any more, and the last one is remembered.
--- A token that the companion does not know gives back what a program without a companion has taken, if ARGV[3] is 0, and
--- only if no acquisition with a companion is left. Whatever can fail is looked at before the first write. The lock is
--- written last: if that were forbidden to us, it would end with its lease, and never be counted down twice.
+-- Safe to send twice: the field of an acquisition that was given back is gone, and `released` names the last one.
+-- If ARGV[3] is 0, a token that the companion does not know gives back what a program without a companion has taken, once no
+-- acquisition with a companion is left. Whatever can fail is looked at before the first write. The lock is
+-- written last: if that command is forbidden to us, the lock ends with its lease, and is never counted down twice.
 local answer = look_at_both('')
 if answer then
   return answer
@@ -38,7 +38,7 @@ if counted > 1 and (counted - 1 > live or left >= 0) then
   end
   return counted
 end
--- The last one removes the hash, and `hold` from the companion: what it says now tells of no hold.
+-- The last one removes the hash, and `hold` from the companion, which belongs to no hold now.
 redis.call('HDEL', KEYS[2], 'hold')
 redis.call('DEL', KEYS[1])
 return 1

@@ -11,9 +11,9 @@ if answer then
   return answer
 end
 
--- The companion tells of this hold, and not of this acquisition: it was given back, or has ended, or was never counted.
--- Where the companion is lost or tells of another hold, the owner is what is left to go by.
--- For a while after its end it is still counted, and not brought back all the same.
+-- The companion belongs to this hold and does not list this acquisition: that was given back, has ended, or was never counted.
+-- If the companion is lost or belongs to another hold, only the owner tells whether the lock is ours.
+-- For a while after its end the acquisition is still counted, but it is not renewed any more.
 if known and (not ends[ours] or ends[ours] < now) then
   local is_of_the_notes = counted > live and not beside[ours] and beside.released ~= ARGV[2]
   if ARGV[4] == '1' or not is_of_the_notes then

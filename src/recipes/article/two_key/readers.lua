@@ -4,8 +4,7 @@
 --          our readers' tokens and ends (milliseconds since 1970 by the server's clock) as a JSON object. The empty
 --          token stands for the readers that are not ours: the key had their end when the first of ours came.
 --
--- Neither kind minds what the other writes: the article's scripts only ask whether the key exists. The key ends with
--- the last reader.
+-- The article's scripts ask only whether the key exists, so our list does them no harm. The key ends with the last reader.
 
 -- The server's clock in milliseconds, and what the read key holds. A key of another type stops the script here.
 local time = redis.call('TIME')
