@@ -133,6 +133,11 @@ pub enum Error {
         /// What the system said.
         source: Arc<io::Error>,
     },
+    /// An error of the caller's own, which a closure of a transaction has returned: see [`Error::other`]. Nothing was written.
+    Other {
+        /// It.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl Error {
@@ -184,7 +189,22 @@ impl Error {
             | Self::TooOld { .. }
             | Self::Pool { .. }
             | Self::Forked
-            | Self::Thread { .. } => None,
+            | Self::Thread { .. }
+            | Self::Other { .. } => None,
+        }
+    }
+
+    /// An error of your own, to be returned by the closure of a [transaction](crate::Lease::transaction): from an error, or from a
+    /// text.
+    ///
+    /// ```
+    /// let error = leasehold::Error::other("the item is sold");
+    /// assert_eq!(error.to_string(), "the item is sold");
+    /// ```
+    #[must_use]
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other {
+            source: Arc::from(error.into()),
         }
     }
 
@@ -204,7 +224,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((operation, lock)) = self.operation_and_lock() {
+        if let Some((operation, lock)) = self.operation_and_lock()
+            && !operation.is_empty()
+        {
             write!(f, "{operation} on `{lock}`: ")?;
         }
         match self {
@@ -236,6 +258,7 @@ impl fmt::Display for Error {
                 "this process is a fork's child, and the pool is its parent's: make a new one in the child",
             ),
             Self::Thread { .. } => f.write_str("could not start a thread"),
+            Self::Other { source } => source.fmt(f),
         }
     }
 }
@@ -252,8 +275,18 @@ impl std::error::Error for Error {
                 ..
             } => Some(cause(source)),
             Self::Thread { source } => Some(&**source),
+            Self::Other { source } => source.source(),
             _ => None,
         }
+    }
+}
+
+/// For `?` in the closure of a [transaction](crate::Lease::transaction), which then names the function and the lock. Elsewhere too
+/// it is [`Unknown`](Error::Unknown) if the conversation broke off, so that it may have happened, [`Reply`](Error::Reply) if
+/// the answer is of another type, and [`Redis`](Error::Redis) if the server refused.
+impl From<RedisError> for Error {
+    fn from(source: RedisError) -> Self {
+        Operation::NONE.told(source)
     }
 }
 

@@ -36,19 +36,34 @@ pub(crate) fn exchange(
     packed: &[u8],
     commands: usize,
 ) -> RedisResult<Vec<Value>> {
+    match exchange_partly(conn, packed, commands) {
+        (replies, None) => Ok(replies),
+        (_, Some(error)) => Err(error),
+    }
+}
+
+/// The same, with the replies that came before the conversation broke off.
+pub(crate) fn exchange_partly(
+    conn: &mut Connection,
+    packed: &[u8],
+    commands: usize,
+) -> (Vec<Value>, Option<RedisError>) {
     if let Err(error) = conn.send_packed_command(packed) {
         // Part of it may be in the socket: whatever is sent next would be read as the rest of it, and the replies to what
         // is whole as replies to that.
         close(conn);
-        return Err(error);
+        return (Vec::new(), Some(error));
     }
     let mut replies = Vec::with_capacity(commands);
     let mut missing = None;
     for owed in (0..commands).rev() {
         let asked = time::now();
         let error = match next_reply(conn) {
+            // After one that was interrupted, a reply is only taken.
             Ok(reply) => {
-                replies.push(reply);
+                if missing.is_none() {
+                    replies.push(reply);
+                }
                 continue;
             }
             Err(error) => error,
@@ -70,7 +85,7 @@ pub(crate) fn exchange(
     if let Some(finished) = replies.iter().find_map(Finished::by_answer) {
         finished::note(finished);
     }
-    missing.map_or(Ok(replies), Err)
+    (replies, missing)
 }
 
 /// By a signal, or by a halt of the process or its machine: a read with a time limit is not resumed. Neither silence nor the

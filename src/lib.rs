@@ -25,6 +25,8 @@
 //! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
 //! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | write only while the lock is still yours | [`Lease::commit`], [`Lease::commit_and_release`]; in the book's style [`commit_while_held`] |
+//! | read, decide and write while the lock is yours | [`Lease::transaction`]; in the book's style [`transaction_while_held`], and with a lock of its own [`transaction_with_lock`] |
+//! | run something under a lock, in the book's style | [`with_lock`]; with a lease that renews itself [`Lock::run`] |
 //! | repeat a write that got no answer, and not double it | [`Lease::commit_once`] |
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
@@ -91,7 +93,9 @@ pub use market::{
 pub use name::Owner;
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
+    transaction_while_held, transaction_with_lock, with_lock,
 };
+pub use recipes::transaction::WatchedConnection;
 pub use renewing::{signal::LostSignal, standing::RenewalState};
 pub use token::{FencingToken, Token};
 pub use watchdog::{Keep, Renewal, Watchdog};

@@ -1,10 +1,10 @@
 //! `WATCH` … `MULTI` … `EXEC` in two round trips, and never a `WATCH` left behind.
 
-use redis::{Arg, Cmd, Connection, Pipeline, RedisError, Value};
+use redis::{Arg, Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, Value};
 
 use crate::{
     error::{Error, Operation, Result, is_wrong_type, makes_no_sense},
-    exchange::{exchange, is_interrupted},
+    exchange::{exchange, exchange_partly, is_interrupted},
 };
 
 /// A connection on which keys are watched. Unless it commits, dropping it sends `UNWATCH`.
@@ -26,42 +26,112 @@ pub(crate) fn watch<'c, 'o>(
     keys: &[&str],
     reads: &Pipeline,
 ) -> Result<(Watched<'c, 'o>, Vec<Value>)> {
-    let mut packed = redis::cmd("WATCH").arg(keys).get_packed_command();
-    packed.extend(reads.get_packed_pipeline());
-    let exchanged = exchange(conn, &packed, reads.len() + 1);
-    let watched = Watched {
-        conn,
-        operation,
-        armed: match &exchanged {
-            Ok(replies) => !replies.first().is_some_and(is_error),
-            Err(error) => is_interrupted(error),
-        },
-    };
-    let mut replies = exchanged
-        .map_err(|error| operation.failed(error))?
-        .into_iter();
-    let watching = replies.next();
-    match watching {
-        Some(Value::Okay) => {}
-        Some(Value::ServerError(refusal)) => return Err(operation.failed(refusal.into())),
-        _ => return Err(operation.unreadable()),
+    let mut watched = Watched::nothing(conn, operation);
+    let packed = reads.get_packed_pipeline();
+    let (replies, missing) = watched.start(None, keys, &packed, reads.len());
+    if let Some(error) = missing {
+        return Err(operation.failed(error));
     }
+    let mut replies = replies.into_iter();
+    is_watching(operation, replies.next())?;
     let values: Vec<Value> = replies.collect();
     for (value, read) in values.iter().zip(reads.cmd_iter()) {
         if let Value::ServerError(refusal) = value {
-            return Err(read_refused(operation, read, refusal.clone().into()));
+            let key = match read.args_iter().nth(1) {
+                Some(Arg::Simple(key)) => key,
+                _ => &[],
+            };
+            return Err(read_refused(operation, key, refusal.clone().into()));
         }
     }
     Ok((watched, values))
 }
 
-fn read_refused(operation: Operation<'_>, read: &Cmd, refusal: RedisError) -> Error {
-    match read.args_iter().nth(1) {
-        Some(Arg::Simple(key)) if is_wrong_type(&refusal) => operation.wrong_kind(format!(
-            "another type at `{}`",
-            String::from_utf8_lossy(key)
-        )),
-        _ => operation.failed(refusal),
+/// What the reply to `WATCH` says.
+pub(crate) fn is_watching(operation: Operation<'_>, reply: Option<Value>) -> Result<()> {
+    match reply {
+        Some(Value::Okay) => Ok(()),
+        Some(Value::ServerError(refusal)) => Err(operation.failed(refusal.into())),
+        _ => Err(operation.unreadable()),
+    }
+}
+
+/// Why what was read at this key could not be read.
+pub(crate) fn read_refused(operation: Operation<'_>, key: &[u8], refusal: RedisError) -> Error {
+    if is_wrong_type(&refusal) && !key.is_empty() {
+        let key = String::from_utf8_lossy(key);
+        return operation.wrong_kind(format!("another type at `{key}`"));
+    }
+    operation.failed(refusal)
+}
+
+impl<'c, 'o> Watched<'c, 'o> {
+    /// Until it is [started](Self::start).
+    pub(crate) fn nothing(conn: &'c mut Connection, operation: Operation<'o>) -> Self {
+        Self {
+            conn,
+            operation,
+            armed: false,
+        }
+    }
+
+    /// Watches the keys, after `before` if there is something to do first, and reads, in one round trip. What was watched
+    /// before is let go of. Returns the reply to `before`, the one to `WATCH`, and one for each read, as far as they came,
+    /// and why the others did not.
+    pub(crate) fn start(
+        &mut self,
+        before: Option<&Cmd>,
+        keys: &[&str],
+        reads: &[u8],
+        count: usize,
+    ) -> (Vec<Value>, Option<RedisError>) {
+        let mut packed = Vec::new();
+        let let_go = usize::from(self.armed);
+        if self.armed {
+            packed.extend(redis::cmd("UNWATCH").get_packed_command());
+        }
+        if let Some(before) = before {
+            before.write_packed_command(&mut packed);
+        }
+        let watch = redis::cmd("WATCH").arg(keys).get_packed_command();
+        packed.extend(watch);
+        packed.extend_from_slice(reads);
+        let before = usize::from(before.is_some());
+        let commands = let_go + before + 1 + count;
+        let (mut replies, missing) = exchange_partly(self.conn, &packed, commands);
+        self.armed = match &missing {
+            None => !replies.get(let_go + before).is_some_and(is_error),
+            Some(error) => is_interrupted(error),
+        };
+        let replies = replies.split_off(let_go.min(replies.len()));
+        (replies, missing)
+    }
+
+    /// Reads more while the keys are watched. One value for each command.
+    pub(crate) fn read(&mut self, packed: &[u8], count: usize) -> RedisResult<Vec<Value>> {
+        exchange(self.conn, packed, count)
+    }
+
+    /// The connection. What is sent on it must not end the watching.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.conn
+    }
+
+    /// The server may be watching after all: it has executed what got no answer.
+    pub(crate) fn may_be_armed(&mut self) {
+        self.armed = true;
+    }
+
+    pub(crate) fn database(&self) -> i64 {
+        self.conn.get_db()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.conn.is_open()
+    }
+
+    pub(crate) fn operation(&self) -> Operation<'o> {
+        self.operation
     }
 }
 
@@ -162,7 +232,7 @@ fn is_script(command: &Cmd) -> bool {
     }
 }
 
-fn is_error(value: &Value) -> bool {
+pub(crate) fn is_error(value: &Value) -> bool {
     matches!(value, Value::ServerError(_))
 }
 

@@ -13,6 +13,9 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
+    /// What the caller has sent by itself.
+    pub(crate) const NONE: Self = Self { name: "", lock: "" };
+
     pub(crate) fn new(name: &'static str, lock: &'a str) -> Self {
         Self { name, lock }
     }
@@ -108,6 +111,32 @@ impl<'a> Operation<'a> {
                 self.unknown(token, makes_no_sense())
             }
             _ => self.failed(source),
+        }
+    }
+
+    /// The failure of a command of the caller's own, of which nothing is known.
+    pub(crate) fn told(self, source: RedisError) -> Error {
+        let source = without_arguments(source);
+        let (operation, lock) = (self.name, self.lock.to_owned());
+        if source.is_io_error() {
+            return Error::Unknown {
+                operation,
+                lock,
+                token: None,
+                source,
+            };
+        }
+        match source.kind() {
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::Reply {
+                operation,
+                lock,
+                source,
+            },
+            _ => Error::Redis {
+                operation,
+                lock,
+                source,
+            },
         }
     }
 

@@ -229,13 +229,17 @@ impl Lease {
     }
 
     /// Before anything is built or sent.
-    fn may_write(&self, name: &'static str) -> Result<()> {
+    pub(super) fn may_write(&self, name: &'static str) -> Result<()> {
         self.shared.process.refuse_a_copy()?;
         self.check_for(name)
     }
 
     /// Sends a transaction that is out for as long as it has no answer. What the server says of a loss is told.
-    fn while_out<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn while_out<T>(
+        &self,
+        name: &'static str,
+        send: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         // A panic in between leaves it out.
         self.standing().commit_is_out();
         let done = send();
@@ -251,7 +255,10 @@ impl Lease {
 
     /// By a connection of the pool, and by another one where the first turns out to have been closed before anything was
     /// written, as after a restart of the server.
-    fn by_the_pool<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
+    pub(super) fn by_the_pool<T>(
+        &self,
+        mut send: impl FnMut(&mut Connection) -> Result<T>,
+    ) -> Result<T> {
         let mut conn = self.shared.server.lend()?;
         match send(conn.connection()) {
             Err(Error::Redis { source, .. }) if RedisError::is_connection_dropped(&source) => {

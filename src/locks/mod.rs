@@ -12,15 +12,15 @@ mod release;
 mod run;
 mod settings;
 mod shared;
+mod transaction;
 
-pub use crate::recipes::{inspect::Holder, once::LastRun};
+pub use crate::recipes::{inspect::Holder, once::LastRun, ran::Ran};
 pub use commit::Committed;
 pub use inspection::Inspection;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use once::Once;
 pub use options::Options;
-pub use run::Ran;
 
 use std::{
     fmt,

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use super::{acquire::Waited, lease::Lease, lock::Lock, run::Ran};
+use super::{acquire::Waited, lease::Lease, lock::Lock};
 use crate::{
     error::{Error, Operation, Result, is_unconfirmed, may_pass},
     recipes::{
         hold::Kind,
         once::{LastRun, calls, understood},
+        ran::Ran,
     },
     renewing::standing::RenewalState,
     script::{Call, yes_or_no},

@@ -64,8 +64,8 @@ pub fn list_item(
 /// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.4, which has no listing.
 ///
 /// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and holds it for 10 s at
-/// most. Under it the listing starts again, at once, when the seller's inventory changes in between, for up to 5 s. Three
-/// round trips, two more for each new start. The connection's own time-outs bound each wait for the server.
+/// most. Under it the listing starts again, at once, when the seller's inventory changes in between, for up to 5 s. Two
+/// round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
 /// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if somebody without the lock
@@ -112,7 +112,7 @@ pub fn list_item_with_lock(
 ///
 /// Takes the lock `market` (key `lock:market`): waits up to 10 s for it and holds it for 10 s at most. Under it the
 /// listing starts again, at once, when somebody who does not hold the lock changes the inventory or the market in between,
-/// for up to 5 s. Three round trips, two more for each new start. The connection's own time-outs bound each wait for the
+/// for up to 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the
 /// server.
 ///
 /// # Errors

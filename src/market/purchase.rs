@@ -71,7 +71,7 @@ pub fn purchase_item(
 ///
 /// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and holds it for 10 s at
 /// most. Under it the purchase starts again, at once, when the buyer's funds or inventory change in between, for up to
-/// 5 s. Three round trips, two more for each new start. The connection's own time-outs bound each wait for the server.
+/// 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
 /// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if the item was **sold twice**,
@@ -129,7 +129,7 @@ pub fn purchase_item_with_lock(
 ///
 /// Takes the lock `market` (key `lock:market`): waits up to 10 s for it and holds it for 10 s at most. Under it the
 /// purchase starts again, at once, when somebody who does not hold the lock changes what it touches in between, for up to
-/// 5 s. Three round trips, two more for each new start. The connection's own time-outs bound each wait for the server.
+/// 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
 /// See [the errors of all trades](super#errors). All that it touches is watched: for

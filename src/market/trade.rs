@@ -1,17 +1,14 @@
-//! What listing and purchasing share: `WATCH`, read, decide, `MULTI` … `EXEC`, by itself or under a lock.
+//! What listing and purchasing share: a transaction that reads, decides and writes, by itself or under a lock.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use redis::{Cmd, Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use crate::{
     error::{Error, Operation, Result},
-    exchange::is_interrupted,
     name::LockName,
-    recipes::simple::{acquire, release_lock},
-    time::{Deadline, lease_millis},
-    token::Token,
-    transaction::{Watched, command, watch},
+    recipes::transaction::{Done, Entry, Transaction, WatchedConnection},
+    time::lease_millis,
 };
 
 /// The lock of the Jedis article: one for the whole market.
@@ -21,8 +18,6 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a trade under a lock starts again: half the lease, so that it gives up before it loses the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is tried to give a lock back while signals interrupt it.
-const RELEASES: u32 = 100;
 
 /// A listing or a purchase, whichever way it goes.
 pub(super) trait Trade {
@@ -62,6 +57,20 @@ impl<T> Decision<T> {
         let writes = None;
         Self { outcome, writes }
     }
+
+    fn written_to(self, pipe: &mut Pipeline) -> Decided<T> {
+        let mut movements = 0..0;
+        if let Some(Writes { money, item }) = self.writes {
+            for payment in money.into_iter().flatten() {
+                pipe.add_command(payment);
+            }
+            movements = pipe.len()..pipe.len() + item.len();
+            for movement in item {
+                pipe.add_command(movement);
+            }
+        }
+        (self.outcome, movements)
+    }
 }
 
 /// Trades by `WATCH` alone: starts again, at once, whenever one of the keys has changed, for so long and at least once.
@@ -72,16 +81,14 @@ pub(super) fn by_watch<T: Trade>(
     keys: &[&str],
     trade: &T,
 ) -> Result<T::Outcome> {
-    let (outcome, retries) = until_committed(patience, |retries| {
-        let (watched, values) = watch(conn, operation, keys, &trade.reads())?;
-        let decision = trade.decide(operation, &values, retries)?;
-        commit(operation, watched, decision, None)
-    })?;
-    Ok(outcome.unwrap_or_else(|| T::contended(retries)))
+    let mut attempts = Attempts::of(operation, trade);
+    let traded = Transaction::new(operation, keys, patience)
+        .run(conn, |conn, pipe| attempts.one_more(conn, pipe));
+    attempts.outcome(traded.map(Some))
 }
 
-/// Trades under a lock: the book's `try … finally`. Takes the lock, attempts the trade until none of the keys has changed
-/// meanwhile, and gives the lock back: in the transaction of the trade, or after it if there was none.
+/// Trades under a lock, as [`transaction_with_lock`](crate::transaction_with_lock) does: takes the lock, attempts the trade until
+/// none of the keys has changed meanwhile, and gives the lock back in the transaction of the trade.
 pub(super) fn under_lock<T: Trade>(
     conn: &mut Connection,
     function: &'static str,
@@ -90,122 +97,69 @@ pub(super) fn under_lock<T: Trade>(
     trade: &T,
 ) -> Result<T::Outcome> {
     let operation = Operation::new(function, lock);
-    let lock = LockName::new(lock)?;
     let lease = lease_millis("lock_timeout", LOCK_TIMEOUT)?;
-    let Some(token) = acquire(conn, operation, &lock, ACQUIRE_TIMEOUT, Some(lease))? else {
-        return Ok(T::contended(0));
-    };
-    let keys = [&[lock.key()], keys].concat();
-    let result = until_committed(PATIENCE, |retries| {
-        let mut reads = trade.reads();
-        reads.add_command(command(&["GET", lock.key()]));
-        let (watched, mut values) = watch(conn, operation, &keys, &reads)?;
-        if !token.is_value(values.pop().as_ref()) {
-            return Err(operation.lost());
-        }
-        let decision = trade.decide(operation, &values, retries)?;
-        commit(operation, watched, decision, Some(&lock))
-    });
-    let is_still_locked = match &result {
-        Ok((outcome, _)) => outcome.is_none(),
-        Err(error) => leaves_a_lock(error),
-    };
-    if is_still_locked {
-        give_back(conn, &lock, &token);
-    }
-    let (outcome, retries) = result?;
-    Ok(outcome.unwrap_or_else(|| T::contended(retries)))
+    let entry = Entry::new(LockName::new(lock)?, ACQUIRE_TIMEOUT, lease);
+    let mut attempts = Attempts::of(operation, trade);
+    let traded =
+        Transaction::new(operation, keys, PATIENCE)
+            .run_with_lock(conn, entry, |conn, pipe| attempts.one_more(conn, pipe));
+    attempts.outcome(traded)
 }
 
-/// Attempts a trade, at once again whenever something came between, for so long and at least once.
-///
-/// `None` if something always came between; and how often something did.
-fn until_committed<T>(
-    patience: Duration,
-    mut attempt: impl FnMut(u32) -> Result<Option<T>>,
-) -> Result<(Option<T>, u32)> {
-    let deadline = Deadline::after(patience);
-    let mut retries = 0;
-    loop {
-        if let Some(outcome) = attempt(retries)? {
-            return Ok((Some(outcome), retries));
-        }
-        retries += 1;
-        if deadline.has_passed() {
-            return Ok((None, retries));
-        }
-    }
+/// What is tried until nothing comes between.
+struct Attempts<'a, T> {
+    operation: Operation<'a>,
+    trade: &'a T,
+    made: u32,
 }
 
-/// Writes what was decided, and deletes the lock if there is one, in one transaction. `None`: a watched key has changed.
-///
-/// # Errors
-/// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told, and who trades in another
-/// way may have been there in between.
-fn commit<T>(
-    operation: Operation<'_>,
-    watched: Watched<'_, '_>,
-    decision: Decision<T>,
-    lock: Option<&LockName>,
-) -> Result<Option<T>> {
-    let mut writes = Pipeline::with_capacity(5);
-    let mut movements = 0..0;
-    if let Some(Writes { money, item }) = decision.writes {
-        for payment in money.into_iter().flatten() {
-            writes.add_command(payment);
-        }
-        movements = writes.len()..writes.len() + item.len();
-        for movement in item {
-            writes.add_command(movement);
+/// The outcome of a trade, and which of its commands move the item.
+type Decided<T> = (T, Range<usize>);
+
+impl<'a, T: Trade> Attempts<'a, T> {
+    fn of(operation: Operation<'a>, trade: &'a T) -> Self {
+        Self {
+            operation,
+            trade,
+            made: 0,
         }
     }
-    if let Some(lock) = lock {
-        writes.add_command(command(&["DEL", lock.key()]));
+
+    /// Reads and decides.
+    fn one_more(
+        &mut self,
+        conn: &mut WatchedConnection<'_>,
+        pipe: &mut Pipeline,
+    ) -> Result<Decided<T::Outcome>> {
+        let retries = self.made;
+        self.made += 1;
+        let values: Vec<Value> = self.trade.reads().query(conn)?;
+        let decision = self.trade.decide(self.operation, &values, retries)?;
+        Ok(decision.written_to(pipe))
     }
-    if writes.is_empty() {
-        return Ok(Some(decision.outcome));
-    }
-    let Some(results) = watched.commit(&writes)? else {
-        return Ok(None);
-    };
-    let counts = results.get(movements).unwrap_or_default();
-    if counts.iter().all(|count| *count == Value::Int(1)) {
-        Ok(Some(decision.outcome))
-    } else {
-        Err(operation.partial(not_moved()))
+
+    /// # Errors
+    /// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told, and who trades in another
+    /// way may have been there in between.
+    fn outcome(self, traded: Result<Option<Done<Decided<T::Outcome>>>>) -> Result<T::Outcome> {
+        match traded {
+            Ok(Some(Done { value, results })) => {
+                let (outcome, movements) = value;
+                let counts = results.get(movements).unwrap_or_default();
+                if counts.iter().all(|count| *count == Value::Int(1)) {
+                    Ok(outcome)
+                } else {
+                    Err(self.operation.partial(not_moved()))
+                }
+            }
+            Ok(None) => Ok(T::contended(0)),
+            Err(Error::Contended { .. }) => Ok(T::contended(self.made)),
+            Err(error) => Err(error),
+        }
     }
 }
 
 fn not_moved() -> RedisError {
     let found = "another way of trading came between: the item is in two places, or was paid twice";
     RedisError::from((ErrorKind::Client, found))
-}
-
-/// What went wrong is the answer; a lock that cannot be given back ends by itself.
-fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) {
-    for _ in 0..RELEASES {
-        match release_lock(conn, lock.text(), token) {
-            // The server is there, and has not or has deleted what is ours: asked again, it does no harm.
-            Err(error) if was_interrupted(&error) => {}
-            _ => return,
-        }
-    }
-}
-
-/// Of a lock that was lost, or may be gone with what was written, there is nothing to give back; and on a connection
-/// that is gone or silent no way to.
-fn leaves_a_lock(error: &Error) -> bool {
-    match error {
-        interrupted if was_interrupted(interrupted) => true,
-        Error::Lost { .. } | Error::Unknown { .. } => false,
-        Error::Redis { source, .. } => !source.is_io_error(),
-        _ => true,
-    }
-}
-
-fn was_interrupted(error: &Error) -> bool {
-    match error {
-        Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
-        _ => false,
-    }
 }

@@ -122,8 +122,26 @@ impl<'a> Commit<'a> {
 }
 
 /// Refuses what would end the transaction early, answer more than once or leave the connection changed.
-fn check_commands(writes: &Pipeline) -> Result<()> {
-    const REFUSED: [&str; 18] = [
+pub(crate) fn check_commands(writes: &Pipeline) -> Result<()> {
+    for command in writes.cmd_iter() {
+        let name = match command.args_iter().next() {
+            Some(Arg::Simple(name)) => String::from_utf8_lossy(name).to_uppercase(),
+            _ => String::new(),
+        };
+        if is_refused_in_transactions(&name) {
+            return Err(Error::invalid(
+                "pipeline",
+                format!("`{name}` may not be part of a transaction"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// By its name in capitals.
+pub(crate) fn is_refused_in_transactions(name: &str) -> bool {
+    const REFUSED: [&str; 19] = [
+        "",
         "MULTI",
         "EXEC",
         "DISCARD",
@@ -143,17 +161,5 @@ fn check_commands(writes: &Pipeline) -> Result<()> {
         "AUTH",
         "SELECT",
     ];
-    for command in writes.cmd_iter() {
-        let name = match command.args_iter().next() {
-            Some(Arg::Simple(name)) => String::from_utf8_lossy(name).to_uppercase(),
-            _ => String::new(),
-        };
-        if name.is_empty() || REFUSED.contains(&name.as_str()) {
-            return Err(Error::invalid(
-                "pipeline",
-                format!("`{name}` may not be part of a transaction"),
-            ));
-        }
-    }
-    Ok(())
+    REFUSED.contains(&name)
 }

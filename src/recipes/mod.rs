@@ -6,9 +6,11 @@ pub(crate) mod hold;
 pub(crate) mod inspect;
 pub mod mutex;
 pub(crate) mod once;
+pub(crate) mod ran;
 pub mod read_write;
 pub mod reentrant;
 pub mod simple;
+pub(crate) mod transaction;
 mod wait;
 
 use std::time::Duration;

@@ -9,6 +9,7 @@ use crate::{
     error::{Operation, Result},
     time::{Backoff, Deadline},
     token::Token,
+    transaction::Watched,
 };
 
 /// Attempts until one is granted; there is always one try. `None`: refused until the deadline.
@@ -55,6 +56,7 @@ fn has_one_socket<C>() -> bool {
     let known = [
         type_name::<redis::Connection>(),
         type_name::<PooledConnection>(),
+        type_name::<Watched<'_, '_>>(),
         type_name::<r2d2::PooledConnection<redis::Client>>(),
     ];
     known.contains(&type_name::<C>())

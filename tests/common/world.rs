@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error, Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, list_item,
-    list_item_with_lock, list_item_with_market_lock, purchase_item, purchase_item_with_lock,
-    purchase_item_with_market_lock, release_lock,
+    Error, Token, WatchedConnection, acquire_lock, acquire_lock_with_timeout, commit_while_held,
+    list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
+    purchase_item_with_lock, purchase_item_with_market_lock, release_lock, transaction_while_held,
+    transaction_with_lock,
 };
 use redis::{Commands, Connection, RedisResult};
 
@@ -103,7 +104,41 @@ fn locks() -> Vec<Function> {
             },
             is_done: |conn| conn.exists("count"),
         },
+        Function {
+            name: "transaction_while_held",
+            lock: "held",
+            kind: Kind::Transaction,
+            call: |conn| {
+                Ok(transaction_while_held(
+                    conn,
+                    "held",
+                    &token(),
+                    &["count"],
+                    count,
+                )?)
+            },
+            is_done: |conn| conn.exists("count"),
+        },
+        Function {
+            name: "transaction_with_lock",
+            lock: "free",
+            kind: Kind::UnderLock,
+            call: |conn| {
+                let done = transaction_with_lock(conn, "free", WAIT, LEASE, &["count"], count)?;
+                Ok(done == Some(true))
+            },
+            is_done: |conn| conn.exists("count"),
+        },
     ]
+}
+
+/// Counts to one, if nobody has yet.
+fn count(conn: &mut WatchedConnection<'_>, pipe: &mut redis::Pipeline) -> Result<bool, Error> {
+    let counted: Option<u64> = conn.get("count")?;
+    if counted.is_none() {
+        pipe.cmd("INCR").arg("count");
+    }
+    Ok(counted.is_none())
 }
 
 fn listings() -> Vec<Function> {

@@ -30,6 +30,7 @@ mod outstanding;
 mod processes;
 mod running;
 mod together;
+mod transactions;
 mod unfenced;
 mod untold;
 mod waiting;

@@ -1,4 +1,5 @@
-//! The book's lock: [`acquire_lock`], [`acquire_lock_with_timeout`], [`release_lock`], [`commit_while_held`].
+//! The book's lock: [`acquire_lock`], [`acquire_lock_with_timeout`], [`release_lock`], [`commit_while_held`]; and the book's
+//! `try … finally` around them: [`with_lock`], [`transaction_while_held`], [`transaction_with_lock`].
 //!
 //! Section 6.2 of *Redis in Action*. The key is `lock:NAME`, its value the holder's token, as in the book's code in any
 //! language, so that a program on the book's functions and one on these exclude each other.
@@ -40,7 +41,9 @@
 //! - A release takes two round trips instead of four or five, and its loop has a bound. It answers `false` also when the
 //!   `DEL` found nothing to delete, and sends `UNWATCH` after every path that does not reach `EXEC`, errors included.
 
-mod calls;
+pub(crate) mod calls;
+pub(crate) mod giving_back;
+mod under_lock;
 
 use std::{mem, time::Duration};
 
@@ -58,6 +61,9 @@ use crate::{
     token::Token,
     transaction::{Watched, watch},
 };
+
+pub(crate) use under_lock::PATIENCE;
+pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
 /// A hold on a book lock, for a watchdog: key and value are those of [`mutex`](super::mutex).
 pub type Hold = super::mutex::Hold;
@@ -252,19 +258,15 @@ pub(crate) fn acquire(
     .map(|granted| granted.map(|()| token.clone()))
 }
 
-/// The book's `SETNX` and `EXPIRE` in one command, so that no crash can come between them.
 fn set_if_absent(
     conn: &mut Connection,
     lock: &LockName,
     token: &Token,
     lease_millis: Option<u64>,
 ) -> RedisResult<bool> {
-    let mut set = redis::cmd("SET");
-    set.arg(lock.key()).arg(token.as_str()).arg("NX");
-    if let Some(millis) = lease_millis {
-        set.arg("PX").arg(millis);
-    }
-    let answer = set.query(conn).inspect_err(|error| leave(conn, error))?;
+    let answer = calls::set(lock, token, lease_millis)
+        .query(conn)
+        .inspect_err(|error| leave(conn, error))?;
     match answer {
         Value::Okay => Ok(true),
         Value::Nil => Ok(false),

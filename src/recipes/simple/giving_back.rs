@@ -1,0 +1,44 @@
+//! The `finally` of the book's `try … finally`: giving back a lock after whatever has happened under it.
+
+use redis::Connection;
+
+use super::release_lock;
+use crate::{
+    error::{Error, Result},
+    exchange::is_interrupted,
+    name::LockName,
+    token::Token,
+};
+
+/// How often it is tried to give a lock back while signals interrupt it.
+const RELEASES: u32 = 100;
+
+/// Releases a lock, again when a signal interrupts it. A lock that cannot be given back ends by itself.
+pub(crate) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
+    let mut tries = 1;
+    loop {
+        match release_lock(conn, lock.text(), token) {
+            // The server is there, and has not or has deleted what is ours: asked again, it does no harm.
+            Err(error) if was_interrupted(&error) && tries < RELEASES => tries += 1,
+            released => return released,
+        }
+    }
+}
+
+/// Of a lock that was lost, or may be gone with what was written, there is nothing to give back; and on a connection
+/// that is gone or silent no way to.
+pub(crate) fn leaves_a_lock(error: &Error) -> bool {
+    match error {
+        interrupted if was_interrupted(interrupted) => true,
+        Error::Lost { .. } | Error::Unknown { .. } => false,
+        Error::Redis { source, .. } => !source.is_io_error(),
+        _ => true,
+    }
+}
+
+pub(crate) fn was_interrupted(error: &Error) -> bool {
+    match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
+        _ => false,
+    }
+}

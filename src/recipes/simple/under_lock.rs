@@ -1,0 +1,193 @@
+//! What is done under a book lock: the book's `try … finally`, and transactions that look at the lock.
+
+use std::time::Duration;
+
+use redis::{Connection, Pipeline};
+
+use super::{acquire, giving_back::give_back};
+use crate::{
+    error::{Operation, Result},
+    name::LockName,
+    recipes::{
+        commit::Proof,
+        ran::Ran,
+        transaction::{Entry, Transaction, WatchedConnection},
+    },
+    time::lease_millis,
+    token::Token,
+};
+
+/// How long a transaction starts again. As long as the book's `list_item` does.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs something under the book's lock and gives the lock back, also on a panic: the book's `try … finally`. `Ok(None)`: somebody
+/// else had the lock all the time, and nothing has run.
+///
+/// The wait, the lease and the release are those of [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
+/// [`release_lock`](crate::release_lock). Nothing is renewed: choose a lease that is longer than the work, or take
+/// [`Lock::run`](crate::Lock::run). What runs gets the connection, to work on, and the token, for
+/// [`commit_while_held`](crate::commit_while_held) and [`transaction_while_held`]. Three round trips.
+///
+/// When it has run the answer is [`Ran`], with its value, whatever happened to the lock: [`Ran::unless_lost`] makes a loss an error.
+///
+/// # Errors
+/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): it has not run.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{redis::Commands, with_lock};
+///
+/// let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let Some(ran) = with_lock(&mut conn, "report", wait, lease, |conn, _token| {
+///     conn.set::<_, _, ()>("report:text", "all is well")
+/// })?
+/// else {
+///     anyhow::bail!("another process is writing the report");
+/// };
+/// ran.unless_lost()??;
+/// # anyhow::Ok(())
+/// ```
+pub fn with_lock<T>(
+    conn: &mut Connection,
+    lock_name: &str,
+    acquire_timeout: Duration,
+    lock_timeout: Duration,
+    run: impl FnOnce(&mut Connection, &Token) -> T,
+) -> Result<Option<Ran<T>>> {
+    let lock = LockName::new(lock_name)?;
+    let lease = lease_millis("lock_timeout", lock_timeout)?;
+    let operation = Operation::new("with_lock", lock_name);
+    let Some(token) = acquire(conn, operation, &lock, acquire_timeout, Some(lease))? else {
+        return Ok(None);
+    };
+    let mut locked = Locked {
+        conn,
+        lock: &lock,
+        token: &token,
+        is_held: true,
+    };
+    let value = run(locked.conn, &token);
+    locked.is_held = false;
+    let released = match give_back(locked.conn, &lock, &token) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(operation.lost()),
+        Err(error) => Err(error),
+    };
+    Ok(Some(Ran { value, released }))
+}
+
+/// A lock that is given back when this is dropped while it is held, as on a panic.
+struct Locked<'a> {
+    conn: &'a mut Connection,
+    lock: &'a LockName,
+    token: &'a Token,
+    is_held: bool,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.is_held {
+            let _ = give_back(self.conn, self.lock, self.token);
+        }
+    }
+}
+
+/// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
+///
+/// For a lock that was acquired with this token, whoever renews it. Otherwise as
+/// [`Lease::transaction`](crate::Lease::transaction), which says what `attempt` may do. Two round trips if it reads once.
+///
+/// # Errors
+/// As [`Lease::transaction`](crate::Lease::transaction), without [`Error::Pool`](crate::Error::Pool).
+///
+/// # Example
+/// ```no_run
+/// use leasehold::{redis::Commands, transaction_while_held};
+///
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// # let token = leasehold::Token::random();
+/// let paid = transaction_while_held(&mut conn, "order:4711", &token, &["wallet:7"], |conn, pipe| {
+///     let funds: i64 = conn.get("wallet:7")?;
+///     if funds < 5 {
+///         return Ok(false); // nothing is written
+///     }
+///     pipe.decr("wallet:7", 5).incr("wallet:8", 5);
+///     Ok(true)
+/// })?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn transaction_while_held<T>(
+    conn: &mut Connection,
+    lock_name: &str,
+    token: &Token,
+    keys: &[&str],
+    attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
+) -> Result<T> {
+    let lock = LockName::new(lock_name)?;
+    let operation = Operation::new("transaction_while_held", lock_name);
+    Transaction::new(operation, keys, PATIENCE)
+        .while_held(Proof::by_value(&lock, token))
+        .run(conn, attempt)
+        .map(|done| done.value)
+}
+
+/// Takes the book's lock, reads, decides and writes in one transaction, and gives the lock back in it: the market's way.
+/// `Ok(None)`: somebody else had the lock all the time, and nothing was done.
+///
+/// Waits up to `acquire_timeout` for the lock and holds it for `lock_timeout` at most. `attempt` is called when the lock may
+/// still be wanted: the first read on the connection takes it. Otherwise as [`Lease::transaction`](crate::Lease::transaction), but
+/// that it starts again for half of the lease. However it ends, on a panic too, nothing is left watched, and the lock is given
+/// back where it may be ours.
+///
+/// **Two round trips for all of it** on a free lock, if `attempt` reads once: `SET`, `WATCH` and what is read; then `MULTI`, what is
+/// written, `DEL` and `EXEC`.
+///
+/// # Errors
+/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and [`Lease::transaction`](crate::Lease::transaction).
+/// [`Error::Unknown`](crate::Error::Unknown) with a [token](crate::Error::token): it did not get as far as the transaction, and the
+/// lock may be held; without one it was the transaction that got no answer.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{redis::Commands, transaction_with_lock};
+///
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
+/// let keys = ["wallet:7", "wallet:8"];
+/// let left = transaction_with_lock(&mut conn, "order:4711", wait, lease, &keys, |conn, pipe| {
+///     let funds: i64 = conn.get("wallet:7")?;
+///     if funds >= 5 {
+///         pipe.decr("wallet:7", 5).incr("wallet:8", 5);
+///     }
+///     Ok(funds - 5)
+/// })?;
+/// match left {
+///     None => println!("somebody else is at this order"),
+///     Some(0..) => println!("paid"),
+///     Some(short) => println!("{short} are missing"),
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn transaction_with_lock<T>(
+    conn: &mut Connection,
+    lock_name: &str,
+    acquire_timeout: Duration,
+    lock_timeout: Duration,
+    keys: &[&str],
+    attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
+) -> Result<Option<T>> {
+    let lock = LockName::new(lock_name)?;
+    let lease = lease_millis("lock_timeout", lock_timeout)?;
+    let operation = Operation::new("transaction_with_lock", lock_name);
+    let done = Transaction::new(operation, keys, lock_timeout / 2).run_with_lock(
+        conn,
+        Entry::new(lock, acquire_timeout, lease),
+        attempt,
+    )?;
+    Ok(done.map(|done| done.value))
+}

@@ -1,0 +1,411 @@
+//! Transactions of the caller's own: what was decided on is what stands there when it is written.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use leasehold::{
+    Error, Lease, Locks, Options, Pool, Result, WatchedConnection, acquire_lock_with_timeout,
+    release_lock, transaction_while_held, transaction_with_lock, with_lock,
+};
+use redis::{Client, Commands, Connection, Pipeline};
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    hold::every_kind,
+    wait::{at_once, unless_halted},
+};
+
+struct Bench {
+    server: Server,
+    conn: Connection,
+    locks: Locks,
+    pool: Pool,
+}
+
+fn bench() -> Bench {
+    let server = Server::start().unwrap();
+    let client = Client::open(server.url()).unwrap();
+    let pool = Pool::builder().max_size(1).build(&client).unwrap();
+    Bench {
+        conn: server.connection().unwrap(),
+        locks: crate::sharing(&pool),
+        pool,
+        server,
+    }
+}
+
+fn take_five(conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline) -> Result<bool> {
+    let funds: i64 = conn.get("wallet")?;
+    if funds >= 5 {
+        pipe.decr("wallet", 5).incr("spent", 5);
+    }
+    Ok(funds >= 5)
+}
+
+/// Nothing is watched on the one connection of the pool: a write to what was watched aborts no transaction on it.
+fn assert_nothing_is_watched(pool: &Pool, other: &mut Connection, keys: &[&str]) {
+    let mut conn = pool.get().unwrap();
+    for key in keys {
+        let () = other.set(key, "touched").unwrap();
+    }
+    let mut transaction = redis::pipe();
+    transaction.atomic().set("free", 1).ignore().get("free");
+    let answer: Option<(u64,)> = transaction.query(&mut conn).unwrap();
+    assert_eq!(answer, Some((1,)));
+}
+
+/// A shop of its own: users have a hash with what they own and owe, and orders are locked, not users.
+#[test]
+fn eight_threads_of_which_two_are_the_same_user_overdraw_nobody_and_lose_nothing() {
+    const USERS: u32 = 4;
+    const ORDERS: usize = 200;
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        for user in 0..USERS {
+            let () = conn.hset(format!("user:{user}"), "cents", 150).unwrap();
+        }
+        let locks = crate::connect(&server.url());
+        let refused = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for number in 0..8_u32 {
+                let (locks, refused, server) = (&locks, &refused, &server);
+                scope.spawn(move || {
+                    let payer = format!("user:{}", number % USERS);
+                    let mut own = server.connection().unwrap();
+                    for order in 0..ORDERS {
+                        let lock = format!("order:{number}:{order}");
+                        let step = u32::try_from(order % 3).unwrap();
+                        let seller = format!("user:{}", (number + 1 + step) % USERS);
+                        let price = i64::try_from(order * 7 % 90 + 10).unwrap();
+                        let mut pay = |conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline| {
+                            let funds: i64 = conn.hget(&payer, "cents")?;
+                            if payer == seller || funds < price {
+                                return Ok(false);
+                            }
+                            // Long enough for the same user's other thread to decide as well.
+                            thread::sleep(MS / 2);
+                            pipe.hincr(&payer, "cents", -price);
+                            pipe.hincr(&seller, "cents", price);
+                            Ok(true)
+                        };
+                        let keys: [&str; 1] = [&payer];
+                        let paid = match order % 3 {
+                            0 => {
+                                let lease = locks.lock(&lock).acquire(LONG).unwrap();
+                                let paid = lease.transaction(&keys, pay).unwrap();
+                                lease.release().unwrap();
+                                paid
+                            }
+                            1 => {
+                                transaction_with_lock(&mut own, &lock, LONG, LONG, &keys, &mut pay)
+                                    .unwrap()
+                                    .unwrap()
+                            }
+                            _ => with_lock(&mut own, &lock, LONG, LONG, |own, token| {
+                                transaction_while_held(own, &lock, token, &keys, &mut pay)
+                            })
+                            .unwrap()
+                            .unwrap()
+                            .unless_lost()
+                            .unwrap()
+                            .unwrap(),
+                        };
+                        refused.fetch_add(u32::from(!paid), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        let left: Vec<i64> = (0..USERS)
+            .map(|user| conn.hget(format!("user:{user}"), "cents").unwrap())
+            .collect();
+        assert!(left.iter().all(|cents| *cents >= 0), "overdrawn: {left:?}");
+        assert_eq!(left.iter().sum::<i64>(), i64::from(USERS) * 150);
+        assert!(refused.into_inner() > 0, "nobody was ever short of money");
+    });
+}
+
+#[test]
+fn it_starts_again_when_a_key_changed_and_not_for_ever() {
+    at_once([1, u32::MAX], |times| {
+        let mut bench = bench();
+        let proxy = Proxy::in_front_of(&bench.server).unwrap();
+        let lease = crate::connect(&proxy.url())
+            .lock("a")
+            .acquire(LONG)
+            .unwrap();
+        let () = bench.conn.set("wallet", 12).unwrap();
+        let mut other = bench.server.connection().unwrap();
+        let changes = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&changes);
+        proxy.at("MULTI").run_each_time(move || {
+            if counter.fetch_add(1, Ordering::SeqCst) < times {
+                let () = other.decr("wallet", 0).unwrap();
+            }
+        });
+        let mut attempts = 0;
+        let paid = lease.transaction(&["wallet"], |conn, pipe| {
+            attempts += 1;
+            take_five(conn, pipe)
+        });
+        let changes = changes.load(Ordering::SeqCst);
+        assert_eq!(attempts, changes);
+        if times == 1 {
+            assert!(paid.unwrap() && changes == 2);
+        } else {
+            assert!(matches!(paid, Err(Error::Contended { .. })), "{paid:?}");
+            assert!(lease.is_held() && changes > 2);
+        }
+        let left: i64 = bench.conn.get("wallet").unwrap();
+        assert_eq!(left, if times == 1 { 7 } else { 12 });
+    });
+}
+
+#[test]
+fn of_any_kind_it_is_executed_while_the_lock_is_held_and_not_when_it_is_lost() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.set("wallet", 100).unwrap();
+        for lock in every_kind(&bench.locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            assert!(
+                lease.transaction(&["wallet"], take_five).unwrap(),
+                "{lock:?}"
+            );
+            let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
+            let mut saw_a_value = false;
+            let lost = lease.transaction(&["wallet"], |conn, pipe| {
+                // Also where the closure does not care for errors.
+                saw_a_value |= conn.get::<_, i64>("wallet").is_ok();
+                pipe.decr("wallet", 5);
+                Ok(())
+            });
+            assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+            let text = lost.unwrap_err().to_string();
+            assert!(text.starts_with("Lease::transaction "), "{text}");
+            assert!(!saw_a_value && !lease.is_held());
+        }
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 80);
+    });
+}
+
+#[test]
+fn a_lock_that_is_lost_between_reading_and_writing_is_noticed() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.set("wallet", 100).unwrap();
+        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+        let mut other = bench.server.connection().unwrap();
+        let lost = lease.transaction(&[], |conn, pipe| {
+            let read = take_five(conn, pipe);
+            let () = other.set("lock:a", "somebody else").unwrap();
+            read
+        });
+        assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 100);
+        assert_nothing_is_watched(&bench.pool, &mut bench.conn, &["lock:a"]);
+    });
+}
+
+/// A way that a transaction ends.
+type Ending = fn(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<()>;
+
+#[test]
+fn nothing_is_left_watched_or_written_however_it_ends() {
+    let endings: [(&str, Ending); 11] = [
+        ("nothing is read or written", |_, _| Ok(())),
+        ("only read", |conn, _| {
+            let _: i64 = conn.get("wallet")?;
+            Ok(())
+        }),
+        ("an error of its own", |conn, pipe| {
+            take_five(conn, pipe)?;
+            Err(Error::other("the item is sold"))
+        }),
+        ("a type", |conn, _| {
+            let _: i64 = conn.hget("wallet", "field")?;
+            Ok(())
+        }),
+        ("a value", |conn, _| {
+            let _: i64 = conn.get("text")?;
+            Ok(())
+        }),
+        ("a panic", |conn, pipe| {
+            take_five(conn, pipe)?;
+            std::panic::resume_unwind(Box::new("the caller's own"))
+        }),
+        ("an EXEC on the connection", |conn, pipe| {
+            take_five(conn, pipe)?;
+            // What redis-rs's own transactions do.
+            let _: Option<()> = pipe.atomic().query(conn).unwrap_or_default();
+            Ok(())
+        }),
+        ("an UNWATCH", |conn, pipe| {
+            redis::cmd("unwatch").exec(conn)?;
+            take_five(conn, pipe).map(drop)
+        }),
+        ("an UNWATCH that is ignored", |conn, pipe| {
+            let _ = redis::cmd("UNWATCH").exec(conn);
+            pipe.decr("wallet", 5);
+            Ok(())
+        }),
+        ("a WATCH in the pipeline", |conn, pipe| {
+            take_five(conn, pipe)?;
+            pipe.cmd("WATCH").arg("a");
+            Ok(())
+        }),
+        ("a command that nobody knows", |conn, pipe| {
+            take_five(conn, pipe)?;
+            pipe.cmd("NO.SUCH.COMMAND");
+            Ok(())
+        }),
+    ];
+    at_once(endings, |(name, ending)| {
+        let mut bench = bench();
+        let () = bench
+            .conn
+            .mset(&[("wallet", "100"), ("text", "none")])
+            .unwrap();
+        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+        let run = || lease.transaction(&["wallet"], ending);
+        let ended = catch_unwind(AssertUnwindSafe(run));
+        let Ok(outcome) = ended else {
+            assert_eq!(name, "a panic");
+            assert_nothing_is_watched(&bench.pool, &mut bench.conn, &["wallet"]);
+            return;
+        };
+        let as_told = match name {
+            "nothing is read or written" | "only read" => outcome.is_ok(),
+            "an error of its own" => matches!(outcome, Err(Error::Other { .. })),
+            "a type" | "a value" => matches!(outcome, Err(Error::WrongKind { .. })),
+            "a command that nobody knows" => matches!(outcome, Err(Error::Redis { .. })),
+            _ => matches!(outcome, Err(Error::Invalid { .. })),
+        };
+        assert!(as_told, "{name}: {outcome:?}");
+        if let Err(error) = &outcome {
+            let text = error.to_string();
+            let names_it = text.starts_with("Lease::transaction on `a`: ");
+            let is_bare = matches!(error, Error::Invalid { .. } | Error::Other { .. });
+            assert!(names_it || is_bare, "{name}: {text}");
+            assert_eq!(text.contains("`wallet`"), name == "a type", "{text}");
+        }
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 100, "{name}");
+        assert!(lease.is_held());
+        assert_nothing_is_watched(&bench.pool, &mut bench.conn, &["wallet"]);
+    });
+}
+
+#[test]
+fn a_panic_when_it_starts_again_leaves_nothing_watched() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.set("wallet", 100).unwrap();
+        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+        let mut other = bench.server.connection().unwrap();
+        let mut attempts = 0;
+        let run = || {
+            lease.transaction(&["wallet"], |conn, pipe| {
+                attempts += 1;
+                let paid = take_five(conn, pipe);
+                if attempts == 2 {
+                    std::panic::resume_unwind(Box::new("the caller's own"));
+                }
+                let () = other.decr("wallet", 0).unwrap();
+                paid
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert_eq!(attempts, 2);
+        assert_nothing_is_watched(&bench.pool, &mut bench.conn, &["wallet", "lock:a"]);
+    });
+}
+
+#[test]
+fn the_books_try_finally_gives_the_lock_back_on_a_panic_and_tells_of_a_loss() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let mut conn = bench.server.connection().unwrap();
+        for takes_lock in [true, false] {
+            let run = || -> () { std::panic::resume_unwind(Box::new("the caller's own")) };
+            let panics = catch_unwind(AssertUnwindSafe(|| {
+                if takes_lock {
+                    let _ = with_lock(&mut conn, "a", LONG, LONG, |_, _| run());
+                } else {
+                    let _ = transaction_with_lock(&mut conn, "a", LONG, LONG, &[], |conn, _| {
+                        let _: Option<i64> = conn.get("wallet")?;
+                        run();
+                        Ok(())
+                    });
+                }
+            }));
+            assert!(panics.is_err());
+            assert!(
+                !bench.conn.exists::<_, bool>("lock:a").unwrap(),
+                "{takes_lock}"
+            );
+        }
+        let mut other = bench.server.connection().unwrap();
+        let ran = with_lock(&mut conn, "a", LONG, LONG, |_, _| {
+            let () = other.set("lock:a", "somebody else").unwrap();
+            7
+        });
+        let ran = ran.unwrap().unwrap();
+        assert!(matches!(ran.released, Err(Error::Lost { .. })) && ran.value == 7);
+        let busy = with_lock(&mut conn, "a", MS, LONG, |_, _| ());
+        assert!(busy.unwrap().is_none());
+        let busy = transaction_with_lock(&mut conn, "a", MS, LONG, &[], |conn, _| {
+            let _: Option<i64> = conn.get("wallet")?;
+            Ok(())
+        });
+        assert!(busy.unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_transaction_waits_for_its_lock_and_then_reads_what_is_there() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.set("wallet", 3).unwrap();
+        let token = acquire_lock_with_timeout(&mut bench.conn, "a", LONG, LONG).unwrap();
+        let mut conn = bench.server.connection().unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                transaction_with_lock(&mut conn, "a", LONG, LONG, &["wallet"], take_five)
+            });
+            thread::sleep(100 * MS);
+            let () = bench.conn.set("wallet", 100).unwrap();
+            assert!(release_lock(&mut bench.conn, "a", &token.unwrap()).unwrap());
+            assert_eq!(waiting.join().unwrap().unwrap(), Some(true));
+        });
+        assert!(!bench.conn.exists::<_, bool>("lock:a").unwrap());
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 95);
+    });
+}
+
+#[test]
+fn a_renewal_that_comes_between_only_starts_it_again() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.set("wallet", 100).unwrap();
+        let options = Options::new().lease(LONG);
+        let lease: Lease = bench.locks.lock("a").with(options).acquire(LONG).unwrap();
+        let mut other = bench.server.connection().unwrap();
+        let mut attempts = 0;
+        let paid = lease.transaction(&[], |conn, pipe| {
+            attempts += 1;
+            let paid = take_five(conn, pipe);
+            if attempts < 3 {
+                let () = other.pexpire("lock:a", 30_000).unwrap();
+            }
+            paid
+        });
+        assert!(paid.unwrap() && attempts == 3);
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 95);
+    });
+}
