@@ -1,4 +1,5 @@
-//! One hold of whatever kind, as one type: what `lease` hands round.
+//! One hold of whatever kind, as one type: what is sent for it, and what the answers mean. The guards, the renewing threads and
+//! the stand-in know a hold of no other type.
 
 use std::{fmt, time::Duration};
 

@@ -7,6 +7,9 @@
 //! or that any may have been, and the schedule has the lease looked at. The schedule and its [`entry`] are plain values
 //! without a lock, a clock or I/O; [`outstanding`] says what was sent and may still happen.
 //!
+//! What an answer means is decided in one place, `Entry::judge` of [`entry`]: an error, or no answer, is never a loss, until our
+//! clock reaches the end of the lease.
+//!
 //! # Locks
 //! There are three, locked in this order:
 //! 1. `by_key`, all queues of the room `waiting`. A hand-over makes the next guard while it is locked.

@@ -2,6 +2,9 @@
 //!
 //! The server forgets what a connection has read as soon as the key has changed: the next attempt or renewal reads it
 //! anew. What is told is a hint. Whoever waits for it also has an end to wait for.
+//!
+//! When its connection breaks, changes may have been missed: every head of a queue asks the server again and every lease is looked
+//! at ([`Observer::anything`]), once when it breaks and once when the next connection listens.
 
 use std::{
     sync::{

@@ -1,4 +1,8 @@
 //! What locks need of a server: the one seam, behind which a stand-in for tests can stand.
+//!
+//! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three connections of its own: the heads of the
+//! queues ask by that of [`waiters`], the keeper renews by that of [`renewals`], and on the third the [`listener`] hears of changes of
+//! the keys that were read on the other two, which are [`tracked`].
 
 mod combining;
 mod listener;

@@ -1,4 +1,4 @@
-//! What came of it, as an exit code, as text and as JSON.
+//! How lockrun ends: an exit code, and what it says of it, as text or as JSON.
 
 use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
