@@ -131,7 +131,8 @@ fn when_all_are_lent_it_says_so_in_time() {
     assert!(asked.elapsed() < LIMIT);
     assert_eq!(
         error.to_string(),
-        "no connection from the pool: all 2 are lent, and none came back within 500ms"
+        "no connection from the pool: all 2 are lent, and none came back within 500ms: every one of them by `Pool::get`; \
+         whoever has one should give it back before it asks for a lock, or the pool has to be larger"
     );
 }
 

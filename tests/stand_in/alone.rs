@@ -53,8 +53,10 @@ fn an_hour_passes_at_once_and_every_lease_is_renewed_in_it() {
         assert!(leases.iter().all(leasehold::Lease::is_held));
     }
     assert!(began.elapsed() < 20 * SECOND, "{:?}", began.elapsed());
-    // Every second time it is past a third of the lease.
-    assert_eq!(heard.renewed.load(Ordering::SeqCst), 3 * 600);
+    // Every second time it is past a third of the lease, and once more for each third of a second that really passed.
+    let renewed = u128::from(heard.renewed.load(Ordering::SeqCst));
+    let at_most = 3 * 600 + 3 * (began.elapsed().as_millis() / 333);
+    assert!((3 * 600..=at_most).contains(&renewed), "{renewed}");
     assert!(
         leases
             .map(|lease| lease.release().is_ok())

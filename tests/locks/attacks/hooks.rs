@@ -160,7 +160,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
         let locks = locks(&server, 0);
-        let options = Options::new().lease(600 * MS);
+        let options = Options::new().lease(1_500 * MS);
         let exploding = options.clone().events(Arc::new(Exploding));
         let first = locks.lock("a").with(exploding).acquire(LONG).unwrap();
         let second = locks.lock("b").with(options).acquire(LONG).unwrap();
@@ -168,7 +168,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
         let (called, is_called) = mpsc::channel();
         let call = move |_| called.send(()).unwrap();
         second.lost().notify(call).unwrap();
-        thread::sleep(900 * MS);
+        thread::sleep(1_900 * MS);
         assert!(first.is_held() && second.is_held(), "nobody renews");
         let () = conn.del("lock:a").unwrap();
         assert!(first.lost().wait_for(PATIENCE));
