@@ -30,6 +30,8 @@ const BUGS: &[(&str, Checker)] = &[
     ("lost-commit", Checker::Sums),
     // A coin is made.
     ("coin", Checker::Sums),
+    // Work is done again before its time.
+    ("twice", Checker::Once),
     // A lock is left without an end.
     ("leftover", Checker::LeftBehind),
 ];

@@ -1,6 +1,6 @@
 //! The workers of a round: started, shown to those who make faults, and replaced when they were killed.
 
-use std::{collections::HashMap, env, path::PathBuf, sync::PoisonError};
+use std::{collections::HashMap, env, path::PathBuf, process::Command, sync::PoisonError};
 
 use crate::{
     clock::{Nanos, now},
@@ -16,6 +16,7 @@ const GENERATION: u32 = 32;
 pub(crate) struct Crew {
     pub(crate) seed: u64,
     pub(crate) trades: bool,
+    pub(crate) long_in: u32,
     pub(crate) bug: Option<String>,
     pub(crate) url: String,
     pub(crate) proxy: String,
@@ -39,6 +40,7 @@ impl Crew {
             // One in four has a single connection in its pool.
             pool: if worker % 4 == 2 { 1 } else { 8 },
             trades: self.trades,
+            long_in: self.long_in,
             bug: self.bug.clone(),
             programs: self.programs.clone(),
         };
@@ -103,6 +105,18 @@ pub(crate) fn programs() -> HashMap<String, String> {
             .find(|path| path.is_file());
         if let Some(path) = path {
             found.insert(name.to_owned(), path.to_string_lossy().into_owned());
+        }
+    }
+    // What the PATH leads to may be a script that looks for it, and takes its time.
+    if let Some(python) = found.get_mut("python3") {
+        let asked = Command::new(&*python)
+            .args(["-c", "import sys; print(sys.executable)"])
+            .output();
+        match asked {
+            Ok(said) if said.status.success() => {
+                *python = String::from_utf8_lossy(&said.stdout).trim().into();
+            }
+            _ => drop(found.remove("python3")),
         }
     }
     let beside = env::current_exe()

@@ -79,6 +79,15 @@ pub(crate) enum Record {
         number: String,
         done: Option<bool>,
     },
+    /// Work that is to be done once in a period was done: asked for, begun, over, and marked at the latest then, if it was.
+    Ran {
+        lock: String,
+        period: Nanos,
+        asked: Nanos,
+        begun: Nanos,
+        over: Nanos,
+        marked: Option<Nanos>,
+    },
     /// A fault that a worker made itself.
     Made {
         kind: String,
@@ -94,6 +103,12 @@ pub(crate) enum Record {
     /// What failed and may fail, counted by its words.
     Failed {
         what: String,
+    },
+    /// A worker's thread that only asks the server for a sign of life had to wait for it.
+    Stalled {
+        worker: u32,
+        from: Nanos,
+        to: Nanos,
     },
     /// A worker at its end: file descriptors more than at its beginning.
     Left {

@@ -26,7 +26,7 @@ pub(crate) fn left_on_the_server(conn: &mut Connection) -> Vec<Violation> {
         thread::sleep(Duration::from_millis(20));
         locks = conn.keys("lock:*").unwrap_or_default();
     }
-    let companions: Vec<String> = conn.keys("{lock:*}:lease").unwrap_or_default();
+    let companions: Vec<String> = conn.keys("{lock:*}:lease*").unwrap_or_default();
     let endless = companions.into_iter().filter(|key| {
         let left: i64 = conn.pttl(key).unwrap_or(-1);
         left < 0
@@ -68,7 +68,10 @@ pub(crate) fn processes_left(folder: &Path) -> Vec<Violation> {
     }
     let violation = |pid: u32| {
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let what = format!("process {pid} is left: {}", command.replace('\0', " "));
+        let what = format!(
+            "process {pid} is left: {}",
+            command.split('\0').next().unwrap_or_default()
+        );
         Part::signal(
             Pid::from_raw(i32::try_from(pid).unwrap_or(0)),
             Signal::SIGKILL,

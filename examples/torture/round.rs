@@ -30,7 +30,7 @@ use crate::{
 /// No faults at the end, so that everything can come to rest.
 const QUIET: Nanos = millis(1_500);
 /// A worker has ended so long after its time: the longest wait, the longest hold, and what a fault makes of them.
-const PATIENCE: Nanos = millis(9_000);
+const PATIENCE: Nanos = millis(15_000);
 
 pub(crate) struct Round {
     pub(crate) seed: u64,
@@ -94,6 +94,12 @@ impl Round {
         let crew = Crew {
             seed: self.seed,
             trades: self.trades(),
+            // Where only a few kinds are wanted, they are to meet holders.
+            long_in: if matches!(self.kinds.len(), 1..=3) {
+                3
+            } else {
+                30
+            },
             bug: self.bug.clone(),
             url: stage.server.url(),
             proxy: stage.proxy.url(),
@@ -214,7 +220,7 @@ impl Round {
         let whole = Span { from: 0, to: now() };
         let mut found = Vec::new();
         let mut say = |what: String| found.push(Violation::new(Checker::Sums, "", whole, what));
-        for number in ["number:commits", "number:plain"] {
+        for number in ["number:commits", "number:plain", "number:once"] {
             let of_number = records.iter().filter_map(|record| match record {
                 Record::Added { number: of, done } if of == number => Some(*done),
                 _ => None,

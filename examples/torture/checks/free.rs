@@ -4,10 +4,12 @@
 //! after its holder was killed, halted or told that nobody knows. What is left of a wait when all that is taken out, with
 //! the times in which faults disturb and in which the machine stood still, is time beside a free lock.
 
+use std::collections::HashMap;
+
 use super::{Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, spans::gaps};
 use crate::{
     clock::{Nanos, millis},
-    history::Mode,
+    history::{Mode, Record},
     worker::IO_TIMEOUT,
 };
 
@@ -22,6 +24,13 @@ pub(super) fn check(
     figures: &mut Figures,
 ) -> Vec<Violation> {
     let disturbed = disturbances(evidence);
+    let mut stalls: HashMap<u32, Vec<Span>> = HashMap::new();
+    for record in evidence.records {
+        if let Record::Stalled { worker, from, to } = record {
+            let (from, to) = (*from, *to);
+            stalls.entry(*worker).or_default().push(Span { from, to });
+        }
+    }
     let mut found = Vec::new();
     for (lock, holds) in &holds.0 {
         let taken = spans_taken(lock, holds, evidence);
@@ -31,7 +40,14 @@ pub(super) fn check(
             };
             figures.waits += 1;
             figures.longest_wait = figures.longest_wait.max(waited.length());
-            let halted = halts(evidence, hold.asked.worker);
+            let mut halted = halts(evidence, hold.asked.worker);
+            halted.extend(
+                stalls
+                    .get(&hold.asked.worker)
+                    .into_iter()
+                    .flatten()
+                    .filter(|span| span.meets(waited)),
+            );
             found.extend(too_late(
                 lock,
                 hold,

@@ -120,6 +120,12 @@ impl Holds {
                         *figures.pairs.entry(hold.asked.job.clone()).or_default() += 1;
                     }
                 }
+                Record::Ran { .. } => {
+                    *figures.pairs.entry("run-once".to_owned()).or_default() += 1;
+                }
+                Record::Added { number, .. } if number == "number:once" => {
+                    *figures.pairs.entry("commit-once".to_owned()).or_default() += 1;
+                }
                 Record::Failed { what } => {
                     *figures.failures.entry(what.clone()).or_default() += 1;
                 }

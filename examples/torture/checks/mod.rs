@@ -4,6 +4,7 @@ mod exclusion;
 mod fencing;
 mod free;
 mod holds;
+mod once;
 mod server_log;
 mod spans;
 
@@ -36,6 +37,8 @@ pub(crate) enum Checker {
     ReEntry,
     /// Commits were done as often as was said; money and items are what they were.
     Sums,
+    /// What is to be done once in a period was done once.
+    Once,
     /// Nothing is left on the server or in a worker: I9, I11.
     LeftBehind,
     /// No panic, no worker that does not end: I10.
@@ -45,7 +48,7 @@ pub(crate) enum Checker {
 }
 
 impl Checker {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Exclusion,
         Self::Fencing,
         Self::ServerLog,
@@ -53,6 +56,7 @@ impl Checker {
         Self::Deadline,
         Self::ReEntry,
         Self::Sums,
+        Self::Once,
         Self::LeftBehind,
         Self::Alive,
         Self::Fork,
@@ -67,6 +71,7 @@ impl Checker {
             Self::Deadline => "deadline",
             Self::ReEntry => "re-entry",
             Self::Sums => "sums",
+            Self::Once => "once",
             Self::LeftBehind => "left-behind",
             Self::Alive => "alive",
             Self::Fork => "fork",
@@ -162,6 +167,7 @@ pub(crate) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, Figures) {
     found.extend(exclusion::check(&holds));
     found.extend(fencing::check(&holds, evidence, &mut figures));
     found.extend(server_log::check(&holds, evidence));
+    found.extend(once::check(evidence.records));
     found.extend(free::check(&holds, evidence, &mut figures));
     for violation in &mut found {
         violation.judge(evidence.faults);

@@ -20,7 +20,17 @@ pub(super) const EVERYTHING: &[Checker] = &[
     Checker::Fencing,
     Checker::ServerLog,
     Checker::ReEntry,
+    Checker::Once,
     Checker::Sums,
+];
+
+/// Marks of work that was done have an end as well.
+const EVICTED: &[Checker] = &[
+    Checker::Exclusion,
+    Checker::Fencing,
+    Checker::ServerLog,
+    Checker::ReEntry,
+    Checker::Once,
 ];
 
 pub(super) const KINDS: &[Kind] = &[
@@ -42,7 +52,7 @@ pub(super) const KINDS: &[Kind] = &[
         overwrite_companion,
     ),
     of("flush", EVERYTHING, 0, flush),
-    of("evict", HOLDERS, 600, evict),
+    of("evict", EVICTED, 600, evict),
     of("script-flush", &[], 0, script_flush),
 ];
 

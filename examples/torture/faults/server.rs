@@ -60,6 +60,7 @@ pub(super) const KINDS: &[Kind] = &[
             Checker::ServerLog,
             Checker::Fencing,
             Checker::ReEntry,
+            Checker::Once,
         ],
         0,
         |at| move_clock(at, 1),

@@ -120,7 +120,7 @@ const BOOK: &str = include_str!("book.py");
 impl Python {
     fn start(program: &str, url: &str) -> anyhow::Result<Self> {
         let mut child = Command::new(program)
-            .args(["-c", BOOK, url])
+            .args(["-I", "-S", "-c", BOOK, url])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

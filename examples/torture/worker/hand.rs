@@ -89,7 +89,11 @@ impl Hand {
 
     /// How long to hold one: mostly for a moment, at times past the lease.
     pub(crate) fn hold_for(&mut self) -> Duration {
-        let most = if self.chance(30) { 700 } else { 8 };
+        let most = if self.chance(self.plan.long_in) {
+            700
+        } else {
+            8
+        };
         Duration::from_micros(self.random.u64(..most * 1_000))
     }
 
@@ -223,6 +227,10 @@ impl Hand {
     pub(crate) fn added(&mut self, number: &str, done: Option<bool>) {
         let number = number.to_owned();
         self.writer.write(&Record::Added { number, done });
+    }
+
+    pub(crate) fn ran(&mut self, ran: &Record) {
+        self.writer.write(ran);
     }
 
     pub(crate) fn made(&mut self, kind: &str) {

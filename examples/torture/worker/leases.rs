@@ -54,7 +54,10 @@ pub(super) fn mutex(hand: &mut Hand) -> anyhow::Result<()> {
         thread::sleep(Duration::from_secs(1));
         hand.refused(id, None);
     }
-    let options = hand.options();
+    let mut options = hand.options();
+    if hand.chance(4) {
+        options = options.fencing(false);
+    }
     let lock = hand.locks.lock(name).with(options);
     take(hand, &lock, &Way::of(name, Mode::Exclusive), &mut |_, _| {});
     Ok(())
@@ -99,6 +102,9 @@ pub(super) fn hand_over(hand: &mut Hand) -> anyhow::Result<()> {
         ..Way::of("h0", Mode::Exclusive)
     };
     for _ in 0..hand.random.u32(1..20) {
+        if now() > hand.plan.until {
+            break;
+        }
         take(hand, &lock, &way, &mut |_, _| {});
     }
     Ok(())

@@ -5,6 +5,7 @@ mod hand;
 mod leases;
 mod lockrun;
 mod market;
+mod once;
 mod plain;
 
 use std::{
@@ -17,12 +18,16 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Locks, Pool, redis::Client};
+use leasehold::{
+    Locks, Pool,
+    redis::{Client, cmd},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    clock::{Nanos, now},
+    clock::{Nanos, millis, now},
     history::{Record, Writer},
+    stage::operator,
 };
 use hand::Hand;
 pub(crate) use lockrun::UnderLockrun;
@@ -31,6 +36,12 @@ pub(crate) use market::Money;
 /// What a pool waits for a server.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// A sign of life takes no longer on a machine that has time.
+const LATE: Nanos = millis(30);
+
+/// Files that are no lock's: what a worker writes at its end to, and a connection for signs of life that was not there at first.
+const OURS: u64 = 2;
+
 /// One turn of a job. What fails in it is counted.
 type Turn = fn(&mut Hand) -> anyhow::Result<()>;
 
@@ -38,6 +49,8 @@ type Turn = fn(&mut Hand) -> anyhow::Result<()>;
 const JOBS: &[(&str, usize, Turn)] = &[
     ("mutex", 2, leases::mutex),
     ("commit", 1, leases::commit),
+    ("commit-once", 1, once::commit_once),
+    ("run-once", 1, once::run_once),
     ("hand-over", 3, leases::hand_over),
     ("reentrant", 2, leases::reentrant),
     ("read", 2, leases::read),
@@ -73,6 +86,8 @@ pub(crate) struct Plan {
     /// Connections of the pool.
     pub(crate) pool: u32,
     pub(crate) trades: bool,
+    /// One hold in so many is a long one.
+    pub(crate) long_in: u32,
     pub(crate) bug: Option<String>,
     /// Programs that are there.
     pub(crate) programs: HashMap<String, String>,
@@ -95,6 +110,7 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
         let _ = std::io::stdin().read(&mut [0]);
         process::exit(1);
     });
+    heart(plan)?;
     let files_before = open_files();
     let pool = Pool::builder()
         .max_size(plan.pool)
@@ -132,7 +148,7 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     drop((locks, pool));
     let mut files = open_files();
     for _ in 0..100 {
-        if files <= files_before + 1 {
+        if files <= files_before + OURS {
             break;
         }
         thread::sleep(Duration::from_millis(20));
@@ -140,8 +156,31 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     }
     writer.write(&Record::Left {
         worker: plan.worker,
-        // One of them is the file that this is written to.
-        files: files.saturating_sub(files_before + 1),
+        files: files.saturating_sub(files_before + OURS),
+    });
+    Ok(())
+}
+
+/// Notes when this process, or the server, is kept waiting by other work of the machine. Until the process ends.
+fn heart(plan: &Plan) -> anyhow::Result<()> {
+    let mut writer = Writer::create(&plan.history(998))?;
+    let (worker, url) = (plan.worker, plan.server.clone());
+    let mut conn = operator(&url).ok();
+    thread::spawn(move || -> ! {
+        loop {
+            let from = now();
+            thread::sleep(Duration::from_millis(5));
+            let answered = conn
+                .as_mut()
+                .is_some_and(|conn| cmd("PING").exec(conn).is_ok());
+            let to = now();
+            if to - from > LATE {
+                writer.write(&Record::Stalled { worker, from, to });
+            }
+            if !answered {
+                conn = operator(&url).ok();
+            }
+        }
     });
     Ok(())
 }

@@ -1,0 +1,82 @@
+//! Jobs that are to be done once: in a period, and however often they are tried.
+#![allow(
+    clippy::unnecessary_wraps,
+    reason = "a turn of any job may fail, and those of these write down themselves what did"
+)]
+
+use std::time::Duration;
+
+use leasehold::{Error, Once, Options};
+use uuid::Uuid;
+
+use super::hand::{Hand, LEASE};
+use crate::{
+    clock::{nanos, now},
+    history::Record,
+};
+
+/// Shorter than the pauses are together, so that it is done now and then.
+const PERIOD: Duration = Duration::from_millis(700);
+
+pub(super) fn run_once(hand: &mut Hand) -> anyhow::Result<()> {
+    let lock = hand.locks.lock("o0").with(Options::new().lease(LEASE));
+    let works_for = hand.hold_for().min(LEASE / 2);
+    let period = if hand.plan.has_bug("twice") {
+        Duration::from_millis(1)
+    } else {
+        PERIOD
+    };
+    let (asked, mut begun, mut over) = (now(), 0, 0);
+    let ran = lock.run_once(period, Duration::from_millis(300), |_| {
+        begun = now();
+        std::thread::sleep(works_for);
+        over = now();
+        Ok::<(), Error>(())
+    });
+    if begun > 0 {
+        let is_marked = matches!(&ran, Ok(Once::Ran(ran)) if ran.released.is_ok());
+        hand.ran(&Record::Ran {
+            lock: "o0".to_owned(),
+            period: nanos(PERIOD),
+            asked,
+            begun,
+            over,
+            marked: is_marked.then(now),
+        });
+    }
+    if let Err(error) = ran {
+        hand.failed_with(&error);
+    }
+    hand.pause(100);
+    Ok(())
+}
+
+/// Adds one to a number under an id of its own, again and again until it is known to be done.
+pub(super) fn commit_once(hand: &mut Hand) -> anyhow::Result<()> {
+    let lock = hand.locks.lock("c0").with(Options::new().lease(LEASE));
+    let id = Uuid::new_v4().to_string();
+    let mut is_in_doubt = false;
+    for _ in 0..8 {
+        if now() > hand.plan.until {
+            break;
+        }
+        let Ok(lease) = lock.acquire(Duration::from_secs(2)) else {
+            continue;
+        };
+        let done = lease.commit_once(&id, Duration::from_secs(60), |pipe| {
+            pipe.cmd("INCR").arg("number:once");
+        });
+        match done {
+            Ok(_) => {
+                hand.added("number:once", Some(true));
+                return Ok(());
+            }
+            Err(error) => {
+                is_in_doubt |= matches!(error, Error::Unknown { .. } | Error::Partial { .. });
+                hand.failed_with(&error);
+            }
+        }
+    }
+    hand.added("number:once", if is_in_doubt { None } else { Some(false) });
+    Ok(())
+}
