@@ -20,7 +20,7 @@
 //! On one server that loses no data, among programs that agree on the leases, and as long as none on the article's scripts
 //! has a wrong clock: before a writer's hold ends or is released nobody else comes in, neither ours nor the article's; nor
 //! does a writer before a reader's, as long as no program on the article's scripts reads. A release ends nobody else's hold.
-//! Not that one who waits gets in.
+//! A caller that waits may wait for ever.
 //!
 //! # Source
 //!
@@ -31,7 +31,7 @@
 //! - The server's clock gives the time, with a fraction, so that it is never equal to one of the article's.
 //! - Each holder has a field of its own, by which its release is compared: by token, not by time.
 //! - `read` is never moved back. When others still read after a release, `read` says so.
-//! - What readers and writers left that were too late to release is removed.
+//! - The fields of holders that did not release in time are removed.
 //! - A release says whether the hold was still ours; the article's answers nothing.
 //!
 //! # What the article's own programs can still do
@@ -39,13 +39,13 @@
 //! - Its readers write their time over ours. When the last of them releases, the article's writers see no reader and come
 //!   in, although ours may still read. (Our own writers look at the other fields and do not.) And of two readers of the
 //!   article's the second one's release frees both.
-//! - A client whose clock is ahead takes a lock that is not over, and the time that it writes keeps others out for longer,
-//!   until the key ends; one whose clock is behind moves the readers' time back, and with it their end.
+//! - A client whose clock is ahead takes a lock whose time is not over, and the time that it writes keeps others out for
+//!   longer, until the key ends. One whose clock is behind moves the readers' time back, and with it their end.
 //! - Two of them that come in the same millisecond have the same time, so that one releases the other's lock.
 //! - Readers that keep coming keep writers out for ever. There is no place for a waiting writer's intent that the
 //!   article's readers would look at.
 //!
-//! A hold of this edition cannot be renewed: how long it lasts is not said in the lock, but by whoever asks, and any
+//! A hold of this edition cannot be renewed: the lock does not say how long it lasts, each program that asks assumes it, and any
 //! program on the article's scripts may end it, and let another in, without leaving a trace, so that no answer to a renewal
 //! could be trusted. There is no [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog does not
 //! compile. Choose leases longer than the work.

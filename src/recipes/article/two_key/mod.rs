@@ -18,8 +18,8 @@
 //!
 //! On one server that loses no data: before a reader's lease ends or is released no writer comes in, neither ours nor the
 //! article's, as long as no program on the article's scripts reads or releases; before a writer's nobody else does, as long
-//! as no program deletes the key without looking whose it is. A release ends nobody else's hold. Not that one who waits
-//! gets in.
+//! as no program deletes the key without looking whose it is. A release ends nobody else's hold. A caller that
+//! waits may wait for ever.
 //!
 //! # Source
 //!
