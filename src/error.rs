@@ -31,6 +31,13 @@ pub enum Error {
         /// The lock or key it was about.
         lock: String,
     },
+    /// The wait was called off by a [`Cancel`](crate::Cancel). Nothing was done, or what was done is undone.
+    Cancelled {
+        /// The function that was called off.
+        operation: &'static str,
+        /// The lock it was about.
+        lock: String,
+    },
     /// The lock was ours and is not any more. Of a commit: nothing was written.
     Lost {
         /// The function that found out.
@@ -164,6 +171,7 @@ impl Error {
     fn operation_and_lock(&self) -> Option<(&'static str, &str)> {
         match self {
             Self::Contended { operation, lock }
+            | Self::Cancelled { operation, lock }
             | Self::Lost {
                 operation, lock, ..
             }
@@ -233,6 +241,7 @@ impl fmt::Display for Error {
             Self::Contended { .. } => {
                 f.write_str("somebody else had it, or was faster, for the whole time")
             }
+            Self::Cancelled { .. } => f.write_str("the wait was called off"),
             Self::Lost { reason: None, .. } => f.write_str("the lock is not ours any more"),
             Self::Lost {
                 reason: Some(reason),

@@ -18,6 +18,7 @@
 //! | enter a lock again, or let in many readers or one writer | [`Locks::reentrant`], [`Locks::read`], [`Locks::write`] |
 //! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
 //! | say how locks are held | [`Options`] |
+//! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | hand a lock that is held to another process | [`Lease::leave`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | count what happens, or log it | [`Events`]; to `tracing`: the example `tracing_events` |
@@ -61,6 +62,7 @@
 //!   others (`json`, `streams`, `acl`, …) name redis 1 among your own dependencies with these features: it is the same crate.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+mod cancel;
 mod connection;
 mod error;
 pub mod event;
@@ -82,6 +84,7 @@ mod transaction;
 mod waiting;
 mod watchdog;
 
+pub use cancel::Cancel;
 pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, LostReason, Result};
 pub use event::Events;

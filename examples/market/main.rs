@@ -25,19 +25,11 @@ mod stage;
 mod table;
 mod trade;
 
-use std::{
-    io::Write,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{io::Write, process::ExitCode, thread, time::Duration};
 
 use anyhow::bail;
 use clap::Parser;
+use leasehold::Cancel;
 
 use options::Options;
 use server::Server;
@@ -48,13 +40,13 @@ const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let interrupted = Arc::new(AtomicBool::new(false));
+    let interrupted = Cancel::new();
     let result = run(&options, &interrupted);
     if result.is_err() {
         // In a terminal Ctrl-C stops the private server too, and a thread may notice that before we notice the signal.
         thread::sleep(Duration::from_millis(250));
     }
-    let interrupted = interrupted.load(Ordering::Relaxed);
+    let interrupted = interrupted.is_cancelled();
     match result {
         Ok(()) if !interrupted => return ExitCode::SUCCESS,
         Err(error) if !interrupted || options.url.is_some() => eprintln!("error: {error:#}"),
@@ -68,11 +60,11 @@ fn main() -> ExitCode {
 }
 
 /// Runs the simulation and reports it, unless it is interrupted.
-fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
+fn run(options: &Options, interrupted: &Cancel) -> anyhow::Result<()> {
     options.check_files()?;
     // Ctrl-C and SIGTERM: the threads stop, then everything ends as it ends otherwise.
-    let flag = interrupted.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))?;
+    let at_ctrl_c = interrupted.clone();
+    ctrlc::set_handler(move || at_ctrl_c.cancel())?;
 
     let outcomes = if let Some(url) = &options.url {
         simulation::run(options, url, interrupted)?

@@ -1,14 +1,14 @@
 //! Runs the cells one after the other: sets the stage, lets the threads trade, looks at what is left.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::AtomicBool,
     thread::{self, Scope, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use leasehold::{Pool, redis::Client};
+use leasehold::{Cancel, Pool, redis::Client};
 
 use crate::{
     invariants::Audit,
@@ -52,7 +52,7 @@ impl Outcome {
 pub(crate) fn run(
     options: &Options,
     url: &str,
-    interrupted: &AtomicBool,
+    interrupted: &Cancel,
 ) -> anyhow::Result<Option<Vec<Outcome>>> {
     let cells = options.cells();
     let most = |count: fn(&Cell) -> u16| cells.iter().map(count).max().unwrap_or(1);
@@ -90,7 +90,7 @@ fn progress_bar(cells: &[Cell], seconds: Duration) -> anyhow::Result<ProgressBar
 struct Simulation<'a> {
     pool: &'a Pool,
     seconds: Duration,
-    interrupted: &'a AtomicBool,
+    interrupted: &'a Cancel,
     progress: &'a ProgressBar,
 }
 
@@ -105,7 +105,7 @@ impl Simulation<'_> {
         let stage = Stage::new(cell.load);
         stage.set(self.pool)?;
         let (listed, sales) = self.trade(cell, &stage)?;
-        if self.interrupted.load(Ordering::Relaxed) {
+        if self.interrupted.is_cancelled() {
             return Ok(None);
         }
         let audit = Audit::of(&stage, self.pool)?;

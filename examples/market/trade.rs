@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use leasehold::{
-    Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
+    Cancel, Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
     market::{MARKET, split_listing},
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
     redis::{Commands, Connection},
@@ -82,14 +82,14 @@ impl Strategy {
 #[derive(Debug)]
 pub(crate) struct Shift<'a> {
     pub(crate) end: Instant,
-    pub(crate) interrupted: &'a AtomicBool,
+    pub(crate) interrupted: &'a Cancel,
     pub(crate) failed: AtomicBool,
 }
 
 impl Shift<'_> {
     pub(crate) fn goes_on(&self) -> bool {
         !self.remaining().is_zero()
-            && !self.interrupted.load(Ordering::Relaxed)
+            && !self.interrupted.is_cancelled()
             && !self.failed.load(Ordering::Relaxed)
     }
 

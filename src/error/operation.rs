@@ -27,6 +27,13 @@ impl<'a> Operation<'a> {
         }
     }
 
+    pub(crate) fn cancelled(self) -> Error {
+        Error::Cancelled {
+            operation: self.name,
+            lock: self.lock.to_owned(),
+        }
+    }
+
     pub(crate) fn lost(self) -> Error {
         self.lost_because(None)
     }

@@ -79,6 +79,9 @@ pub(crate) fn acquire(
 ) -> Result<Waited> {
     let lease_millis = settings.checked()?;
     settings.check_wait(shared.server.limits().answer)?;
+    if settings.is_cancelled() {
+        return Err(operation.cancelled());
+    }
     let hold = if settings.fencing {
         hold
     } else {
@@ -104,6 +107,11 @@ pub(crate) fn acquire(
         wait.in_turn(timeout)
     };
     wait.abandon_what_is_out(&acquired);
+    if settings.is_cancelled() {
+        // Granted, or handed over, at that very moment: nobody has it.
+        drop(acquired.ok().flatten().map(Lease::declined));
+        return Err(operation.cancelled());
+    }
     let acquired = acquired?;
     if let Some(run) = wait.attempts.found_run() {
         return Ok(Waited::HasBeenRun(run));
@@ -171,7 +179,15 @@ impl Wait<'_> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
         self.shared.server.want();
-        while place.wait(self.deadline) {
+        let cancel = self.settings.cancel.as_ref();
+        let shared = Arc::downgrade(self.shared);
+        let wake = move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.queues.wake_all();
+            }
+        };
+        let _woken = cancel.map(|cancel| cancel.wakes(wake));
+        while place.wait_unless(cancel, self.deadline) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
             if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;

@@ -254,6 +254,12 @@ impl Lease {
         self
     }
 
+    /// Nobody wants it any more: to be dropped.
+    pub(crate) fn declined(mut self) -> Self {
+        self.is_claimed = false;
+        self
+    }
+
     /// How it may be handed over, if it may be.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
         let is_over = self.released || self.is_a_copy() || self.is_disclosed();

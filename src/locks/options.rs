@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{event::Events, name::Owner, script::Replicas};
+use crate::{cancel::Cancel, event::Events, name::Owner, script::Replicas};
 
 /// How locks are held: by value. What is not named stays as it was, and is a default at first.
 ///
@@ -36,6 +36,7 @@ pub struct Options {
     pub(super) hand_over: Option<HandOver>,
     pub(super) owner: Option<Owner>,
     pub(super) events: Option<Arc<dyn Events>>,
+    pub(super) cancel: Option<Cancel>,
 }
 
 /// The pauses between attempts: the first, doubled up to the last.
@@ -183,6 +184,16 @@ impl Options {
         self
     }
 
+    /// What calls off waits for these locks. Default nothing.
+    ///
+    /// It ends [`acquire`](crate::Lock::acquire), [`run`](crate::Lock::run) and [`run_once`](crate::Lock::run_once) before the lock is
+    /// held, and [`try_acquire`](crate::Lock::try_acquire) before anything is sent, with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    pub fn cancel(mut self, cancel: &Cancel) -> Self {
+        self.cancel = Some(cancel.clone());
+        self
+    }
+
     /// Who is told of what happens. Default nobody.
     pub fn events(mut self, events: Arc<dyn Events>) -> Self {
         self.events = Some(events);
@@ -210,6 +221,7 @@ impl fmt::Debug for Options {
         field("clock_skew", self.clock_skew.as_ref().map(|it| it as _));
         field("hand_over", self.hand_over.as_ref().map(|it| it as _));
         field("owner", self.owner.as_ref().map(|it| it as _));
+        field("cancel", self.cancel.as_ref().map(|it| it as _));
         named.finish_non_exhaustive()
     }
 }

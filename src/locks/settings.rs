@@ -8,6 +8,7 @@ use std::{
 
 use super::options::{HandOver, Options, Pauses};
 use crate::{
+    cancel::Cancel,
     error::{Error, Result},
     event::Events,
     name::Owner,
@@ -37,6 +38,7 @@ pub(crate) struct Settings {
     hand_over: HandOver,
     pub(crate) owner: Option<Owner>,
     pub(crate) events: Option<Arc<dyn Events>>,
+    pub(crate) cancel: Option<Cancel>,
 }
 
 impl Default for Settings {
@@ -60,6 +62,7 @@ impl Default for Settings {
             },
             owner: None,
             events: None,
+            cancel: None,
         }
     }
 }
@@ -80,7 +83,13 @@ impl Settings {
             hand_over: options.hand_over.unwrap_or(self.hand_over),
             owner: options.owner.or(self.owner),
             events: options.events.or(self.events),
+            cancel: options.cancel.or(self.cancel),
         }
+    }
+
+    /// Waits by these settings are called off.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
     }
 
     /// The lease in milliseconds, if all can be used.
@@ -196,6 +205,7 @@ impl fmt::Debug for Settings {
             .field("clock_skew", &self.clock_skew)
             .field("hand_over", &self.hand_over)
             .field("owner", &self.owner)
+            .field("cancel", &self.cancel)
             .finish_non_exhaustive()
     }
 }

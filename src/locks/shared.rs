@@ -57,7 +57,7 @@ impl<L: Send> Observer for Shared<L> {
 
         match disturbance {
             Disturbance::ClockMoved => {
-                self.queues.clock_moved();
+                self.queues.wake_all();
                 self.keeper.clock_moved();
             }
             Disturbance::Reachable => {

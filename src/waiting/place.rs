@@ -8,7 +8,7 @@ use super::{
     queue::{Leaving, Queue, Step, Ticket},
     queues::{Queues, Sleeper},
 };
-use crate::time::Deadline;
+use crate::{cancel::Cancel, time::Deadline};
 
 /// A place in a queue, until it is dropped.
 #[derive(Debug)]
@@ -49,9 +49,18 @@ impl<T, L> Queues<T, L> {
 impl<T, L> Place<'_, T, L> {
     /// Waits until it is time to ask the server. False: the deadline came first, or the lock has been
     /// [handed over](Self::quit).
+    #[cfg(test)]
     pub(crate) fn wait(&self, deadline: Deadline) -> bool {
+        self.wait_unless(None, deadline)
+    }
+
+    /// The same, unless it is called off: then false as well. A wake-up that has not been acted upon is for the next.
+    pub(crate) fn wait_unless(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
         loop {
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return false;
+            }
             let Some(queue) = by_key.queues.get_mut(&self.key) else {
                 return false;
             };
@@ -59,7 +68,11 @@ impl<T, L> Place<'_, T, L> {
                 Step::Ask => return true,
                 Step::TakeHanded => return false,
                 Step::Sleep(_) if deadline.has_passed() => return false,
-                Step::Sleep(asks_at) => deadline.or_sooner(asks_at).moment(),
+                Step::Sleep(asks_at) => {
+                    let pause = cancel.and_then(Cancel::look_again);
+                    let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
+                    deadline.or_sooner(asks_at).or_sooner(looks_at).moment()
+                }
             };
             match wakes_at {
                 Some(moment) => {

@@ -219,7 +219,6 @@ impl<W, L> Queue<W, L> {
         self.waiting.front().map(|waiter| &waiter.who)
     }
 
-    #[cfg(feature = "testing")]
     pub(crate) fn all(&self) -> impl Iterator<Item = &W> {
         self.waiting.iter().map(|waiter| &waiter.who)
     }

@@ -166,9 +166,8 @@ impl<T, L> Queues<T, L> {
         true
     }
 
-    /// By a test: all who wait look at the clock again.
-    #[cfg(feature = "testing")]
-    pub(crate) fn clock_moved(&self) {
+    /// All who wait look again at the clock, and whether they have been called off.
+    pub(crate) fn wake_all(&self) {
         for queue in self.by_key.lock().queues.values() {
             queue.all().for_each(|sleeper| {
                 sleeper.woken.notify_one();

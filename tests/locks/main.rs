@@ -10,6 +10,7 @@ mod common;
 
 mod asking;
 mod attacks;
+mod cancelling;
 mod commits;
 mod connections;
 mod costs;

@@ -20,6 +20,8 @@ Examples:
       runs the backup, or says who else is at it, and exits 75 at once
   lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
       waits up to ten minutes for its turn
+  lockrun --name backup --once-per 20h --wait 2h -- /usr/local/bin/backup --full
+      on every host at the same time of the night: one makes the backup, and another one if that fails
   lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
       hands the fencing token on, and tells what happens
   lockrun --name backup --status
@@ -28,7 +30,7 @@ Examples:
       takes the lock away from whoever has it
 
 Exit codes:
-  the command's own; 128+n if the signal n ended it; 126 if it cannot be run, 127 if there is none
+  the command's own, 0 as well if it had been run (--once-per); 128+n if the signal n ended it; 126 if it cannot be run, 127 if there is none
   64  the arguments cannot be used, or the name is that of something else than a lock
   69  the server cannot be reached, or refuses
   70  the lock was lost, or could not be renewed: the command was ended, or ran beyond the lock
@@ -71,6 +73,13 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "0s", value_parser = duration, conflicts_with = "operator")]
     pub(crate) wait: Duration,
 
+    /// Run it only if no host has run it with success for so long: 20h for a job of every night
+    ///
+    /// If one has, that is said, and the exit code is 0. The time counts from the end of that run, by the server's clock. After
+    /// any exit code but 0, a signal or a lost lock the next one runs it again.
+    #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
+    pub(crate) once_per: Option<Duration>,
+
     /// For how long the lock outlives a lockrun that is gone, 500ms to 24h
     #[arg(long, default_value = "60s", value_parser = duration, conflicts_with = "operator")]
     pub(crate) lease: Duration,
@@ -95,7 +104,7 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Do not say who has a busy lock: exit 75 is enough, as for cron, which mails every word
+    /// Do not say who has a busy lock, or who has run it: the exit code is enough, as for cron, which mails every word
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 

@@ -51,6 +51,13 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<String>,
 }
 
+impl Ended {
+    /// By itself, as the command says, and with the lock.
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.lost.is_none() && self.status.as_ref().is_ok_and(ExitStatus::success)
+    }
+}
+
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
@@ -58,7 +65,7 @@ pub(crate) struct Job<'a> {
     lease: &'a Lease,
     guard: Guard,
     command: Child,
-    events: Receiver<Event>,
+    events: &'a Receiver<Event>,
     /// Of the lease, as last known: stays where it was when the lock is lost.
     lease_end: Instant,
     status: Option<io::Result<ExitStatus>>,
@@ -82,7 +89,7 @@ impl<'a> Job<'a> {
         lease: &'a Lease,
         guard: Guard,
         command: Child,
-        events: Receiver<Event>,
+        events: &'a Receiver<Event>,
     ) -> Self {
         Self {
             arguments,

@@ -26,8 +26,6 @@ mod run;
 mod signals;
 #[cfg(unix)]
 mod text;
-#[cfg(unix)]
-mod wait;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {

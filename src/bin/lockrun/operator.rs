@@ -12,17 +12,24 @@ use serde_json::{Value, json};
 use crate::{
     arguments::Arguments,
     outcome::Told,
-    text::{holder_in_json, millis, printable},
+    text::{holder_in_json, last_run, last_run_in_json, millis, printable},
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
     let name = &arguments.name;
-    let inspected = Locks::connect(&arguments.url).and_then(|locks| locks.lock(name).inspect());
-    answer(arguments, inspected, |inspection| {
+    let looked = Locks::connect(&arguments.url).and_then(|locks| {
+        let lock = locks.lock(name);
+        Ok((lock.inspect()?, lock.last_run()?))
+    });
+    answer(arguments, looked, |(inspection, run)| {
+        let run = run.as_ref();
         if arguments.json {
-            in_json(name, inspection).to_string()
+            let mut status = in_json(name, inspection);
+            status["last_run"] = run.map_or(Value::Null, last_run_in_json);
+            status.to_string()
         } else {
-            in_words(name, inspection)
+            let run = run.map(|run| format!("\n{name}: {}", last_run(run)));
+            in_words(name, inspection) + &run.unwrap_or_default()
         }
     })
 }

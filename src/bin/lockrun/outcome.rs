@@ -2,14 +2,14 @@
 
 use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
-use leasehold::{Error, FencingToken};
+use leasehold::{Error, FencingToken, LastRun};
 use serde_json::{Value, json};
 
 use crate::{
     arguments::{Arguments, USAGE},
     busy::Busy,
     loss::Loss,
-    text::{holder_in_json, millis, say, whole},
+    text::{holder_in_json, last_run, last_run_in_json, millis, say, whole},
 };
 
 const UNREACHABLE: u8 = 69;
@@ -34,6 +34,8 @@ pub(crate) enum Outcome {
     Told(i32),
     /// Somebody else had the lock for the whole wait.
     Busy(Busy),
+    /// There was nothing to do: somebody has run it within the period.
+    HasBeenRun(LastRun),
     /// There was no lock.
     Failed(Error),
     /// The system refused.
@@ -47,6 +49,8 @@ pub(crate) struct Report {
     pub(crate) waited: Duration,
     pub(crate) held: Option<Duration>,
     pub(crate) fencing_token: Option<FencingToken>,
+    /// Why nobody may know that the command has run, which was to be run once.
+    pub(crate) unmarked: Option<Error>,
 }
 
 /// What is to be printed, where.
@@ -120,6 +124,7 @@ impl Report {
             waited: Duration::ZERO,
             held: None,
             fencing_token: None,
+            unmarked: None,
         }
     }
 
@@ -131,6 +136,7 @@ impl Report {
             Outcome::NotRun(_) => CANNOT_BE_RUN,
             Outcome::Told(signal) => of_signal(*signal),
             Outcome::Busy(_) => BUSY,
+            Outcome::HasBeenRun(_) => 0,
             Outcome::Failed(error) => code_of(error),
             Outcome::System(_) => SYSTEM,
         }
@@ -140,8 +146,8 @@ impl Report {
         if arguments.json {
             return Told::Err(self.json(arguments).to_string());
         }
-        // That somebody else is at it is what the lock is for.
-        let is_usual = matches!(self.outcome, Outcome::Busy(_));
+        // That somebody else is at it, or has been, is what the lock is for.
+        let is_usual = matches!(self.outcome, Outcome::Busy(_) | Outcome::HasBeenRun(_));
         match self.message(arguments) {
             Some(message) if !(is_usual && arguments.quiet) => {
                 Told::Err(format!("lockrun: {message}"))
@@ -155,6 +161,7 @@ impl Report {
             Outcome::Ended(_) => "ended",
             Outcome::NotRun(_) => "not_run",
             Outcome::Told(_) => "interrupted",
+            Outcome::HasBeenRun(_) => "has_been_run",
             _ => word_of(self.code()),
         }
     }
@@ -162,7 +169,14 @@ impl Report {
     fn message(&self, arguments: &Arguments) -> Option<String> {
         let name = &arguments.name;
         match &self.outcome {
-            Outcome::Ended(_) | Outcome::Told(_) => None,
+            Outcome::Ended(_) => self.unmarked.as_ref().map(|error| {
+                format!(
+                    "`{name}` may be run again, since it could not be marked: {}",
+                    whole(error)
+                )
+            }),
+            Outcome::Told(_) => None,
+            Outcome::HasBeenRun(run) => Some(format!("`{name}` {}", last_run(run))),
             Outcome::Lost(loss) => Some(format!("`{name}` {loss}")),
             Outcome::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
@@ -189,6 +203,10 @@ impl Report {
             "outcome": self.word(),
             "exit_code": self.code(),
             "message": self.message(arguments),
+            "last_run": match &self.outcome {
+                Outcome::HasBeenRun(run) => last_run_in_json(run),
+                _ => Value::Null,
+            },
             "holders": holders.iter().map(holder_in_json).collect::<Vec<_>>(),
             "lost_reason": lost,
             "command_exit_code": status.and_then(|status| status.code()),

@@ -5,23 +5,36 @@ use std::{
         Arc,
         mpsc::{Receiver, channel},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, Options};
+use leasehold::{Cancel, Error, LastRun, Lease, Lock, Locks, Once, Options, Ran, Result as Held};
 
 use crate::{
     arguments::Arguments,
     busy::Busy,
-    command::{self, Job},
+    command::{self, Ended, Job},
     events::{Event, Hooks},
     guard::Guard,
     loss::{Loss, Why},
     outcome::{Outcome, Report},
     signals::{self, Started},
     text::whole,
-    wait::{self, Waited},
 };
+
+/// A command that has ended, and the guard of what it may have left running.
+struct Finished {
+    ended: Ended,
+    guard: Guard,
+}
+
+/// What has become of the lock and the command.
+enum Done {
+    HasBeenRun(LastRun),
+    NotRun(Outcome),
+    /// With what letting the lock go has come to.
+    Run(Finished, Held<()>),
+}
 
 /// All of it. What comes back is to be told, and the exit code is in it.
 pub(crate) fn run(arguments: &Arguments) -> Report {
@@ -34,9 +47,11 @@ pub(crate) fn run(arguments: &Arguments) -> Report {
 /// Every way out of it before the command has run is an `Err`.
 fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome> {
     let (sender, events) = channel();
-    let started = signals::listen(sender.clone()).map_err(Outcome::System)?;
+    let cancel = Cancel::new();
+    let started = signals::listen(sender.clone(), cancel.clone()).map_err(Outcome::System)?;
     let options = Options::new()
         .lease(arguments.lease)
+        .cancel(&cancel)
         .events(Arc::new(Hooks(sender)));
     let locks = Locks::connect(&arguments.url)
         .map_err(Outcome::Failed)?
@@ -45,27 +60,89 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     let asked = Instant::now();
     arguments.tell(|| format!("waiting for `{}`", arguments.name));
     let lock = locks.lock(&arguments.name);
-    let waited = wait::acquire(&lock, arguments.wait, &events);
-    report.waited = asked.elapsed();
-    let lease = match waited {
-        Waited::Held(lease) => lease,
-        Waited::Failed(Error::Contended { .. }) => return Err(Outcome::Busy(Busy::with(&lock))),
-        Waited::Failed(error) => return Err(Outcome::Failed(error)),
-        Waited::Told(signal) => return Err(Outcome::Told(signal)),
+    let mut acquired = None;
+    let under = |lease: &Lease| {
+        acquired = Some((Instant::now(), lease.fencing_token()));
+        guarded(arguments, started, lease, &events)
     };
-    let acquired = Instant::now();
-    report.fencing_token = lease.fencing_token();
-    let outcome = guarded(arguments, started, lease, events);
-    report.held = Some(acquired.elapsed());
-    outcome
+    let done = match arguments.once_per {
+        None => each_time(&lock, arguments.wait, under),
+        Some(period) => once(&lock, period, arguments.wait, under),
+    };
+    report.waited = acquired.map_or_else(|| asked.elapsed(), |(moment, _)| moment - asked);
+    report.held = acquired.map(|(moment, _)| moment.elapsed());
+    report.fencing_token = acquired.and_then(|(_, fence)| fence);
+    match done {
+        Ok(Done::HasBeenRun(run)) => Err(Outcome::HasBeenRun(run)),
+        Ok(Done::NotRun(outcome)) => Err(outcome),
+        Ok(Done::Run(finished, released)) => Ok(concluded(arguments, finished, released, report)),
+        Err(Error::Contended { .. }) => Err(Outcome::Busy(Busy::with(&lock))),
+        Err(error @ Error::Cancelled { .. }) => {
+            let signal = events.try_iter().find_map(|event| match event {
+                Event::Signal(signal) => Some(signal),
+                _ => None,
+            });
+            Err(signal.map_or(Outcome::Failed(error), Outcome::Told))
+        }
+        Err(error) => Err(Outcome::Failed(error)),
+    }
 }
 
+fn each_time(
+    lock: &Lock,
+    wait: Duration,
+    under: impl FnOnce(&Lease) -> Result<Finished, Outcome>,
+) -> Held<Done> {
+    let lease = lock.acquire(wait)?;
+    let finished = match under(&lease) {
+        Ok(finished) => finished,
+        Err(outcome) => return Ok(Done::NotRun(outcome)),
+    };
+    let released = if finished.ended.lost.is_some() {
+        // Dropping takes less time where the server is silent.
+        drop(lease);
+        Ok(())
+    } else {
+        lease.release()
+    };
+    Ok(Done::Run(finished, released))
+}
+
+fn once(
+    lock: &Lock,
+    period: Duration,
+    wait: Duration,
+    under: impl FnOnce(&Lease) -> Result<Finished, Outcome>,
+) -> Held<Done> {
+    let once = lock.run_once(period, wait, |lease| match under(lease) {
+        Ok(finished) if finished.ended.has_succeeded() => Ok(finished),
+        not_marked => Err(not_marked),
+    })?;
+    Ok(match once {
+        Once::HasBeenRun(run) => Done::HasBeenRun(run),
+        Once::Ran(Ran {
+            value, released, ..
+        }) => Done::Run(value, released),
+        Once::Failed(Ran {
+            value: Ok(finished),
+            released,
+            ..
+        }) => Done::Run(finished, released),
+        Once::Failed(Ran {
+            value: Err(outcome),
+            ..
+        }) => Done::NotRun(outcome),
+        _ => Done::NotRun(Outcome::System(std::io::ErrorKind::Other.into())),
+    })
+}
+
+/// Runs the command while the lock is held.
 fn guarded(
     arguments: &Arguments,
     started: Started,
-    lease: Lease,
-    events: Receiver<Event>,
-) -> Result<Outcome, Outcome> {
+    lease: &Lease,
+    events: &Receiver<Event>,
+) -> Result<Finished, Outcome> {
     arguments.tell(|| match lease.fencing_token() {
         Some(fence) => format!("`{}` is ours, fencing token {fence}", arguments.name),
         None => format!("`{}` is ours", arguments.name),
@@ -76,13 +153,34 @@ fn guarded(
         let why = Why::of(lease.lost().reason());
         return Err(Outcome::Lost(Loss::before_the_command(why)));
     }
-    let command = command::start(arguments, started, &lease, &mut guard)?;
-    let (ended, guard) = Job::new(arguments, &lease, guard, command, events).watch();
-    let lost = let_go(arguments, lease, ended.lost);
+    let command = command::start(arguments, started, lease, &mut guard)?;
+    let (ended, guard) = Job::new(arguments, lease, guard, command, events).watch();
+    Ok(Finished { ended, guard })
+}
+
+/// What it has come to, once the lock is let go.
+fn concluded(
+    arguments: &Arguments,
+    Finished { ended, guard }: Finished,
+    released: Held<()>,
+    report: &mut Report,
+) -> Outcome {
+    let lost = ended.lost.or(match released {
+        Ok(()) => None,
+        Err(Error::Lost { reason, .. }) => Some(Why::of(reason)),
+        Err(error) if arguments.once_per.is_some() && ended.has_succeeded() => {
+            report.unmarked = Some(error);
+            None
+        }
+        Err(error) => {
+            arguments.tell(|| format!("the lock ends with its lease: {}", whole(&error)));
+            None
+        }
+    });
     // Only now, since it may take a while to hear from it.
     let was_killed = guard.dismiss();
     let why = lost.or(was_killed.then_some(Why::NotRenewed));
-    Ok(match (ended.status, why) {
+    match (ended.status, why) {
         (Err(error), _) => Outcome::System(error),
         (Ok(status), None) => Outcome::Ended(status),
         (Ok(status), Some(why)) => Outcome::Lost(Loss {
@@ -91,22 +189,5 @@ fn guarded(
             status: Some(status),
             was_ended: was_killed || ended.lost.is_some(),
         }),
-    })
-}
-
-/// Releases the lock. Says why it was not ours any more, if it was not.
-fn let_go(arguments: &Arguments, lease: Lease, lost: Option<Why>) -> Option<Why> {
-    if lost.is_some() {
-        // Dropping takes less time where the server is silent.
-        return lost;
-    }
-    let signal = lease.lost();
-    match lease.release() {
-        Ok(()) => None,
-        Err(Error::Lost { .. }) => Some(Why::of(signal.reason())),
-        Err(error) => {
-            arguments.tell(|| format!("the lock ends with its lease: {}", whole(&error)));
-            None
-        }
     }
 }

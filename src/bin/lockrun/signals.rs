@@ -7,6 +7,7 @@ use std::{
     thread,
 };
 
+use leasehold::Cancel;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use signal_hook::{
     consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
@@ -18,9 +19,11 @@ use crate::events::Event;
 /// Sends those that come to whoever waits for events. What was ignored when we were started stays so, for us and for the
 /// command: that is how `nohup` and the background jobs of a script ask for it.
 ///
+/// One that comes while the lock is waited for calls the wait off.
+///
 /// They come to a thread of their own alone, not to the caller and those it starts from now on: in the middle of a call to
 /// the server a signal would leave open what has become of it.
-pub(crate) fn listen(events: Sender<Event>) -> io::Result<Started> {
+pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Started> {
     let ignored = ignored();
     // Without a handler, how a child has ended might never be told.
     let wanted = [SIGCHLD, SIGTERM, SIGINT, SIGHUP];
@@ -37,8 +40,12 @@ pub(crate) fn listen(events: Sender<Event>) -> io::Result<Started> {
                     SIGCHLD => Event::Child,
                     signal => Event::Signal(signal),
                 };
+                let ends_the_wait = matches!(event, Event::Signal(_));
                 // Only at the end nobody listens.
                 let _ = events.send(event);
+                if ends_the_wait {
+                    cancel.cancel();
+                }
             }
         })?;
     let mut blocked = SigSet::empty();

@@ -2,8 +2,8 @@
 
 use std::{error, io::Write, time::Duration};
 
-use humantime::format_rfc3339_seconds;
-use leasehold::{FencingToken, Holder, Owner};
+use humantime::{format_duration, format_rfc3339_seconds};
+use leasehold::{FencingToken, Holder, LastRun, Owner};
 use serde_json::{Value, json};
 
 /// That nobody reads it is no reason to end the command.
@@ -34,5 +34,21 @@ pub(crate) fn holder_in_json(holder: &Holder) -> Value {
         "remaining_ms": holder.remaining().map(millis),
         "fencing_token": holder.fencing_token().map(FencingToken::get),
         "reader": holder.is_reader(),
+    })
+}
+
+/// Who has run it, and how long ago.
+pub(crate) fn last_run(run: &LastRun) -> String {
+    let by = printable(run.by().map_or("somebody unknown", Owner::as_str));
+    let ago = Duration::from_secs(run.ago().as_secs());
+    format!("was run {} ago by {by}", format_duration(ago))
+}
+
+/// Who has run it and when, as scripts are told.
+pub(crate) fn last_run_in_json(run: &LastRun) -> Value {
+    json!({
+        "by": run.by().map(Owner::as_str),
+        "at": format_rfc3339_seconds(run.at()).to_string(),
+        "ago_ms": millis(run.ago()),
     })
 }

@@ -3,6 +3,7 @@
 mod causes;
 mod ending;
 mod interrupted;
+mod once;
 mod operator;
 mod outage;
 mod tool;

@@ -9,7 +9,7 @@ use crate::{
     common::{
         Server,
         server::free_port,
-        wait::{at_once, calls, comes_true, unless_halted},
+        wait::{at_once, comes_true, unless_halted},
     },
     lockrun::tool::{KEY, Tool, ask, is_locked, lockrun, ms, program, run},
 };
@@ -48,7 +48,7 @@ fn who_waits_runs_when_the_first_has_ended() {
         let mut first = Tool::holding(&server, "");
         first.hear("in");
         let mut second = Tool::start(&server, "--wait 10s", "echo in; exit 4");
-        wait_for_slices(&server);
+        has_asked(&server, 2);
         assert!(second.is_running());
         assert_eq!(first.finish().code, 0);
         second.hear("in");
@@ -63,10 +63,8 @@ fn who_waits_waits_for_a_server_that_restarts_too() {
         let mut conn = server.connection().unwrap();
         let _: () = conn.pset_ex(KEY, "somebody", 60_000).unwrap();
         let mut tool = Tool::start(&server, "--wait 20s", "echo in; exit 4");
-        // The first slice is over then.
-        (0..3).for_each(|_| wait_for_slices(&server));
+        has_asked(&server, 1);
         server.kill().unwrap();
-        // For longer than one slice.
         thread::sleep(ms(400));
         assert!(tool.is_running());
         if restarts {
@@ -87,7 +85,7 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
         let mut first = Tool::holding(&server, "");
         first.hear("in");
         let second = Tool::start(&server, "--wait 10s", "echo in");
-        wait_for_slices(&server);
+        has_asked(&server, 2);
         second.signal(Signal::SIGTERM);
         assert_eq!(second.ends_with(143).out, "");
         first.finish();
@@ -95,13 +93,17 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
     });
 }
 
-/// Until somebody who waits has asked again and again.
-fn wait_for_slices(server: &Server) {
+/// Waits until the server is to tell so many of what happens to the lock: one who waits, and perhaps one who has it.
+fn has_asked(server: &Server, who: usize) {
     let mut conn = server.connection().unwrap();
-    let before = calls(&mut conn, "evalsha").unwrap();
-    assert!(comes_true(
-        || calls(&mut conn, "evalsha").unwrap() >= before + 2
-    ));
+    let mut list = redis::cmd("CLIENT");
+    list.arg("LIST");
+    assert!(comes_true(|| {
+        let list: String = list.query(&mut conn).unwrap();
+        let words = list.split_whitespace();
+        let flags = words.filter_map(|word| word.strip_prefix("flags="));
+        flags.filter(|flags| flags.contains('t')).count() >= who
+    }));
 }
 
 #[test]

@@ -1,0 +1,314 @@
+//! Waits that are called off: at once, with nothing left behind.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Cancel, Error, Lease, Lock, Locks, Options, Result};
+use redis::Commands;
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    hold::{comes_true, every_kind},
+    slack::slack,
+    wait::{at_once, unless_halted},
+};
+
+fn by(cancel: &Cancel) -> Options {
+    crate::options().cancel(cancel)
+}
+
+fn is_cancelled<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::Cancelled { .. }))
+}
+
+fn waiting(lock: &Lock) -> usize {
+    lock.inspect().unwrap().waiting_here()
+}
+
+#[test]
+fn what_was_called_off_before_sends_nothing_and_runs_nothing() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let cancel = Cancel::new();
+        let locks = Locks::connect(&proxy.url()).unwrap().with(by(&cancel));
+        cancel.cancel();
+        assert!(cancel.is_cancelled());
+        let ((), traffic) = proxy.traffic_of(|| {
+            for lock in every_kind(&locks) {
+                assert!(is_cancelled(&lock.acquire(LONG)));
+                assert!(is_cancelled(&lock.try_acquire()));
+                assert!(is_cancelled(&lock.run(LONG, |_| panic!("run"))));
+            }
+            let lock = locks.lock("m");
+            let once = lock.run_once(LONG, LONG, |_| -> Result<()> { panic!("run") });
+            assert!(is_cancelled(&once));
+        });
+        assert_eq!(traffic.commands, [""; 0]);
+    });
+}
+
+#[test]
+fn the_head_and_one_in_the_queue_leave_at_once_and_the_others_keep_their_order() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let theirs = crate::connect(&server.url());
+        let lock = crate::connect(&server.url()).lock("a");
+        let held = theirs.lock("a").acquire(LONG).unwrap();
+        let cancels = [(); 5].map(|()| Cancel::new());
+        let order = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let waiters: Vec<_> = cancels
+                .iter()
+                .enumerate()
+                .map(|(number, cancel)| {
+                    let (same, order) = (&lock, &order);
+                    let lock = lock.clone().with(by(cancel));
+                    let waiter = scope.spawn(move || {
+                        let acquired = lock.acquire(Duration::MAX);
+                        order.lock().unwrap().push((number, acquired.is_ok()));
+                        is_cancelled(&acquired)
+                    });
+                    assert!(comes_true(|| waiting(same) == number + 1));
+                    waiter
+                })
+                .collect();
+            for number in [2, 0] {
+                let raised = Instant::now();
+                cancels[number].cancel();
+                assert!(comes_true(|| waiters[number].is_finished()));
+                assert!(
+                    raised.elapsed() < slack() + 250 * MS,
+                    "{:?}",
+                    raised.elapsed()
+                );
+            }
+            assert_eq!(waiting(&lock), 3);
+            held.verify().unwrap();
+            held.release().unwrap();
+            let cancelled: Vec<_> = waiters.into_iter().map(|it| it.join().unwrap()).collect();
+            assert_eq!(cancelled, [true, false, true, false, false]);
+        });
+        let order = order.into_inner().unwrap();
+        assert_eq!(
+            order,
+            [(2, false), (0, false), (1, true), (3, true), (4, true)]
+        );
+        assert!(!lock.inspect().unwrap().is_held());
+    });
+}
+
+#[test]
+fn run_and_run_once_are_called_off_while_they_wait() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let cancel = Cancel::new();
+        let lock = crate::connect(&server.url()).lock("a").with(by(&cancel));
+        let held = crate::connect(&server.url())
+            .lock("a")
+            .acquire(LONG)
+            .unwrap();
+        thread::scope(|scope| {
+            let run = scope.spawn(|| is_cancelled(&lock.run(LONG, |_| panic!("run"))));
+            let once = scope.spawn(|| {
+                let once = lock.run_once(LONG, LONG, |_| -> Result<()> { panic!("run") });
+                is_cancelled(&once)
+            });
+            assert!(comes_true(|| waiting(&lock) == 2));
+            cancel.cancel();
+            assert!(run.join().unwrap() && once.join().unwrap());
+        });
+        held.release().unwrap();
+        assert!(lock.last_run().unwrap().is_none());
+    });
+}
+
+/// By the pool, and by the head of the queue.
+#[test]
+fn what_is_granted_at_that_moment_is_given_back() {
+    at_once([false, true], |waits| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let theirs = crate::connect(&server.url());
+        for kind in 0..4 {
+            let cancel = Cancel::new();
+            let locks = crate::connect(&proxy.url()).with(by(&cancel));
+            let lock = every_kind(&locks)[kind].clone();
+            drop(lock.acquire(LONG).unwrap());
+            let key = format!("lock:{}", lock.name());
+            let held = waits.then(|| match lock.name() {
+                "read" | "write" => theirs.write(lock.name()).acquire(LONG).unwrap(),
+                _ => every_kind(&theirs)[kind].acquire(LONG).unwrap(),
+            });
+            thread::scope(|scope| {
+                if held.is_none() {
+                    proxy.at("EVALSHA").delay(300 * MS);
+                }
+                let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
+                if let Some(held) = held {
+                    assert!(comes_true(|| waiting(&every_kind(&locks)[kind]) == 1));
+                    thread::sleep(100 * MS); // it has asked
+                    proxy.at("EVALSHA").delay(300 * MS);
+                    held.release().unwrap();
+                }
+                let mut conn = server.connection().unwrap();
+                let is_granted = || conn.exists::<_, bool>(&key).unwrap();
+                assert!(comes_true(is_granted), "{lock:?}");
+                cancel.cancel();
+                assert!(waiter.join().unwrap(), "{lock:?}");
+            });
+            let free = || !every_kind(&theirs)[kind].inspect().unwrap().is_held();
+            assert!(comes_true(free), "{lock:?} {waits}");
+        }
+    });
+}
+
+#[test]
+fn a_hand_over_that_is_on_its_way_is_not_lost_to_the_next() {
+    let cases = [true, false];
+    at_once(cases, |fencing| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let () = conn.hset("{lock:a}:lease", "fence", 1).unwrap();
+        let handing = Options::new().hand_over(1_000, LONG).fencing(fencing);
+        let lock = Locks::connect(&server.url())
+            .unwrap()
+            .lock("a")
+            .with(handing);
+        let (off, on) = (AtomicU32::new(0), AtomicU32::new(0));
+        for round in 0..300_u64 {
+            let cancel = Cancel::new();
+            let first = lock.acquire(LONG).unwrap();
+            thread::scope(|scope| {
+                let called_off = lock.clone().with(Options::new().cancel(&cancel));
+                let second = scope.spawn(move || called_off.acquire(LONG).map(drop));
+                assert!(comes_true(|| waiting(&lock) == 1));
+                let third = scope.spawn(|| lock.acquire(LONG).map(drop));
+                assert!(comes_true(|| waiting(&lock) == 2));
+                let raises = scope.spawn(|| {
+                    for _ in 0..(round % 30) * 50 {
+                        std::hint::spin_loop();
+                    }
+                    cancel.cancel();
+                });
+                first.release().unwrap();
+                raises.join().unwrap();
+                let second = second.join().unwrap();
+                assert!(second.is_ok() || is_cancelled(&second), "{second:?}");
+                let count = if second.is_ok() { &on } else { &off };
+                count.fetch_add(1, Ordering::SeqCst);
+                third.join().unwrap().unwrap();
+            });
+            assert_eq!(waiting(&lock), 0);
+        }
+        assert!(!lock.inspect().unwrap().is_held());
+        assert!(off.into_inner() > 0 && on.into_inner() > 0);
+    });
+}
+
+#[test]
+fn a_writer_that_is_called_off_takes_its_intent_back() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let theirs = crate::connect(&server.url());
+        let cancel = Cancel::new();
+        let write = crate::connect(&server.url()).write("a").with(by(&cancel));
+        let _reading = theirs.read("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| is_cancelled(&write.acquire(LONG)));
+            let intends = || theirs.read("a").inspect().unwrap().waiting_writers() == 1;
+            assert!(comes_true(intends));
+            cancel.cancel();
+            assert!(writer.join().unwrap());
+        });
+        let raised = Instant::now();
+        let another = theirs.read("a").acquire(LONG).unwrap();
+        assert!(
+            raised.elapsed() < 400 * MS + slack(),
+            "{:?}",
+            raised.elapsed()
+        );
+        assert_eq!(write.inspect().unwrap().waiting_writers(), 0);
+        another.release().unwrap();
+    });
+}
+
+#[test]
+fn while_the_server_is_silent_it_ends_within_one_time_out() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let client = redis::Client::open(proxy.url()).unwrap();
+        let pool = leasehold::Pool::builder().io_timeout(600 * MS);
+        let cancel = Cancel::new();
+        let locks = crate::sharing(&pool.build(&client).unwrap()).with(by(&cancel));
+        drop(locks.lock("warm").acquire(LONG).unwrap());
+        proxy.at("EVALSHA").swallow();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| is_cancelled(&locks.lock("a").acquire(LONG)));
+            let mut conn = server.connection().unwrap();
+            assert!(comes_true(|| conn.exists::<_, bool>("lock:a").unwrap()));
+            let raised = Instant::now();
+            cancel.cancel();
+            assert!(waiter.join().unwrap());
+            assert!(
+                raised.elapsed() < 850 * MS + slack(),
+                "{:?}",
+                raised.elapsed()
+            );
+            let free = || !conn.exists::<_, bool>("lock:a").unwrap();
+            assert!(comes_true(free), "what it had taken is given back");
+        });
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {
+    use nix::sys::signal::{Signal, raise};
+    use signal_hook::{consts::SIGUSR2, flag};
+
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let cancel = Cancel::new();
+        let registered = flag::register(SIGUSR2, cancel.flag()).unwrap();
+        let lock = crate::connect(&server.url()).lock("a").with(by(&cancel));
+        let _held = crate::connect(&server.url())
+            .lock("a")
+            .acquire(LONG)
+            .unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
+            assert!(comes_true(|| waiting(&lock) == 1));
+            let raised = Instant::now();
+            raise(Signal::SIGUSR2).unwrap();
+            assert!(waiter.join().unwrap());
+            assert!(
+                raised.elapsed() < 300 * MS + slack(),
+                "{:?}",
+                raised.elapsed()
+            );
+        });
+        signal_hook::low_level::unregister(registered);
+    });
+}
+
+#[test]
+fn a_lock_that_is_held_is_not_touched() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let cancel = Cancel::new();
+        let lock = crate::connect(&server.url()).lock("a").with(by(&cancel));
+        let lease: Lease = lock.acquire(LONG).unwrap();
+        cancel.cancel();
+        lease.verify().unwrap();
+        assert!(format!("{lock:?}").contains("is_cancelled: true"));
+        lease.release().unwrap();
+    });
+}

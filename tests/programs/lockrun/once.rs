@@ -1,0 +1,121 @@
+//! A command that is run once in a period, on whichever host.
+
+use std::{thread, time::Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    common::{Server, wait::comes_true},
+    lockrun::tool::{LONG, Tool, ask, is_locked, ms, run},
+};
+
+const ONCE: &str = "--once-per 20h";
+
+#[test]
+fn the_first_runs_it_and_the_next_say_so_and_exit_0() {
+    let server = Server::start().unwrap();
+    let first = run(&server, ONCE, "echo made");
+    assert_eq!((first.code, &*first.out, &*first.err), (0, "made\n", ""));
+    assert!(!is_locked(&server));
+    let second = run(&server, ONCE, "echo made");
+    assert_eq!((second.code, &*second.out), (0, ""));
+    let said = second.last();
+    assert!(
+        said.starts_with("lockrun: `a` was run 0s ago by ") && said.ends_with(":main"),
+        "{said}"
+    );
+    let third = run(&server, &format!("{ONCE} --quiet"), "echo made");
+    assert_eq!((third.code, &*third.out, &*third.err), (0, "", ""));
+    let told = run(&server, &format!("{ONCE} --json"), "echo made").err;
+    for part in [
+        r#""outcome":"has_been_run""#,
+        r#""exit_code":0"#,
+        r#""last_run":{"ago_ms":"#,
+        r#""command_exit_code":null"#,
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(
+        ask(&server, "--status")
+            .out
+            .contains("a: was run 0s ago by ")
+    );
+    let status = ask(&server, "--status --json").out;
+    assert!(status.contains(r#""last_run":{"ago_ms":"#), "{status}");
+    // Without a period, and in a period that is over, it is run again.
+    assert_eq!(run(&server, "", "echo again").out, "again\n");
+    thread::sleep(ms(20));
+    assert_eq!(run(&server, "--once-per 10ms", "echo again").out, "again\n");
+}
+
+#[test]
+fn what_fails_is_ended_or_loses_its_lock_is_run_again() {
+    let server = Server::start().unwrap();
+    assert_eq!(run(&server, ONCE, "exit 3").code, 3);
+    assert_eq!(run(&server, ONCE, "kill -9 $$").code, 128 + 9);
+    let mut tool = Tool::start(&server, ONCE, &format!("echo in; {LONG}"));
+    tool.hear("in").signal(Signal::SIGTERM);
+    tool.ends_with(128 + 15);
+    let mut tool = Tool::start(&server, ONCE, "trap 'exit 0' TERM; echo in; read go");
+    tool.hear("in");
+    assert_eq!(ask(&server, "--force-release").code, 0);
+    tool.ends_with(70);
+    let mut command = crate::lockrun::tool::lockrun(&server);
+    command.args(["--once-per", "20h", "--", "/no/such/program"]);
+    Tool::spawn(&mut command).ends_with(127);
+    assert!(!ask(&server, "--status").out.contains("was run"));
+    assert_eq!(run(&server, ONCE, "echo made").out, "made\n");
+}
+
+#[test]
+fn who_waits_for_a_run_learns_that_it_has_succeeded_or_runs_it() {
+    let server = Server::start().unwrap();
+    for (exit, out) in [("exit 1", "made\n"), ("exit 0", "")] {
+        let script = format!("echo in; read go; {exit}");
+        let mut first = Tool::start(&server, ONCE, &script);
+        first.hear("in");
+        let busy = run(&server, ONCE, "echo made");
+        assert_eq!((busy.code, &*busy.out), (75, ""));
+        let waits = Tool::start(&server, &format!("{ONCE} --wait 20s"), "echo made");
+        thread::sleep(ms(200));
+        first.tells("go");
+        first.ends();
+        let ended = waits.ends_with(0);
+        assert_eq!(ended.out, out, "after {exit}");
+        if exit == "exit 1" {
+            assert_eq!(run(&server, ONCE, "echo made").out, "");
+            let mut conn = server.connection().unwrap();
+            let () = redis::Commands::del(&mut conn, "{lock:a}:lease:ran").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_at_once() {
+    let server = Server::start().unwrap();
+    let mut held = Tool::holding(&server, "");
+    held.hear("in");
+    for (args, signal, code) in [
+        ("--wait 1h", Signal::SIGINT, 130),
+        ("--wait 1h --once-per 20h", Signal::SIGTERM, 143),
+    ] {
+        let tool = Tool::start(&server, args, "echo made");
+        thread::sleep(ms(300));
+        let sent = Instant::now();
+        tool.signal(signal);
+        assert_eq!(tool.ends_with(code).out, "");
+        assert!(sent.elapsed() < ms(500), "{:?}", sent.elapsed());
+    }
+    assert!(comes_true(|| is_locked(&server)));
+    assert_eq!(held.finish().code, 0);
+}
+
+#[test]
+fn a_period_that_cannot_be_used_is_refused() {
+    let server = Server::start().unwrap();
+    for period in ["0s", "100years"] {
+        let ended = run(&server, &format!("--once-per {period}"), "echo made");
+        assert_eq!((ended.code, &*ended.out), (64, ""), "{period}");
+        assert!(ended.last().contains("period"), "{ended:?}");
+    }
+}
