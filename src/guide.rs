@@ -27,6 +27,8 @@ macro_rules! links {
 [three-problems.md]: crate::guide::three_problems
 [lockrun.md]: crate::guide::lockrun
 [design.md]: crate::guide::design
+[servers.md]: crate::guide::servers
+[quorum.md]: crate::guide::quorum
 [seed-map.md]: crate::guide::seed_map
 [benchmarks.md]: crate::guide::benchmarks
 [verification.md]: crate::guide::verification
@@ -103,6 +105,8 @@ pages! {
     waiting: "../docs/waiting.md",
     three_problems: "../docs/three-problems.md",
     lockrun: "../docs/lockrun.md",
+    servers: "../docs/servers.md",
+    quorum: "../docs/quorum.md",
     design: "../docs/design.md",
     seed_map: "../docs/seed-map.md",
     benchmarks: "../docs/benchmarks.md",

@@ -143,9 +143,21 @@ impl Sentinels {
 
     /// A planned failover: asks for it, waits until it has happened, and says who is the master now.
     pub fn fail_over(&self) -> anyhow::Result<usize> {
+        Ok(self.fail_over_since()?.1)
+    }
+
+    /// The same, with the moment at which it was asked for. On a busy machine no replica may be good enough at first: then it is
+    /// asked for again.
+    pub fn fail_over_since(&self) -> anyhow::Result<(Instant, usize)> {
         let before = self.master()?;
-        self.ask_for_failover()?;
-        self.promoted_after(before)
+        for _ in 0..4 {
+            let asked = Instant::now();
+            self.ask_for_failover()?;
+            if let Some(next) = self.promoted_within(before, FAILOVER_LIMIT / 4) {
+                return Ok((asked, next));
+            }
+        }
+        bail!("nobody was promoted, though it was asked for four times")
     }
 
     /// Asks for a planned failover, which takes about a second.
@@ -170,30 +182,37 @@ impl Sentinels {
 
     /// Waits until a server other than this one says that it is a master, and says which.
     pub fn promoted_after(&self, before: usize) -> anyhow::Result<usize> {
+        let next = self.promoted_within(before, FAILOVER_LIMIT);
+        next.with_context(|| format!("no other server became the master within {FAILOVER_LIMIT:?}"))
+    }
+
+    fn promoted_within(&self, before: usize, limit: Duration) -> Option<usize> {
         let asked = Instant::now();
-        while asked.elapsed() < FAILOVER_LIMIT {
+        while asked.elapsed() < limit {
             for (at, server) in self.servers.iter().enumerate() {
                 if at != before && server.is_master() {
-                    return Ok(at);
+                    return Some(at);
                 }
             }
             thread::sleep(Duration::from_millis(2));
         }
-        bail!("no other server became the master within {FAILOVER_LIMIT:?}")
+        None
     }
 
-    /// Waits until some sentinel names this server, and says since when.
-    pub fn named_by_a_sentinel(&self, master: usize) -> anyhow::Result<Instant> {
-        let (asked, port) = (Instant::now(), self.announced(master));
+    /// Waits until some sentinel names another server than this one, and says since when.
+    pub fn another_is_named(&self, before: usize) -> anyhow::Result<Instant> {
+        let (asked, port) = (Instant::now(), self.announced(before));
         while asked.elapsed() < FAILOVER_LIMIT {
-            let names =
-                |sentinel: &Sentinel| sentinel.port_of_master().is_ok_and(|named| named == port);
-            if self.watching.iter().any(names) {
+            let names_another = |sentinel: &Sentinel| {
+                let named = sentinel.port_of_master();
+                named.is_ok_and(|named| named != port)
+            };
+            if self.watching.iter().any(names_another) {
                 return Ok(Instant::now());
             }
             thread::sleep(Duration::from_millis(2));
         }
-        bail!("no sentinel names the new master within {FAILOVER_LIMIT:?}")
+        bail!("no sentinel names another master within {FAILOVER_LIMIT:?}")
     }
 
     /// Waits until most sentinels name this server.
@@ -206,6 +225,42 @@ impl Sentinels {
             thread::sleep(Duration::from_millis(10));
         }
         bail!("the sentinels do not name the new master within {FAILOVER_LIMIT:?}")
+    }
+
+    /// Has the sentinels ask the servers how they are each second, not each ten, where they can be told to: a server that is back
+    /// is taken for a replica sooner. A failover takes as long as before.
+    pub fn look_often(&self) -> anyhow::Result<()> {
+        for sentinel in &self.watching {
+            let mut often = redis::cmd("SENTINEL");
+            often.arg("DEBUG").arg("INFO-PERIOD").arg(1_000);
+            let _ = often.exec(&mut sentinel.connection()?);
+        }
+        Ok(())
+    }
+
+    /// After a failover: has every other server replicate the master, those that are down started again, and waits until that is
+    /// done and known.
+    pub fn revive(&mut self) -> anyhow::Result<()> {
+        let asked = Instant::now();
+        let master = loop {
+            match self.master() {
+                Ok(master) if self.servers[master].is_master() => break master,
+                _ if asked.elapsed() > FAILOVER_LIMIT => bail!("there is no master"),
+                _ => thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let port = self.announced(master);
+        for at in (0..self.servers.len()).filter(|at| *at != master) {
+            if self.servers[at].connection().is_err() {
+                self.servers[at].restart()?;
+            }
+            let mut conn = self.servers[at].connection()?;
+            redis::cmd("REPLICAOF")
+                .arg("127.0.0.1")
+                .arg(port)
+                .exec(&mut conn)?;
+        }
+        self.wait_until_whole()
     }
 
     /// Waits until every server but the master is a replica of it, in step with it, and known as that to all sentinels: only

@@ -122,7 +122,7 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
             let lease = connect(&group.url()).lock("b").acquire(LONG);
             (Instant::now(), lease.map(drop))
         });
-        let told = group.named_by_a_sentinel(1).unwrap();
+        let told = group.another_is_named(0).unwrap();
         let (granted, other) = other.join().unwrap();
         other.unwrap();
         let later = granted.saturating_duration_since(told);

@@ -11,8 +11,10 @@ mod common;
 
 mod failovers;
 mod groups;
+mod long;
 mod lying;
 mod plain_url;
+mod quorum;
 mod replicas;
 mod sentinels;
 

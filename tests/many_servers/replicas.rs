@@ -127,7 +127,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
         let asked = Instant::now();
         let answer = lock.try_acquire();
         assert!(is_too_few(&answer), "{answer:?}");
-        assert!(asked.elapsed() < 100 * MS + slack());
+        assert!(asked.elapsed() < 1_000 * MS + slack());
         assert!(
             comes_true(|| !exists(&mut conn, lock.name())),
             "{}",

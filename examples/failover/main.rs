@@ -1,0 +1,164 @@
+//! A failover that you watch: starts a master, replicas and three sentinels from the PATH, lets a few threads want one lock, kills
+//! or replaces the master, and draws who held the lock when, what was lost, and how long nobody could lock. Stops everything.
+//!
+//! ```text
+//! cargo run --example failover -- crash
+//! cargo run --example failover -- planned
+//! cargo run --example failover -- freeze --replicas 1 --servers 3
+//! ```
+
+#![allow(clippy::print_stdout, reason = "a program that talks")]
+
+#[path = "../../tests/common/mod.rs"]
+#[allow(
+    clippy::unwrap_used,
+    reason = "the tests' servers and sentinels, and what stands beside them"
+)]
+mod common;
+
+mod picture;
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::{Parser, ValueEnum};
+use common::{Sentinels, sentinels::Plan};
+use leasehold::{Error, Locks, Options};
+
+use crate::picture::{Ended, Hold, Picture};
+
+/// How long an attempt to get the lock takes at most, before it is made again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Parser)]
+#[command(about = "Draws what a failover does to a lock")]
+struct Arguments {
+    /// What becomes of the master.
+    #[arg(value_enum)]
+    what: What,
+    /// How many replicas have to have a lock.
+    #[arg(long, default_value_t = 0)]
+    replicas: u32,
+    /// How many servers there are, the master among them.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=5))]
+    servers: u8,
+    /// How long it goes on afterwards.
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
+    /// How many threads want the lock, each with connections of its own, as if it were a process.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=20))]
+    holders: u8,
+    /// The lease, in milliseconds.
+    #[arg(long, default_value_t = 1_500)]
+    lease_ms: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// It is killed.
+    Crash,
+    /// Another takes its place as planned, and its connections stay.
+    Planned,
+    /// It is silent for a while, and comes back when it was replaced.
+    Freeze,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    println!("starting {} servers and 3 sentinels ...", arguments.servers);
+    let plan = Plan {
+        servers: arguments.servers.into(),
+        ..Plan::default()
+    };
+    let mut group = Sentinels::planned(plan)?;
+    let options = Options::new()
+        .lease(Duration::from_millis(arguments.lease_ms))
+        .replicas(arguments.replicas, Duration::from_millis(100));
+    let (holds, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let url = group.url();
+    let mut picture = Picture::begin(arguments.holders.into());
+    println!("{} threads want the lock of {url}", arguments.holders);
+    thread::scope(|scope| -> anyhow::Result<()> {
+        for holder in 0..arguments.holders.into() {
+            let (url, options, holds, stop) = (&url, &options, &holds, &stop);
+            scope.spawn(move || work(holder, url, options, holds, stop));
+        }
+        thread::sleep(Duration::from_millis(1_500));
+        let done = fail_over(&mut group, arguments.what, &mut picture);
+        thread::sleep(Duration::from_secs_f64(arguments.seconds));
+        stop.store(true, Ordering::SeqCst);
+        done
+    })?;
+    let holds = holds.into_inner().unwrap_or_else(PoisonError::into_inner);
+    print!("{}", picture.drawn(&holds, Instant::now()));
+    Ok(())
+}
+
+/// Wants the lock again and again, and works a little under it.
+fn work(holder: usize, url: &str, options: &Options, holds: &Mutex<Vec<Hold>>, stop: &AtomicBool) {
+    let Ok(locks) = Locks::connect(url) else {
+        return;
+    };
+    let lock = locks.lock("job").with(options.clone());
+    while !stop.load(Ordering::SeqCst) {
+        let Ok(lease) = lock.acquire(PATIENCE) else {
+            continue;
+        };
+        let from = Instant::now();
+        let mut until = from;
+        while lease.is_held() && from.elapsed() < Duration::from_millis(150) {
+            until = Instant::now();
+            thread::sleep(Duration::from_millis(1));
+        }
+        let ended = match lease.release() {
+            Ok(()) => Ended::GivenBack,
+            Err(Error::Lost { .. }) => Ended::Lost,
+            Err(_) => Ended::Unknown,
+        };
+        let hold = Hold {
+            holder,
+            from,
+            until,
+            ended,
+        };
+        holds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(hold);
+    }
+}
+
+fn fail_over(group: &mut Sentinels, what: What, picture: &mut Picture) -> anyhow::Result<()> {
+    let before = group.master()?;
+    match what {
+        What::Crash => {
+            group.servers[before].kill()?;
+            picture.mark("the master is killed");
+        }
+        What::Planned => {
+            picture.mark("a failover is asked for");
+            group.fail_over()?;
+        }
+        What::Freeze => {
+            group.servers[before].freeze()?;
+            picture.mark("the master falls silent");
+        }
+    }
+    if !matches!(what, What::Planned) {
+        group.promoted_after(before)?;
+    }
+    picture.mark("a replica is promoted");
+    group.another_is_named(before)?;
+    picture.mark("a sentinel names it");
+    if let What::Freeze = what {
+        group.servers[before].thaw()?;
+        picture.mark("the old master is back");
+    }
+    Ok(())
+}

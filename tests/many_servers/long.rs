@@ -1,0 +1,233 @@
+//! Many failovers in a row, with holders and waiters at work, whose history is checked afterwards.
+//!
+//! `cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1`: 20 of each way, five minutes. So
+//! many others with `LEASEHOLD_FAILOVERS=200`.
+
+use std::{
+    env,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Locks, Options};
+use redis::Commands;
+
+use crate::common::{LONG, MS, Sentinels, sentinels::Plan};
+
+const THREADS: usize = 4;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How a master is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Crash,
+    Planned,
+}
+
+/// One hold, as its holder saw it.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    from: Instant,
+    /// When it was given back, or the last moment at which it was held.
+    until: Instant,
+    fence: u64,
+}
+
+type History = Mutex<Vec<Hold>>;
+
+fn failovers() -> usize {
+    env::var("LEASEHOLD_FAILOVERS").map_or(20, |number| number.parse().unwrap())
+}
+
+/// Takes the lock again and again, and writes down when it had it.
+fn work(url: &str, options: &Options, history: &History, stop: &AtomicBool) {
+    let lock = Locks::connect(url).unwrap().lock("a").with(options.clone());
+    while !stop.load(Ordering::SeqCst) {
+        let Ok(lease) = lock.acquire(SECOND) else {
+            continue;
+        };
+        let from = Instant::now();
+        let mut until = from;
+        while lease.is_held() && from.elapsed() < 4 * MS {
+            until = Instant::now();
+            thread::sleep(MS);
+        }
+        let fence = lease.fencing_token().unwrap().get();
+        history.lock().unwrap().push(Hold { from, until, fence });
+        let _ = lease.release();
+    }
+}
+
+/// Takes one free lock after another, and keeps it. Says when each was asked for and granted.
+fn probe(url: &str, options: &Options, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
+    let locks = Locks::connect(url).unwrap().with(options.clone());
+    let locks = locks.with(Options::new().lease(LONG).renewal(false));
+    let mut grants = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        let asked = Instant::now();
+        let name = format!("probe-{}", grants.len());
+        let Ok(lease) = locks.lock(&name).acquire(SECOND) else {
+            continue;
+        };
+        grants.push((asked, Instant::now()));
+        let _ = lease.leave();
+        thread::sleep(2 * MS);
+    }
+    grants
+}
+
+/// How long it took from the beginning of a failover.
+struct Took {
+    /// Until the next master says that it is one.
+    promoted: Duration,
+    /// Until a sentinel names it.
+    named: Duration,
+    /// Until it has granted a lock.
+    granted: Duration,
+}
+
+/// How often two had the lock at once.
+fn violations(mut history: Vec<Hold>) -> usize {
+    history.sort_by_key(|hold| hold.from);
+    let pairs = history.windows(2);
+    let is_wrong = |pair: &&[Hold]| pair[1].from < pair[0].until || pair[1].fence <= pair[0].fence;
+    pairs.filter(is_wrong).count()
+}
+
+fn fail_over(group: &mut Sentinels, way: Way, options: &Options) -> (Option<Took>, usize) {
+    let before = group.master().unwrap();
+    let (history, stop, url) = (History::default(), AtomicBool::new(false), group.url());
+    let took = thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| work(&url, options, &history, &stop));
+            // Each asks the sentinels once a second: not all at the same moment.
+            thread::sleep(240 * MS);
+        }
+        let probe = scope.spawn(|| probe(&url, options, &stop));
+        thread::sleep(200 * MS);
+        let (began, next) = if way == Way::Planned {
+            group.fail_over_since().unwrap()
+        } else {
+            let began = Instant::now();
+            group.servers[before].kill().unwrap();
+            (began, group.promoted_after(before).unwrap())
+        };
+        let promoted = Instant::now();
+        let named = group.another_is_named(before).unwrap();
+        thread::sleep(2_500 * MS);
+        stop.store(true, Ordering::SeqCst);
+        let grants = probe.join().unwrap();
+        let mut conn = group.servers[next].connection().unwrap();
+        let mut by_the_next = (0..grants.len()).filter(|n| {
+            let mut is_there = || conn.exists::<_, bool>(format!("lock:probe-{n}")).unwrap();
+            grants[*n].0 > promoted && is_there()
+        });
+        let granted = by_the_next.next().map(|n| grants[n].1 - began);
+        let (promoted, named) = (promoted - began, named - began);
+        granted.map(|granted| Took {
+            promoted,
+            named,
+            granted,
+        })
+    });
+    (took, violations(history.into_inner().unwrap()))
+}
+
+fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
+    times.sort();
+    (times[times.len() / 2], times[times.len() - 1])
+}
+
+fn run(way: Way, options: &Options) -> usize {
+    let plan = Plan {
+        servers: 3,
+        ..Plan::default()
+    };
+    let mut group = Sentinels::planned(plan).unwrap();
+    group.look_often().unwrap();
+    let (mut all, mut violations) = (Vec::new(), 0);
+    for _ in 0..failovers() {
+        let (took, wrong) = fail_over(&mut group, way, options);
+        all.extend(took);
+        violations += wrong;
+        for server in &group.servers {
+            if let Ok(mut conn) = server.connection() {
+                let _: redis::RedisResult<()> = redis::cmd("FLUSHALL").query(&mut conn);
+            }
+        }
+        group.revive().unwrap();
+    }
+    println!(
+        "{} failovers, {way:?}, {options:?}: {violations} violations",
+        failovers()
+    );
+    let show = |what: &str, of: fn(&Took) -> Duration| {
+        if !all.is_empty() {
+            let (median, longest) = median(all.iter().map(of).collect());
+            println!("  {what} after: p50 {median:.2?}, longest {longest:.2?}");
+        }
+    };
+    show("promoted", |took| took.promoted);
+    show("named by a sentinel", |took| took.named);
+    show("a lock granted", |took| took.granted);
+    show("granted, since it was promoted", |took| {
+        took.granted.saturating_sub(took.promoted)
+    });
+    show("granted, since it was named", |took| {
+        took.granted.saturating_sub(took.named)
+    });
+    violations
+}
+
+/// Shorter than a failover takes, so that what was held at its beginning is soon free.
+fn options() -> Options {
+    Options::new().lease(SECOND)
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
+fn no_two_hold_a_lock_that_a_replica_has_to_have_through_crashes() {
+    let confirmed = options().replicas(1, 100 * MS);
+    assert_eq!(run(Way::Crash, &confirmed), 0);
+}
+
+/// With fewer than all, those that follow the deposed master for a moment still confirm what it grants.
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
+fn no_two_hold_a_lock_that_all_replicas_have_to_have_through_planned_failovers() {
+    let confirmed = options().replicas(2, 100 * MS);
+    assert_eq!(run(Way::Planned, &confirmed), 0);
+}
+
+/// What a deposed master grants is no lock, and without replicas somebody believes in it.
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
+fn two_hold_a_lock_at_once_through_planned_failovers_without_replicas() {
+    assert!(run(Way::Planned, &options()) > 0);
+}
+
+/// What an acquire takes more when a replica has to have it, in the same run and in turns.
+#[test]
+#[ignore = "seconds: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
+fn what_an_acquire_takes_that_waits_for_a_replica() {
+    let group = Sentinels::start().unwrap();
+    let locks = Locks::connect(&group.url()).unwrap();
+    let plain = locks.lock("a");
+    let confirmed = plain.clone().with(Options::new().replicas(1, 100 * MS));
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..4_000 {
+        for (lock, times) in [&plain, &confirmed].into_iter().zip(&mut times) {
+            let asked = Instant::now();
+            let lease = lock.acquire(LONG).unwrap();
+            times.push(asked.elapsed());
+            lease.release().unwrap();
+        }
+    }
+    let [(alone, _), (with, _)] = times.map(median);
+    let more = with.saturating_sub(alone);
+    println!("an acquire: p50 {alone:.1?}, with one replica {with:.1?}: {more:.1?} more");
+}
