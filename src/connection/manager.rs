@@ -278,6 +278,11 @@ impl Connector {
         self.0.opener.to_listen()?.open()
     }
 
+    /// A connection that is told of things among its answers: by the newer protocol.
+    pub(crate) fn open_to_wait(&self) -> Result<Opened> {
+        self.0.opener.to_wait()?.open()
+    }
+
     /// Where connections lead that are opened now. It grows when another server has become the master; connections of before
     /// must not be used again.
     pub(crate) fn epoch(&self) -> u64 {

@@ -75,9 +75,17 @@ impl Opener {
 
     /// Opens connections to the same server that speak RESP2.
     pub(super) fn to_listen(&self) -> Result<Self> {
+        self.speaking(ProtocolVersion::RESP2)
+    }
+
+    /// Opens connections to the same server that speak RESP3.
+    pub(super) fn to_wait(&self) -> Result<Self> {
+        self.speaking(ProtocolVersion::RESP3)
+    }
+
+    fn speaking(&self, protocol: ProtocolVersion) -> Result<Self> {
         let settings = self.client.get_connection_info().clone();
-        let login = settings.redis_settings().clone();
-        let login = login.set_protocol(ProtocolVersion::RESP2);
+        let login = settings.redis_settings().clone().set_protocol(protocol);
         Ok(Self {
             client: client_by(settings.set_redis_settings(login))?,
             sentinels: self.sentinels.clone(),

@@ -35,10 +35,10 @@ use crate::{
         once::LastRun,
     },
     renewing::handle::Handle,
-    script::Refusal,
-    server::{Patience, Unsent},
+    script::{Call, Refusal},
+    server::{Line, News, Patience, Unsent},
     time::{Backoff, Deadline},
-    waiting::{Leaving, Place},
+    waiting::{Leaving, Next, Place},
 };
 
 /// How long to try to take back an intent that ends by itself soon.
@@ -178,16 +178,18 @@ impl Wait<'_> {
     ) -> Result<Option<(Grant, Instant)>> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
-        self.shared.server.want();
+        let (shared, key) = (self.shared, self.key().to_owned());
+        shared.server.want();
         let cancel = self.settings.cancel.as_ref();
-        let shared = Arc::downgrade(self.shared);
+        let waiting = Arc::downgrade(shared);
         let wake = move || {
-            if let Some(shared) = shared.upgrade() {
+            if let Some(shared) = waiting.upgrade() {
                 shared.queues.wake_all();
             }
         };
         let _woken = cancel.map(|cancel| cancel.wakes(wake));
-        while place.wait_unless(cancel, self.deadline) {
+        let mut line: Option<Box<dyn Line>> = None;
+        while self.waits_until_it_is_time(place, line.as_deref_mut()) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
             if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;
@@ -195,7 +197,14 @@ impl Wait<'_> {
             self.attempts.made += 1;
             let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
             let looks_first = self.may_look() && place.looks_first();
-            let asked = (self.shared.server).ask_for_head(&call, looks_first, self.deadline);
+            line = line.filter(|line| line.is_open());
+            if line.is_none() && self.may_listen(&call) && place.is_alone() {
+                line = shared.server.line(&key);
+            }
+            let asked = match &mut line {
+                Some(line) => line.ask(&call, looks_first),
+                None => (shared.server).ask_for_head(&call, looks_first, self.deadline),
+            };
             let reply = match asked {
                 Ok(reply) => reply,
                 Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
@@ -215,7 +224,11 @@ impl Wait<'_> {
                 Outcome::Granted {
                     grant,
                     next_asks_at,
-                } => return Ok(Some((grant, next_asks_at))),
+                } => {
+                    // Nobody else is told of what comes on the line.
+                    let next_asks_at = line.map_or(next_asks_at, |_| self.now());
+                    return Ok(Some((grant, next_asks_at)));
+                }
                 Outcome::HasBeenRun => return Ok(None),
                 Outcome::Refused {
                     ask_again_at,
@@ -234,6 +247,35 @@ impl Wait<'_> {
             }
         }
         self.attempts.last_failure().map_or(Ok(None), Err)
+    }
+
+    /// By the line, if it has it, and otherwise by whoever wakes it. False: it leaves.
+    fn waits_until_it_is_time(
+        &self,
+        place: &Place<'_, Settings, Lease>,
+        line: Option<&mut (dyn Line + '_)>,
+    ) -> bool {
+        let Some(line) = line.filter(|line| line.is_open()) else {
+            return place.wait_unless(self.settings.cancel.as_ref(), self.deadline);
+        };
+        loop {
+            let until = match place.next_step(self.deadline) {
+                Next::Ask => return true,
+                Next::Leave => return false,
+                Next::Sleep(until) => until,
+            };
+            match line.listen(until) {
+                News::Changed => self.shared.queues.changed(self.key()),
+                News::Nothing => {}
+                News::Lost => place.look_again_at(Some(self.now())),
+            }
+        }
+    }
+
+    /// Whether it may wait on the line: nothing else may have to wake it, and a message that comes while replicas are waited
+    /// for would be passed over.
+    fn may_listen(&self, call: &Call) -> bool {
+        self.settings.cancel.is_none() && call.replicas().is_none()
     }
 
     /// Whether a look at the key's end says as much as a refusal would: that of a mutex which is not ours already.

@@ -46,9 +46,9 @@ use shared::Shared;
 /// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
 /// shares it.
 ///
-/// Beside the pool it has three connections and two threads of its own, however many locks there are: one connection
-/// that listens for releases, one on which those who wait ask for their locks, and the
-/// [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
+/// Beside the pool it has four connections and two threads of its own, however many locks there are: one connection
+/// that listens for releases, one on which those who wait ask for their locks, one that a thread which waits alone has for
+/// itself, and the [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
 /// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
 ///
 /// A third thread is there while somebody wants to be [called](crate::LostSignal::notify).

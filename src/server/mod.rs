@@ -5,6 +5,7 @@
 //! the keys that were read on the other two, which are [`tracked`].
 
 mod combining;
+mod line;
 mod listener;
 mod redis;
 mod renewals;
@@ -79,6 +80,10 @@ pub(crate) trait Server: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Reply, Unsent>;
 
+    /// A connection for the one waiting thread that wants the lock of this key, which is told on it by the server itself. `None`:
+    /// there is none to be had, and it goes on with the one that all share.
+    fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>>;
+
     /// Sends what nobody waits for, if the shared connection is free soon.
     fn send_unawaited(&self, call: &Call, patience: Duration);
 
@@ -137,6 +142,28 @@ pub(crate) enum Unsent {
     NoConnection(Error),
     /// Others had the connection until the deadline. Whether its last use before has failed.
     InUse { has_failed: bool },
+}
+
+/// The connection of one waiting thread.
+pub(crate) trait Line {
+    /// As [`ask_for_head`](Server::ask_for_head), without waiting for others.
+    fn ask(&mut self, call: &Call, looks_first: bool) -> Result<Reply, Unsent>;
+
+    /// Waits for the server to say that the key has changed since the last answer, or until that moment.
+    fn listen(&mut self, until: Option<Instant>) -> News;
+
+    /// Whether what was read on it is still going to be told.
+    fn is_open(&self) -> bool;
+}
+
+/// What has come of listening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    Changed,
+    /// The moment has come.
+    Nothing,
+    /// The key may have changed: the connection is gone.
+    Lost,
 }
 
 /// Who is told of changes on the server: the queues of those who wait, and the keeper of the leases.

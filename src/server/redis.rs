@@ -8,8 +8,9 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent,
+    Line, Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent,
     combining::{Came, Combiner, Terms, Turn},
+    line::OwnLine,
     listener::Listener,
     tracked::Tracked,
     waiters::WaitersConnection,
@@ -28,6 +29,7 @@ pub(crate) struct RedisServer {
     combiner: Combiner,
     connector: Connector,
     waiters: WaitersConnection,
+    line: OwnLine,
     leases: Arc<Tracked>,
     listener: Arc<Listener>,
 }
@@ -40,6 +42,7 @@ impl RedisServer {
             pool: pool.clone(),
             combiner: Combiner::default(),
             waiters: WaitersConnection::new(connector.clone(), Arc::clone(&listener)),
+            line: OwnLine::new(connector.clone(), Arc::clone(&listener)),
             leases: RenewalsConnection::tracked(connector.clone(), Arc::clone(&listener)),
             connector,
             listener,
@@ -97,6 +100,7 @@ impl RedisServer {
         conn.close(finished);
         if finished == Finished::Replica {
             self.waiters.leave_the_replica();
+            self.line.leave_the_replica();
             self.leases.leave_the_replica();
         }
     }
@@ -183,6 +187,10 @@ impl Server for RedisServer {
         deadline: Deadline,
     ) -> Result<Reply, Unsent> {
         self.waiters.ask(call, looks_first, deadline)
+    }
+
+    fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>> {
+        self.line.take(key)
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {

@@ -17,8 +17,8 @@ use crate::{
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, Disturbance, Failure, Observer, Patience, RenewalReply, Renewals, Replies,
-        Reply, Unsent, refused,
+        self, Answer, Disturbance, Failure, Line, Observer, Patience, RenewalReply, Renewals,
+        Replies, Reply, Unsent, refused,
     },
     time::{Clock, Deadline},
     token::Token,
@@ -206,6 +206,10 @@ impl server::Server for Server {
             .ask(call.parts(), true)
             .map_err(Unsent::NoConnection);
         Ok(asked?.0)
+    }
+
+    fn line<'a>(&'a self, _: &'a str) -> Option<Box<dyn Line + 'a>> {
+        None
     }
 
     fn send_unawaited(&self, call: &Call, _: Duration) {

@@ -165,6 +165,11 @@ impl Fairness {
         (self.has_heard || comes_back) && !self.in_vain.is_multiple_of(LOOKS)
     }
 
+    /// Whether one that stood in the queue has the lock, alone or beside others.
+    pub(super) fn is_held_here(&self) -> bool {
+        self.held_here
+    }
+
     /// Whether one that stood in the queue has the lock alone, unless it has lost it.
     pub(super) fn is_held_alone(&self) -> bool {
         self.held_alone

@@ -15,6 +15,6 @@ mod queues;
 mod streaks;
 
 pub(crate) use budget::HandOverBudget;
-pub(crate) use place::Place;
+pub(crate) use place::{Next, Place};
 pub(crate) use queue::Leaving;
 pub(crate) use queues::Queues;

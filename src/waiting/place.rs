@@ -6,7 +6,7 @@ use parking_lot::Condvar;
 
 use super::{
     queue::{Leaving, Queue, Step, Ticket},
-    queues::{Queues, Sleeper},
+    queues::{ByKey, Queues, Sleeper},
 };
 use crate::{cancel::Cancel, time::Deadline};
 
@@ -20,6 +20,17 @@ pub(crate) struct Place<'a, T, L> {
     leaving: Leaving,
     /// Of the lock that it leaves with.
     end: Option<Instant>,
+}
+
+/// What a waiting thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It asks the server.
+    Ask,
+    /// It leaves: the deadline has come, or it was handed the lock.
+    Leave,
+    /// It sleeps until that moment, or until it is woken.
+    Sleep(Option<Instant>),
 }
 
 impl<T, L> Queues<T, L> {
@@ -58,29 +69,46 @@ impl<T, L> Place<'_, T, L> {
     pub(crate) fn wait_unless(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
         loop {
-            if cancel.is_some_and(Cancel::is_cancelled) {
-                return false;
-            }
-            let Some(queue) = by_key.queues.get_mut(&self.key) else {
-                return false;
-            };
-            let wakes_at = match queue.step(self.ticket, self.queues.clock.now()) {
-                Step::Ask => return true,
-                Step::TakeHanded => return false,
-                Step::Sleep(_) if deadline.has_passed() => return false,
-                Step::Sleep(asks_at) => {
-                    let pause = cancel.and_then(Cancel::look_again);
-                    let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
-                    deadline.or_sooner(asks_at).or_sooner(looks_at).moment()
-                }
-            };
-            match wakes_at {
-                Some(moment) => {
+            match self.next(&mut by_key, cancel, deadline) {
+                Next::Ask => return true,
+                Next::Leave => return false,
+                Next::Sleep(Some(moment)) => {
                     self.sleeper.woken.wait_until(&mut by_key, moment);
                 }
-                None => self.sleeper.woken.wait(&mut by_key),
+                Next::Sleep(None) => self.sleeper.woken.wait(&mut by_key),
             }
         }
+    }
+
+    /// What to do now, for one that is told of changes by other means while it sleeps.
+    pub(crate) fn next_step(&self, deadline: Deadline) -> Next {
+        self.next(&mut self.queues.by_key.lock(), None, deadline)
+    }
+
+    fn next(&self, by_key: &mut ByKey<T, L>, cancel: Option<&Cancel>, deadline: Deadline) -> Next {
+        if cancel.is_some_and(Cancel::is_cancelled) {
+            return Next::Leave;
+        }
+        let Some(queue) = by_key.queues.get_mut(&self.key) else {
+            return Next::Leave;
+        };
+        match queue.step(self.ticket, self.queues.clock.now()) {
+            Step::Ask => Next::Ask,
+            Step::TakeHanded => Next::Leave,
+            Step::Sleep(_) if deadline.has_passed() => Next::Leave,
+            Step::Sleep(asks_at) => {
+                let pause = cancel.and_then(Cancel::look_again);
+                let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
+                Next::Sleep(deadline.or_sooner(asks_at).or_sooner(looks_at).moment())
+            }
+        }
+    }
+
+    /// Whether nobody of this process stands behind it, has the lock, or can hand it over: it needs no news but the server's.
+    pub(crate) fn is_alone(&self) -> bool {
+        let by_key = self.queues.by_key.lock();
+        let queue = by_key.queues.get(&self.key);
+        self.sleeper.takes.is_none() && queue.is_some_and(Queue::is_alone)
     }
 
     /// Whether others are likely to have the lock by now, so that a look is cheaper than an attempt.

@@ -210,6 +210,11 @@ impl<W, L> Queue<W, L> {
         self.fairness.looks_first()
     }
 
+    /// Whether one waits and nobody behind it, and nobody of this process that stood here has the lock.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.len() == 1 && self.handed.is_empty() && !self.fairness.is_held_here()
+    }
+
     /// Something may have happened to the lock without our being told. Returns whom to wake.
     pub(crate) fn may_have_changed(&mut self, now: Instant) -> Option<&W> {
         self.wake_head(Some(now))

@@ -37,7 +37,7 @@ fn waiting(lock: &Lock) -> usize {
     lock.inspect().unwrap().waiting_here()
 }
 
-fn pool(url: &str, io_timeout: Duration) -> Pool {
+pub(crate) fn pool(url: &str, io_timeout: Duration) -> Pool {
     Pool::builder()
         .io_timeout(io_timeout)
         .build(&Client::open(url).unwrap())

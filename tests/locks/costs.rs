@@ -54,8 +54,8 @@ fn who_waits_has_no_connection_of_the_pool() {
         .unwrap();
     assert_eq!(
         list.lines().count(),
-        4 + 1,
-        "the pool, three, and who asks: {list}"
+        5 + 1,
+        "the pool, four, and who asks: {list}"
     );
     lease.release().unwrap();
 }

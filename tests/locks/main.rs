@@ -22,6 +22,7 @@ mod holding;
 mod inspecting;
 mod intents;
 mod late;
+mod line;
 mod long;
 mod loss;
 mod lost_answers;

@@ -80,6 +80,8 @@ fn listener(server: &Server, lock: &str) -> Option<String> {
 /// Whether a waiter is woken by the release, where it would otherwise ask again after seconds.
 fn is_woken(lock: &Lock, other: &Lock) -> bool {
     let pauses = Options::new().backoff(LONG, LONG);
+    // Who takes a lock that is handed over is woken by the listener, for which all of the rules are.
+    let pauses = pauses.hand_over(2, 20 * MS);
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(800 * MS) {

@@ -6,7 +6,7 @@
 //! moment that is near), a lock for which somebody waits is held. What need not happen for that is what is nobody's duty: that
 //! a holder releases, that a waiter gives up, that a lease ends, that one more comes.
 //!
-//! [`Rules`] has the rules as they are, and three that were once in force or might have been: for each of those a test shows
+//! [`Rules`] has the rules as they are, and others that were once in force or might have been: for each of those a test shows
 //! that the exploration finds the waiter that sleeps. Otherwise it would prove nothing.
 
 use stateright::{Checker, Model};
@@ -44,17 +44,27 @@ enum Wakes {
     InTwoSteps,
 }
 
+/// What the next head does when the lock was granted to one that had the line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AfterTheLine {
+    Asks,
+    /// It relies on what was read on the line, which nobody has now.
+    Relies,
+}
+
 #[derive(Clone, Copy)]
 struct Rules {
     passes_on: PassesOn,
     loss_is_told: LossIsTold,
     wakes: Wakes,
+    after_the_line: AfterTheLine,
 }
 
 const IN_FORCE: Rules = Rules {
     passes_on: PassesOn::Yes,
     loss_is_told: LossIsTold::ByWhoeverFindsOut,
     wakes: Wakes::InOneStep,
+    after_the_line: AfterTheLine::Asks,
 };
 
 /// What is explored.
@@ -69,6 +79,9 @@ struct World {
     line_losses: u8,
     listener_losses: u8,
     hand_overs: u8,
+    /// Whether the server allows the line.
+    has_own_line: bool,
+    own_line_losses: u8,
 }
 
 impl World {
@@ -81,6 +94,8 @@ impl World {
             line_losses: 0,
             listener_losses: 0,
             hand_overs: 0,
+            has_own_line: false,
+            own_line_losses: 0,
         }
     }
 }
@@ -118,6 +133,34 @@ fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
         line_losses: 1,
         listener_losses: 1,
         ..World::of(&[0, 1], IN_FORCE)
+    });
+}
+
+#[test]
+fn nobody_sleeps_beside_a_free_lock_when_one_waits_on_a_line_of_its_own() {
+    holds(World {
+        has_own_line: true,
+        own_line_losses: 1,
+        hand_overs: 1,
+        ..World::of(&[0, 0], IN_FORCE)
+    });
+    holds(World {
+        has_own_line: true,
+        own_line_losses: 1,
+        line_losses: 1,
+        ..World::of(&[0, 1], IN_FORCE)
+    });
+}
+
+#[test]
+fn a_next_head_that_relies_on_the_line_of_the_one_before_is_found() {
+    let rules = Rules {
+        after_the_line: AfterTheLine::Relies,
+        ..IN_FORCE
+    };
+    is_found(rules, |rules| World {
+        has_own_line: true,
+        ..World::of(&[0, 0], rules)
     });
 }
 

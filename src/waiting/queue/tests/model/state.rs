@@ -40,6 +40,8 @@ pub(super) enum Phase {
     Sent(Sent),
     /// The server has answered.
     Answered(Sent, bool),
+    /// Has the line.
+    OnTheLine(OnTheLine),
     Holding(Token),
     /// The server has executed the release.
     Released,
@@ -50,6 +52,26 @@ pub(super) enum Phase {
 pub(super) struct Sent {
     pub(super) tracked: bool,
     pub(super) on_new_line: bool,
+}
+
+/// What one does who has the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum OnTheLine {
+    Sent,
+    Answered(bool),
+    /// Until that moment, and whatever is done to its queue meanwhile, unless the server says something.
+    Listening(Option<Instant>),
+}
+
+/// The line: the connection that one head may have for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct OwnLine {
+    pub(super) is_broken: bool,
+    pub(super) used_by: Option<Thread>,
+    /// Whose next change is told on it.
+    pub(super) tracked: [bool; 2],
+    /// What was told, and not read yet.
+    pub(super) told: [bool; 2],
 }
 
 /// The connection that all heads share.
@@ -70,6 +92,7 @@ pub(super) struct State {
     pub(super) chosen: Option<(Lock, Thread)>,
     pub(super) threads: Vec<Phase>,
     pub(super) line: Line,
+    pub(super) own_line: OwnLine,
     /// The number of the listener that we know of.
     pub(super) listener: Option<u8>,
     /// That of the one the server knows of.
@@ -82,12 +105,14 @@ pub(super) struct State {
     pub(super) line_losses: u8,
     pub(super) listener_losses: u8,
     pub(super) hand_overs: u8,
+    pub(super) own_line_losses: u8,
 }
 
 impl State {
     /// The server deletes the lock, and tells of it if it was asked to.
     pub(super) fn free(&mut self, lock: Lock) {
         self.held_by[lock] = None;
+        self.own_line.told[lock] |= mem::take(&mut self.own_line.tracked[lock]);
         let is_told = mem::take(&mut self.tracked[lock]);
         if is_told && self.listens.is_some() && self.line.told == self.listens {
             self.messages.push_back(lock);

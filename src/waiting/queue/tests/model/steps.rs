@@ -1,11 +1,14 @@
 //! What may happen next, and what it leads to.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 use stateright::Property;
 
 use super::{
-    state::{LEASE, Line, Lock, PAUSE, Phase, START, Sent, State, Thread, Token, end, ticket},
+    state::{
+        LEASE, Line, Lock, OnTheLine, OwnLine, PAUSE, Phase, START, Sent, State, Thread, Token,
+        end, ticket,
+    },
     *,
 };
 
@@ -20,11 +23,13 @@ pub(super) enum Action {
     Delete(Lock),
     LoseLine,
     LoseListener,
+    LoseOwnLine,
     // What goes on by itself.
     Wake(Thread),
     Send(Thread),
     Execute(Thread),
     Receive(Thread),
+    Hear(Thread),
     WakeAfterRelease(Thread),
     GiveBack(Thread),
     Tell,
@@ -47,6 +52,7 @@ impl Action {
                 | Delete(_)
                 | LoseLine
                 | LoseListener
+                | LoseOwnLine
         )
     }
 }
@@ -60,12 +66,94 @@ impl World {
         {
             waiter.asks_at = None;
         }
-        let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(end()));
+        let has_the_line = state.own_line.used_by == Some(thread);
+        let next_asks_at = match self.rules.after_the_line {
+            AfterTheLine::Asks if has_the_line => *START,
+            _ => end(),
+        };
+        let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(next_asks_at));
+        if has_the_line {
+            state.own_line.used_by = None;
+        }
         state.threads[thread] = match (leaving, handed) {
             (Leaving::WithoutLock, Some(token)) => Phase::Holding(token),
             (Leaving::WithoutLock, None) => Phase::Gone,
             _ => Phase::Holding(Token::Of(thread)),
         };
+    }
+
+    /// It asks on the line, if it has it or may have it.
+    fn asks_on_the_line(&self, state: &mut State, thread: Thread) -> bool {
+        let may_take = state.queues[self.wants[thread]].is_alone();
+        let own_line = &mut state.own_line;
+        if own_line.used_by.is_none() && self.has_own_line && may_take {
+            own_line.used_by = Some(thread);
+        }
+        own_line.used_by == Some(thread)
+    }
+
+    fn execute_on_the_line(&self, state: &mut State, thread: Thread) {
+        let lock = self.wants[thread];
+        let held_by = state.held_by[lock].get_or_insert(Token::Of(thread));
+        let is_granted = *held_by == Token::Of(thread);
+        state.own_line.tracked[lock] = true;
+        // What was told before the answer is passed over.
+        state.own_line.told = [false; 2];
+        state.threads[thread] = Phase::OnTheLine(OnTheLine::Answered(is_granted));
+    }
+
+    fn receive_on_the_line(&self, state: &mut State, thread: Thread, is_granted: bool) {
+        if is_granted {
+            return self.leave(state, thread, Leaving::Exclusive);
+        }
+        state.queues[self.wants[thread]].refused(ticket(thread), *START, Some(end()));
+        self.listen(state, thread);
+    }
+
+    fn receive_what_came(&self, state: &mut State, thread: Thread) -> Option<()> {
+        match state.threads[thread] {
+            Phase::OnTheLine(_) if state.own_line.is_broken => {
+                self.own_line_is_lost(state, thread, *START + PAUSE);
+            }
+            Phase::OnTheLine(OnTheLine::Answered(is_granted)) => {
+                self.receive_on_the_line(state, thread, is_granted);
+            }
+            _ if state.line.is_broken => self.fail(state, thread),
+            Phase::Answered(sent, is_granted) => self.receive(state, thread, sent, is_granted),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Asks, leaves, or listens for as long as the queue says now.
+    fn listen(&self, state: &mut State, thread: Thread) {
+        let now = *START + LEASE / 2;
+        match state.queues[self.wants[thread]].step(ticket(thread), now) {
+            Step::Ask => state.threads[thread] = Phase::OnTheLine(OnTheLine::Sent),
+            Step::TakeHanded => self.leave(state, thread, Leaving::WithoutLock),
+            Step::Sleep(until) => {
+                state.threads[thread] = Phase::OnTheLine(OnTheLine::Listening(until));
+            }
+        }
+    }
+
+    /// Whoever has the line finds that it is lost, and goes on with the connection that all share.
+    fn own_line_is_lost(&self, state: &mut State, thread: Thread, ask_again: Instant) {
+        state.own_line = OwnLine::default();
+        state.queues[self.wants[thread]].unanswered(ticket(thread), ask_again);
+        state.threads[thread] = Phase::InQueue;
+    }
+
+    fn hear(&self, state: &mut State, thread: Thread) -> Option<()> {
+        let lock = self.wants[thread];
+        if state.own_line.is_broken {
+            self.own_line_is_lost(state, thread, *START);
+            return Some(());
+        }
+        mem::take(&mut state.own_line.told[lock]).then_some(())?;
+        state.queues[lock].changed(*START);
+        self.listen(state, thread);
+        Some(())
     }
 
     /// An attempt goes out, on a new connection if there is none.
@@ -113,6 +201,11 @@ impl World {
     }
 
     fn hand_over(&self, state: &mut State, thread: Thread, token: Token) -> Option<()> {
+        // Who takes a lock that is handed over does not take the line.
+        let head = state.queues[self.wants[thread]].head().copied();
+        if head.is_some() && state.own_line.used_by == head {
+            return None;
+        }
         state.queues[self.wants[thread]].hand_over(token, *START, end())?;
         state.hand_overs += 1;
         state.threads[thread] = Phase::Gone;
@@ -154,7 +247,16 @@ impl World {
             }
             Phase::Asking if state.line.used_by.is_none() => actions.push(Send(thread)),
             Phase::Sent(_) if !state.line.is_broken => actions.push(Execute(thread)),
-            Phase::Sent(_) | Phase::Answered(..) => actions.push(Receive(thread)),
+            Phase::OnTheLine(OnTheLine::Sent) if !state.own_line.is_broken => {
+                actions.push(Execute(thread));
+            }
+            Phase::OnTheLine(OnTheLine::Listening(_)) => {
+                actions.push(Hear(thread));
+                actions.extend((thread < self.givers_up).then_some(GiveUp(thread)));
+            }
+            Phase::Sent(_) | Phase::Answered(..) | Phase::OnTheLine(_) => {
+                actions.push(Receive(thread));
+            }
             Phase::Holding(_) => {
                 actions.push(Release(thread));
                 let may = state.hand_overs < self.hand_overs;
@@ -197,6 +299,7 @@ impl Model for World {
             chosen: None,
             threads: vec![Phase::Outside; self.wants.len()],
             line: Line::default(),
+            own_line: OwnLine::default(),
             listener: Some(0),
             listens: Some(0),
             held_by: [0, 1].map(|lock| self.wants.contains(&lock).then_some(Token::Elsewhere)),
@@ -206,6 +309,7 @@ impl Model for World {
             line_losses: 0,
             listener_losses: 0,
             hand_overs: 0,
+            own_line_losses: 0,
         }]
     }
 
@@ -225,6 +329,12 @@ impl Model for World {
         }
         if state.listens.is_some() && state.listener_losses < self.listener_losses {
             actions.push(Action::LoseListener);
+        }
+        if self.has_own_line
+            && !state.own_line.is_broken
+            && state.own_line_losses < self.own_line_losses
+        {
+            actions.push(Action::LoseOwnLine);
         }
         actions.extend([
             Action::Tell,
@@ -248,6 +358,9 @@ impl Model for World {
                 // Whatever is to happen before the lease ends may happen now.
                 let now = *START + LEASE / 2;
                 match state.queues[self.wants[thread]].step(ticket(thread), now) {
+                    Step::Ask if self.asks_on_the_line(state, thread) => {
+                        state.threads[thread] = Phase::OnTheLine(OnTheLine::Sent);
+                    }
                     Step::Ask => state.threads[thread] = Phase::Asking,
                     Step::TakeHanded => self.leave(state, thread, Leaving::WithoutLock),
                     Step::Sleep(_) => return None,
@@ -256,13 +369,11 @@ impl Model for World {
             Action::Send(thread) => Self::send(state, thread),
             Action::Execute(thread) => match state.threads[thread] {
                 Phase::Sent(sent) => self.execute(state, thread, sent),
+                Phase::OnTheLine(OnTheLine::Sent) => self.execute_on_the_line(state, thread),
                 _ => return None,
             },
-            Action::Receive(thread) => match state.threads[thread] {
-                _ if state.line.is_broken => self.fail(state, thread),
-                Phase::Answered(sent, is_granted) => self.receive(state, thread, sent, is_granted),
-                _ => return None,
-            },
+            Action::Hear(thread) => self.hear(state, thread)?,
+            Action::Receive(thread) => self.receive_what_came(state, thread)?,
             Action::Release(thread) => {
                 let lock = self.wants[thread];
                 if matches!(state.threads[thread], Phase::Holding(token) if state.held_by[lock] == Some(token))
@@ -289,6 +400,15 @@ impl Model for World {
                 state.line_losses += 1;
                 state.line.is_broken = true;
                 state.tracked = [false; 2];
+            }
+            Action::LoseOwnLine => {
+                state.own_line_losses += 1;
+                let used_by = state.own_line.used_by;
+                state.own_line = OwnLine {
+                    is_broken: true,
+                    used_by,
+                    ..OwnLine::default()
+                };
             }
             Action::Heartbeat => {
                 if !state.somebody_waits() || state.line.used_by.is_some() || !state.line.is_broken
