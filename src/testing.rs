@@ -108,7 +108,40 @@ impl StandIn {
         reason = "whoever has the token has the lock"
     )]
     pub fn steal(&self, name: &str) -> Token {
-        self.server.steal(name)
+        self.steal_for(name, Duration::from_secs(10))
+    }
+
+    /// The same for so long, in milliseconds, rounded up: for a holder that is soon gone, or one that does not let go.
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "whoever has the token has the lock"
+    )]
+    pub fn steal_for(&self, name: &str, lease: Duration) -> Token {
+        self.server.steal(name, lease)
+    }
+
+    /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a `verify` or a mark is an
+    /// [`Error::Unknown`](crate::Error::Unknown), unless it has time to ask again. Not what the watchdog asks by itself.
+    ///
+    /// ```
+    /// use leasehold::{Error, testing::StandIn};
+    ///
+    /// let stand_in = StandIn::new();
+    /// let lock = stand_in.locks()?.lock("report");
+    /// stand_in.lose_next_answer();
+    /// assert!(matches!(lock.try_acquire(), Err(Error::Unknown { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn lose_next_answer(&self) {
+        self.server.lose_next_answer();
+    }
+
+    /// A replica takes the server's place that has not heard of the last writes: what was acquired, renewed, released or marked
+    /// in this time, a minute at most, has not been.
+    ///
+    /// On return every holder knows whether it still has its lock.
+    pub fn fail_over(&self, lost: Duration) {
+        self.server.fail_over(lost);
     }
 
     /// From now on nothing gets through, as without a network: an acquire or a release is an
@@ -116,8 +149,8 @@ impl StandIn {
     /// end, as for a server that restarts. The stand-in itself can still [`expire`](Self::expire) and
     /// [`steal`](Self::steal): the holder does not know.
     ///
-    /// Of a server that goes in the middle of a question there is also [`Error::Unknown`](crate::Error::Unknown), which does not
-    /// come from here.
+    /// Of a server that goes in the middle of a question there is also [`Error::Unknown`](crate::Error::Unknown): see
+    /// [`lose_next_answer`](Self::lose_next_answer).
     pub fn disconnect(&self) {
         self.server.connect(false);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 
 use super::store::{Now, Ran, Store};
 use crate::{
@@ -20,12 +20,10 @@ use crate::{
         self, Answer, Disturbance, Failure, Line, Observer, Patience, RenewalReply, Renewals,
         Replies, Reply, Unsent, refused,
     },
-    time::{Clock, Deadline},
+    time::{Clock, Deadline, whole_millis},
     token::Token,
 };
 
-/// How long whoever takes a lock away has it, in milliseconds.
-const STOLEN_FOR: u64 = 10_000;
 /// Nothing here takes this long, but a callback of a test's own might.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -39,6 +37,8 @@ struct Shared {
     /// When it was made, by both clocks.
     began: (Instant, SystemTime),
     is_there: AtomicBool,
+    /// What is asked next is done, and the answer does not arrive.
+    loses_next: AtomicBool,
     /// All processes.
     observers: Mutex<Vec<Weak<dyn Observer>>>,
 }
@@ -51,6 +51,7 @@ impl Server {
             clock,
             began: (clock.now(), SystemTime::now()),
             is_there: AtomicBool::new(true),
+            loses_next: AtomicBool::new(false),
             observers: Mutex::default(),
         });
         Self { shared }
@@ -70,10 +71,11 @@ impl Server {
         was_there
     }
 
-    pub(super) fn steal(&self, name: &str) -> Token {
+    pub(super) fn steal(&self, name: &str, lease: Duration) -> Token {
+        let lease = whole_millis(lease);
         let (key, token) = (self.key(name), Token::random());
         let mut store = self.shared.store.lock();
-        store.steal(&key, token.as_str(), STOLEN_FOR, self.shared.now());
+        store.steal(&key, token.as_str(), lease, self.shared.now());
         drop(store);
         self.shared.report_change(&key);
         token
@@ -87,6 +89,18 @@ impl Server {
                 .of_each(|observer| observer.disturbed(Disturbance::Reachable));
             self.shared.settle();
         }
+    }
+
+    pub(super) fn lose_next_answer(&self) {
+        self.shared.loses_next.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn fail_over(&self, lost: Duration) {
+        let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX / 2);
+        let now = self.shared.now();
+        self.shared.store.lock().forget_the_last(nanos, now);
+        // Nobody knows what the new master has.
+        self.connect(self.shared.is_there.load(Ordering::SeqCst));
     }
 
     fn key(&self, name: &str) -> String {
@@ -118,6 +132,8 @@ impl Shared {
     fn ask(&self, parts: (&str, Vec<&str>), tracked: bool) -> Result<(Reply, Option<String>)> {
         let sent = self.clock.now();
         let Ran { answer, changed } = self.run_parts(parts).ok_or_else(gone)?;
+        let is_lost = self.loses_next.swap(false, Ordering::SeqCst);
+        let answer = if is_lost { Err(silence()) } else { answer };
         let reply = Reply {
             tracked: tracked && answer.is_ok(),
             answer,
@@ -151,6 +167,10 @@ impl Shared {
             self.settle();
         }
     }
+}
+
+fn silence() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
 fn gone() -> Error {

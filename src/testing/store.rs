@@ -3,7 +3,7 @@
 mod once;
 mod scripts;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use redis::{RedisError, RedisResult, Value};
 
@@ -14,6 +14,8 @@ use crate::error::makes_no_sense;
 type Nanos = u64;
 
 const MILLI: Nanos = 1_000_000;
+/// Writes of this time can be forgotten.
+const REMEMBERED: Nanos = 60_000 * MILLI;
 const USUAL_PREFIX: &str = "lock:";
 
 /// Locks by their keys.
@@ -25,16 +27,29 @@ pub(super) struct Store {
     runs: HashMap<String, Run>,
     /// Keys of locks that were stolen before anybody had had them: the name may be a whole key of another prefix.
     untried: HashSet<String>,
+    /// How it was before each of the last writes.
+    undo: VecDeque<Before>,
+}
+
+/// What stood at a key, and beside it, before it was written to.
+#[derive(Debug)]
+struct Before {
+    at: Nanos,
+    key: String,
+    lock: Option<Stored>,
+    companion: Option<Companion>,
+    /// The mark of a run, by its key.
+    run: Option<(String, Option<Run>)>,
 }
 
 /// A lock that somebody has.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Stored {
     what: Held,
     end: Nanos,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Held {
     /// By this token.
     Mutex(String),
@@ -44,7 +59,7 @@ enum Held {
 }
 
 /// Who is in a reentrant lock.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Entered {
     owner: String,
     /// Not yet given back, with their ends.
@@ -54,7 +69,7 @@ struct Entered {
 }
 
 /// What stands beside a lock: of its holder, or of the last.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Companion {
     fence: u64,
     token: String,
@@ -65,7 +80,7 @@ struct Companion {
 }
 
 /// The mark of a run that has succeeded.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Run {
     /// In milliseconds since 1970.
     at: u64,
@@ -88,9 +103,41 @@ impl Store {
         self.find_what_was_untried(&key);
         self.end_what_has_passed(&key, now);
         let before = self.state_of(&key);
+        let mark = (script == "FINISH_RUN").then(|| words.get(1).copied().unwrap_or_default());
+        self.remember(&key, mark, now);
         let answer = self.answer(script, &words, now);
         let changed = (self.state_of(&key) != before).then_some(key);
+        if changed.is_none() {
+            self.undo.pop_back();
+        }
         Ran { answer, changed }
+    }
+
+    fn remember(&mut self, key: &str, mark: Option<&str>, Now(at): Now) {
+        while (self.undo.front()).is_some_and(|before| before.at + REMEMBERED < at) {
+            self.undo.pop_front();
+        }
+        self.undo.push_back(Before {
+            at,
+            key: key.to_owned(),
+            lock: self.locks.get(key).cloned(),
+            companion: self.companions.get(key).cloned(),
+            run: mark.map(|mark| (mark.to_owned(), self.runs.get(mark).cloned())),
+        });
+    }
+
+    /// Everything is as it was so many nanoseconds ago.
+    pub(super) fn forget_the_last(&mut self, time: Nanos, Now(now): Now) {
+        while (self.undo.back()).is_some_and(|before| before.at + time >= now) {
+            let Some(before) = self.undo.pop_back() else {
+                return;
+            };
+            put_back(&mut self.locks, before.key.clone(), before.lock);
+            put_back(&mut self.companions, before.key, before.companion);
+            if let Some((mark, run)) = before.run {
+                put_back(&mut self.runs, mark, run);
+            }
+        }
     }
 
     fn end_what_has_passed(&mut self, key: &str, Now(now): Now) {
@@ -261,6 +308,7 @@ impl Store {
     /// Ends whatever stands there, as if its time had come. False: nothing.
     pub(super) fn expire(&mut self, key: &str, now: Now) -> bool {
         self.end_what_has_passed(key, now);
+        self.remember(key, None, now);
         self.locks.remove(key).is_some()
     }
 
@@ -271,6 +319,7 @@ impl Store {
         if !self.is_known(key) {
             self.untried.insert(key.to_owned());
         }
+        self.remember(key, None, now);
         let what = match self.locks.remove(key).map(|stored| stored.what) {
             None | Some(Held::Mutex(_)) => Held::Mutex(token.to_owned()),
             Some(Held::Reentrant(_)) => Held::Reentrant(Entered {
@@ -322,6 +371,13 @@ impl Now {
     fn millis_until(self, end: Nanos) -> i64 {
         int(end.saturating_sub(self.0) / MILLI)
     }
+}
+
+fn put_back<T>(all: &mut HashMap<String, T>, key: String, before: Option<T>) {
+    match before {
+        Some(before) => all.insert(key, before),
+        None => all.remove(&key),
+    };
 }
 
 fn usual_key(name: &str) -> String {

@@ -353,3 +353,77 @@ fn it_says_that_it_cannot_commit() {
     );
     assert!(!redis::Commands::exists::<_, bool>(&mut conn, "b").unwrap());
 }
+
+#[test]
+fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    let is_unknown = |error: Error| matches!(error, Error::Unknown { .. });
+    for lock in every_kind(&locks) {
+        // A try that took the lock: the watchdog gives it back. One that waits asks again, and knows its own.
+        stand_in.lose_next_answer();
+        assert!(is_unknown(lock.try_acquire().unwrap_err()), "{lock:?}");
+        assert!(
+            comes_true(|| !lock.inspect().unwrap().is_held()),
+            "{lock:?}"
+        );
+        stand_in.lose_next_answer();
+        let lease = lock.acquire(SECOND).unwrap();
+        stand_in.lose_next_answer();
+        assert!(is_unknown(lease.verify().unwrap_err()) && lease.is_held());
+        stand_in.lose_next_answer();
+        assert!(is_unknown(lease.renew(SECOND).unwrap_err()));
+        stand_in.lose_next_answer();
+        assert!(is_unknown(lease.release().unwrap_err()));
+        assert!(
+            comes_true(|| !lock.inspect().unwrap().is_held()),
+            "{lock:?}"
+        );
+    }
+    // A mark is sent again until it is known.
+    let lock = locks.lock("once");
+    let done = lock.run_once(HOUR, SECOND, |_| {
+        stand_in.lose_next_answer();
+        Ok::<_, Error>(())
+    });
+    assert_eq!(done.unwrap().done().unwrap(), Some(()));
+    assert!(lock.last_run().unwrap().is_some());
+}
+
+#[test]
+fn who_steals_a_lock_has_it_for_as_long_as_is_said() {
+    let stand_in = StandIn::new();
+    let lock = stand_in.locks().unwrap().lock("a");
+    stand_in.steal_for("a", HOUR);
+    stand_in.advance(HOUR / 2);
+    assert!(lock.try_acquire().unwrap().is_none());
+    stand_in.advance(HOUR / 2);
+    lock.try_acquire().unwrap().unwrap().release().unwrap();
+}
+
+#[test]
+fn a_failover_forgets_the_last_writes_and_no_others() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    let free_again = locks.lock("c").acquire(SECOND).unwrap();
+    let early = locks.lock("a").acquire(SECOND).unwrap();
+    stand_in.advance(2 * SECOND);
+    let late = locks.lock("b").acquire(SECOND).unwrap();
+    free_again.release().unwrap();
+    let once = locks.lock("once");
+    let ran = once.run_once(HOUR, SECOND, |_| Ok::<_, Error>(()));
+    assert!(ran.unwrap().done().unwrap().is_some());
+    stand_in.fail_over(SECOND);
+    assert!(early.is_held() && early.verify().is_ok());
+    assert_eq!(late.lost().reason(), Some(LostReason::TakenAway));
+    let number = late.fencing_token();
+    let next = locks.lock("b").try_acquire().unwrap().unwrap();
+    assert!(next.fencing_token() > number);
+    // What was released is held again, by nobody, until its lease ends; the run was never marked, and its lock is as free as
+    // before it.
+    assert!(locks.lock("c").try_acquire().unwrap().is_none());
+    assert!(once.last_run().unwrap().is_none());
+    stand_in.advance(10 * SECOND);
+    assert!(locks.lock("c").try_acquire().unwrap().is_some());
+    early.release().unwrap_err();
+}
