@@ -3,14 +3,14 @@
 mod lost;
 mod operation;
 
-use std::{fmt, io, sync::Arc};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use redis::RedisError;
 
 use crate::token::Token;
 pub use lost::LostReason;
 pub(crate) use operation::{
-    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_unconfirmed, is_wrong_type, makes_no_sense,
+    Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_unconfirmed, is_wrong_type, makes_no_sense,
     may_pass,
 };
 
@@ -21,6 +21,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable* ([`Error::Redis`],
 /// [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No variant prints a token or a password.
+///
+#[doc = include_str!("../docs/errors.md")]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -30,6 +32,12 @@ pub enum Error {
         operation: &'static str,
         /// The lock or key it was about.
         lock: String,
+        /// For how long it was waited, by [`Lock::acquire`](crate::Lock::acquire) and its like.
+        waited: Option<Duration>,
+        /// Who has it, where that is known without asking: another thread of this process.
+        holder: Option<String>,
+        /// For how much longer the holder has it, unless it renews or releases it, as far as the last answer told.
+        remaining: Option<Duration>,
     },
     /// The wait was called off by a [`Cancel`](crate::Cancel). Nothing was done, or what was done is undone.
     Cancelled {
@@ -148,6 +156,39 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether somebody else had the lock, or kept changing it, for as long as we tried.
+    #[must_use]
+    pub fn is_contended(&self) -> bool {
+        matches!(self, Self::Contended { .. })
+    }
+
+    /// Whether nothing of what was asked for has happened or will: [`may_have_happened`](Self::may_have_happened) is the rest.
+    ///
+    /// ```
+    /// # fn write_again() {}
+    /// # fn look_whether_it_was_written() {}
+    /// # let outcome: leasehold::Result<()> = Err(leasehold::Error::other("the item is sold"));
+    /// match outcome {
+    ///     Ok(()) => {}
+    ///     Err(error) if error.did_not_happen() => write_again(),
+    ///     Err(_) => look_whether_it_was_written(),
+    /// }
+    /// ```
+    #[must_use]
+    pub fn did_not_happen(&self) -> bool {
+        !self.may_have_happened()
+    }
+
+    /// Whether all or part of what was asked for may have happened, or may still: [`Unknown`](Self::Unknown),
+    /// [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown { .. } | Self::Partial { .. } | Self::Reply { .. }
+        )
+    }
+
     /// The token that may hold the lock after an acquire whose outcome is unknown.
     ///
     /// ```
@@ -170,7 +211,9 @@ impl Error {
     /// What every error names that came up at work on a lock.
     fn operation_and_lock(&self) -> Option<(&'static str, &str)> {
         match self {
-            Self::Contended { operation, lock }
+            Self::Contended {
+                operation, lock, ..
+            }
             | Self::Cancelled { operation, lock }
             | Self::Lost {
                 operation, lock, ..
@@ -238,8 +281,23 @@ impl fmt::Display for Error {
             write!(f, "{operation} on `{lock}`: ")?;
         }
         match self {
-            Self::Contended { .. } => {
-                f.write_str("somebody else had it, or was faster, for the whole time")
+            Self::Contended {
+                waited,
+                holder,
+                remaining,
+                ..
+            } => {
+                f.write_str("somebody else had it, or was faster, for the whole time")?;
+                if let Some(waited) = waited {
+                    write!(f, " ({waited:.1?})")?;
+                }
+                if let Some(holder) = holder {
+                    write!(f, "; `{holder}` of this process has it")?;
+                }
+                match remaining {
+                    Some(remaining) => write!(f, "; it ends in {remaining:.1?} unless it is renewed"),
+                    None => Ok(()),
+                }
             }
             Self::Cancelled { .. } => f.write_str("the wait was called off"),
             Self::Lost { reason: None, .. } => f.write_str("the lock is not ours any more"),

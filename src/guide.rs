@@ -112,6 +112,7 @@ pages! {
     benchmarks: "../docs/benchmarks.md",
     verification: "../docs/verification.md",
     files: "../docs/files.md",
+    errors: "../docs/errors.md",
     glossary: "../docs/glossary.md",
     changelog: "../docs/changelog.md",
 }

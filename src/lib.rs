@@ -32,7 +32,7 @@
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`] |
-//! | know what went wrong | [`Error`] |
+//! | know what went wrong, and what to do about it | [`Error`], [`guide::errors`] |
 //! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |

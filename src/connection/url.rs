@@ -85,6 +85,10 @@ fn cut(text: &str, sign: char) -> (&str, &str) {
 
 /// Mostly it is a password that is not encoded.
 fn open(url: &str, shape: &str) -> Result<Client> {
+    if url.starts_with("rediss:") && !cfg!(feature = "tls-rustls") {
+        let reason = "`rediss` takes TLS, which this build is without: enable the feature `tls-rustls` of leasehold";
+        return Err(Error::invalid("url", reason));
+    }
     Client::open(url).map_err(|error: RedisError| {
         Error::invalid("url", format!("{error} (it has to be {shape})"))
     })

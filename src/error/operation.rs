@@ -1,5 +1,7 @@
 //! From what redis-rs says to what a caller does about it.
 
+use std::time::Duration;
+
 use redis::{ErrorKind, RedisError};
 
 use super::{Error, lost::LostReason};
@@ -12,6 +14,14 @@ pub(crate) struct Operation<'a> {
     pub(crate) lock: &'a str,
 }
 
+/// What is known of a lock that was not to be had.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    pub(crate) waited: Option<Duration>,
+    pub(crate) holder: Option<String>,
+    pub(crate) remaining: Option<Duration>,
+}
+
 impl<'a> Operation<'a> {
     /// What the caller has sent by itself.
     pub(crate) const NONE: Self = Self { name: "", lock: "" };
@@ -21,9 +31,16 @@ impl<'a> Operation<'a> {
     }
 
     pub(crate) fn contended(self) -> Error {
+        self.contended_by(Busy::default())
+    }
+
+    pub(crate) fn contended_by(self, busy: Busy) -> Error {
         Error::Contended {
             operation: self.name,
             lock: self.lock.to_owned(),
+            waited: busy.waited,
+            holder: busy.holder,
+            remaining: busy.remaining,
         }
     }
 

@@ -28,7 +28,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Busy, Error, Operation, Result},
     event::{Acquired, Contended, emit},
     recipes::{
         hold::{Holding, Kind},
@@ -64,7 +64,7 @@ struct Wait<'a> {
 pub(crate) enum Waited {
     Lease(Lease),
     /// Somebody else had it all the time.
-    Contended,
+    Contended(Busy),
     /// It was wanted for work that has been done within the period.
     HasBeenRun(LastRun),
 }
@@ -117,7 +117,10 @@ pub(crate) fn acquire(
         return Ok(Waited::HasBeenRun(run));
     }
     wait.report(acquired.as_ref());
-    Ok(acquired.map_or(Waited::Contended, Waited::Lease))
+    Ok(match acquired {
+        Some(lease) => Waited::Lease(lease),
+        None => Waited::Contended(wait.busy()),
+    })
 }
 
 impl Wait<'_> {
@@ -344,6 +347,17 @@ impl Wait<'_> {
         emit(self.settings.events.as_ref(), |events| {
             events.acquired(&Acquired::new(lock, waited(), made, lease.fencing_token()));
         });
+    }
+
+    /// What is known of the lock without asking once more.
+    fn busy(&self) -> Busy {
+        let end = self.attempts.busy_until();
+        let left = end.map(|end| end.saturating_duration_since(self.now()));
+        Busy {
+            waited: Some(self.shared.clock.since(self.started)),
+            holder: self.shared.keeper.holder_of(self.key()),
+            remaining: left.filter(|left| !left.is_zero()),
+        }
     }
 
     /// How a lock that is handed over would be held, if it is to be.

@@ -51,6 +51,8 @@ pub(crate) struct Attempts<'a> {
     is_out: bool,
     /// How much sooner than on the server a lease ends by our clock.
     skew: Duration,
+    /// When whoever has it has to be gone, by the last answer.
+    busy_until: Option<Instant>,
     /// Why the last attempt failed.
     failure: Option<Error>,
     /// It has been run within the period.
@@ -92,6 +94,7 @@ impl<'a> Attempts<'a> {
             uncertain: false,
             is_out: false,
             skew,
+            busy_until: None,
             failure: None,
             found_run: None,
         }
@@ -145,6 +148,7 @@ impl<'a> Attempts<'a> {
                 Ok(Outcome::HasBeenRun)
             }
             Attempt::Busy(longest) => {
+                self.busy_until = longest.and_then(|longest| reply.answered.checked_add(longest));
                 self.uncertain = false;
                 let longest = self.longest_pause(longest);
                 Ok(Outcome::Refused {
@@ -153,6 +157,10 @@ impl<'a> Attempts<'a> {
                 })
             }
         }
+    }
+
+    pub(crate) fn busy_until(&self) -> Option<Instant> {
+        self.busy_until
     }
 
     /// Nothing was sent.

@@ -13,7 +13,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    error::{Operation, Result},
+    error::{Busy, Error, Operation, Result},
     name::{LockName, Owner},
     recipes::{
         hold::{Holding, Kind},
@@ -107,7 +107,7 @@ impl Lock {
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
         self.acquire_as(operation, timeout)?
-            .ok_or_else(|| operation.contended())
+            .map_err(|busy| operation.contended_by(busy))
     }
 
     /// Takes the lock if it is free. `Ok(None)`: somebody else has it.
@@ -128,7 +128,7 @@ impl Lock {
     /// ```
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
-        self.acquire_as(operation, Duration::ZERO)
+        Ok(self.acquire_as(operation, Duration::ZERO)?.ok())
     }
 
     /// Who has the lock, since when and for how long still, and how many threads of this process wait for it.
@@ -201,11 +201,39 @@ impl Lock {
         Inspection::new(found, self.shared.queues.waiting(lock.key()))
     }
 
-    fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Option<Lease>> {
-        match self.acquire_hold(operation, self.hold()?, timeout)? {
-            Waited::Lease(lease) => Ok(Some(lease)),
-            Waited::Contended | Waited::HasBeenRun(_) => Ok(None),
+    fn acquire_as(
+        &self,
+        operation: Operation<'_>,
+        timeout: Duration,
+    ) -> Result<Result<Lease, Busy>> {
+        match self.acquire_hold(operation, self.hold()?, timeout) {
+            Ok(Waited::Lease(lease)) => Ok(Ok(lease)),
+            Ok(Waited::Contended(busy)) => Ok(Err(busy)),
+            Ok(Waited::HasBeenRun(_)) => Ok(Err(Busy::default())),
+            Err(error) => Err(self.naming_what_is_there(operation, error)),
         }
+    }
+
+    /// Whoever finds no lock of the kind is told what is there: one round trip more.
+    fn naming_what_is_there(&self, operation: Operation<'_>, error: Error) -> Error {
+        let Error::WrongKind { found, .. } = &error else {
+            return error;
+        };
+        let look = self
+            .lock_name()
+            .and_then(|lock| self.ask(&calls::inspect(&lock)));
+        let seen = look.map(|answer| answer.and_then(|answer| understood(&answer)));
+        let Ok(Ok((kind, _))) = seen else {
+            return error;
+        };
+        let what = match kind {
+            Found::Nothing => return error,
+            Found::Token => "a mutex, or another lock by `SET NX`",
+            Found::Owner => "a reentrant lock",
+            Found::ReadersOrWriter => "a read-write lock",
+            Found::Foreign => "no lock of any kind",
+        };
+        operation.wrong_kind(format!("{what} ({found})"))
     }
 
     pub(super) fn acquire_hold(

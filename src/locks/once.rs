@@ -111,7 +111,7 @@ impl Lock {
         let lease = match self.acquire_hold(operation, hold, timeout)? {
             Waited::Lease(lease) => lease,
             Waited::HasBeenRun(run) => return Ok(Once::HasBeenRun(run)),
-            Waited::Contended => return Err(operation.contended()),
+            Waited::Contended(busy) => return Err(operation.contended_by(busy)),
         };
         Ok(match run(&lease) {
             Ok(value) => Once::Ran(Ran {

@@ -12,6 +12,7 @@
 /// assert_eq!(listing.retries(), 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it says whether anything has changed"]
 #[non_exhaustive]
 pub enum Listing {
     /// The item has left the seller's inventory and is in the market.
@@ -68,6 +69,7 @@ impl Listing {
 /// assert_eq!(purchase.retries(), 0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it says whether anything has changed"]
 #[non_exhaustive]
 pub enum Purchase {
     /// The item is the buyer's, the money the seller's.

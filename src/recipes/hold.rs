@@ -127,6 +127,10 @@ impl Holding {
         self.is_fenced
     }
 
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     pub(crate) fn token(&self) -> &Token {
         &self.token
     }

@@ -96,6 +96,14 @@ impl Keeper {
         Some(id)
     }
 
+    /// Who has the lock of this key, if it is held in this process.
+    pub(crate) fn holder_of(&self, key: &str) -> Option<String> {
+        let state = self.state.lock();
+        let id = state.of_key.get(key)?.first()?;
+        let standing = state.schedule.item(*id)?;
+        Some(standing.hold().owner().as_str().to_owned())
+    }
+
     /// This key was changed: has the leases of it looked at.
     pub(crate) fn changed(&self, key: &str) {
         let mut guard = self.state.lock();

@@ -360,6 +360,10 @@ impl<T: Clone, O> Schedule<T, O> {
         self.leases.len()
     }
 
+    pub(crate) fn item(&self, id: Id) -> Option<&T> {
+        self.leases.get(&id).map(|entry| &entry.item)
+    }
+
     /// All leases.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         self.leases.values().map(|entry| &entry.item)

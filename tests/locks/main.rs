@@ -15,6 +15,7 @@ mod commits;
 mod connections;
 mod costs;
 mod crowds;
+mod errors;
 mod failover;
 mod faults;
 mod hand_over;

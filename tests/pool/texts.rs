@@ -92,12 +92,18 @@ fn a_url_without_sense_is_refused_and_not_repeated() {
 
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
-fn tls_without_its_feature_is_refused() {
-    let error = Pool::connect("rediss://127.0.0.1/").unwrap_err();
-    assert!(
-        error.to_string().contains("the feature is not enabled"),
-        "{error}"
-    );
+fn tls_without_its_feature_names_the_feature() {
+    for url in ["rediss://127.0.0.1/", "rediss+sentinel://127.0.0.1/master"] {
+        let error = Pool::connect(url).unwrap_err();
+        assert!(matches!(
+            error,
+            Error::Invalid {
+                argument: "url",
+                ..
+            }
+        ));
+        assert!(error.to_string().contains("`tls-rustls`"), "{error}");
+    }
 }
 
 #[test]

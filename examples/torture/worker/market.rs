@@ -1,7 +1,7 @@
 //! A job in the book's market: money and items change hands, and none is made or lost.
 
 use leasehold::{
-    Purchase, list_item,
+    Listing, Purchase, list_item,
     market::{MARKET, inventory_key, split_listing, user_key},
     purchase_item,
     redis::{Commands, Connection, cmd},
@@ -73,7 +73,7 @@ pub(super) fn trade(hand: &mut Hand) -> anyhow::Result<()> {
     if hand.chance(2) {
         let mine: Option<String> = conn.srandmember(inventory_key(&me))?;
         if let Some(item) = mine {
-            list_item(&mut conn, &item, &me, PRICE)?;
+            let _: Listing = list_item(&mut conn, &item, &me, PRICE)?;
         }
         return Ok(());
     }

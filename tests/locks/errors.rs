@@ -1,0 +1,134 @@
+//! What errors say, and what they say is to be done.
+
+use leasehold::{Error, Options, Owner, Result};
+use redis::{Commands, ErrorKind, RedisError};
+
+use crate::common::{
+    LONG, MS, Server,
+    hold::every_kind,
+    wait::{at_once, unless_halted},
+};
+
+#[test]
+fn who_waited_in_vain_is_told_for_how_long_and_who_has_it_for_how_much_longer() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let options = Options::new()
+            .lease(2 * LONG)
+            .owner(Owner::new("the night job").unwrap());
+        let (here, there) = (crate::connect(&server.url()), crate::connect(&server.url()));
+        let here = here.with(options);
+        let lease = here.lock("a").acquire(LONG).unwrap();
+        for (locks, holder) in [(&here, Some("the night job")), (&there, None)] {
+            let error = locks.lock("a").acquire(150 * MS).unwrap_err();
+            assert!(error.is_contended() && error.did_not_happen());
+            let text = error.to_string();
+            let Error::Contended {
+                waited: Some(waited),
+                holder: by,
+                remaining: Some(remaining),
+                ..
+            } = error
+            else {
+                panic!("{error:?}");
+            };
+            assert!(waited >= 150 * MS && waited < LONG);
+            assert!(remaining > LONG && remaining <= 2 * LONG, "{remaining:?}");
+            assert_eq!(by.as_deref(), holder);
+            assert_eq!(
+                text.contains("`the night job` of this process"),
+                holder.is_some()
+            );
+            assert!(text.contains("it ends in "), "{text}");
+        }
+        lease.release().unwrap();
+    });
+}
+
+#[test]
+fn who_finds_no_lock_of_the_kind_is_told_what_is_there() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&server.url());
+        let held = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
+        let () = conn.rpush("lock:list", 1).unwrap();
+        for (wanted, there) in [
+            (locks.lock("reentrant"), "a reentrant lock"),
+            (locks.lock("read"), "a read-write lock"),
+            (locks.lock("write"), "a read-write lock"),
+            (
+                locks.reentrant("mutex"),
+                "a mutex, or another lock by `SET NX`",
+            ),
+            (locks.reentrant("read"), "a read-write lock"),
+            (locks.write("mutex"), "a mutex, or another lock by `SET NX`"),
+            (locks.read("reentrant"), "a reentrant lock"),
+            (locks.lock("list"), "no lock of any kind"),
+        ] {
+            for error in [
+                wanted.acquire(LONG).unwrap_err(),
+                wanted.try_acquire().unwrap_err(),
+            ] {
+                assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+                let (text, name) = (error.to_string(), wanted.name());
+                assert!(text.contains(&format!("found {there} (")), "{text}");
+                assert!(text.contains(&format!("`lock:{name}`")), "{text}");
+            }
+        }
+        drop(held);
+    });
+}
+
+#[test]
+fn after_each_error_either_nothing_happened_or_it_may_have() {
+    let server = Server::start().unwrap();
+    let locks = crate::connect(&server.url());
+    let mut conn = server.connection().unwrap();
+    let () = conn.set("text", "no number").unwrap();
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    let commit = |build: fn(&mut redis::Pipeline)| lease.commit(build).unwrap_err();
+    let reply: Result<(Vec<String>,)> = lease.commit_returning(|pipe| _ = pipe.incr("count", 1));
+    let silence = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe)).into();
+    for (error, may_have) in [
+        (
+            commit(|pipe| _ = pipe.incr("text", 1).incr("count", 1)),
+            true,
+        ),
+        (reply.unwrap_err(), true),
+        (commit(|pipe| _ = pipe.cmd("MULTI")), false),
+        (commit(|pipe| _ = pipe.cmd("NO.SUCH.COMMAND")), false),
+        (locks.reentrant("a").acquire(LONG).unwrap_err(), false),
+        (locks.lock("a").acquire(MS).unwrap_err(), false),
+        (Error::other("the item is sold"), false),
+        (silence, true),
+    ] {
+        assert_eq!(error.may_have_happened(), may_have, "{error:?}");
+        assert_eq!(error.did_not_happen(), !may_have, "{error:?}");
+    }
+}
+
+#[test]
+fn what_redis_rs_says_becomes_an_error_that_does_not_say_too_much() {
+    at_once(
+        [
+            (ErrorKind::Io, "unknown"),
+            (ErrorKind::UnexpectedReturnType, "reply"),
+            (ErrorKind::Client, "redis"),
+        ],
+        |(kind, expected)| {
+            let error = Error::from(RedisError::from((kind, "what it says")));
+            let variant = match error {
+                Error::Unknown { .. } => "unknown",
+                Error::Reply { .. } => "reply",
+                Error::Redis { .. } => "redis",
+                _ => "another",
+            };
+            assert_eq!(variant, expected);
+            assert!(
+                !error.to_string().contains('`'),
+                "it names no lock: {error}"
+            );
+        },
+    );
+}
