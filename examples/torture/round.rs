@@ -177,6 +177,8 @@ impl Round {
             url: &url,
             targets,
             random: fastrand::Rng::with_seed(self.seed ^ 2),
+            armed: Vec::new(),
+            proxied_until: crew.until,
         };
         let stop = |over: Nanos| move || now() < over && !interrupted.load(Ordering::SeqCst);
         let violations = Mutex::new(Vec::new());

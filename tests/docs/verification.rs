@@ -1,6 +1,8 @@
 //! What the page on verification says is what the program has, and what its files have counted.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use serde_json::Value;
 
 use crate::{files, in_the_project};
 
@@ -41,5 +43,123 @@ fn every_bug_that_a_checker_has_to_find_is_on_the_page() {
     let page = page();
     for bug in bugs {
         assert!(page.contains(&format!("`{bug}`")), "{bug}");
+    }
+}
+
+/// What the program wrote: a file's name without its end, and what is in it.
+fn runs() -> Vec<(String, Value)> {
+    let mut files = files("docs/verification", "json");
+    files.sort();
+    let read = |file: &PathBuf| {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(file).unwrap();
+        (name, serde_json::from_str(&text).unwrap())
+    };
+    files.iter().map(read).collect()
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (nth, digit) in digits.chars().enumerate() {
+        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+fn count(run: &Value, field: &str) -> String {
+    grouped(run[field].as_u64().unwrap())
+}
+
+fn one_place(number: &Value) -> String {
+    format!("{:.1}", number.as_f64().unwrap())
+}
+
+fn minutes(run: &Value) -> String {
+    format!("{:.1}", run["seconds"].as_f64().unwrap() / 60.0)
+}
+
+fn not_announced(run: &Value) -> String {
+    grouped(u64::try_from(run["not_announced"].as_array().unwrap().len()).unwrap())
+}
+
+/// All numbers in it.
+fn sum(value: &Value) -> u64 {
+    match value {
+        Value::Object(fields) => fields.values().map(sum).sum(),
+        other => other.as_u64().unwrap_or(0),
+    }
+}
+
+fn rows(name: &str, run: &Value) -> Vec<String> {
+    let Some(threads) = run["threads"].as_u64() else {
+        let first = [
+            name.to_owned(),
+            run["seed"].to_string(),
+            minutes(run),
+            run["workers"].to_string(),
+            run["rounds"].to_string(),
+            count(run, "pairs_in_all"),
+            count(run, "faults_in_all"),
+            run["kinds"].to_string(),
+            grouped(sum(&run["announced"])),
+            not_announced(run),
+        ];
+        let second = [
+            name.to_owned(),
+            count(run, "deaths_timed"),
+            count(run, "deaths_late"),
+            format!("{} ms", one_place(&run["worst_time_to_free_ms"])),
+            count(run, "holds_halted_past_their_lease"),
+            count(run, "writes_at_the_resource"),
+            count(run, "stale_writes_refused"),
+            count(run, "waits_judged"),
+            format!("{} ms", one_place(&run["longest_wait_ms"])),
+        ];
+        return vec![first.join(" | "), second.join(" | ")];
+    };
+    let pairs = [
+        name.to_owned(),
+        run["seed"].to_string(),
+        minutes(run),
+        threads.to_string(),
+        count(run, "pairs_in_all"),
+        count(run, "pairs_without_hand_over"),
+        format!("{} ms", one_place(&run["longest_wait_ms"])),
+        not_announced(run),
+    ];
+    let mut rows = vec![pairs.join(" | ")];
+    for (what, growth) in run["grows"].as_object().unwrap() {
+        let (end, hour) = (&growth["at_the_end"], &growth["an_hour"]);
+        rows.push([name, what, &one_place(end), &one_place(hour)].join(" | "));
+    }
+    rows
+}
+
+#[test]
+fn the_figures_on_the_page_are_those_that_the_program_wrote() {
+    let (page, runs) = (page(), runs());
+    for (name, run) in &runs {
+        for row in rows(name, run) {
+            assert!(
+                page.contains(&format!("| {row} |\n")),
+                "not on the page: {row}"
+            );
+        }
+    }
+    let of_kind = |field: &str, kind: &str| -> u64 {
+        let of_runs = runs.iter().map(|(_, run)| sum(&run[field][kind]));
+        of_runs.sum()
+    };
+    let kinds = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    for line in kinds.filter(|line| line.split(" | ").count() == 5) {
+        let kind = line.split('`').next().unwrap();
+        let (made, broken) = (of_kind("faults", kind), of_kind("announced", kind));
+        let figures = format!("| {} | {} |", grouped(made), grouped(broken));
+        assert!(line.ends_with(&figures), "{kind}: {figures}");
     }
 }

@@ -167,7 +167,13 @@ fn too_late(
         .flat_map(|spans| spans.iter())
         .map(|span| after.within(*span))
         .sum();
-    (late > forgiven).then(|| {
+    // Where the server was silent, a wait takes a time-out longer.
+    let silence = if forgiven > 0 {
+        crate::clock::nanos(IO_TIMEOUT)
+    } else {
+        0
+    };
+    (late > forgiven + silence).then(|| {
         let what = format!(
             "a wait of {} ms of {} took {} ms",
             timeout / 1_000_000,

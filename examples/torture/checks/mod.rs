@@ -114,9 +114,21 @@ impl Violation {
                     to: fault.to,
                 })
         };
-        let cause = faults.iter().find(explains);
+        let cause = faults
+            .iter()
+            .find(explains)
+            .or_else(|| self.lost_number(faults));
         self.announced = cause.is_some();
         self.by = cause.map(|fault| fault.kind.name);
+    }
+
+    /// Where the last number is lost *and* the clock is set back, numbers may be smaller than before.
+    fn lost_number<'f>(&self, faults: &'f [Fault]) -> Option<&'f Fault> {
+        let mut before = faults.iter().filter(|fault| fault.from <= self.span.to);
+        let is_lost = before.clone().any(|fault| fault.kind.loses_companions());
+        (self.checker == Checker::Fencing && is_lost)
+            .then(|| before.find(|fault| fault.kind.name == "clock-back"))
+            .flatten()
     }
 }
 

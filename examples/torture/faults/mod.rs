@@ -8,7 +8,10 @@ mod server;
 
 use std::{
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -18,7 +21,7 @@ use nix::unistd::Pid;
 
 use crate::{
     checks::Checker,
-    clock::{Nanos, now},
+    clock::{Nanos, millis, now},
     common::{Proxy, Server},
     stage,
 };
@@ -43,9 +46,14 @@ enum Make {
     AtServer(fn(&mut AtServer<'_>) -> Made),
     /// What is done to processes, connections, and what lies between.
     AtClients(fn(&mut AtClients<'_>) -> Made),
+    /// What lies in wait in the proxy for a command.
+    AtProxy(Arm),
     /// What workers do themselves.
     ByWorkers,
 }
+
+/// Lays it there, and answers what tells that the command came.
+type Arm = fn(&mut AtClients<'_>) -> Arc<AtomicBool>;
 
 /// `None`: there was nothing to do it to.
 type Made = anyhow::Result<Option<Hit>>;
@@ -96,6 +104,17 @@ pub(crate) struct AtClients<'a> {
     pub(crate) url: &'a str,
     pub(crate) targets: &'a Targets,
     pub(crate) random: fastrand::Rng,
+    /// What waits in the proxy for a command that has not come yet.
+    pub(crate) armed: Vec<Armed>,
+    /// When workers have no time left.
+    pub(crate) proxied_until: Nanos,
+}
+
+/// A fault that happens when a command comes.
+pub(crate) struct Armed {
+    kind: &'static Kind,
+    from: Nanos,
+    came: Arc<AtomicBool>,
 }
 
 /// All kinds that there are.
@@ -118,6 +137,11 @@ impl Kind {
     /// Whether data is lost that no lease protects.
     pub(crate) fn loses_data(&self) -> bool {
         self.announces.contains(&Checker::Sums)
+    }
+
+    /// Whether the keys beside locks are lost, or some.
+    pub(crate) fn loses_companions(&self) -> bool {
+        self.loses_data() || self.name == "evict" || self.name.ends_with("-companion")
     }
 
     pub(crate) fn sets_clock(&self) -> bool {
@@ -163,10 +187,40 @@ impl AtClients<'_> {
             let from = now();
             let made = match kind.make {
                 Make::AtClients(make) => make(self),
+                Make::AtProxy(arm) => {
+                    self.arm(kind, from, arm);
+                    Ok(None)
+                }
                 _ => Ok(None),
             };
             note(kind, from, made, log);
+            self.note_what_came(log);
             self.rest(120);
+        }
+        // What is armed still may happen while the workers end. Whoever was interrupted does not wait for that.
+        let was_interrupted = now() + millis(2_500) < self.proxied_until;
+        while !was_interrupted && self.proxied_until > now() && !self.armed.is_empty() {
+            self.rest(120);
+            self.note_what_came(log);
+        }
+    }
+
+    /// Waits a little for the command at which it happens.
+    fn arm(&mut self, kind: &'static Kind, from: Nanos, arm: Arm) {
+        let came = arm(self);
+        let patience = now() + millis(400);
+        while now() < patience && !came.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.armed.push(Armed { kind, from, came });
+    }
+
+    fn note_what_came(&mut self, log: &Log) {
+        for fault in self
+            .armed
+            .extract_if(.., |fault| fault.came.load(Ordering::SeqCst))
+        {
+            note(fault.kind, fault.from, Ok(Some(Hit::all())), log);
         }
     }
 
