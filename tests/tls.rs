@@ -6,10 +6,15 @@ mod common;
 use std::{
     fs,
     net::{Ipv4Addr, TcpListener},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use common::{Server, server::free_port};
+use common::{
+    Server,
+    server::{find_binary, free_port},
+    wait::comes_true,
+};
 use leasehold::{Pool, acquire_lock_with_timeout, redis, release_lock};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
@@ -23,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A server with a port for TLS, and the CA that vouches for it under the name `localhost`.
 struct TlsServer {
     _server: Server,
-    _directory: TempDir,
+    directory: TempDir,
     port: u16,
     ca: String,
 }
@@ -47,7 +52,7 @@ impl TlsServer {
         let (server, port) = start_server(&certificate, &key);
         Self {
             _server: server,
-            _directory: directory,
+            directory,
             port,
             ca: ca.pem(),
         }
@@ -59,11 +64,15 @@ impl TlsServer {
 
     /// A client that trusts the CA and nobody else.
     fn client(&self, host: &str) -> Client {
+        self.client_of(&self.url(host))
+    }
+
+    fn client_of(&self, url: &str) -> Client {
         let certificates = TlsCertificates {
             client_tls: None,
             root_cert: Some(self.ca.clone().into_bytes()),
         };
-        Client::build_with_tls(self.url(host), certificates).unwrap()
+        Client::build_with_tls(url, certificates).unwrap()
     }
 }
 
@@ -155,4 +164,73 @@ fn a_wait_for_a_handshake_that_does_not_come_ends() {
     let address = silent.local_addr().unwrap();
     let why = why_not(&hasty_pool(&format!("rediss://{address}/")));
     assert!(why.contains(&format!("no answer from {address}")), "{why}");
+}
+
+/// One that watches the server, speaks TLS alone and names hosts, since certificates do.
+struct TlsSentinel {
+    process: Child,
+    port: u16,
+}
+
+impl TlsSentinel {
+    fn watching(server: &TlsServer) -> Self {
+        let (directory, port) = (server.directory.path(), free_port().unwrap());
+        let at = |name: &str| directory.join(name).display().to_string();
+        fs::write(at("ca.pem"), &server.ca).unwrap();
+        let settings = [
+            format!(
+                "port 0\ntls-port {port}\nbind 127.0.0.1\ndir {}",
+                directory.display()
+            ),
+            format!(
+                "tls-cert-file {}\ntls-key-file {}",
+                at("certificate.pem"),
+                at("key.pem")
+            ),
+            format!(
+                "tls-ca-cert-file {}\ntls-auth-clients no\ntls-replication yes",
+                at("ca.pem")
+            ),
+            "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes".to_owned(),
+            format!("sentinel monitor mymaster localhost {} 1\n", server.port),
+        ];
+        let file = at("sentinel.conf");
+        fs::write(&file, settings.join("\n")).unwrap();
+        let process = Command::new(find_binary().unwrap())
+            .args([&file, "--sentinel"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { process, port }
+    }
+}
+
+impl Drop for TlsSentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn sentinels_and_the_master_with_certificates_of_a_private_ca_are_used() {
+    let server = TlsServer::start();
+    let sentinel = TlsSentinel::watching(&server);
+    let url = format!("rediss://localhost:{}/", sentinel.port);
+    // Of the client for the master everything counts but the address.
+    let master = server.client("nowhere.invalid");
+    let pool = Pool::builder()
+        .build_on_sentinels(&[server.client_of(&url)], "mymaster", &master)
+        .unwrap();
+    assert!(comes_true(|| pool.get().is_ok()));
+    let mut conn = pool.get().unwrap();
+    let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
+    assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+    // By a URL the system's certificates are asked, and they do not know this CA.
+    let unknown = format!("rediss+sentinel://localhost:{}/mymaster", sentinel.port);
+    let refused = why_not(&Pool::connect(&unknown).unwrap());
+    assert!(
+        refused.contains("no sentinel of 1") && refused.contains("certificate"),
+        "{refused}"
+    );
 }
