@@ -74,6 +74,9 @@ impl Lock {
     /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody deletes it: look with
     /// [`inspect`](Self::inspect).
     ///
+    /// Give back a connection that your thread has borrowed from the same [`Pool`](crate::Pool) before you ask: where all are lent to
+    /// threads that ask for locks, none of them gets the one that it takes.
+    ///
     /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the pool later while the server
     /// is silent.
     ///

@@ -170,6 +170,26 @@ impl Options {
     /// [`fencing`](Self::fencing) asks the server. Other processes see the first of them in
     /// [`Lock::inspect`](crate::Lock::inspect). At most a million times. With fencing tokens at most 10,000 times until it is
     /// released once, and not from the first hold of a lock, also after the server lost its data.
+    ///
+    /// ```no_run
+    /// use std::{thread, time::Duration};
+    ///
+    /// use leasehold::{Locks, Options, Ran};
+    ///
+    /// let options = Options::new().hand_over(256, Duration::from_millis(20));
+    /// let lock = Locks::connect("redis://127.0.0.1/")?.with(options).lock("counter");
+    /// thread::scope(|threads| {
+    ///     for _ in 0..8 {
+    ///         threads.spawn(|| {
+    ///             let ran = lock.run(Duration::from_secs(5), |_lease| { /* next to no work */ });
+    ///             if let Err(error) = ran.and_then(Ran::unless_lost) {
+    ///                 eprintln!("{error}");
+    ///             }
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
         self.hand_over = Some(HandOver { turns, longest });
         self

@@ -44,6 +44,20 @@ impl Lease {
     ///
     /// It ends with its lease, unless the other process renews it. Says what is left of it. A [commit](Self::commit) that got
     /// no answer may still be executed while the other process has the lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::process::Command;
+    ///
+    /// let lease = leasehold::Locks::connect("redis://127.0.0.1/")?.lock("report:daily").try_acquire()?;
+    /// if let Some(lease) = lease {
+    ///     let (token, left) = lease.leave();
+    ///     // The other process renews and releases by the token, with the functions of recipes::mutex.
+    ///     let second_half = Command::new("second-half").env("LOCK_TOKEN", token.to_string()).spawn();
+    ///     println!("{left:?} are left: {second_half:?}");
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
