@@ -275,10 +275,11 @@ impl Wait<'_> {
         }
     }
 
-    /// Whether it may wait on the line: nothing else may have to wake it, and a message that comes while replicas are waited
-    /// for would be passed over.
+    /// Whether it may wait on the line: nothing else may have to wake it, a message that comes while replicas are waited for
+    /// would be passed over, and an intent is taken back by the connection that all share.
     fn may_listen(&self, call: &Call) -> bool {
-        self.settings.cancel.is_none() && call.replicas().is_none()
+        let can_be_called_off = self.settings.cancel.is_some();
+        !can_be_called_off && call.replicas().is_none() && self.hold.quitting().is_none()
     }
 
     /// Whether a look at the key's end says as much as a refusal would: that of a mutex which is not ours already.

@@ -199,3 +199,15 @@ fn where_the_server_does_not_let_it_be_told_itself_it_is_woken_by_the_listener()
         assert!(took < slack(), "{took:?}");
     });
 }
+
+#[test]
+fn a_writer_waits_by_the_connection_by_which_its_intent_is_taken_back() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = [(); 2].map(|()| Locks::connect(&server.url()).unwrap());
+        let _reads = locks[0].read("a").acquire(LONG).unwrap();
+        assert!(locks[1].write("a").acquire(300 * MS).is_err());
+        assert!(lines(&mut conn).is_empty());
+    });
+}
