@@ -100,12 +100,22 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         progress.set_message(report.in_a_line(number));
         let outcome = round.run(&interrupted, &|| {
             progress.set_position(u64::try_from(started.elapsed().as_millis()).unwrap_or(0));
-        })?;
+        });
+        number += 1;
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            // The machine, or what a fault has left, kept even us from it. What comes after it is judged all the same.
+            Err(error) => {
+                progress.suspend(|| eprintln!("round {}: not judged: {error:#}", number - 1));
+                report.rounds_not_judged += 1;
+                anyhow::ensure!(report.rounds_not_judged < 10, error);
+                continue;
+            }
+        };
         for violation in outcome.violations.iter().filter(|found| !found.announced) {
-            progress.suspend(|| eprintln!("round {number}: {violation}"));
+            progress.suspend(|| eprintln!("round {}: {violation}", number - 1));
         }
         report.add(outcome);
-        number += 1;
     }
     progress.finish_and_clear();
     report.seconds = started.elapsed().as_secs_f64();

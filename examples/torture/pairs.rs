@@ -34,6 +34,8 @@ pub(crate) struct PairsReport {
     pairs_in_all: u64,
     pairs_without_hand_over: u64,
     longest_wait_ms: f64,
+    /// Calls that got no answer, or no connection: the machine had no time for them.
+    failures: u64,
     not_announced: Vec<String>,
     /// Of the second half: what each has at its end, and by how much it grows in an hour.
     grows: BTreeMap<&'static str, Growth>,
@@ -62,6 +64,7 @@ struct Shared {
     stop: AtomicBool,
     counts: Mutex<BTreeMap<&'static str, u64>>,
     longest: AtomicU64,
+    failures: AtomicU64,
     broken: Mutex<Vec<String>>,
     hands_over: AtomicBool,
 }
@@ -109,6 +112,7 @@ pub(crate) fn run(
         stop: AtomicBool::new(false),
         counts: Mutex::default(),
         longest: AtomicU64::new(0),
+        failures: AtomicU64::new(0),
         broken: Mutex::default(),
         hands_over: AtomicBool::new(false),
     };
@@ -146,6 +150,7 @@ pub(crate) fn run(
         pairs_without_hand_over: in_all - pairs.get("hand-over").copied().unwrap_or(0),
         pairs,
         longest_wait_ms: longest.as_secs_f64() * 1_000.0,
+        failures: shared.failures.into_inner(),
         not_announced: shared
             .broken
             .into_inner()
@@ -210,7 +215,10 @@ fn work(shared: &Shared, thread: u64, seed: u64) {
         let cell = &shared.cells[random.usize(among)];
         match pair(cell, thread + 1, &shared.longest) {
             Ok(()) => *counts.entry(cell.kind).or_default() += 1,
-            Err(what) => {
+            Err(Trouble::Failed) => {
+                shared.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Trouble::Broken(what)) => {
                 let mut broken = shared.broken.lock().unwrap_or_else(PoisonError::into_inner);
                 broken.push(format!("{} `{}`: {what}", cell.kind, cell.lock.name()));
             }
@@ -222,10 +230,16 @@ fn work(shared: &Shared, thread: u64, seed: u64) {
     }
 }
 
+/// Why a pair does not count.
+enum Trouble {
+    Failed,
+    Broken(String),
+}
+
 /// Takes the lock, looks whether somebody is in, and gives it back.
-fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), String> {
+fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), Trouble> {
     let asked = Instant::now();
-    let lease = cell.lock.acquire(WAIT).map_err(|error| error.to_string())?;
+    let lease = cell.lock.acquire(WAIT).map_err(|_| Trouble::Failed)?;
     let waited = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
     longest.fetch_max(waited, Ordering::Relaxed);
     let other = cell.inside.swap(me, Ordering::SeqCst);
@@ -235,19 +249,23 @@ fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), String> {
     let before = cell.greatest.swap(number, Ordering::SeqCst);
     let is_held = lease.is_held();
     let still = cell.inside.swap(0, Ordering::SeqCst);
-    lease.release().map_err(|error| error.to_string())?;
+    let released = lease.release();
     if other != 0 || still != me {
-        return Err(format!(
+        return broken(format!(
             "thread {me} came in beside {other}, and left beside {still}"
         ));
     }
     if number <= before {
-        return Err(format!("{number} after {before}"));
+        return broken(format!("{number} after {before}"));
     }
     if !is_held {
-        return Err(String::from("not held at once after it was granted"));
+        return broken(String::from("not held at once after it was granted"));
     }
-    Ok(())
+    released.map_err(|_| Trouble::Failed)
+}
+
+fn broken(what: String) -> Result<(), Trouble> {
+    Err(Trouble::Broken(what))
 }
 
 const WATCHED: [&str; 5] = [

@@ -13,6 +13,7 @@ pub(crate) struct Report {
     seed: u64,
     workers: u32,
     pub(crate) rounds: u64,
+    pub(crate) rounds_not_judged: u64,
     pub(crate) seconds: f64,
     /// Acquires that were granted and ended, by job.
     pairs: BTreeMap<String, u64>,
@@ -49,6 +50,7 @@ impl Report {
             seed,
             workers: options.workers,
             rounds: 0,
+            rounds_not_judged: 0,
             seconds: 0.0,
             pairs: BTreeMap::new(),
             pairs_in_all: 0,

@@ -22,6 +22,8 @@ use crate::{
 
 /// What an operator's command may take.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// What those who judge a round have time for.
+const JUDGE: Duration = Duration::from_secs(10);
 /// What the server knows the connections of operators by.
 pub(crate) const OPERATOR: &str = "operator";
 /// Where the server keeps its log of writes, in its folder.
@@ -80,9 +82,12 @@ impl Stage {
         })
     }
 
-    /// A connection of somebody who looks after the server.
+    /// A connection of somebody who looks at what there is.
     pub(crate) fn operator(&self) -> anyhow::Result<Connection> {
-        operator(&self.server.url())
+        let url = self.server.url();
+        let conn = Client::open(url)?.get_connection_with_timeout(JUDGE)?;
+        conn.set_read_timeout(Some(JUDGE))?;
+        Ok(conn)
     }
 }
 
