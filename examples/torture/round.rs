@@ -77,7 +77,7 @@ impl Round {
         Self {
             seed,
             number: 0,
-            length: millis(3_000),
+            length: millis(5_000),
             kinds: Vec::new(),
             workers: options.workers,
             bug: Some(bug.to_owned()),
@@ -90,6 +90,8 @@ impl Round {
         let mut stage = Stage::set(with_clock, self.bug.as_deref() == Some("stale-accepted"))?;
         let money = Money::endow(&mut stage.operator()?)?;
         let ahead = wall_is_ahead();
+        // Looking for programs takes its time on a busy machine, which is not the workers'.
+        let programs = programs();
         let until = now() + self.length;
         let crew = Crew {
             seed: self.seed,
@@ -106,7 +108,7 @@ impl Round {
             resource: stage.resource_port,
             folder: stage.folder.path().to_owned(),
             until,
-            programs: programs(),
+            programs,
         };
         let (log, targets) = (faults::Log::default(), faults::Targets::default());
         let (killed, mut violations) =
