@@ -109,6 +109,8 @@ impl OwnLine {
     }
 
     fn open(&self) -> Result<Open> {
+        // Before, not after: what is found out while the connection is being opened may be about this one.
+        self.leads_to_a_replica.store(false, Ordering::SeqCst);
         let Opened { connection, epoch } = self.connector.open_to_wait()?;
         let mut open = Open {
             connection,
@@ -126,7 +128,6 @@ impl OwnLine {
                 reason: String::from("a waiting thread is not told by the server"),
                 source: Some(error),
             })?;
-        self.leads_to_a_replica.store(false, Ordering::SeqCst);
         Ok(open)
     }
 }
