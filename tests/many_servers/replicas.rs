@@ -302,11 +302,19 @@ fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
     let proxy = Proxy::in_front_of(&group.master).unwrap();
     let locks = Locks::connect(&proxy.url()).unwrap();
     let confirmed = locks.with(Options::new().replicas(1, 100 * MS).lease(LONG));
-    drop(confirmed.lock("warm").acquire(LONG).unwrap());
-    let (lease, traffic) = proxy.traffic_of(|| confirmed.lock("a").acquire(LONG).unwrap());
-    assert_eq!(
-        (traffic.round_trips, traffic.commands),
-        (1, vec!["EVALSHA".into(), "WAIT".into()])
+    // Long enough for all connections to be opened.
+    let warm = confirmed.lock("warm").acquire(LONG).unwrap();
+    thread::sleep(500 * MS);
+    drop(warm);
+    let (lease, mut traffic) = proxy.traffic_of(|| confirmed.lock("a").acquire(LONG).unwrap());
+    // Unless the machine is so busy that one is opened meanwhile.
+    let all = traffic.commands.len();
+    (traffic.commands).retain(|command| command == "EVALSHA" || command == "WAIT");
+    assert_eq!(traffic.commands, ["EVALSHA", "WAIT"]);
+    assert!(
+        traffic.round_trips == 1 || all > 2,
+        "{} round trips",
+        traffic.round_trips
     );
     let has_waited = |run: &dyn Fn()| {
         let ((), traffic) = proxy.traffic_of(run);
