@@ -3,9 +3,12 @@
 //! To go together saves system calls and costs a switch of threads. That pays when many threads ask a server that is near.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    thread,
     time::Duration,
 };
+
+use crate::time;
 
 /// So many threads go alone, however near the server is.
 const FEW: usize = 4;
@@ -13,6 +16,11 @@ const FEW: usize = 4;
 const NEAR: Duration = Duration::from_micros(50);
 /// What a command takes that goes along with others, at most.
 const EACH: Duration = Duration::from_micros(5);
+
+/// Who lets others run and comes back later than this was not kept by threads of ours alone.
+const BUSY: Duration = Duration::from_millis(1);
+/// So many calls go alone then.
+const HASTE: u32 = 256;
 
 /// How many ask, and how far the server is.
 #[derive(Debug, Default)]
@@ -23,6 +31,8 @@ pub(in crate::server) struct Crowd {
     together: AtomicUsize,
     /// The shortest of the last round trips, in nanoseconds.
     trip: AtomicU64,
+    /// How many calls still go alone, since the machine is busy.
+    haste: AtomicU32,
     /// Nobody goes alone.
     always: AtomicBool,
 }
@@ -84,6 +94,20 @@ impl Crowd {
         self.together.load(Ordering::Relaxed) > 1
     }
 
+    /// Lets other threads run before this one goes on. False: not now, since it might come back late. Where other programs want
+    /// all cores, who steps aside is back late, and a leader that is kept keeps all who wait for it: calls go alone then.
+    pub(in crate::server) fn steps_aside(&self) -> bool {
+        if self.haste.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        let before = time::now();
+        thread::yield_now();
+        if time::now().saturating_duration_since(before) > BUSY {
+            self.haste.store(HASTE, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// The shortest of the last round trips.
     pub(in crate::server) fn trip(&self) -> Duration {
         Duration::from_nanos(self.trip.load(Ordering::Relaxed))
@@ -95,6 +119,11 @@ impl Inside<'_> {
     pub(in crate::server) fn goes_alone(&self, connections: usize) -> bool {
         if self.crowd.always_goes_together() {
             return false;
+        }
+        let haste = self.crowd.haste.load(Ordering::Relaxed);
+        if haste > 0 {
+            self.crowd.haste.store(haste - 1, Ordering::Relaxed);
+            return self.others < connections;
         }
         let far = self.crowd.trip().as_nanos() / NEAR.as_nanos();
         let few = usize::try_from(far).unwrap_or(usize::MAX).max(FEW);

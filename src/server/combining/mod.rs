@@ -108,9 +108,8 @@ impl Combiner {
                 }
                 Stage::Waiting | Stage::Taken => {}
             }
-            if looks < LOOKS && self.crowd.is_dense() {
+            if looks < LOOKS && self.crowd.is_dense() && self.crowd.steps_aside() {
                 looks += 1;
-                thread::yield_now();
                 continue;
             }
             let now = time::now();
@@ -211,7 +210,7 @@ impl Turn<'_> {
     pub(super) fn gather(&mut self) {
         if self.combiner.crowd.is_dense() {
             // Those who have just been answered come back with the next.
-            thread::yield_now();
+            self.combiner.crowd.steps_aside();
         }
         let mut line = self.combiner.line.lock();
         line.take(self.own, MOST, &mut self.batch);
