@@ -191,21 +191,23 @@ impl Pool {
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
         let longest = self.shared.get_timeout;
+        self.shared.process.refuse_a_copy()?;
         self.lend(Borrower::Caller, longest, longest)
     }
 
     /// As [`get`](Self::get), for what this crate sends by itself.
     pub(crate) fn get_for_ourselves(&self) -> Result<PooledConnection> {
-        self.get_within(Duration::MAX, Duration::MAX)
+        self.shared.process.refuse_a_copy()?;
+        self.get_here(Duration::MAX, Duration::MAX)
     }
 
-    /// The same, with a shorter wait while all are lent, and a shorter one for the whole.
-    pub(crate) fn get_within(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
+    /// The same for who knows that this is no child of a fork, with a shorter wait while all are lent, and a shorter one for
+    /// the whole.
+    pub(crate) fn get_here(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
         self.lend(Borrower::Ourselves, lent, whole)
     }
 
     fn lend(&self, to: Borrower, lent: Duration, whole: Duration) -> Result<PooledConnection> {
-        self.shared.process.refuse_a_copy()?;
         let whole = whole.min(self.shared.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self

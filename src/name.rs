@@ -1,10 +1,11 @@
 //! A lock's name and the key it stands for.
 
 use std::{
+    cell::RefCell,
     env, fs, process,
     str::FromStr,
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -169,7 +170,7 @@ impl FromStr for Token {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Owner(Box<str>);
+pub struct Owner(Arc<str>);
 
 impl Owner {
     /// This thread of this process: never the same for two threads, nor for two processes on any host.
@@ -194,19 +195,32 @@ impl Owner {
 
     /// This thread, for people to find: host, process and thread.
     pub(crate) fn described() -> Self {
-        static HOST: LazyLock<String> = LazyLock::new(host);
+        Self::described_in(process::id())
+    }
+
+    /// The same, where it is known which process this is. The text is put together once for a thread.
+    pub(crate) fn described_in(process: u32) -> Self {
         thread_local! {
-            static NAME: Box<str> = thread::current()
-                .name()
-                .unwrap_or("thread")
-                .chars()
-                .take(64)
-                .collect();
+            static DESCRIBED: RefCell<Option<(u32, Owner)>> = const { RefCell::new(None) };
         }
-        let described = |name: &str| format!("{}:{}:{name}", *HOST, process::id());
         // A destructor of another thread-local may acquire a lock after this one has been destroyed.
-        let text = NAME.try_with(|name| described(name));
-        Self(text.unwrap_or_else(|_| described("thread")).into())
+        let described = DESCRIBED.try_with(|described| {
+            let mut described = described.try_borrow_mut().ok()?;
+            // After a fork the child has its parent's text.
+            let known = described.as_ref().filter(|(of, _)| *of == process);
+            let owner = known.map_or_else(|| Self::describe(process), |(_, owner)| owner.clone());
+            *described = Some((process, owner.clone()));
+            Some(owner)
+        });
+        let described = described.ok().flatten();
+        described.unwrap_or_else(|| Self::describe(process))
+    }
+
+    fn describe(process: u32) -> Self {
+        static HOST: LazyLock<String> = LazyLock::new(host);
+        let thread = thread::current();
+        let name: String = thread.name().unwrap_or("thread").chars().take(64).collect();
+        Self(format!("{}:{process}:{name}", *HOST).into())
     }
 
     /// An owner of the caller's own naming.

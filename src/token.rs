@@ -1,9 +1,21 @@
 //! Who holds a lock.
 
-use std::fmt;
+use std::{
+    cell::RefCell,
+    fmt,
+    fs::File,
+    io::{self, Read},
+    process,
+    time::SystemTime,
+};
 
 use redis::Value;
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
+
+/// The system's random bytes, in Linux and all other systems of its kind.
+const RANDOM: &str = "/dev/urandom";
+/// So many tokens' random bytes are read at a time: to ask the system takes longer than all else that a token takes.
+const AT_A_TIME: usize = 64;
 
 /// The random proof of ownership that is stored as the lock's value (in the book: the identifier).
 ///
@@ -23,7 +35,14 @@ impl Token {
     /// A new token: the text of a random 128-bit UUID, as in the book.
     #[must_use]
     pub fn random() -> Self {
-        Self(Uuid::new_v4().to_string().into())
+        Self::random_in(process::id())
+    }
+
+    /// The same, where it is known which process this is.
+    pub(crate) fn random_in(process: u32) -> Self {
+        let mut text = Uuid::encode_buffer();
+        let text = &*random_uuid(process).hyphenated().encode_lower(&mut text);
+        Self(text.into())
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -46,6 +65,50 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }
+}
+
+/// Random bytes that are still to be used, by the thread that has read them.
+struct Drawn {
+    /// The process that has read them. After a fork the child has the same, and must not use them.
+    process: u32,
+    bytes: [u8; 16 * AT_A_TIME],
+    used: usize,
+}
+
+thread_local! {
+    static DRAWN: RefCell<Drawn> = const {
+        RefCell::new(Drawn { process: 0, bytes: [0; 16 * AT_A_TIME], used: 16 * AT_A_TIME })
+    };
+}
+
+impl Drawn {
+    fn next(&mut self, process: u32) -> io::Result<Uuid> {
+        if self.process != process || self.used == self.bytes.len() {
+            File::open(RANDOM)?.read_exact(&mut self.bytes)?;
+            (self.process, self.used) = (process, 0);
+        }
+        let mut next = [0; 16];
+        for (place, byte) in next.iter_mut().zip(self.bytes.iter_mut().skip(self.used)) {
+            *place = std::mem::take(byte);
+        }
+        self.used += next.len();
+        Ok(Builder::from_u128(u128::from_ne_bytes(next) ^ copy_salt())
+            .with_variant(uuid::Variant::RFC4122)
+            .with_version(uuid::Version::Random)
+            .into_uuid())
+    }
+}
+
+/// What differs between two copies of a machine that go on from one snapshot, and so have the same bytes to use: the moment.
+fn copy_salt() -> u128 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos())
+}
+
+/// A random UUID of version 4. Where bytes cannot be kept it is the system's own.
+fn random_uuid(process: u32) -> Uuid {
+    let drawn = DRAWN.try_with(|drawn| drawn.try_borrow_mut().ok()?.next(process).ok());
+    drawn.ok().flatten().unwrap_or_else(Uuid::new_v4)
 }
 
 /// A number that only grows from one acquisition of a lock to the next, handed to the resource that the lock protects.
@@ -80,5 +143,39 @@ impl FencingToken {
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_random_uuids_and_no_two_are_the_same() {
+        let mut seen = HashSet::new();
+        for _ in 0..5 * AT_A_TIME {
+            let token = Token::random().to_string();
+            let uuid: Uuid = token.parse().unwrap();
+            assert_eq!(uuid.get_version(), Some(uuid::Version::Random));
+            assert_eq!(uuid.get_variant(), uuid::Variant::RFC4122);
+            assert_eq!(uuid.to_string(), token);
+            assert!(seen.insert(token));
+        }
+    }
+
+    #[test]
+    fn another_process_uses_none_of_the_bytes_that_were_read_before() {
+        let mut drawn = Drawn {
+            process: 1,
+            bytes: [0; 16 * AT_A_TIME],
+            used: 0,
+        };
+        let (before, bytes) = (drawn.used, drawn.bytes);
+        drawn.next(2).unwrap();
+        assert_ne!(drawn.bytes[16..], bytes[16..], "read anew");
+        assert_eq!((drawn.process, drawn.used), (2, before + 16));
+        assert_eq!(drawn.bytes[..16], [0; 16], "used once");
     }
 }

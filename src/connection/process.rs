@@ -14,6 +14,11 @@ impl Process {
         Self(process::id())
     }
 
+    /// Its number.
+    pub(crate) fn id(self) -> u32 {
+        self.0
+    }
+
     /// Whether this runs in a child, which has a copy. One system call.
     pub(crate) fn is_a_copy(self) -> bool {
         self != Self::current()

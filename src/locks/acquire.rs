@@ -293,6 +293,7 @@ impl Wait<'_> {
         let call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
         let patience = Patience {
             lent: self.deadline.remaining().max(LENT_TO_OTHERS),
+            is_here: true,
             ..Patience::USUAL
         };
         let reply = self.shared.server.ask(&call, patience)?;

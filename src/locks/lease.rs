@@ -262,7 +262,7 @@ impl Lease {
 
     /// How it may be handed over, if it may be.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
-        let is_over = self.released || self.is_a_copy() || self.is_disclosed();
+        let is_over = self.released || self.is_disclosed();
         self.turns.filter(|_| self.is_claimed && !is_over)
     }
 

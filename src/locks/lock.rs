@@ -253,7 +253,8 @@ impl Lock {
     /// A new hold, with a token of its own.
     pub(super) fn hold(&self) -> Result<Holding> {
         let lock = self.lock_name()?;
-        Ok(Holding::new(self.kind, lock, Token::random(), self.owner()))
+        let token = Token::random_in(self.shared.process.id());
+        Ok(Holding::new(self.kind, lock, token, self.owner()))
     }
 
     pub(super) fn lock_name(&self) -> Result<LockName> {
@@ -264,7 +265,7 @@ impl Lock {
         match (&self.settings.owner, self.kind) {
             (Some(owner), _) => owner.clone(),
             (None, Kind::Reentrant) => Owner::current_thread(),
-            (None, _) => Owner::described(),
+            (None, _) => Owner::described_in(self.shared.process.id()),
         }
     }
 }

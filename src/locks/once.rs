@@ -179,6 +179,7 @@ impl Lease {
                 lent: remaining,
                 whole: remaining,
                 answer: Some(deadline),
+                ..Patience::USUAL
             };
             let answer = self.shared.server.ask(call, patience);
             let answer = answer.and_then(|reply| {

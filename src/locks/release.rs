@@ -68,11 +68,20 @@ impl Lease {
 
     /// Says how the lease stood. `None`: it was stopped before, or this is a child's copy.
     pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        let is_over = mem::replace(&mut self.released, true) || self.is_a_copy();
+        if self.released || self.is_a_copy() {
+            self.released = true;
+            return None;
+        }
+        self.stop_renewing_here(deadline)
+    }
+
+    /// The same for who knows that this is no child's copy.
+    fn stop_renewing_here(&mut self, deadline: Deadline) -> Option<RenewalState> {
+        let is_over = mem::replace(&mut self.released, true);
         (!is_over).then(|| self.handle.stop_by(deadline))
     }
 
-    /// Once. Afterwards there is nothing to release.
+    /// Once, and not in a child. Afterwards there is nothing to release.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             self.released = true;
@@ -81,7 +90,7 @@ impl Lease {
             return Ok(());
         }
         let deadline = Deadline::after(patience);
-        let Some(state) = self.stop_renewing(deadline) else {
+        let Some(state) = self.stop_renewing_here(deadline) else {
             return Ok(());
         };
         let given_back = self.give_back(deadline);
@@ -123,6 +132,7 @@ impl Lease {
             lent: remaining,
             whole: remaining,
             answer: Some(deadline),
+            is_here: true,
         };
         let giving_back = self.hold().giving_back();
         let asked = self.shared.server.ask(&giving_back, patience)?;
@@ -188,6 +198,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let _ = self.let_go(self.drop_timeout);
+        if !self.released && !self.is_a_copy() {
+            let _ = self.let_go(self.drop_timeout);
+        }
     }
 }

@@ -109,6 +109,8 @@ pub(crate) struct Patience {
     pub(crate) whole: Duration,
     /// For the answer, where that is sooner than the I/O time-out.
     pub(crate) answer: Option<Deadline>,
+    /// The caller knows that this is no child of a fork: to find out costs a system call.
+    pub(crate) is_here: bool,
 }
 
 impl Patience {
@@ -117,6 +119,7 @@ impl Patience {
         lent: Duration::MAX,
         whole: Duration::MAX,
         answer: None,
+        is_here: false,
     };
 }
 

@@ -58,7 +58,7 @@ impl RedisServer {
         mut before: Option<Reply>,
     ) -> Result<Reply> {
         loop {
-            let mut conn = match self.pool.get_within(patience.lent, deadline.remaining()) {
+            let mut conn = match self.pool.get_here(patience.lent, deadline.remaining()) {
                 Ok(conn) => conn,
                 Err(error) => return before.ok_or(error),
             };
@@ -86,7 +86,7 @@ impl RedisServer {
             until: sooner.and_then(Deadline::moment),
         };
         self.combiner.ask(call.first(), terms, |turn| {
-            let mut conn = self.pool.get_within(patience.lent, deadline.remaining())?;
+            let mut conn = self.pool.get_here(patience.lent, deadline.remaining())?;
             if let Some(finished) = answer_all(turn, &mut conn, io_timeout) {
                 self.finish(&mut conn, finished);
             }
@@ -132,7 +132,9 @@ impl Server for RedisServer {
     }
 
     fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
-        self.connector.process().refuse_a_copy()?;
+        if !patience.is_here {
+            self.connector.process().refuse_a_copy()?;
+        }
         let deadline = Deadline::after(patience.whole);
         let inside = self.combiner.crowd.enter();
         // Replicas are asked by the connection that has written, and waited for.
