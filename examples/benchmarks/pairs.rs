@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use leasehold::{Lease, Locks};
+use leasehold::{Lease, Locks, Options};
 use redis::Script;
 use uuid::Uuid;
 
@@ -27,6 +27,8 @@ pub(crate) enum Way {
     Raw,
     /// `Lock::acquire` and `Lease::release`.
     Guard,
+    /// The same without a fencing token.
+    Unfenced,
 }
 
 /// One line of the chart: a pair of numbers for each of [`THREADS`].
@@ -61,6 +63,11 @@ pub(crate) fn pairs(
     let mut all = vec![Contender::new("raw", Way::Raw, &this)];
     all.extend(before.map(|before| Contender::new("guard, before", Way::Guard, before)));
     all.push(Contender::new("guard", Way::Guard, &this));
+    all.push(Contender::new(
+        "guard, no fencing token",
+        Way::Unfenced,
+        &this,
+    ));
     println!(
         "{:<28} {:>10} {:>7}",
         "pairs, own lock each", "a second", "of raw"
@@ -70,7 +77,7 @@ pub(crate) fn pairs(
         for contender in &all {
             let what = format!("{threads} thread(s), {}", contender.name);
             let (speed, ratio) = contender.came.last().context("nothing was measured")?;
-            println!("{what:<28} {speed:>10.0} {ratio:>7.2}");
+            println!("{what:<36} {speed:>10.0} {ratio:>7.2}");
         }
     }
     chart.map_or(Ok(()), |file| chart::draw(&all, file))
@@ -160,7 +167,8 @@ impl Locker {
             // As many connections as the raw one has.
             let size = u32::try_from(threads)?.max(10);
             let pool = leasehold::Pool::builder().max_size(size).build(&client)?;
-            Some(Locks::new(&pool)?)
+            let fencing = way != format!("{:?}", Way::Unfenced);
+            Some(Locks::new(&pool)?.with(Options::new().fencing(fencing)))
         };
         Ok(Self {
             url: url.to_owned(),
