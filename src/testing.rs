@@ -40,14 +40,44 @@
 //!
 //! Whatever a real server answers, the stand-in answers too: one suite of behaviours runs against both. Not its delays; and it
 //! has no replicas, so that [`Options::replicas`](crate::Options::replicas) asks for nothing; and it
-//! stores nothing but locks, so that [`Lease::commit`](crate::Lease::commit) is an error. The plain functions and the
+//! stores nothing but locks.
+//!
+//! What a job [commits](crate::Lease::commit) is therefore not stored, but recorded: a test looks it up, and says before what a
+//! [`commit_returning`](crate::Lease::commit_returning) is answered. What goes by a connection, such as
+//! [`Lease::transaction`](crate::Lease::transaction) and [`Lease::commit_on`](crate::Lease::commit_on), is an
+//! [`Error::Invalid`](crate::Error::Invalid): what has been read has to come from somewhere. The plain functions and the
 //! [`Watchdog`](crate::Watchdog) need a real server.
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use leasehold::{Error, redis::Value, testing::StandIn};
+//! let stand_in = StandIn::new();
+//! let lease = stand_in.locks()?.lock("report").acquire(Duration::from_secs(5))?;
+//!
+//! stand_in.answer_next_commit([Value::Okay, Value::Int(8)]);
+//! let (editions,): (u64,) = lease.commit_returning(|pipe| {
+//!     pipe.set("report:text", "all is well").ignore();
+//!     pipe.incr("report:editions", 1);
+//! })?;
+//! assert_eq!(editions, 8);
+//! assert_eq!(stand_in.commits()[0].commands()[0], ["SET", "report:text", "all is well"]);
+//!
+//! stand_in.steal("report");
+//! let too_late = lease.commit(|pipe| { pipe.set("report:text", "no"); });
+//! assert!(matches!(too_late, Err(Error::Lost { .. })));
+//! assert_eq!(stand_in.commits().len(), 1);
+//! # Ok::<(), Error>(())
+//! ```
 
+mod commit;
 mod server;
 mod store;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use redis::Value;
+
+pub use commit::Commit;
 use server::Server;
 
 use crate::{error::Result, locks::Locks, token::Token};
@@ -120,8 +150,30 @@ impl StandIn {
         self.server.steal(name, lease)
     }
 
-    /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a `verify` or a mark is an
-    /// [`Error::Unknown`](crate::Error::Unknown), unless it has time to ask again. Not what the watchdog asks by itself.
+    /// What was committed so far, in this order: by [`Lease::commit`](crate::Lease::commit),
+    /// [`commit_returning`](crate::Lease::commit_returning), [`commit_once`](crate::Lease::commit_once) and
+    /// [`commit_and_release`](crate::Lease::commit_and_release), under whatever lock.
+    ///
+    /// Also what got no answer, and what was answered by an error that a test has set. Not what was found to be executed
+    /// before, nor what a [failover](Self::fail_over) has lost.
+    #[must_use]
+    pub fn commits(&self) -> Vec<Commit> {
+        self.server.commits()
+    }
+
+    /// What the next commit that is executed is answered: one value for each of its commands, also for those that it marks
+    /// [`ignore`](redis::Pipeline::ignore). Called again before that, it is for the commit after that one.
+    ///
+    /// A commit that nothing was set for is answered `OK` for each command. One with another number of commands than values
+    /// is an [`Error::Invalid`](crate::Error::Invalid), and not executed. Errors of the server among the values are told as a
+    /// server's: as [`Error::Partial`](crate::Error::Partial), unless nothing at all was executed.
+    pub fn answer_next_commit(&self, answers: impl IntoIterator<Item = Value>) {
+        (self.server).answer_next_commit(answers.into_iter().collect());
+    }
+
+    /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a commit, a `verify` or a mark is
+    /// an [`Error::Unknown`](crate::Error::Unknown), unless it has time to ask again. Not what the watchdog asks by itself; nor
+    /// a commit that comes to nothing, since the lock is lost or it was executed before.
     ///
     /// ```
     /// use leasehold::{Error, testing::StandIn};
@@ -136,8 +188,8 @@ impl StandIn {
         self.server.lose_next_answer();
     }
 
-    /// A replica takes the server's place that has not heard of the last writes: what was acquired, renewed, released or marked
-    /// in this time, a minute at most, has not been.
+    /// A replica takes the server's place that has not heard of the last writes: what was acquired, renewed, released, marked
+    /// or committed in this time, a minute at most, has not been.
     ///
     /// On return every holder knows whether it still has its lock.
     pub fn fail_over(&self, lost: Duration) {

@@ -152,14 +152,14 @@ impl Watched<'_, '_> {
             Some(Value::ServerError(_)) => {
                 // Only an access list that forbids MULTI, but not what follows, gets here.
                 self.armed = true;
-                return Err(self.refused(writes, replies));
+                return Err(refused(self.operation, writes, replies));
             }
             _ => return Err(self.senseless()),
         }
         match executed {
             Some(Value::Nil) => Ok(None),
             Some(Value::Array(results)) if results.iter().any(is_error) => {
-                Err(self.refused(writes, results))
+                Err(refused(self.operation, writes, results))
             }
             Some(Value::Array(results)) if results.len() == writes.len() => Ok(Some(results)),
             Some(Value::ServerError(aborted)) => {
@@ -173,19 +173,23 @@ impl Watched<'_, '_> {
     }
 
     fn senseless(&self) -> Error {
-        self.operation.unknown(None, makes_no_sense())
+        senseless(self.operation)
     }
+}
 
-    /// What to say of commands of which some were refused: without roll-back, the others have happened, and so has what
-    /// a script did before it failed.
-    fn refused(&self, writes: &Pipeline, results: Vec<Value>) -> Error {
-        let nothing_happened = results.iter().all(is_error) && !writes.cmd_iter().any(is_script);
-        match results.into_iter().find_map(into_error) {
-            Some(refusal) if nothing_happened => self.operation.failed(refusal),
-            Some(refusal) => self.operation.partial(refusal),
-            None => self.senseless(),
-        }
+/// What to say of commands of which some were refused: without roll-back, the others have happened, and so has what
+/// a script did before it failed.
+pub(crate) fn refused(operation: Operation<'_>, writes: &Pipeline, results: Vec<Value>) -> Error {
+    let nothing_happened = results.iter().all(is_error) && !writes.cmd_iter().any(is_script);
+    match results.into_iter().find_map(into_error) {
+        Some(refusal) if nothing_happened => operation.failed(refusal),
+        Some(refusal) => operation.partial(refusal),
+        None => senseless(operation),
     }
+}
+
+fn senseless(operation: Operation<'_>) -> Error {
+    operation.unknown(None, makes_no_sense())
 }
 
 impl Drop for Watched<'_, '_> {

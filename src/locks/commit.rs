@@ -14,6 +14,11 @@ use crate::{
     renewing::standing::RenewalState,
     time::{Deadline, lease_millis},
 };
+#[cfg(feature = "testing")]
+use crate::{
+    server::{CommitOutcome, CommitRequest, Committer},
+    transaction::{is_error, refused},
+};
 
 const RELEASING: &str = "Lease::commit_and_release";
 
@@ -161,7 +166,7 @@ impl Lease {
         let millis = lease_millis("remember", remember)?;
         let mark = self.hold().lock_name().mark(operation_id);
         let commit = self.a_commit(name, build)?.once(mark, millis);
-        let sent = self.while_out(name, || self.by_the_pool(|conn| commit.send(conn)))?;
+        let sent = self.while_out(name, || self.send(&commit))?;
         Ok(sent.map_or(Committed::Before, |_| Committed::Now))
     }
 
@@ -194,9 +199,7 @@ impl Lease {
         };
         let done = match state {
             RenewalState::Lost(reason) => Err(operation.lost_because(Some(reason))),
-            RenewalState::Held | RenewalState::Unknown => {
-                self.by_the_pool(|conn| commit.send(conn))
-            }
+            RenewalState::Held | RenewalState::Unknown => self.send(&commit),
         };
         let given_back = match &done {
             Ok(_) => Ok(true),
@@ -216,7 +219,7 @@ impl Lease {
     ) -> Result<(Commit<'_>, Vec<Value>)> {
         self.may_write(name)?;
         let commit = self.a_commit(name, build)?;
-        let sent = self.while_out(name, || self.by_the_pool(|conn| commit.send(conn)))?;
+        let sent = self.while_out(name, || self.send(&commit))?;
         Ok((commit, sent.unwrap_or_default()))
     }
 
@@ -226,6 +229,46 @@ impl Lease {
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<Commit<'_>> {
         Commit::new(self.operation(name), self.hold().proof(), build)
+    }
+
+    /// `None`: it was marked before.
+    fn send(&self, commit: &Commit<'_>) -> Result<Option<Vec<Value>>> {
+        #[cfg(feature = "testing")]
+        if let Some(committer) = self.shared.server.committer() {
+            return self.send_to(committer, commit);
+        }
+        self.by_the_pool(|conn| commit.send(conn))
+    }
+
+    /// To a server to which no connection leads.
+    #[cfg(feature = "testing")]
+    fn send_to(
+        &self,
+        committer: &dyn Committer,
+        commit: &Commit<'_>,
+    ) -> Result<Option<Vec<Value>>> {
+        let (hold, operation) = (self.hold(), commit.operation);
+        let release = commit.release.as_ref().map(|_| hold.giving_back());
+        let request = CommitRequest {
+            lock: hold.lock_name().text(),
+            look: &hold.look(),
+            writes: &commit.writes,
+            release: release.as_ref(),
+            mark: (commit.mark.as_ref()).map(|mark| (&*mark.key, mark.millis)),
+        };
+        let outcome = committer.commit(&request)?;
+        match outcome.map_err(|error| operation.unanswered(None, error))? {
+            CommitOutcome::Lost => Err(operation.lost()),
+            CommitOutcome::Before => Ok(None),
+            CommitOutcome::Executed(mut results) if results.iter().any(is_error) => {
+                // A release and a mark are executed whatever is refused.
+                if commit.release.is_some() || commit.mark.is_some() {
+                    results.push(Value::Okay);
+                }
+                Err(refused(operation, &commit.writes, results))
+            }
+            CommitOutcome::Executed(results) => Ok(Some(results)),
+        }
     }
 
     /// Before anything is built or sent.

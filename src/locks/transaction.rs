@@ -31,6 +31,9 @@ impl Lease {
     /// **Two round trips if it reads once**: `WATCH` goes out with the first read. Several values are read at once by `MGET` or
     /// a pipeline; each further read is a round trip more.
     ///
+    /// It needs a real server: on the stand-in of the feature `testing`, which has nothing to read, it is an
+    /// [`Error::Invalid`](crate::Error::Invalid), and `attempt` is not called. That records [commits](Self::commit).
+    ///
     /// # Errors
     /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours any more. Nothing was written.
     /// - [`Error::Contended`](crate::Error::Contended): the keys changed again and again, for 5 s. Nothing was written.

@@ -38,14 +38,25 @@ impl<'a> Proof<'a> {
 
 /// A transaction that is executed only while the lock is held.
 pub(crate) struct Commit<'a> {
-    operation: Operation<'a>,
+    pub(crate) operation: Operation<'a>,
     proof: Proof<'a>,
     /// What the caller writes.
-    writes: Pipeline,
-    /// What is written behind that.
-    more: Vec<Cmd>,
-    /// The key that says that it has been executed before.
-    mark: Option<String>,
+    pub(crate) writes: Pipeline,
+    /// What lets go of the lock behind that.
+    pub(crate) release: Option<Cmd>,
+    pub(crate) mark: Option<Mark>,
+}
+
+/// The key that says that a commit has been executed before, and for how long it does.
+pub(crate) struct Mark {
+    pub(crate) key: String,
+    pub(crate) millis: u64,
+}
+
+impl Mark {
+    fn setting(&self) -> Cmd {
+        command(&["SET", &self.key, "done", "PX", &self.millis.to_string()])
+    }
 }
 
 impl<'a> Commit<'a> {
@@ -63,22 +74,20 @@ impl<'a> Commit<'a> {
             operation,
             proof,
             writes,
-            more: Vec::new(),
+            release: None,
             mark: None,
         })
     }
 
     /// Releases the lock in the same transaction, by this command.
     pub(crate) fn releasing(mut self, release: Cmd) -> Self {
-        self.more.push(release);
+        self.release = Some(release);
         self
     }
 
     /// Once: leaves a mark in the same transaction, for so long, and does nothing where it is already.
-    pub(crate) fn once(mut self, mark: String, millis: u64) -> Self {
-        self.more
-            .push(command(&["SET", &mark, "done", "PX", &millis.to_string()]));
-        self.mark = Some(mark);
+    pub(crate) fn once(mut self, key: String, millis: u64) -> Self {
+        self.mark = Some(Mark { key, millis });
         self
     }
 
@@ -88,12 +97,13 @@ impl<'a> Commit<'a> {
         let mut keys = vec![self.proof.lock.key()];
         let mut reads = self.proof.reads.clone();
         if let Some(mark) = &self.mark {
-            keys.push(mark);
-            reads.add_command(command(&["EXISTS", mark]));
+            keys.push(&mark.key);
+            reads.add_command(command(&["EXISTS", &mark.key]));
         }
         let mut writes = self.writes.clone();
-        for command in &self.more {
-            writes.add_command(command.clone());
+        let setting = self.mark.as_ref().map(Mark::setting);
+        for command in self.release.iter().cloned().chain(setting) {
+            writes.add_command(command);
         }
         for _ in 0..COMMIT_ATTEMPTS {
             let (watched, mut values) = watch(conn, self.operation, &keys, &reads)?;

@@ -5,6 +5,8 @@
 //! the keys that were read on the other two, which are [`tracked`].
 
 mod combining;
+#[cfg(feature = "testing")]
+mod committer;
 mod line;
 mod listener;
 mod redis;
@@ -19,6 +21,8 @@ use std::{
 
 use ::redis::{RedisError, RedisResult, Value};
 
+#[cfg(feature = "testing")]
+pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
 pub(crate) use redis::RedisServer;
 pub(crate) use renewals::RenewalsConnection;
 #[cfg(feature = "testing")]
@@ -43,6 +47,12 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// # Errors
     /// Also where nothing but locks is stored.
     fn lend(&self) -> Result<PooledConnection>;
+
+    /// Who executes commits where no connection leads to the server. `None`: they go by one that is [lent](Self::lend).
+    #[cfg(feature = "testing")]
+    fn committer(&self) -> Option<&dyn Committer> {
+        None
+    }
 
     /// Whether a transaction that looks at a lock of this server can be sent by a connection that somebody else has opened.
     fn stores_data(&self) -> Result<()>;

@@ -11,14 +11,17 @@ use std::{
 use parking_lot::Mutex;
 use redis::{RedisError, RedisResult, Value};
 
-use super::store::{Now, Ran, Store};
+use super::{
+    commit::Commit,
+    store::{Now, Ran, Store},
+};
 use crate::{
     connection::{Limits, PooledConnection},
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, Disturbance, Failure, Line, Observer, Patience, RenewalReply, Renewals,
-        Replies, Reply, Unsent, refused,
+        self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Line,
+        Observer, Patience, RenewalReply, Renewals, Replies, Reply, Unsent, refused,
     },
     time::{Clock, Deadline, whole_millis},
     token::Token,
@@ -93,6 +96,14 @@ impl Server {
 
     pub(super) fn lose_next_answer(&self) {
         self.shared.loses_next.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn commits(&self) -> Vec<Commit> {
+        self.shared.store.lock().commits.executed()
+    }
+
+    pub(super) fn answer_next_commit(&self, answers: Vec<Value>) {
+        self.shared.store.lock().commits.answer_next(answers);
     }
 
     pub(super) fn fail_over(&self, lost: Duration) {
@@ -193,11 +204,15 @@ impl server::Server for Server {
     }
 
     fn lend(&self) -> Result<PooledConnection> {
-        Err(stores_locks_only())
+        Err(has_no_connection())
+    }
+
+    fn committer(&self) -> Option<&dyn Committer> {
+        Some(self)
     }
 
     fn stores_data(&self) -> Result<()> {
-        Err(stores_locks_only())
+        Err(has_no_connection())
     }
 
     fn is_watched(&self) -> bool {
@@ -255,6 +270,24 @@ impl server::Server for Server {
     fn close(&self) {}
 }
 
+impl Committer for Server {
+    fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>> {
+        let shared = &self.shared;
+        if !shared.is_there.load(Ordering::SeqCst) {
+            return Err(gone());
+        }
+        let (outcome, changed) = shared.store.lock().commit(request, shared.now())?;
+        if let Some(key) = changed {
+            shared.of_each(|observer| observer.changed(&key));
+        }
+        let is_executed = matches!(outcome, Ok(CommitOutcome::Executed(_)));
+        if is_executed && shared.loses_next.swap(false, Ordering::SeqCst) {
+            return Ok(Err(silence()));
+        }
+        Ok(outcome)
+    }
+}
+
 struct StandInRenewals(Arc<Shared>);
 
 impl Renewals for StandInRenewals {
@@ -307,7 +340,8 @@ fn reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
     }
 }
 
-fn stores_locks_only() -> Error {
-    let reason = "the stand-in for tests stores nothing but locks";
+fn has_no_connection() -> Error {
+    let reason = "the stand-in for tests stores no data and has no connection: \
+                  of a lease it takes commits only, which it records";
     Error::invalid("connection", reason)
 }

@@ -1,11 +1,14 @@
 //! What stands on the server: locks by their keys. What each script makes of them is the same as its Lua does.
 
+mod commits;
 mod once;
 mod scripts;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use redis::{RedisError, RedisResult, Value};
+
+pub(super) use commits::Commits;
 
 use crate::error::makes_no_sense;
 
@@ -25,6 +28,7 @@ pub(super) struct Store {
     companions: HashMap<String, Companion>,
     /// Of work that is done once in a period, by the keys of the marks.
     runs: HashMap<String, Run>,
+    pub(super) commits: Commits,
     /// Keys of locks that were stolen before anybody had had them: the name may be a whole key of another prefix.
     untried: HashSet<String>,
     /// How it was before each of the last writes.
@@ -128,6 +132,8 @@ impl Store {
 
     /// Everything is as it was so many nanoseconds ago.
     pub(super) fn forget_the_last(&mut self, time: Nanos, Now(now): Now) {
+        self.commits
+            .forget_what_is_since(now.saturating_sub(time.min(REMEMBERED)));
         while (self.undo.back()).is_some_and(|before| before.at + time >= now) {
             let Some(before) = self.undo.pop_back() else {
                 return;

@@ -334,27 +334,6 @@ fn two_stand_ins_know_nothing_of_each_other() {
 }
 
 #[test]
-fn it_says_that_it_cannot_commit() {
-    let server = crate::common::Server::start().unwrap();
-    let lease = StandIn::new()
-        .locks()
-        .unwrap()
-        .lock("a")
-        .acquire(SECOND)
-        .unwrap();
-    let mut conn = server.connection().unwrap();
-    let committed = lease.commit_on::<()>(&mut conn, |pipe| {
-        pipe.set("b", 1);
-    });
-    let error = committed.unwrap_err();
-    assert!(
-        matches!(error, Error::Invalid { .. }) && error.to_string().contains("stand-in"),
-        "{error}"
-    );
-    assert!(!redis::Commands::exists::<_, bool>(&mut conn, "b").unwrap());
-}
-
-#[test]
 fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();

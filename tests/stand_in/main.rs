@@ -10,6 +10,7 @@ mod common;
 
 mod alone;
 mod both;
+mod commits;
 mod random;
 mod run;
 mod steps;

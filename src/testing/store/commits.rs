@@ -1,0 +1,100 @@
+//! What was committed: it is recorded, and nothing else becomes of it.
+
+use std::collections::{HashMap, VecDeque};
+
+use redis::{RedisResult, Value};
+
+use super::{Nanos, Now, Store};
+use crate::{
+    error::{Error, Result},
+    script::yes_or_no,
+    server::{CommitOutcome, CommitRequest},
+    testing::commit::Commit,
+};
+
+/// What was committed, what marks it, and what is to be answered.
+#[derive(Debug, Default)]
+pub(in crate::testing) struct Commits {
+    executed: Vec<(Nanos, Commit)>,
+    /// Of operation ids, by the keys of the marks.
+    marks: HashMap<String, Mark>,
+    /// For the next commits, first in, first out: one value for each command.
+    answers: VecDeque<Vec<Value>>,
+}
+
+/// That a commit has been executed.
+#[derive(Debug)]
+struct Mark {
+    at: Nanos,
+    end: Nanos,
+}
+
+impl Commits {
+    pub(in crate::testing) fn executed(&self) -> Vec<Commit> {
+        let commits = self.executed.iter();
+        commits.map(|(_, commit)| commit.clone()).collect()
+    }
+
+    pub(in crate::testing) fn answer_next(&mut self, answers: Vec<Value>) {
+        self.answers.push_back(answers);
+    }
+
+    pub(super) fn forget_what_is_since(&mut self, moment: Nanos) {
+        self.executed.retain(|(at, _)| *at < moment);
+        self.marks.retain(|_, mark| mark.at < moment);
+    }
+
+    fn is_marked(&self, key: &str, Now(now): Now) -> bool {
+        self.marks.get(key).is_some_and(|mark| mark.end > now)
+    }
+
+    /// One for each command: what a test has set, or that each is well.
+    fn next_answers(&mut self, commands: usize) -> Result<Vec<Value>> {
+        let Some(answers) = self.answers.pop_front() else {
+            return Ok(vec![Value::Okay; commands]);
+        };
+        if answers.len() == commands {
+            return Ok(answers);
+        }
+        let count = answers.len();
+        let reason = format!("{count} for a commit of {commands} commands");
+        Err(Error::invalid("answers", reason))
+    }
+
+    fn record(&mut self, request: &CommitRequest<'_>, now: Now) {
+        if let Some((key, millis)) = request.mark {
+            let mark = Mark {
+                at: now.0,
+                end: now.after(millis),
+            };
+            self.marks.insert(key.to_owned(), mark);
+        }
+        let commit = Commit::new(request.lock, request.writes);
+        self.executed.push((now.0, commit));
+    }
+}
+
+impl Store {
+    /// What it has come to, and the key of the lock if that was given back. An error beside the outcome: what a test has set
+    /// does not fit, and nothing was executed.
+    pub(in crate::testing) fn commit(
+        &mut self,
+        request: &CommitRequest<'_>,
+        now: Now,
+    ) -> Result<(RedisResult<CommitOutcome>, Option<String>)> {
+        let look = self.run(request.look.parts(), now).answer;
+        match look.and_then(|answer| yes_or_no(&answer)) {
+            Ok(true) => {}
+            Ok(false) => return Ok((Ok(CommitOutcome::Lost), None)),
+            Err(error) => return Ok((Err(error), None)),
+        }
+        if (request.mark).is_some_and(|(key, _)| self.commits.is_marked(key, now)) {
+            return Ok((Ok(CommitOutcome::Before), None));
+        }
+        let answers = self.commits.next_answers(request.writes.len())?;
+        self.commits.record(request, now);
+        let release = request.release.map(|call| self.run(call.parts(), now));
+        let changed = release.and_then(|ran| ran.changed);
+        Ok((Ok(CommitOutcome::Executed(answers)), changed))
+    }
+}

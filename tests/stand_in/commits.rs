@@ -1,0 +1,275 @@
+//! What a job writes by the stand-in is recorded.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Committed, Error, Lease, LostReason, testing::StandIn};
+use redis::{Value, parse_redis_value};
+
+use crate::{
+    common::hold::{comes_true, every_kind},
+    world::{on_both, told},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn held(stand_in: &StandIn) -> Lease {
+    stand_in.locks().unwrap().lock("a").acquire(SECOND).unwrap()
+}
+
+fn commit(lease: &Lease, value: u32) -> Result<(), Error> {
+    lease.commit(|pipe| {
+        pipe.set("b", value);
+    })
+}
+
+/// The values of those that [`commit`] has written.
+fn written(stand_in: &StandIn) -> Vec<String> {
+    let commits = stand_in.commits().into_iter();
+    commits
+        .map(|commit| commit.commands()[0][2].clone())
+        .collect()
+}
+
+#[test]
+fn a_commit_comes_to_the_same_as_on_a_server() {
+    on_both(|world| {
+        let locks = world.locks();
+        every_kind(&locks).map(|lock| {
+            let write = |pipe: &mut redis::Pipeline| {
+                pipe.set("b", 1);
+            };
+            let lease = lock.acquire(SECOND).unwrap();
+            let committed = told(&lease.commit(write));
+            let both = [(); 2].map(|()| lease.commit_once("id", HOUR, write).unwrap());
+            let answers: (String,) = lease.commit_returning(write).unwrap();
+            let stands = lease.is_held();
+            let released = told(&lease.commit_and_release(write));
+            let is_free = !lock.inspect().unwrap().is_held();
+
+            let lease = lock.acquire(SECOND).unwrap();
+            let again = lease.commit_once("id", HOUR, write).unwrap();
+            let refused = told(&lease.commit(|pipe| {
+                pipe.cmd("SUBSCRIBE").arg("b");
+            }));
+            world.steal(&lock);
+            let lost = told(&lease.commit(write));
+            let lost = (lost, told(&lease.commit_and_release(write)));
+            let ends = (stands, released, is_free);
+            ((committed, both, answers), ends, (again, refused, lost))
+        })
+    });
+}
+
+#[test]
+fn what_was_committed_is_recorded_under_its_lock() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    for lock in every_kind(&locks) {
+        let lease = lock.acquire(SECOND).unwrap();
+        lease
+            .commit(|pipe| {
+                pipe.set("report:text", "all is well").ignore();
+                pipe.incr("report:editions", 1);
+            })
+            .unwrap();
+        let last = stand_in.commits().pop().unwrap();
+        assert_eq!(last.lock(), lock.name());
+        let commands = [
+            vec!["SET", "report:text", "all is well"],
+            vec!["INCRBY", "report:editions", "1"],
+        ];
+        assert_eq!(last.commands(), commands);
+        lease.release().unwrap();
+    }
+    assert_eq!(stand_in.commits().len(), 4);
+}
+
+#[test]
+fn a_commit_answers_what_a_test_has_set_and_otherwise_ok() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    let editions = |lease: &Lease| -> Result<(u64,), Error> {
+        lease.commit_returning(|pipe| {
+            pipe.set("b", 1).ignore();
+            pipe.incr("c", 1);
+        })
+    };
+    for number in [7, 8] {
+        stand_in.answer_next_commit([Value::Okay, Value::Int(number)]);
+    }
+    assert_eq!(editions(&lease).unwrap(), (7,));
+    assert_eq!(editions(&lease).unwrap(), (8,));
+    assert!(matches!(editions(&lease), Err(Error::Reply { .. })));
+    let usual: (String,) = lease
+        .commit_returning(|pipe| {
+            pipe.set("b", 1);
+        })
+        .unwrap();
+    assert_eq!(usual.0, "OK");
+    assert_eq!(stand_in.commits().len(), 4);
+}
+
+#[test]
+fn answers_that_do_not_fit_are_an_error_and_nothing_is_committed() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    stand_in.answer_next_commit([Value::Okay, Value::Okay]);
+    let error = commit(&lease, 1).unwrap_err();
+    assert!(
+        matches!(error, Error::Invalid { .. }) && error.to_string().contains("2 for a commit of 1"),
+        "{error}"
+    );
+    assert!(stand_in.commits().is_empty() && lease.is_held());
+    commit(&lease, 1).unwrap();
+}
+
+#[test]
+fn a_refusal_that_a_test_has_set_is_told_as_the_servers() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    let refusal = parse_redis_value(b"-OOM no memory\r\n").unwrap();
+    stand_in.answer_next_commit([refusal.clone()]);
+    assert!(matches!(commit(&lease, 1), Err(Error::Redis { .. })));
+    // The mark and the release have been executed.
+    let write = |pipe: &mut redis::Pipeline| {
+        pipe.set("b", 1);
+    };
+    stand_in.answer_next_commit([refusal.clone()]);
+    let marked = lease.commit_once("id", HOUR, write);
+    assert!(matches!(marked, Err(Error::Partial { .. })), "{marked:?}");
+    stand_in.answer_next_commit([Value::Okay, refusal.clone()]);
+    let partly = lease.commit(|pipe| {
+        pipe.set("b", 1).set("c", 1);
+    });
+    assert!(matches!(partly, Err(Error::Partial { .. })), "{partly:?}");
+    stand_in.answer_next_commit([refusal]);
+    let released = lease.commit_and_release(write);
+    assert!(
+        matches!(released, Err(Error::Partial { .. })),
+        "{released:?}"
+    );
+}
+
+#[test]
+fn a_commit_under_a_lock_that_was_stolen_is_lost_and_not_recorded() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    for lock in every_kind(&locks) {
+        let lease = lock.acquire(SECOND).unwrap();
+        stand_in.steal(lock.name());
+        assert!(matches!(commit(&lease, 1), Err(Error::Lost { .. })));
+        // Without the holder's knowing: the stand-in says so.
+        stand_in.expire(lock.name());
+        let lease = lock.acquire(SECOND).unwrap();
+        stand_in.disconnect();
+        stand_in.steal(lock.name());
+        assert!(matches!(commit(&lease, 1), Err(Error::Pool { .. })));
+        stand_in.reconnect();
+        assert!(matches!(commit(&lease, 1), Err(Error::Lost { .. })));
+        assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway));
+    }
+    assert!(stand_in.commits().is_empty());
+}
+
+#[test]
+fn a_commit_whose_answer_is_lost_is_unknown_and_executed() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    stand_in.lose_next_answer();
+    assert!(matches!(commit(&lease, 1), Err(Error::Unknown { .. })));
+    assert!(lease.is_held());
+    commit(&lease, 2).unwrap();
+    assert_eq!(written(&stand_in), ["1", "2"]);
+
+    let lock = stand_in.locks().unwrap().lock("a");
+    stand_in.lose_next_answer();
+    let released = lease.commit_and_release(|pipe| {
+        pipe.set("b", 3);
+    });
+    assert!(matches!(released, Err(Error::Unknown { .. })));
+    assert_eq!(written(&stand_in), ["1", "2", "3"]);
+    assert!(comes_true(|| !lock.inspect().unwrap().is_held()));
+}
+
+#[test]
+fn a_commit_that_is_repeated_by_its_id_is_recorded_once_for_as_long_as_it_is_remembered() {
+    let stand_in = StandIn::new();
+    let lock = stand_in.locks().unwrap().lock("a");
+    let once_under = |lease: &Lease, id: &str| {
+        lease.commit_once(id, HOUR, |pipe| {
+            pipe.set("b", id);
+        })
+    };
+    let once = |id: &str| once_under(&lock.acquire(SECOND).unwrap(), id);
+    let lease = lock.acquire(SECOND).unwrap();
+    stand_in.lose_next_answer();
+    let unknown = once_under(&lease, "1");
+    assert!(matches!(unknown, Err(Error::Unknown { .. })));
+    lease.release().unwrap();
+    assert_eq!(once("1").unwrap(), Committed::Before);
+    assert_eq!(once("2").unwrap(), Committed::Now);
+    assert_eq!(written(&stand_in), ["1", "2"]);
+    stand_in.advance(HOUR);
+    assert_eq!(once("1").unwrap(), Committed::Now);
+    assert_eq!(written(&stand_in), ["1", "2", "1"]);
+}
+
+#[test]
+fn a_commit_that_releases_wakes_who_waits() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    let other = stand_in.locks().unwrap().lock("a");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.acquire(60 * SECOND).map(|lease| lease.is_held()));
+        assert!(comes_true(|| other.inspect().unwrap().waiting_here() == 1));
+        lease
+            .commit_and_release(|pipe| {
+                pipe.set("b", 1);
+            })
+            .unwrap();
+        let asked = Instant::now();
+        assert!(waiting.join().unwrap().unwrap());
+        // Long before it would look again by itself, at the end of the lease.
+        assert!(asked.elapsed() < 5 * SECOND, "{:?}", asked.elapsed());
+    });
+    assert_eq!(written(&stand_in), ["1"]);
+}
+
+#[test]
+fn a_failover_loses_the_last_commits_and_their_marks() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    let once = |value: u32| {
+        lease.commit_once(&value.to_string(), HOUR, |pipe| {
+            pipe.set("b", value);
+        })
+    };
+    assert_eq!(once(1).unwrap(), Committed::Now);
+    stand_in.advance(2 * SECOND);
+    assert_eq!(once(2).unwrap(), Committed::Now);
+    stand_in.fail_over(SECOND);
+    assert_eq!(written(&stand_in), ["1"]);
+    assert_eq!(once(1).unwrap(), Committed::Before);
+    assert_eq!(once(2).unwrap(), Committed::Now);
+}
+
+#[test]
+fn it_says_that_what_goes_by_a_connection_needs_a_server() {
+    let server = crate::common::Server::start().unwrap();
+    let lease = held(&StandIn::new());
+    let mut conn = server.connection().unwrap();
+    let committed = lease.commit_on::<()>(&mut conn, |pipe| {
+        pipe.set("b", 1);
+    });
+    let read = lease.transaction(&["b"], |_, _| -> Result<(), Error> {
+        panic!("there is nothing to read")
+    });
+    for error in [committed.unwrap_err(), read.unwrap_err()] {
+        assert!(
+            matches!(error, Error::Invalid { .. }) && error.to_string().contains("stand-in"),
+            "{error}"
+        );
+    }
+    assert!(!redis::Commands::exists::<_, bool>(&mut conn, "b").unwrap());
+}
