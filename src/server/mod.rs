@@ -94,7 +94,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// there is none to be had, and it goes on with the one that all share.
     fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>>;
 
-    /// Sends what nobody waits for, if the shared connection is free soon.
+    /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else by one of the pool.
     fn send_unawaited(&self, call: &Call, patience: Duration);
 
     /// A connection for renewals.

@@ -196,7 +196,17 @@ impl Server for RedisServer {
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {
-        self.waiters.send(call, patience);
+        if self.waiters.send(call, patience) {
+            return;
+        }
+        let soon = Patience {
+            lent: patience,
+            whole: patience,
+            answer: Some(Deadline::after(2 * patience)),
+            ..Patience::USUAL
+        };
+        // What becomes of it nobody wants to know.
+        let _ = self.ask_alone(call, soon, Deadline::after(patience), None);
     }
 
     fn renewals(&self) -> Box<dyn Renewals> {

@@ -56,14 +56,17 @@ impl WaitersConnection {
         reply.map_err(Unsent::NoConnection)
     }
 
-    /// Sends what nobody waits for, if the connection is open and free soon.
-    pub(crate) fn send(&self, call: &Call, patience: Duration) {
-        let _ = self.tracked.using(Deadline::after(patience), |used| {
-            if used.is_open() {
+    /// Sends what nobody waits for, but not in a child of a fork. False: the connection is not open, or was not free so soon.
+    pub(crate) fn send(&self, call: &Call, patience: Duration) -> bool {
+        let sent = self.tracked.using(Deadline::after(patience), |used| {
+            let is_open = used.is_open();
+            if is_open {
                 // Whoever relies on the connection is told if it is finished.
                 let _ = used.ask(None, |connection, _| call.counts(connection));
             }
+            is_open
         });
+        !matches!(sent, Ok(None | Some(false)))
     }
 
     /// The server is a replica by now, as somebody has found out elsewhere.

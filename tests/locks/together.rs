@@ -126,13 +126,14 @@ fn at_each_place(run: impl Fn(usize) + Sync) {
 
 #[test]
 fn all_that_gathers_goes_in_one_round_trip() {
-    unless_halted(|| {
+    // On a busy machine the watchdog's connection, or its first look at a lease, may fall among them.
+    let undisturbed = (0..8).any(|_| {
         let bench = bench(crate::options());
         let (came, traffic) = bench.proxy.traffic_of(|| bench.acquire_all(|_| ()));
         assert!(came.iter().all(is_ours));
-        assert_eq!(traffic.commands, ["EVALSHA"; 1 + PLACES]);
-        assert_eq!(traffic.round_trips, 2);
+        traffic.commands == ["EVALSHA"; 1 + PLACES] && traffic.round_trips == 2
     });
+    assert!(undisturbed);
 }
 
 #[test]
