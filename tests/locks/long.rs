@@ -129,8 +129,8 @@ fn nothing_is_left_behind(pairs: usize, names: usize) {
         threads()
     );
     assert!(
-        clients <= 8 + 3 + 1,
-        "{clients} connections: the pool, three, and ours"
+        clients <= 8 + 4 + 1,
+        "{clients} connections: the pool, four, and ours"
     );
     assert!(
         resident < resident_before + 8_000,
