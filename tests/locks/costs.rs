@@ -52,10 +52,11 @@ fn who_waits_has_no_connection_of_the_pool() {
         .arg("LIST")
         .query(&mut server.connection().unwrap())
         .unwrap();
-    assert_eq!(
-        list.lines().count(),
-        5 + 1,
-        "the pool, four, and who asks: {list}"
+    // Who may be handed a lock does not take the connection of the one that waits alone.
+    let connections = list.lines().count();
+    assert!(
+        (4 + 1..=5 + 1).contains(&connections),
+        "the pool, three or four, and who asks: {list}"
     );
     lease.release().unwrap();
 }
