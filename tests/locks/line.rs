@@ -22,7 +22,7 @@ fn lines(conn: &mut Connection) -> Vec<String> {
 }
 
 fn is_line(line: &str) -> bool {
-    line.contains(" redir=0 ")
+    line.split_whitespace().any(|field| field == "redir=0")
 }
 
 /// Not handed over: who takes a lock from a thread of its process is woken by that.
