@@ -42,13 +42,16 @@ impl Cluster {
             if behind_gates {
                 let gate = Gate::before(node.port())?;
                 let bus = node.port() + 10_000;
-                redis::cmd("CONFIG")
-                    .arg("SET")
-                    .arg("cluster-announce-port")
-                    .arg(gate.port())
-                    .arg("cluster-announce-bus-port")
-                    .arg(bus)
-                    .exec(&mut node.connection()?)?;
+                let announced = [
+                    ("cluster-announce-port", gate.port()),
+                    ("cluster-announce-bus-port", bus),
+                ];
+                for (name, port) in announced {
+                    redis::cmd("CONFIG")
+                        .arg(&["SET", name])
+                        .arg(port)
+                        .exec(&mut node.connection()?)?;
+                }
                 gates.push(gate);
             }
             nodes.push(node);
