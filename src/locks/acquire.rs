@@ -25,7 +25,7 @@ use super::{
     lease::{Grant, Lease},
     options::Pauses,
     settings::Settings,
-    shared::Shared,
+    stacks::{Stack, Stacks},
 };
 use crate::{
     error::{Busy, Error, Operation, Result},
@@ -51,7 +51,7 @@ const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
 /// One wait for one lock.
 struct Wait<'a> {
     operation: Operation<'a>,
-    shared: &'a Arc<Shared<Lease>>,
+    stack: Stack<'a>,
     settings: &'a Settings,
     hold: Arc<Holding>,
     lease_millis: u64,
@@ -72,13 +72,13 @@ pub(crate) enum Waited {
 /// Waits for the lock, at least one attempt long.
 pub(crate) fn acquire(
     operation: Operation<'_>,
-    shared: &Arc<Shared<Lease>>,
+    stacks: &Stacks,
     settings: &Settings,
     hold: Holding,
     timeout: Duration,
 ) -> Result<Waited> {
     let lease_millis = settings.checked()?;
-    settings.check_wait(shared.server.limits().answer)?;
+    settings.check_wait(stacks.limits().answer)?;
     if settings.is_cancelled() {
         return Err(operation.cancelled());
     }
@@ -89,17 +89,20 @@ pub(crate) fn acquire(
     };
     let hold = hold.reserving(settings.reserved());
     let hold = Arc::new(hold.confirmed_by(settings.replicas()));
-    let skew = settings.skew_on(&*shared.server);
-    let started = shared.clock.now();
+    let clock = stacks.clock();
+    let started = clock.now();
+    let longest = timeout.max(stacks.limits().connect);
+    let stack = stacks.of(hold.lock_name().key(), Deadline::after(longest))?;
+    let skew = settings.skew_on(&*stack.server);
     let mut wait = Wait {
         operation,
-        shared,
+        stack,
         settings,
         attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
         hold,
         lease_millis,
         started,
-        deadline: shared.clock.at(started.checked_add(timeout)),
+        deadline: clock.at(started.checked_add(timeout)),
     };
     let acquired = if timeout.is_zero() {
         wait.try_once()
@@ -136,7 +139,7 @@ impl Wait<'_> {
     /// In the queue, behind the threads of this process that came before.
     fn in_turn(&mut self, timeout: Duration) -> Result<Option<Lease>> {
         // Who enters a reentrant lock again must not wait behind others who wait for it to leave.
-        let asks_after = self.shared.queues.asks_after(self.key(), timeout);
+        let asks_after = self.stack.queues.asks_after(self.key(), timeout);
         if let Some(pause) = asks_after
             && !pause.is_zero()
         {
@@ -150,13 +153,13 @@ impl Wait<'_> {
                 Ok(Outcome::HasBeenRun) => return Ok(None),
                 Ok(Outcome::Refused { .. } | Outcome::Failed) => {}
                 // Another server is about to take its place.
-                Err(failure @ Error::Pool { .. }) if self.shared.server.is_watched() => {
+                Err(failure @ Error::Pool { .. }) if self.stack.server.is_watched() => {
                     self.attempts.was_not_sent(failure);
                 }
                 Err(failure) => return Err(failure),
             }
         }
-        let shared = Arc::clone(self.shared);
+        let shared = Arc::clone(&self.stack);
         let place = shared.queues.join(self.key(), self.takes());
         let failure = match self.ask_as_head(&place) {
             Ok(Some((grant, next_asks_at))) => {
@@ -181,10 +184,10 @@ impl Wait<'_> {
     ) -> Result<Option<(Grant, Instant)>> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
-        let (shared, key) = (self.shared, self.key().to_owned());
+        let (shared, key) = (Arc::clone(&self.stack), self.key().to_owned());
         shared.server.want();
         let cancel = self.settings.cancel.as_ref();
-        let waiting = Arc::downgrade(shared);
+        let waiting = Arc::downgrade(&shared);
         let wake = move || {
             if let Some(shared) = waiting.upgrade() {
                 shared.queues.wake_all();
@@ -268,7 +271,7 @@ impl Wait<'_> {
                 Next::Sleep(until) => until,
             };
             match line.listen(until) {
-                News::Changed => self.shared.queues.changed(self.key()),
+                News::Changed => self.stack.queues.changed(self.key()),
                 News::Nothing => {}
                 News::Lost => place.look_again_at(Some(self.now())),
             }
@@ -296,7 +299,7 @@ impl Wait<'_> {
             is_here: true,
             ..Patience::USUAL
         };
-        let reply = self.shared.server.ask(&call, patience)?;
+        let reply = self.stack.server.ask(&call, patience)?;
         self.attempts.judge(reply, self.now())
     }
 
@@ -315,7 +318,7 @@ impl Wait<'_> {
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.quitting().filter(|_| !is_silent) {
-            self.shared.server.send_unawaited(&call, QUITTING);
+            self.stack.server.send_unawaited(&call, QUITTING);
         }
     }
 
@@ -326,20 +329,20 @@ impl Wait<'_> {
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
         let comes_late = self.attempts.is_out();
         if (comes_late || self.attempts.may_be_ours()) && !is_held {
-            self.shared.keeper.abandon(&self.hold, comes_late);
+            self.stack.keeper.abandon(&self.hold, comes_late);
         }
     }
 
     fn lease(&self, grant: Grant) -> Option<Lease> {
-        let keep = |standing, terms| Some(Handle::keep(&self.shared.keeper, standing, terms));
-        let lease = Lease::begin(self.shared, self.settings, &self.hold, grant, keep);
-        self.shared.server.want();
+        let keep = |standing, terms| Some(Handle::keep(&self.stack.keeper, standing, terms));
+        let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
+        self.stack.server.want();
         lease.map(Lease::claimed)
     }
 
     fn report(&self, acquired: Option<&Lease>) {
         let (lock, made) = (self.operation.lock, self.attempts.made);
-        let waited = || self.shared.clock.since(self.started);
+        let waited = || self.stack.clock.since(self.started);
         let Some(lease) = acquired else {
             return emit(self.settings.events.as_ref(), |events| {
                 events.contended(&Contended::new(lock, waited(), made));
@@ -356,8 +359,8 @@ impl Wait<'_> {
         let end = self.attempts.busy_until();
         let left = end.map(|end| end.saturating_duration_since(self.now()));
         Busy {
-            waited: Some(self.shared.clock.since(self.started)),
-            holder: self.shared.keeper.holder_of(self.key()),
+            waited: Some(self.stack.clock.since(self.started)),
+            holder: self.stack.keeper.holder_of(self.key()),
             remaining: left.filter(|left| !left.is_zero()),
         }
     }
@@ -378,11 +381,11 @@ impl Wait<'_> {
     }
 
     fn nobody_waits(&self) -> bool {
-        self.shared.queues.waiting(self.key()) == 0
+        self.stack.queues.waiting(self.key()) == 0
     }
 
     fn now(&self) -> Instant {
-        self.shared.clock.now()
+        self.stack.clock.now()
     }
 
     fn key(&self) -> &str {

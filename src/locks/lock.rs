@@ -1,6 +1,6 @@
 //! One lock, before it is held.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use redis::{RedisResult, Value};
 
@@ -10,17 +10,18 @@ use super::{
     lease::Lease,
     options::Options,
     settings::Settings,
-    shared::Shared,
+    stacks::{Stack, Stacks},
 };
 use crate::{
     error::{Busy, Error, Operation, Result},
     name::{LockName, Owner},
     recipes::{
         hold::{Holding, Kind},
-        inspect::{Found, Holder, calls, understood, understood_taken},
+        inspect::{Found, calls, understood, understood_taken},
     },
     script::Call,
     server::Patience,
+    time::Deadline,
     token::Token,
 };
 
@@ -30,21 +31,16 @@ use crate::{
 #[derive(Clone)]
 #[must_use]
 pub struct Lock {
-    shared: Arc<Shared<Lease>>,
+    stacks: Stacks,
     settings: Settings,
     kind: Kind,
     name: String,
 }
 
 impl Lock {
-    pub(crate) fn new(
-        shared: &Arc<Shared<Lease>>,
-        settings: &Settings,
-        kind: Kind,
-        name: &str,
-    ) -> Self {
+    pub(crate) fn new(stacks: &Stacks, settings: &Settings, kind: Kind, name: &str) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            stacks: stacks.clone(),
             settings: settings.clone(),
             kind,
             name: name.to_owned(),
@@ -153,10 +149,10 @@ impl Lock {
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
-        let answer = self.ask(&calls::inspect(&lock))?;
+        let answer = self.ask(&lock, &calls::inspect(&lock))?;
         let found = answer.and_then(|answer| understood(&answer));
         found
-            .map(|found| self.inspection(&lock, found))
+            .map(|found| Inspection::new(found, self.stacks.waiting(lock.key())))
             .map_err(|error| operation.failed(error))
     }
 
@@ -184,24 +180,28 @@ impl Lock {
     pub fn force_release(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::force_release", &self.name);
-        let answer = self.shared.server.ask_once(&calls::force_release(&lock))?;
-        self.shared.released(lock.key());
+        let stack = self.stack(&lock)?;
+        let answer = stack.server.ask_once(&calls::force_release(&lock))?;
+        stack.released(lock.key());
         let (taken, found) = answer
             .and_then(|answer| understood_taken(&answer))
             .map_err(|error| operation.unanswered(None, error))?;
-        let found = self.inspection(&lock, found);
+        let found = Inspection::new(found, self.stacks.waiting(lock.key()));
         if found.is_held() && !taken {
             return Err(operation.wrong_kind("something that is no lock"));
         }
         Ok(found)
     }
 
-    pub(super) fn ask(&self, call: &Call) -> Result<RedisResult<Value>> {
-        Ok(self.shared.server.ask(call, Patience::USUAL)?.answer)
+    /// Asks about this lock.
+    pub(super) fn ask(&self, lock: &LockName, call: &Call) -> Result<RedisResult<Value>> {
+        let stack = self.stack(lock)?;
+        Ok(stack.server.ask(call, Patience::USUAL)?.answer)
     }
 
-    fn inspection(&self, lock: &LockName, found: (Found, Vec<Holder>)) -> Inspection {
-        Inspection::new(found, self.shared.queues.waiting(lock.key()))
+    fn stack(&self, lock: &LockName) -> Result<Stack<'_>> {
+        let longest = self.stacks.limits().connect;
+        self.stacks.of(lock.key(), Deadline::after(longest))
     }
 
     fn acquire_as(
@@ -224,7 +224,7 @@ impl Lock {
         };
         let look = self
             .lock_name()
-            .and_then(|lock| self.ask(&calls::inspect(&lock)));
+            .and_then(|lock| self.ask(&lock, &calls::inspect(&lock)));
         let seen = look.map(|answer| answer.and_then(|answer| understood(&answer)));
         let Ok(Ok((kind, _))) = seen else {
             return error;
@@ -246,14 +246,14 @@ impl Lock {
         timeout: Duration,
     ) -> Result<Waited> {
         // Before the queues are locked: in the child of a fork they may be locked for ever.
-        self.shared.process.refuse_a_copy()?;
-        acquire(operation, &self.shared, &self.settings, hold, timeout)
+        self.stacks.process().refuse_a_copy()?;
+        acquire(operation, &self.stacks, &self.settings, hold, timeout)
     }
 
     /// A new hold, with a token of its own.
     pub(super) fn hold(&self) -> Result<Holding> {
         let lock = self.lock_name()?;
-        let token = Token::random_in(self.shared.process.id());
+        let token = Token::random_in(self.stacks.process().id());
         Ok(Holding::new(self.kind, lock, token, self.owner()))
     }
 
@@ -265,7 +265,7 @@ impl Lock {
         match (&self.settings.owner, self.kind) {
             (Some(owner), _) => owner.clone(),
             (None, Kind::Reentrant) => Owner::current_thread(),
-            (None, _) => Owner::described_in(self.shared.process.id()),
+            (None, _) => Owner::described_in(self.stacks.process().id()),
         }
     }
 }

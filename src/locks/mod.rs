@@ -3,7 +3,7 @@
 //! `Locks` makes a [`lock`]; [`acquire`] waits for it, with [`attempts`] for what the answers lead to, and makes a [`lease`], the
 //! guard. [`release`] hands it over, gives it back, or leaves that to the watchdog's thread. [`run`] and [`once`] do work under a
 //! lock, [`commit`] writes while it is held, [`inspection`] is for operators. [`shared`] has what all of them share: the server, the
-//! keeper of the leases and the queues.
+//! keeper of the leases and the queues; [`stacks`] says which of them a key has.
 
 mod acquire;
 mod attempts;
@@ -17,6 +17,7 @@ mod release;
 mod run;
 mod settings;
 mod shared;
+mod stacks;
 mod transaction;
 
 pub use crate::recipes::{inspect::Holder, once::LastRun, ran::Ran};
@@ -42,6 +43,7 @@ use crate::{
 };
 use settings::Settings;
 use shared::Shared;
+use stacks::Stacks;
 
 /// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
 /// shares it.
@@ -66,7 +68,7 @@ use shared::Shared;
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    pub(crate) shared: Arc<Shared<Lease>>,
+    pub(crate) stacks: Stacks,
     pub(crate) settings: Settings,
 }
 
@@ -95,14 +97,17 @@ impl Locks {
     /// For tests: from now on every acquire, release and look goes in one write with others, also where few threads ask.
     #[doc(hidden)]
     pub fn go_together_always(&self) {
-        self.shared.server.go_together_always();
+        for stack in self.stacks.all() {
+            stack.server.go_together_always();
+        }
     }
 
     /// For tests: how many of them wait for the next write.
     #[doc(hidden)]
     #[must_use]
     pub fn in_line(&self) -> usize {
-        self.shared.server.in_line()
+        let stacks = self.stacks.all();
+        stacks.iter().map(|stack| stack.server.in_line()).sum()
     }
 
     /// Locks on this server, real or not.
@@ -118,7 +123,7 @@ impl Locks {
         let observer: Weak<Shared<Lease>> = Arc::downgrade(&shared);
         shared.server.report_to(observer)?;
         Ok(Self {
-            shared,
+            stacks: Stacks::One(shared),
             settings: Settings::default(),
         })
     }
@@ -128,7 +133,7 @@ impl Locks {
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
+            stacks: self.stacks.clone(),
             settings: self.settings.clone().changed_by(options),
         }
     }
@@ -187,7 +192,7 @@ impl Locks {
     }
 
     fn of_kind(&self, kind: Kind, name: &str) -> Lock {
-        Lock::new(&self.shared, &self.settings, kind, name)
+        Lock::new(&self.stacks, &self.settings, kind, name)
     }
 }
 

@@ -138,7 +138,8 @@ impl Lock {
     /// As [`inspect`](Self::inspect).
     pub fn last_run(&self) -> Result<Option<LastRun>> {
         let operation = Operation::new("Lock::last_run", self.name());
-        let answer = self.ask(&calls::last_run(&self.lock_name()?))?;
+        let lock = self.lock_name()?;
+        let answer = self.ask(&lock, &calls::last_run(&lock))?;
         answer
             .and_then(|answer| understood(&answer))
             .map_err(|error| operation.failed(error))

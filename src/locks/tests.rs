@@ -36,8 +36,12 @@ fn wait_behind(lock: &Lock, number: usize) {
     assert!(comes_true(|| waiting() == number), "{}", waiting());
 }
 
+fn only(locks: &Locks) -> Arc<Shared<Lease>> {
+    locks.stacks.all().remove(0)
+}
+
 fn assert_nothing_is_left(locks: &Locks) {
-    let shared = &locks.shared;
+    let shared = &only(locks);
     assert!(shared.queues.is_empty(), "{:?}", shared.queues);
     assert_eq!(shared.keeper.remembered(), (0, 0, 0, false));
 }
@@ -61,7 +65,7 @@ fn nothing_is_left_of_locks_that_were_held() {
             .chain(all(&locks))
             .map(|lock| lock.acquire(LONG).unwrap())
             .collect();
-        let (keys, kept, ..) = locks.shared.keeper.remembered();
+        let (keys, kept, ..) = only(&locks).keeper.remembered();
         assert_eq!((keys, kept), (NAMES + 4, NAMES + 4));
         leases.into_iter().for_each(end);
         assert_nothing_is_left(&locks);
@@ -90,7 +94,7 @@ fn nothing_is_left_of_locks_that_were_lost() {
         }
         stand_in.reconnect();
         stand_in.advance(LONG);
-        assert!(comes_true(|| locks.shared.keeper.remembered().2 == 0));
+        assert!(comes_true(|| only(&locks).keeper.remembered().2 == 0));
         assert_nothing_is_left(&locks);
     }
 }
@@ -113,7 +117,7 @@ fn nothing_is_left_of_those_who_waited_in_vain() {
                     });
                 }
             });
-            assert!(locks.shared.queues.is_empty());
+            assert!(only(&locks).queues.is_empty());
         }
         assert_nothing_is_left(&there);
         drop(held);
