@@ -1,5 +1,6 @@
-//! The pool: sockets that time out, connections that come back clean or are closed.
+//! The pool: sockets that time out, connections that come back clean or are closed; and a pool for each shard of a cluster.
 
+mod cluster;
 mod dial;
 mod manager;
 mod opener;
@@ -8,6 +9,7 @@ mod process;
 mod sentinels;
 mod settings;
 mod url;
+mod whereabouts;
 
 use std::{
     fmt,
@@ -24,6 +26,9 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
+#[allow(unused_imports, reason = "the locks on a cluster go by these")]
+pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
+pub use cluster::{Nodes, NodesBuilder};
 pub(crate) use manager::{Connector, Limits};
 use manager::{Manager, Shared};
 pub(crate) use opener::Opened;
@@ -192,6 +197,12 @@ impl Pool {
     pub fn get(&self) -> Result<PooledConnection> {
         let longest = self.shared.get_timeout;
         self.shared.process.refuse_a_copy()?;
+        self.lend(Borrower::Caller, longest, longest)
+    }
+
+    /// The same for who knows that this is no child of a fork, by a deadline that is perhaps sooner.
+    pub(crate) fn get_by(&self, deadline: Deadline) -> Result<PooledConnection> {
+        let longest = deadline.remaining();
         self.lend(Borrower::Caller, longest, longest)
     }
 

@@ -85,7 +85,7 @@ mod waiting;
 mod watchdog;
 
 pub use cancel::Cancel;
-pub use connection::{Pool, PoolBuilder, PooledConnection};
+pub use connection::{Nodes, NodesBuilder, Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, LostReason, Result};
 pub use event::Events;
 pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};

@@ -17,6 +17,19 @@ pub(super) fn client_by(settings: ConnectionInfo) -> Result<Client> {
     Client::open(settings).map_err(|error| Error::invalid("client", error.to_string()))
 }
 
+/// The client as we connect by it.
+pub(super) fn prepared(client: &Client) -> Result<Client> {
+    let settings = client.get_connection_info().clone();
+    let tcp = settings.tcp_settings().clone().set_nodelay(true);
+    let mut login = settings.redis_settings().clone();
+    if login.lib_name().is_none() {
+        // Two replies fewer to wait for while the server is silent, and two commands fewer for an access list.
+        login = login.set_skip_set_lib_name();
+    }
+    prepare_tls(settings.addr());
+    client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))
+}
+
 /// The same settings, for another address; TLS as before.
 pub(super) fn with_address(settings: ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();

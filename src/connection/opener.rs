@@ -6,10 +6,10 @@ use redis::{Client, Connection, ProtocolVersion, RedisError, Value};
 
 use super::{
     dial::{
-        self, addresses, client_by, is_forbidden, prepare_tls, refuse_old_server, set_timeouts,
+        self, addresses, client_by, is_forbidden, prepared, refuse_old_server, set_timeouts,
         with_address,
     },
-    sentinels::Sentinels,
+    whereabouts::Whereabouts,
 };
 use crate::{
     error::{Error, Result, makes_no_sense},
@@ -17,14 +17,14 @@ use crate::{
     time::Deadline,
 };
 
-/// Between attempts while sentinels name a server that is no master yet.
+/// Between attempts while a server is named as the master that is none yet.
 const NOT_YET: Duration = Duration::from_millis(20);
 
-/// Opens connections to one server, or to whichever server sentinels name.
+/// Opens connections to one server, or to whichever server is the master.
 pub(super) struct Opener {
-    /// With sentinels, its address is none.
+    /// Where others say where the master is, its address is none.
     client: Client,
-    sentinels: Option<Arc<Sentinels>>,
+    whereabouts: Option<Arc<dyn Whereabouts>>,
     pub(super) connect_timeout: Duration,
 }
 
@@ -54,21 +54,12 @@ impl From<RedisError> for Failed {
 impl Opener {
     pub(super) fn new(
         client: &Client,
-        sentinels: Option<Arc<Sentinels>>,
+        whereabouts: Option<Arc<dyn Whereabouts>>,
         connect_timeout: Duration,
     ) -> Result<Self> {
-        let settings = client.get_connection_info().clone();
-        let tcp = settings.tcp_settings().clone().set_nodelay(true);
-        let mut login = settings.redis_settings().clone();
-        if login.lib_name().is_none() {
-            // Two replies fewer to wait for while the server is silent, and two commands fewer for an access list.
-            login = login.set_skip_set_lib_name();
-        }
-        prepare_tls(settings.addr());
-        let client = client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))?;
         Ok(Self {
-            client,
-            sentinels,
+            client: prepared(client)?,
+            whereabouts,
             connect_timeout,
         })
     }
@@ -88,7 +79,7 @@ impl Opener {
         let login = settings.redis_settings().clone().set_protocol(protocol);
         Ok(Self {
             client: client_by(settings.set_redis_settings(login))?,
-            sentinels: self.sentinels.clone(),
+            whereabouts: self.whereabouts.clone(),
             connect_timeout: self.connect_timeout,
         })
     }
@@ -96,50 +87,50 @@ impl Opener {
     /// Which of the servers that there have been connections lead to: it grows when another has become the master, and those of
     /// before must not be used again.
     pub(super) fn epoch(&self) -> u64 {
-        self.sentinels.as_ref().map_or(0, |them| them.epoch())
+        self.whereabouts.as_ref().map_or(0, |it| it.epoch())
     }
 
-    /// Has the sentinels looked at, if there are any and nobody has for so long.
+    /// Looks whether another server has become the master, where that can be, if nobody has for so long.
     pub(super) fn check(&self, unless_within: Duration) {
-        if let Some(sentinels) = &self.sentinels {
-            sentinels.check(unless_within);
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.check(unless_within);
         }
     }
 
     /// A connection has failed, or leads to a server that is no master.
     pub(super) fn doubt(&self) {
-        if let Some(sentinels) = &self.sentinels {
-            sentinels.doubt();
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.doubt();
         }
     }
 
     /// Whether another server may take the place of this one.
     pub(super) fn is_watched(&self) -> bool {
-        self.sentinels.is_some()
+        self.whereabouts.is_some()
     }
 
-    /// A connection to a server that is new enough; where sentinels say where it is, to one that is a master. Its time-outs are
+    /// A connection to a server that is new enough; where others say where it is, to one that is a master. Its time-outs are
     /// those of the attempt.
     pub(super) fn open(&self) -> Result<Opened> {
         let attempt = Deadline::after(self.connect_timeout);
-        let Some(sentinels) = &self.sentinels else {
+        let Some(whereabouts) = &self.whereabouts else {
             let opened = self.open_at(&self.client, 0, attempt);
             return opened.map_err(|failed| self.told(&self.client, failed));
         };
-        let mut place = sentinels.look(attempt)?;
+        let mut place = whereabouts.look(attempt)?;
         loop {
             let settings = self.client.get_connection_info().clone();
             let client = client_by(with_address(settings, &place.host, place.port))?;
             let failed = match self.open_at(&client, place.epoch, attempt) {
                 Ok(opened) => {
-                    sentinels.confirm(place.epoch);
+                    whereabouts.confirm(place.epoch);
                     return Ok(opened);
                 }
                 Err(failed) => failed,
             };
-            sentinels.doubt();
+            whereabouts.doubt();
             let before = place.epoch;
-            match sentinels.look(attempt) {
+            match whereabouts.look(attempt) {
                 Ok(now) if !attempt.has_passed() => place = now,
                 _ => return Err(self.told(&client, failed)),
             }
@@ -172,7 +163,7 @@ impl Opener {
             Failed::ByError(error) => dial::failure(server, self.connect_timeout, error),
             Failed::TooOld(error) => error,
             Failed::NoMaster { role } => Error::Pool {
-                reason: format!("{server}, which the sentinels name, is no master: {role}"),
+                reason: format!("{server}, which is named as the master, is no master: {role}"),
                 source: None,
             },
         }
@@ -214,8 +205,8 @@ impl Opener {
     }
 
     fn server(&self) -> String {
-        match &self.sentinels {
-            Some(sentinels) => format!("the master `{}`", sentinels.master()),
+        match &self.whereabouts {
+            Some(whereabouts) => whereabouts.whom(),
             None => self.client.get_connection_info().addr().to_string(),
         }
     }
@@ -252,7 +243,7 @@ mod tests {
         let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
         let settings = client.get_connection_info().clone();
         let login = settings.redis_settings().clone().set_lib_name("mine", "1");
-        prepare_tls(settings.addr());
+        dial::prepare_tls(settings.addr());
         let client = Client::open(settings.set_redis_settings(login)).unwrap();
 
         let opener = Opener::new(&client, None, Duration::from_secs(1)).unwrap();

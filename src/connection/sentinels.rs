@@ -21,7 +21,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, Value};
 
-use super::dial::{prepare_tls, set_timeouts};
+use super::{
+    dial::{prepared, set_timeouts},
+    whereabouts::{Place, Whereabouts},
+};
 use crate::{
     error::{Error, Result, makes_no_sense},
     exchange::exchange,
@@ -91,14 +94,6 @@ impl Asking {
     }
 }
 
-/// Where a connection leads.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) epoch: u64,
-}
-
 impl Sentinels {
     /// # Errors
     /// [`Error::Invalid`] if there are none, or their settings cannot be used.
@@ -111,37 +106,22 @@ impl Sentinels {
             let reason = "it has to be letters, digits, `.`, `-` and `_`, as sentinels have it";
             return Err(Error::invalid("master", reason));
         }
-        let quiet = |client: &Client| {
-            let settings = client.get_connection_info().clone();
-            prepare_tls(settings.addr());
-            let login = settings.redis_settings().clone().set_skip_set_lib_name();
-            Client::open(settings.set_redis_settings(login))
-                .map_err(|error| Error::invalid("sentinels", error.to_string()))
-        };
         Ok(Self {
             master: master.to_owned(),
-            clients: sentinels.iter().map(quiet).collect::<Result<_>>()?,
+            clients: sentinels.iter().map(prepared).collect::<Result<_>>()?,
             epoch: AtomicU64::new(0),
             known: Mutex::default(),
             asking: Mutex::default(),
         })
     }
+}
 
-    /// Grows when another server has become the master.
-    pub(super) fn epoch(&self) -> u64 {
+impl Whereabouts for Sentinels {
+    fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// What the master is called.
-    pub(super) fn master(&self) -> &str {
-        &self.master
-    }
-
-    /// Where the master is. Asks if that is in doubt, or was heard too long ago. Ends by the deadline.
-    ///
-    /// # Errors
-    /// [`Error::Pool`]: no sentinel has said anything that can be believed.
-    pub(super) fn look(&self, deadline: Deadline) -> Result<Place> {
+    fn look(&self, deadline: Deadline) -> Result<Place> {
         if let Some(place) = self.fresh() {
             return Ok(place);
         }
@@ -150,21 +130,18 @@ impl Sentinels {
         self.place().ok_or_else(|| self.silent("none", None))
     }
 
-    /// The connection to this place was opened, and it is a master.
-    pub(super) fn confirm(&self, epoch: u64) {
+    fn confirm(&self, epoch: u64) {
         if epoch == self.epoch() {
             self.known.lock().in_doubt = false;
         }
     }
 
-    /// A connection to the master has failed, or the server is none.
-    pub(super) fn doubt(&self) {
+    fn doubt(&self) {
         self.known.lock().in_doubt = true;
     }
 
-    /// Looks whether another server has become the master, if nobody has for so long. A sentinel that is silent costs no more
-    /// than its part of a quarter of a second, and is not asked again for a second.
-    pub(super) fn check(&self, unless_within: Duration) {
+    /// A sentinel that is silent costs no more than its part of a quarter of a second, and is not asked again for a second.
+    fn check(&self, unless_within: Duration) {
         let asked = self.known.lock().asked;
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {
             return;
@@ -176,6 +153,12 @@ impl Sentinels {
         let _ = self.ask_all(asking, Deadline::after(LOOK));
     }
 
+    fn whom(&self) -> String {
+        format!("the master `{}`", self.master)
+    }
+}
+
+impl Sentinels {
     /// What is known, if it need not be asked for.
     fn fresh(&self) -> Option<Place> {
         let known = self.known.lock();

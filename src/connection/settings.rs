@@ -11,6 +11,7 @@ use super::{
     permits::Permits,
     sentinels::Sentinels,
     url::Target,
+    whereabouts::Whereabouts,
 };
 use crate::{
     error::{Error, Result},
@@ -36,9 +37,9 @@ const MAX_SIZE: u32 = 10_000;
 #[must_use]
 pub struct PoolBuilder {
     max_size: u32,
-    get_timeout: Duration,
+    pub(super) get_timeout: Duration,
     connect_timeout: Duration,
-    io_timeout: Duration,
+    pub(super) io_timeout: Duration,
 }
 
 impl Default for PoolBuilder {
@@ -148,7 +149,7 @@ impl PoolBuilder {
         self.build_to(server, Some(Arc::new(sentinels)))
     }
 
-    fn build_to(self, client: &Client, sentinels: Option<Arc<Sentinels>>) -> Result<Pool> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.max_size == 0 || self.max_size > MAX_SIZE {
             return Err(Error::invalid(
                 "max_size",
@@ -157,10 +158,21 @@ impl PoolBuilder {
         }
         check_length("get_timeout", self.get_timeout)?;
         check_length("connect_timeout", self.connect_timeout)?;
-        check_length("io_timeout", self.io_timeout)?;
+        check_length("io_timeout", self.io_timeout)
+    }
 
-        let attempt = self.connect_timeout.min(self.get_timeout);
-        let opener = Opener::new(client, sentinels, attempt)?;
+    /// How long it takes at most to open a connection.
+    pub(super) fn longest_attempt(&self) -> Duration {
+        self.connect_timeout.min(self.get_timeout)
+    }
+
+    pub(super) fn build_to(
+        self,
+        client: &Client,
+        whereabouts: Option<Arc<dyn Whereabouts>>,
+    ) -> Result<Pool> {
+        self.check()?;
+        let opener = Opener::new(client, whereabouts, self.longest_attempt())?;
         let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
         let connections = r2d2::Pool::builder()
             .max_size(self.max_size)

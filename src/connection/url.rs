@@ -4,9 +4,12 @@ use redis::{Client, RedisError};
 
 use crate::error::{Error, Result};
 
+const PORT: u16 = 6_379;
 const SENTINEL_PORT: u16 = 26_379;
 const SHAPE: &str =
     "redis://[[user]:password@]host[:port][/database], the password percent-encoded";
+const CLUSTER_SHAPE: &str =
+    "redis+cluster://[[user]:password@]node[:port][,node[:port]…], the password percent-encoded";
 const SENTINEL_SHAPE: &str = "redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]…]/master[/database], the user and the \
                               password those of the servers";
 
@@ -30,9 +33,9 @@ impl Target {
         match scheme {
             "redis+sentinel" => watched("redis", rest),
             "rediss+sentinel" => watched("rediss", rest),
-            "redis+cluster" | "rediss+cluster" => Err(Error::invalid(
+            _ if is_of_a_cluster(url) => Err(Error::invalid(
                 "url",
-                "a Redis Cluster has no one server that has all keys, which is what this library works on",
+                "a Redis Cluster has no one server that has all keys: take `Locks`, or `Nodes` for a connection to each master",
             )),
             _ => open(url, SHAPE).map(Self::Server),
         }
@@ -59,15 +62,8 @@ fn watched(scheme: &str, rest: &str) -> Result<Target> {
         if host.is_empty() {
             return Err(unreadable("a sentinel has no host"));
         }
-        let has_port = host
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.contains(']'));
-        let port = if has_port {
-            String::new()
-        } else {
-            format!(":{SENTINEL_PORT}")
-        };
-        let url = format!("{scheme}://{host}{port}/{fragment}");
+        let host = with_port(host, SENTINEL_PORT);
+        let url = format!("{scheme}://{host}/{fragment}");
         sentinels.push(open(&url, SENTINEL_SHAPE)?);
     }
     let server = format!("{scheme}://{login}server{database}{query}{fragment}");
@@ -76,6 +72,56 @@ fn watched(scheme: &str, rest: &str) -> Result<Target> {
         master: master.to_owned(),
         server: open(&server, SENTINEL_SHAPE)?,
     })
+}
+
+/// Whether a URL is that of a cluster, readable or not.
+pub(super) fn is_of_a_cluster(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    matches!(scheme, Some("redis+cluster" | "rediss+cluster"))
+}
+
+/// The nodes that the URL of a cluster names: each with the user and the password.
+///
+/// # Errors
+/// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+pub(super) fn nodes_of(url: &str) -> Result<Vec<Client>> {
+    let unreadable =
+        |what: &str| Error::invalid("url", format!("{what} (it has to be {CLUSTER_SHAPE})"));
+    let (scheme, rest) = match url.split_once("+cluster://") {
+        Some((scheme, rest)) if is_of_a_cluster(url) => (scheme, rest),
+        _ => return Err(unreadable("this is no URL of a cluster")),
+    };
+    let (rest, fragment) = cut(rest, '#');
+    let (rest, query) = cut(rest, '?');
+    let (authority, path) = cut(rest, '/');
+    if !matches!(path, "" | "/" | "/0") {
+        return Err(unreadable("a cluster has no other database than 0"));
+    }
+    let (login, hosts) = match authority.rsplit_once('@') {
+        Some((login, hosts)) => (format!("{login}@"), hosts),
+        None => (String::new(), authority),
+    };
+    let node = |host: &str| {
+        if host.is_empty() {
+            return Err(unreadable("a node has no host"));
+        }
+        let host = with_port(host, PORT);
+        let url = format!("{scheme}://{login}{host}/{query}{fragment}");
+        open(&url, CLUSTER_SHAPE)
+    };
+    hosts.split(',').map(node).collect()
+}
+
+/// The host with its port, or this one if it has none.
+fn with_port(host: &str, port: u16) -> String {
+    let has_port = host
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| !port.contains(']'));
+    if has_port {
+        host.to_owned()
+    } else {
+        format!("{host}:{port}")
+    }
 }
 
 /// What comes before the sign, and what begins with it.
@@ -139,7 +185,7 @@ mod tests {
             ("redis+sentinel://:secret@/m", "sentinel has no host"),
             ("redis+sentinel://:secret@a:x/m", "did not parse"),
             ("redis+sentinel://:secret@a/m/x", "database"),
-            ("redis+cluster://:secret@a,b", "Redis Cluster"),
+            ("redis+cluster://:secret@a,b", "`Nodes`"),
             ("redis://:sec/ret@a", "redis://[[user]"),
         ] {
             let Err(Error::Invalid { argument, reason }) = Target::of(url) else {
@@ -148,6 +194,35 @@ mod tests {
             assert_eq!(argument, "url");
             assert!(reason.contains(why), "{url}: {reason}");
             assert!(!reason.contains("sec"), "{url}: {reason}");
+        }
+    }
+    #[test]
+    fn a_url_of_a_cluster_names_nodes_and_how_to_log_in_there() {
+        let nodes = nodes_of("redis+cluster://me:p%40ss@a:1,b,[::1]/?protocol=resp3").unwrap();
+        let address = |client: &Client| client.get_connection_info().addr().to_string();
+        let addresses: Vec<_> = nodes.iter().map(address).collect();
+        assert_eq!(addresses, ["a:1", "b:6379", "::1:6379"]);
+        for node in &nodes {
+            let login = node.get_connection_info().redis_settings();
+            let expected = (Some("me"), Some("p@ss"));
+            assert_eq!((login.username(), login.password()), expected);
+            assert!(login.protocol().supports_resp3());
+        }
+        for (url, why) in [
+            ("redis+cluster://:secret@a,,b", "node has no host"),
+            ("redis+cluster://:secret@", "node has no host"),
+            ("redis+cluster://:secret@a/1", "database"),
+            ("redis+cluster://:secret@a:x", "did not parse"),
+            ("redis://:secret@a", "no URL of a cluster"),
+            ("x+cluster://:secret@a", "no URL of a cluster"),
+        ] {
+            let Err(Error::Invalid { reason, .. }) = nodes_of(url) else {
+                unreachable!("{url}");
+            };
+            assert!(
+                reason.contains(why) && !reason.contains("sec"),
+                "{url}: {reason}"
+            );
         }
     }
 }

@@ -13,6 +13,7 @@ mod failovers;
 mod groups;
 mod long;
 mod lying;
+mod nodes;
 mod plain_url;
 mod quorum;
 mod replicas;

@@ -1,0 +1,450 @@
+//! What is known of a cluster, and what of an answer is believed.
+//!
+//! A shard is a master and its replicas, and keeps its name when one of these takes over: that is another address of the same
+//! shard. What is believed:
+//! - Nothing of an older configuration than the newest that was heard of: a node that lags behind would lead back to masters that
+//!   were replaced.
+//! - Nothing with a hole: every slot has a master with an address, or the answer counts for nothing.
+//! - Of `MOVED` its one slot, and that the node which it names is the master of its shard. If that is not so, the node says so
+//!   when a connection to it is opened.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use super::{
+    layout::{Address, Group, Layout, Node},
+    slot::SLOTS,
+};
+
+/// A shard of a cluster, for as long as the process knows the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ShardId(u16);
+
+impl ShardId {
+    fn at(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Of whom nothing is known.
+const NOBODY: u16 = u16::MAX;
+
+/// A shard, as far as it is known.
+pub(super) struct Shard {
+    /// Of all its nodes, the master among them.
+    nodes: HashMap<String, Option<Address>>,
+    master: String,
+    /// Where its connections lead.
+    pub(super) address: Address,
+    /// Grows with each other address.
+    pub(super) epoch: Arc<AtomicU64>,
+    /// A connection to it has failed since it was last known to be good.
+    pub(super) in_doubt: bool,
+    /// The last answer named it.
+    serves: bool,
+}
+
+impl Shard {
+    fn lead_to(&mut self, address: &Address) -> bool {
+        let is_news = self.address != *address;
+        if is_news {
+            self.address = address.clone();
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+        is_news
+    }
+}
+
+/// What is known.
+pub(super) struct Known {
+    shards: Vec<Shard>,
+    /// Of each slot.
+    slots: Vec<u16>,
+    config_epoch: u64,
+    /// When a node was asked last, whatever came of it.
+    pub(super) asked: Option<Instant>,
+    /// When an answer was believed last.
+    pub(super) answered: Option<Instant>,
+    /// Somebody has met what the map does not explain.
+    pub(super) in_doubt: bool,
+    /// Whom a `MOVED` has named, to be asked first.
+    pub(super) named: Option<Address>,
+}
+
+impl Known {
+    pub(super) fn nothing() -> Self {
+        Self {
+            shards: Vec::new(),
+            slots: vec![NOBODY; usize::from(SLOTS)],
+            config_epoch: 0,
+            asked: None,
+            answered: None,
+            in_doubt: false,
+            named: None,
+        }
+    }
+
+    pub(super) fn shard_of(&self, slot: u16) -> Option<ShardId> {
+        let shard = *self.slots.get(usize::from(slot))?;
+        (shard != NOBODY).then_some(ShardId(shard))
+    }
+
+    pub(super) fn shard(&self, id: ShardId) -> Option<&Shard> {
+        self.shards.get(id.at())
+    }
+
+    pub(super) fn shard_mut(&mut self, id: ShardId) -> Option<&mut Shard> {
+        self.shards.get_mut(id.at())
+    }
+
+    /// Somebody has met what is not explained by what is known, of all or of one.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt || self.shards.iter().any(|shard| shard.in_doubt)
+    }
+
+    /// Where there are nodes: the masters first.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let masters = self.shards.iter().filter(|shard| shard.serves);
+        let masters = masters.map(|shard| shard.address.clone());
+        let others = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.nodes.values().flatten());
+        masters.chain(others.cloned()).collect()
+    }
+
+    /// The address that a node has which is known to have this port, if there is only one.
+    pub(super) fn only_one_at(&self, port: u16) -> Option<Address> {
+        let found: HashSet<_> = (self.addresses().into_iter())
+            .filter(|address| address.port == port)
+            .collect();
+        let mut found = found.into_iter();
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    /// A `MOVED`: this node has the slot. Whose that is, if it is known.
+    pub(super) fn moved(&mut self, slot: u16, to: &Address) -> Option<ShardId> {
+        let its_master = |shard: &Shard| shard.serves && shard.address == *to;
+        let its_node = |shard: &Shard| shard.nodes.values().flatten().any(|node| node == to);
+        let at = (self.shards.iter().position(its_master))
+            .or_else(|| self.shards.iter().position(its_node));
+        let id = at.and_then(|at| u16::try_from(at).ok());
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = id.unwrap_or(NOBODY);
+        }
+        let is_news = match at.and_then(|at| self.shards.get_mut(at)) {
+            Some(shard) => shard.lead_to(to),
+            None => true,
+        };
+        if is_news {
+            self.in_doubt = true;
+            self.named = Some(to.clone());
+        }
+        id.map(ShardId)
+    }
+
+    /// Takes what a node says for true, or says why not. True: it is news.
+    pub(super) fn believe(
+        &mut self,
+        layout: &Layout,
+        config_epoch: Option<u64>,
+    ) -> Result<bool, &'static str> {
+        if config_epoch.is_some_and(|epoch| epoch < self.config_epoch) {
+            return Err("the last one knows an older configuration than was heard of before");
+        }
+        let masters = has_no_hole(layout)?;
+        let ids = self.recognised(layout)?;
+        let mut is_news = false;
+        for shard in &mut self.shards {
+            shard.serves = false;
+        }
+        let mut slots = vec![NOBODY; usize::from(SLOTS)];
+        for ((group, address), id) in layout.iter().zip(&masters).zip(&ids) {
+            is_news |= self.update(*id, group, address);
+            for slot in group.slots.iter().cloned().flatten() {
+                if let Some(place) = slots.get_mut(usize::from(slot)) {
+                    *place = id.0;
+                }
+            }
+        }
+        is_news |= self.lead_on(&slots);
+        is_news |= self.slots != slots;
+        self.slots = slots;
+        self.config_epoch = config_epoch.unwrap_or(self.config_epoch);
+        self.in_doubt = false;
+        self.named = None;
+        Ok(is_news)
+    }
+
+    /// Whose groups these are: of a shard with the same master, with this master among its nodes, or whose master is a replica of
+    /// it now; in this order for all of them, since replicas also go from one shard to another.
+    fn recognised(&self, layout: &Layout) -> Result<Vec<ShardId>, &'static str> {
+        let by_master = |shard: &Shard, group: &Group| shard.master == group.master.id;
+        let by_node = |shard: &Shard, group: &Group| shard.nodes.contains_key(&group.master.id);
+        let by_replica = |shard: &Shard, group: &Group| {
+            group.replicas.iter().any(|node| node.id == shard.master)
+        };
+        let rules: [fn(&Shard, &Group) -> bool; 3] = [by_master, by_node, by_replica];
+        let mut found = vec![None; layout.len()];
+        for rule in rules {
+            for (at, group) in layout.iter().enumerate() {
+                if found[at].is_none() {
+                    let shard = (self.shards.iter().enumerate())
+                        .find(|(id, shard)| !found.contains(&Some(*id)) && rule(shard, group));
+                    found[at] = shard.map(|(id, _)| id);
+                }
+            }
+        }
+        let mut next = self.shards.len();
+        let mut id = |found: Option<usize>| {
+            let at = found.unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            });
+            u16::try_from(at)
+                .ok()
+                .filter(|id| *id != NOBODY)
+                .map(ShardId)
+        };
+        found
+            .into_iter()
+            .map(&mut id)
+            .collect::<Option<Vec<_>>>()
+            .ok_or("there have been more shards than can be counted")
+    }
+
+    /// The shard as it is now. New ones come in the order of their numbers.
+    fn update(&mut self, id: ShardId, group: &Group, address: &Address) -> bool {
+        let all = group.replicas.iter().chain([&group.master]);
+        let nodes = all.map(|node: &Node| (node.id.clone(), node.address.clone()));
+        let (nodes, master) = (nodes.collect(), group.master.id.clone());
+        let Some(shard) = self.shards.get_mut(id.at()) else {
+            self.shards.push(Shard {
+                nodes,
+                master,
+                address: address.clone(),
+                epoch: Arc::default(),
+                in_doubt: false,
+                serves: true,
+            });
+            return true;
+        };
+        let is_news = shard.lead_to(address);
+        (shard.nodes, shard.master, shard.serves) = (nodes, master, true);
+        is_news
+    }
+
+    /// A shard that has no slots any more may be gone tomorrow. What was kept on it is where its slots are: its connections lead to
+    /// who has got the first of them, who knows where the others are.
+    fn lead_on(&mut self, slots: &[u16]) -> bool {
+        let mut heirs = HashMap::new();
+        for (before, now) in self.slots.iter().zip(slots) {
+            heirs.entry(*before).or_insert(*now);
+        }
+        let mut is_news = false;
+        for at in 0..self.shards.len() {
+            if self.shards[at].serves {
+                continue;
+            }
+            let heir = u16::try_from(at).ok().and_then(|at| heirs.get(&at));
+            let heir = heir.and_then(|heir| self.shards.get(usize::from(*heir)));
+            let leads_to_a_master =
+                (self.shards.iter()).any(|it| it.serves && it.address == self.shards[at].address);
+            let heir = match heir {
+                None if !leads_to_a_master => self.shards.iter().find(|shard| shard.serves),
+                heir => heir,
+            };
+            if let Some(address) = heir.map(|heir| heir.address.clone()) {
+                is_news |= self.shards[at].lead_to(&address);
+            }
+        }
+        is_news
+    }
+}
+
+/// Where the masters are, if every slot has one.
+fn has_no_hole(layout: &Layout) -> Result<Vec<Address>, &'static str> {
+    let served = layout
+        .iter()
+        .flat_map(|group| group.slots.iter().cloned().flatten());
+    if served.collect::<HashSet<_>>().len() != usize::from(SLOTS) {
+        return Err("the last one does not know of every slot whose it is");
+    }
+    (layout.iter().map(|group| group.master.address.clone()))
+        .collect::<Option<_>>()
+        .ok_or("the last one does not know where every master is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: u16 = SLOTS / 2;
+
+    fn node(name: &str) -> Node {
+        let address = Some(Address::new(name, 1));
+        Node {
+            id: name.to_owned(),
+            address,
+        }
+    }
+
+    fn group(names: &[&str], slots: std::ops::Range<u16>) -> Group {
+        Group {
+            master: node(names[0]),
+            replicas: names[1..].iter().copied().map(node).collect(),
+            slots: vec![slots.start..=slots.end - 1],
+        }
+    }
+
+    /// Two shards, at the configuration 5.
+    fn two() -> (Known, ShardId, ShardId) {
+        let mut known = Known::nothing();
+        assert_eq!(known.shard_of(0), None);
+        let layout = vec![group(&["a", "b"], 0..HALF), group(&["c", "d"], HALF..SLOTS)];
+        assert_eq!(known.believe(&layout, Some(5)), Ok(true));
+        assert_eq!(known.believe(&layout, Some(5)), Ok(false));
+        let (one, other) = (known.shard_of(0).unwrap(), known.shard_of(HALF).unwrap());
+        assert_ne!(one, other);
+        (known, one, other)
+    }
+
+    fn leads_to(known: &Known, id: ShardId) -> (&str, u64) {
+        let shard = known.shard(id).unwrap();
+        (&shard.address.host, shard.epoch.load(Ordering::SeqCst))
+    }
+
+    #[test]
+    fn a_replica_that_takes_over_is_another_address_of_the_same_shard() {
+        let (mut known, one, other) = two();
+        let layout = vec![group(&["c", "d"], HALF..SLOTS), group(&["b", "a"], 0..HALF)];
+        assert_eq!(known.believe(&layout, Some(6)), Ok(true));
+        assert_eq!(
+            (known.shard_of(0), known.shard_of(HALF)),
+            (Some(one), Some(other))
+        );
+        assert_eq!(
+            (leads_to(&known, one), leads_to(&known, other)),
+            (("b", 1), ("c", 0))
+        );
+        // And one that was not known before, with the former master for its replica.
+        let layout = vec![
+            group(&["new", "b"], 0..HALF),
+            group(&["c", "d"], HALF..SLOTS),
+        ];
+        assert_eq!(known.believe(&layout, Some(7)), Ok(true));
+        assert_eq!(
+            (known.shard_of(0), leads_to(&known, one)),
+            (Some(one), ("new", 2))
+        );
+    }
+
+    #[test]
+    fn a_replica_that_changes_its_shard_takes_over_there() {
+        let (mut known, one, other) = two();
+        // `b` has gone over to `c`, and has taken its place.
+        let layout = vec![group(&["b", "c", "d"], HALF..SLOTS), group(&["a"], 0..HALF)];
+        assert_eq!(known.believe(&layout, Some(6)), Ok(true));
+        assert_eq!(
+            (known.shard_of(0), known.shard_of(HALF)),
+            (Some(one), Some(other))
+        );
+        assert_eq!(
+            (leads_to(&known, one), leads_to(&known, other)),
+            (("a", 0), ("b", 1))
+        );
+    }
+
+    #[test]
+    fn an_older_configuration_a_hole_and_an_unknown_address_are_not_believed() {
+        let (mut known, one, _) = two();
+        let whole = |names: &[&str]| vec![group(names, 0..SLOTS)];
+        assert!(known.believe(&whole(&["b"]), Some(4)).is_err());
+        assert!(
+            known
+                .believe(&vec![group(&["b"], 0..SLOTS - 1)], Some(9))
+                .is_err()
+        );
+        assert!(known.believe(&Layout::new(), Some(9)).is_err());
+        let mut nowhere = whole(&["b"]);
+        nowhere[0].master.address = None;
+        assert!(known.believe(&nowhere, Some(9)).is_err());
+        assert_eq!(
+            (known.shard_of(0), leads_to(&known, one)),
+            (Some(one), ("a", 0))
+        );
+        // One that does not say how old it is, is.
+        assert_eq!(known.believe(&whole(&["a", "b"]), None), Ok(true));
+        assert!(known.believe(&whole(&["b"]), Some(4)).is_err());
+    }
+
+    #[test]
+    fn a_move_corrects_its_one_slot_at_once() {
+        let (mut known, one, other) = two();
+        assert_eq!(known.moved(3, &Address::new("c", 1)), Some(other));
+        assert_eq!(
+            (known.shard_of(3), known.shard_of(4)),
+            (Some(other), Some(one))
+        );
+        // It explains itself: nobody has to be asked.
+        assert!(!known.is_in_doubt() && leads_to(&known, other) == ("c", 0));
+        // To a replica: it has taken over.
+        assert_eq!(known.moved(4, &Address::new("b", 1)), Some(one));
+        assert_eq!(
+            (known.shard_of(4), leads_to(&known, one)),
+            (Some(one), ("b", 1))
+        );
+        assert!(known.is_in_doubt());
+        assert_eq!(known.named, Some(Address::new("b", 1)));
+        // To somebody of whom nothing is known.
+        assert_eq!(known.moved(5, &Address::new("new", 1)), None);
+        assert_eq!((known.shard_of(5), known.shard_of(6)), (None, Some(one)));
+        assert_eq!(known.moved(SLOTS, &Address::new("c", 1)), Some(other));
+    }
+
+    #[test]
+    fn a_shard_without_slots_leads_to_who_has_got_them_and_back() {
+        let (mut known, one, other) = two();
+        let all = vec![group(&["c", "d"], 0..SLOTS)];
+        assert_eq!(known.believe(&all, Some(6)), Ok(true));
+        assert_eq!(
+            (known.shard_of(0), known.shard_of(HALF)),
+            (Some(other), Some(other))
+        );
+        assert_eq!(
+            (leads_to(&known, one), leads_to(&known, other)),
+            (("c", 1), ("c", 0))
+        );
+        assert_eq!(known.believe(&all, Some(6)), Ok(false));
+        // It goes along when another one takes over there.
+        assert_eq!(
+            known.believe(&vec![group(&["d", "c"], 0..SLOTS)], Some(7)),
+            Ok(true)
+        );
+        assert_eq!(
+            (leads_to(&known, one), leads_to(&known, other)),
+            (("d", 2), ("d", 1))
+        );
+        let again = vec![group(&["a", "b"], 0..1), group(&["d", "c"], 1..SLOTS)];
+        assert_eq!(known.believe(&again, Some(8)), Ok(true));
+        assert_eq!(
+            (known.shard_of(0), leads_to(&known, one)),
+            (Some(one), ("a", 3))
+        );
+    }
+
+    #[test]
+    fn a_port_that_several_have_names_nobody() {
+        let (known, ..) = two();
+        assert_eq!((known.only_one_at(1), known.only_one_at(2)), (None, None));
+        let mut known = Known::nothing();
+        assert!(known.believe(&vec![group(&["a"], 0..SLOTS)], None).is_ok());
+        assert_eq!(known.only_one_at(1), Some(Address::new("a", 1)));
+    }
+}

@@ -1,0 +1,234 @@
+//! What a node answers to `CLUSTER SLOTS`: who serves which slots.
+
+use std::{fmt, ops::RangeInclusive, sync::Arc};
+
+use redis::Value;
+
+use super::slot::SLOTS;
+
+/// Where a node is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Address {
+    pub(super) fn new(host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        Self { host, port }
+    }
+
+    /// By `host:port`, the host in brackets or not, or nothing at all.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        Some(Self::new(inner.unwrap_or(host), port.parse().ok()?))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+type Translation = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
+
+/// From where a node says that it is to where it is reached from here.
+#[derive(Clone)]
+pub(super) struct AddressMap(pub(super) Arc<Translation>);
+
+impl AddressMap {
+    pub(super) fn reached(&self, said: &Address) -> Address {
+        let (host, port) = (self.0)(&said.host, said.port);
+        Address { host, port }
+    }
+}
+
+impl fmt::Debug for AddressMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AddressMap")
+    }
+}
+
+/// A node, by the name that it has for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) id: String,
+    /// `None`: the one that was asked does not know.
+    pub(super) address: Option<Address>,
+}
+
+/// A master, its replicas and its slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) master: Node,
+    pub(super) replicas: Vec<Node>,
+    pub(super) slots: Vec<RangeInclusive<u16>>,
+}
+
+/// Who serves what, as one node says.
+pub(super) type Layout = Vec<Group>;
+
+/// What the node at this address has answered. `None`: it makes no sense.
+pub(super) fn read(
+    answer: Value,
+    asked: &Address,
+    address_map: Option<&AddressMap>,
+) -> Option<Layout> {
+    let mut layout = Layout::new();
+    for range in redis::from_redis_value::<Vec<Value>>(answer).ok()? {
+        let mut parts = redis::from_redis_value::<Vec<Value>>(range)
+            .ok()?
+            .into_iter();
+        let first = read_number(parts.next()?)?;
+        let last = read_number(parts.next()?)?;
+        if first > last || last >= SLOTS {
+            return None;
+        }
+        let mut nodes = parts.map(|node| read_node(node, asked, address_map));
+        let master = nodes.next()??;
+        let replicas = nodes.collect::<Option<Vec<_>>>()?;
+        let known = layout.iter_mut().find(|group| group.master.id == master.id);
+        match known {
+            Some(group) => group.slots.push(first..=last),
+            None => layout.push(Group {
+                master,
+                replicas,
+                slots: vec![first..=last],
+            }),
+        }
+    }
+    Some(layout)
+}
+
+fn read_node(node: Value, asked: &Address, address_map: Option<&AddressMap>) -> Option<Node> {
+    let mut parts = redis::from_redis_value::<Vec<Value>>(node)
+        .ok()?
+        .into_iter();
+    let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
+    let port = read_number(parts.next()?)?;
+    let id = redis::from_redis_value(parts.next()?).ok()?;
+    let address = said_by(host.as_deref().unwrap_or_default(), port, asked);
+    let address = address.map(|said| match address_map {
+        Some(map) => map.reached(&said),
+        None => said,
+    });
+    Some(Node { id, address })
+}
+
+/// redis-rs takes a number that is too large for its last bits.
+fn read_number(value: Value) -> Option<u16> {
+    let number: i64 = redis::from_redis_value(value).ok()?;
+    u16::try_from(number).ok()
+}
+
+/// A node that does not know its own address names none: it is where it was asked. Of another one that has no name it says `?`.
+fn said_by(host: &str, port: u16, asked: &Address) -> Option<Address> {
+    match host {
+        _ if port == 0 => None,
+        "?" => None,
+        "" => Some(Address::new(&asked.host, port)),
+        host => Some(Address::new(host, port)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(answer: &str, address_map: Option<&AddressMap>) -> Option<Layout> {
+        let answer = redis::parse_redis_value(answer.as_bytes()).unwrap();
+        read(answer, &Address::new("asked", 1), address_map)
+    }
+
+    fn node(host: &str, port: u16, id: &str) -> String {
+        format!(
+            "*3\r\n${}\r\n{host}\r\n:{port}\r\n${}\r\n{id}\r\n",
+            host.len(),
+            id.len()
+        )
+    }
+
+    #[test]
+    fn ranges_of_one_master_are_one_group() {
+        let (a, b, c) = (
+            node("10.0.0.1", 1, "a"),
+            node("h", 2, "b"),
+            node("::1", 3, "c"),
+        );
+        let text = format!(
+            "*3\r\n*4\r\n:0\r\n:99\r\n{a}{b}*3\r\n:100\r\n:16382\r\n{c}*4\r\n:16383\r\n:16383\r\n{a}{b}"
+        );
+        let found = layout(&text, None).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].slots, [0..=99, 16_383..=16_383]);
+        assert_eq!(found[0].master.address, Some(Address::new("10.0.0.1", 1)));
+        assert_eq!(found[0].replicas[0].id, "b");
+        assert_eq!(found[1].master.address, Some(Address::new("::1", 3)));
+    }
+
+    #[test]
+    fn a_host_that_is_empty_is_the_one_that_was_asked_and_a_question_mark_is_none() {
+        let nil = "*3\r\n$-1\r\n:5\r\n$1\r\nd\r\n";
+        let (a, b) = (node("", 7, "a"), node("?", 8, "b"));
+        let text = format!("*1\r\n*5\r\n:0\r\n:1\r\n{a}{b}{nil}");
+        let found = layout(&text, None).unwrap();
+        assert_eq!(found[0].master.address, Some(Address::new("asked", 7)));
+        assert_eq!(found[0].replicas[0].address, None);
+        assert_eq!(found[0].replicas[1].address, Some(Address::new("asked", 5)));
+    }
+
+    #[test]
+    fn every_address_goes_through_the_map() {
+        let map = AddressMap(Arc::new(|host, port| (format!("{host}.nat"), port + 1)));
+        let text = format!(
+            "*1\r\n*4\r\n:0\r\n:1\r\n{}{}",
+            node("a", 1, "x"),
+            node("", 2, "y")
+        );
+        let found = layout(&text, Some(&map)).unwrap();
+        assert_eq!(found[0].master.address, Some(Address::new("a.nat", 2)));
+        assert_eq!(
+            found[0].replicas[0].address,
+            Some(Address::new("asked.nat", 3))
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_none() {
+        let a = node("a", 1, "a");
+        for text in [
+            "+OK\r\n".to_owned(),
+            "*1\r\n:1\r\n".to_owned(),
+            "*1\r\n*2\r\n:0\r\n:1\r\n".to_owned(),
+            format!("*1\r\n*3\r\n:2\r\n:1\r\n{a}"),
+            format!("*1\r\n*3\r\n:0\r\n:16384\r\n{a}"),
+            format!("*1\r\n*3\r\n:-1\r\n:1\r\n{a}"),
+            "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$1\r\na\r\n:1\r\n".to_owned(),
+            format!(
+                "*1\r\n*3\r\n:0\r\n:1\r\n{}",
+                node("a", 1, "a").replace(":1\r\n$", ":70000\r\n$")
+            ),
+        ] {
+            assert_eq!(layout(&text, None), None, "{text}");
+        }
+        assert_eq!(layout("*0\r\n", None), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_address_is_read_with_brackets_and_without() {
+        for (text, host, port) in [
+            ("10.0.0.1:7000", "10.0.0.1", 7_000),
+            ("::1:7000", "::1", 7_000),
+            ("[::1]:7000", "::1", 7_000),
+            (":7000", "", 7_000),
+        ] {
+            assert_eq!(Address::read(text), Some(Address::new(host, port)));
+        }
+        assert_eq!(Address::read("a"), None);
+        assert_eq!(Address::read("a:"), None);
+        assert_eq!(Address::read("a:70000"), None);
+    }
+}

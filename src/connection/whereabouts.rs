@@ -1,0 +1,37 @@
+//! Where a connection leads, if that can change: to the master that sentinels name, or to that of a shard of a cluster.
+
+use std::time::Duration;
+
+use crate::{error::Result, time::Deadline};
+
+/// Who says where the master is.
+pub(super) trait Whereabouts: Send + Sync {
+    /// Where the master is. Asks if that is in doubt. Ends by the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Pool`](crate::Error::Pool): nobody has said anything that can be believed.
+    fn look(&self, deadline: Deadline) -> Result<Place>;
+
+    /// Grows when another server has become the master: connections of before must not be used again.
+    fn epoch(&self) -> u64;
+
+    /// The connection to this place was opened, and it is a master.
+    fn confirm(&self, epoch: u64);
+
+    /// A connection to the master has failed, or the server is none.
+    fn doubt(&self);
+
+    /// Looks whether another server has become the master, if nobody has for so long.
+    fn check(&self, unless_within: Duration);
+
+    /// Which master this is, in words.
+    fn whom(&self) -> String;
+}
+
+/// Where a connection leads.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) epoch: u64,
+}

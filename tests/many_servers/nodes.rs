@@ -1,0 +1,73 @@
+//! A connection to whichever master has a key, on a real cluster.
+
+use std::collections::HashSet;
+
+use leasehold::{Error, Nodes, Pool, PooledConnection, acquire_lock_with_timeout, release_lock};
+
+use crate::common::{Cluster, LONG, MS};
+
+fn port_of(conn: &mut PooledConnection) -> u16 {
+    let info: String = redis::cmd("INFO").arg("server").query(conn).unwrap();
+    let port = info.lines().find_map(|line| line.strip_prefix("tcp_port:"));
+    port.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
+    let cluster = Cluster::start().unwrap();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let masters = || -> HashSet<u16> {
+        (0..12)
+            .map(|n| {
+                let name = format!("lock-{n}");
+                let master = cluster.master_of(&format!("lock:{name}")).unwrap();
+                let port = port_of(&mut nodes.get_for(&name).unwrap());
+                assert_eq!(port, cluster.nodes[master].port(), "{name}");
+                port
+            })
+            .collect()
+    };
+    assert_eq!(masters().len(), 3);
+    // Planned: no connection breaks, and the first that is used says where the lock has gone.
+    let held = |n: usize| {
+        let name = format!("held-{n}");
+        let acquire =
+            |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, &name, MS, LONG);
+        let token = nodes.run(&name, acquire).unwrap().unwrap();
+        assert_eq!(nodes.run(&name, acquire).unwrap(), None);
+        (name, token)
+    };
+    let tokens: Vec<_> = (0..6).map(held).collect();
+    let now = cluster.fail_over(0).unwrap();
+    for (name, token) in &tokens {
+        assert!(
+            nodes
+                .run(name, |conn| release_lock(conn, name, token))
+                .unwrap()
+        );
+    }
+    assert!(masters().contains(&cluster.nodes[now].port()));
+}
+
+#[test]
+fn a_pool_of_a_cluster_is_refused_and_the_words_say_what_to_take() {
+    let refused = [
+        Pool::connect("redis+cluster://127.0.0.1:7000").map(drop),
+        Pool::builder()
+            .connect("rediss+cluster://127.0.0.1:7000")
+            .map(drop),
+    ];
+    for refused in refused {
+        let Err(Error::Invalid {
+            argument: "url",
+            reason,
+        }) = refused
+        else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            reason.contains("`Nodes`") && reason.contains("`Locks`"),
+            "{reason}"
+        );
+    }
+}
