@@ -150,6 +150,7 @@ impl Lease {
     /// Marks that the work has been done, and gives the lock back, in one step. The next one has to see the mark, so that the
     /// lock is not handed over.
     fn finish(mut self) -> Result<()> {
+        // A lost lease is told as such, also where no connection is left to give it back by.
         self.check()?;
         let (Some(call), end) = (self.hold().finishing(), self.remaining()) else {
             return self.release();

@@ -1,16 +1,17 @@
 //! What stands on the server: locks by their keys. What each script makes of them is the same as its Lua does.
 
 mod commits;
+mod inspection;
 mod once;
+mod replies;
 mod scripts;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use redis::{RedisError, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 pub(super) use commits::Commits;
-
-use crate::error::makes_no_sense;
+use replies::{digits, int, number, yes};
 
 /// In nanoseconds since 1970. A lock ends here to the nanosecond, not to the millisecond as on a server, so that it is free
 /// as soon as a test has let its lease pass.
@@ -239,51 +240,6 @@ impl Store {
         refusal(end, tell, bare, now)
     }
 
-    fn inspected(&self, key: &str, now: Now) -> Value {
-        let text = |text: &str| Value::BulkString(text.into());
-        let pair = |field: &str, value: String| [text(field), text(&value)];
-        let stored = self.locks.get(key);
-        let (kind, fields) = match stored.map(|stored| &stored.what) {
-            None => ("none", Vec::new()),
-            Some(Held::Mutex(token)) => ("string", vec![text(token)]),
-            Some(Held::Reentrant(entered)) => (
-                "hash",
-                pair(&entered.owner, entered.count().to_string()).to_vec(),
-            ),
-            Some(Held::ReadWrite(ends)) => {
-                let millis = |end: &Nanos| (end / MILLI).to_string();
-                let fields = ends.iter().map(|(field, end)| pair(field, millis(end)));
-                let kind = pair("kind", "rw".to_owned());
-                ("hash", [kind].into_iter().chain(fields).flatten().collect())
-            }
-        };
-        let left = stored.map_or(-2, |stored| now.millis_until(stored.end));
-        let companion = self.companions.get(key).map(|companion| {
-            let Companion {
-                fence,
-                since,
-                reserved,
-                ..
-            } = companion;
-            let numbers = [fence, since, reserved].map(|number| text(&number.to_string()));
-            let [fence, since, reserved] = numbers;
-            vec![
-                fence,
-                text(&companion.token),
-                text(&companion.owner),
-                since,
-                reserved,
-            ]
-        });
-        Value::Array(vec![
-            Value::SimpleString(kind.to_owned()),
-            Value::Int(left),
-            Value::Array(fields),
-            Value::Array(companion.unwrap_or_default()),
-            text(&now.millis().to_string()),
-        ])
-    }
-
     /// The key of the lock of this name, or that it is.
     pub(super) fn key_of(&self, name: &str) -> String {
         let usual = usual_key(name);
@@ -402,36 +358,4 @@ fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
         return bare;
     }
     Value::Array(vec![Value::Int(now.millis_until(end))])
-}
-
-fn yes(is_so: bool) -> Value {
-    Value::Int(is_so.into())
-}
-
-fn digits(number: u64) -> Value {
-    Value::BulkString(number.to_string().into_bytes())
-}
-
-fn int(number: u64) -> i64 {
-    number.try_into().unwrap_or(i64::MAX)
-}
-
-fn number(text: &str) -> RedisResult<u64> {
-    text.parse().map_err(|_| makes_no_sense())
-}
-
-fn wrong_type() -> RedisError {
-    refused(
-        "WRONGTYPE",
-        "Operation against a key holding the wrong kind of value".to_owned(),
-    )
-}
-
-fn wrong_kind(found: &str) -> RedisError {
-    refused("WRONGKIND", found.to_owned())
-}
-
-/// As the server's error of this code.
-fn refused(code: &str, text: String) -> RedisError {
-    redis::make_extension_error(code.to_owned(), Some(text))
 }

@@ -155,6 +155,25 @@ fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
 }
 
 #[test]
+fn a_run_that_outlasts_its_lease_is_lost_also_where_no_connection_is_left_to_say_so() {
+    unless_halted(|| {
+        let (server, _, mut conn) = start();
+        let pool = Pool::builder().max_size(1).get_timeout(100 * MS);
+        let pool = pool.connect(&server.url()).unwrap();
+        let short = Options::new().lease(100 * MS).renewal(false);
+        let lock = Locks::new(&pool).unwrap().lock("a").with(short);
+        let mut lent = None;
+        let done = lock.run_once(HOUR, LONG, |lease| {
+            lent = Some(pool.get().unwrap());
+            assert!(comes_true(|| !lease.is_held()));
+            Ok::<_, ()>(())
+        });
+        assert_eq!(outcome(&done), "run, lost");
+        assert!(!conn.exists::<_, bool>(MARK).unwrap());
+    });
+}
+
+#[test]
 fn a_run_longer_than_the_lease_is_marked_while_it_is_renewed() {
     unless_halted(|| {
         let (_server, lock, _conn) = start();

@@ -2,7 +2,10 @@
 
 use redis::{RedisResult, Value};
 
-use super::{Held, Now, Run, Store, digits, number, yes};
+use super::{
+    Held, Now, Run, Store,
+    replies::{digits, number, yes},
+};
 use crate::error::makes_no_sense;
 
 impl Store {

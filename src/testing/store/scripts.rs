@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use redis::{RedisResult, Value};
 
 use super::{
-    Entered, Held, Nanos, Now, Store, Stored, last_end, number, refusal, refused, wrong_kind,
-    wrong_type, yes,
+    Entered, Held, Nanos, Now, Store, Stored, last_end, refusal,
+    replies::{number, refused, wrong_kind, wrong_type, yes},
 };
 use crate::error::makes_no_sense;
 

@@ -1,0 +1,185 @@
+//! What each answer leads to.
+
+use redis::{RedisResult, Value};
+
+use super::*;
+use crate::{
+    name::{LockName, Owner},
+    token::Token,
+};
+
+const MS: Duration = Duration::from_millis(1);
+/// What a reader is granted.
+const READ: Value = Value::Int(1);
+
+fn attempts(settings: &Settings, kind: Kind) -> Attempts<'_> {
+    let lock = LockName::new("a").unwrap();
+    let hold = Holding::new(kind, lock, Token::random(), Owner::described());
+    let operation = Operation::new("Lock::acquire", "a");
+    Attempts::new(operation, settings, Duration::ZERO, Arc::new(hold))
+}
+
+fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
+    Reply {
+        answer,
+        sent,
+        answered: sent + MS,
+        tracked: true,
+        again: false,
+    }
+}
+
+fn busy(millis: i64) -> Value {
+    Value::Array(vec![Value::Int(millis)])
+}
+
+fn silence() -> RedisResult<Value> {
+    Err(IoError::from(ErrorKind::TimedOut).into())
+}
+
+fn refusal(code: &str) -> RedisResult<Value> {
+    let line = format!("-{code} no\r\n");
+    match redis::parse_redis_value(line.as_bytes()) {
+        Ok(Value::ServerError(error)) => Err(error.into()),
+        parsed => parsed,
+    }
+}
+
+#[test]
+fn a_grant_ends_a_lease_after_it_was_sent() {
+    let settings = Settings::default();
+    let sent = crate::time::now();
+    let outcome = attempts(&settings, Kind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
+    let Ok(Outcome::Granted {
+        grant,
+        next_asks_at,
+    }) = outcome
+    else {
+        unreachable!("{outcome:?}");
+    };
+    assert_eq!((grant.since, grant.end), (sent, sent + settings.lease));
+    assert_eq!(next_asks_at, grant.end);
+    assert!(!grant.unanswered_before);
+}
+
+#[test]
+fn a_grant_that_took_longer_than_the_lease_is_none() {
+    let settings = Settings::default();
+    let sent = crate::time::now();
+    let mut attempts = attempts(&settings, Kind::Read);
+    let outcome = attempts.judge(reply(Ok(READ), sent), sent + settings.lease);
+    assert!(matches!(outcome, Ok(Outcome::Failed)));
+    assert!(attempts.may_be_ours() && !attempts.is_out());
+    let answer = attempts.last_failure();
+    assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
+}
+
+#[test]
+fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_then() {
+    let settings = Settings::default();
+    let now = crate::time::now();
+    let mut attempts = attempts(&settings, Kind::Read);
+    let outcome = attempts.judge(reply(silence(), now), now);
+    assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.has_failed());
+    let outcome = attempts.judge(reply(Ok(busy(70)), now), now);
+    let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+        unreachable!("{outcome:?}");
+    };
+    assert_eq!(ask_again_at, Some(now + MS + 71 * MS));
+    assert!(attempts.last_failure().is_none() && attempts.is_out());
+    let outcome = attempts.judge(reply(Ok(READ), now), now);
+    assert!(matches!(outcome, Ok(Outcome::Granted { grant, .. }) if grant.unanswered_before));
+}
+
+#[test]
+fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
+    let settings = Settings::default();
+    let now = crate::time::now();
+    for answer in [READ, busy(70)] {
+        let mut attempts = attempts(&settings, Kind::Read);
+        let reply = Reply {
+            again: true,
+            ..reply(Ok(answer), now)
+        };
+        let outcome = attempts.judge(reply, now);
+        assert!(attempts.is_out() && !attempts.may_be_ours());
+        if let Ok(Outcome::Granted { grant, .. }) = outcome {
+            assert!(grant.unanswered_before);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
+    let settings = Settings::default();
+    let now = crate::time::now();
+    for passing in ["LOADING", "READONLY", "MASTERDOWN"] {
+        let mut attempts = attempts(&settings, Kind::Mutex);
+        let outcome = attempts.judge(reply(refusal(passing), now), now);
+        assert!(matches!(outcome, Ok(Outcome::Failed)), "{outcome:?}");
+        let answer = attempts.last_failure();
+        assert!(matches!(answer, Some(Error::Redis { .. })), "{answer:?}");
+    }
+    let mut first = attempts(&settings, Kind::Mutex);
+    let answer = first.judge(reply(refusal("NOPERM"), now), now);
+    assert!(matches!(answer, Err(Error::Redis { .. })) && !first.is_out());
+    let mut second = attempts(&settings, Kind::Mutex);
+    let _ = second.judge(reply(silence(), now), now);
+    let answer = second.judge(reply(refusal("NOPERM"), now), now);
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    let mut again = attempts(&settings, Kind::Mutex);
+    let reply = Reply {
+        again: true,
+        ..reply(refusal("NOPERM"), now)
+    };
+    let answer = again.judge(reply, now);
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+}
+
+#[test]
+fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
+    let settings = Settings::default();
+    let now = crate::time::now();
+    let too_few = || {
+        let detail = Some(String::from("1 of 2"));
+        Err(redis::make_extension_error("TOOFEWREPLICAS".into(), detail))
+    };
+    let new = || attempts(&settings, Kind::Read);
+    let mut attempts = new();
+    let outcome = attempts.judge(reply(too_few(), now), now);
+    assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.may_be_ours());
+    let answer = attempts.last_failure();
+    let is_told = matches!(
+        answer,
+        Some(Error::TooFewReplicas {
+            wanted: 2,
+            had: 1,
+            ..
+        })
+    );
+    assert!(is_told, "{answer:?}");
+    // Enough at last.
+    let outcome = attempts.judge(reply(Ok(READ), now), now);
+    assert!(matches!(outcome, Ok(Outcome::Granted { .. })));
+    // Nobody says how many.
+    let refused = redis::make_extension_error("REFUSEDWAIT".into(), Some("NOPERM".into()));
+    let mut attempts = new();
+    let answer = attempts.judge(reply(Err(refused), now), now);
+    assert!(
+        matches!(answer, Err(Error::Redis { .. })) && attempts.may_be_ours(),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
+    let settings = Settings::default();
+    let now = crate::time::now();
+    for (left, expected) in [(-1, 600), (10_000, 600), (70, 71)] {
+        let outcome = attempts(&settings, Kind::Write).judge(reply(Ok(busy(left)), now), now);
+        let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+            unreachable!("{outcome:?}");
+        };
+        assert_eq!(ask_again_at, Some(now + MS + expected * MS));
+    }
+}

@@ -1,0 +1,67 @@
+//! Renewals, and marks of runs, that count only once replicas have them.
+
+use super::*;
+
+#[test]
+fn a_renewal_that_moves_no_end_on_the_master_is_confirmed_by_replicas_that_have_that_end() {
+    let group = Replicated::start(1);
+    let locks = group.locks(1).with(Options::new().lease(4_000 * MS));
+    let bare = locks.lock("bare").with(Options::new().fencing(false));
+    let locks = every_kind(&locks).into_iter().chain([bare]);
+    let leases: Vec<_> = locks.map(|lock| lock.acquire(LONG).unwrap()).collect();
+    group.replicas[0].freeze().unwrap();
+    for lease in &leases {
+        // The watchdog has renewed it on the master alone, so that it ends later there.
+        assert!(comes_true(|| lease.state() == RenewalState::Unknown));
+        let answer = lease.renew(lease.remaining() + 500 * MS);
+        assert!(is_too_few(&answer), "{}: {answer:?}", lease.name());
+    }
+    group.replicas[0].thaw().unwrap();
+}
+
+#[test]
+fn a_run_is_marked_once_so_many_replicas_have_the_mark() {
+    const MARK: &str = "{lock:a}:lease:ran";
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    let pool = Pool::connect(&group.master.url()).unwrap();
+    // Two connections: what is sent again goes by the other one.
+    drop([pool.get().unwrap(), pool.get().unwrap()]);
+    let options = Options::new().lease(4_000 * MS).replicas(1, 100 * MS);
+    let lock = Locks::new(&pool).unwrap().lock("a").with(options);
+    let marked = |work: &dyn Fn()| {
+        let ran = lock.run_once(LONG, LONG, |_| {
+            work();
+            Ok::<_, ()>(())
+        });
+        let Ok(Once::Ran(ran)) = ran else {
+            panic!("{ran:?}");
+        };
+        ran.released
+    };
+    let replica = &group.replicas[0];
+    let has_mark = || -> bool { replica.connection().unwrap().exists(MARK).unwrap() };
+
+    marked(&|| {}).unwrap();
+    assert!(has_mark() && !exists(&mut conn, "a"));
+    let () = conn.del(MARK).unwrap();
+
+    let answer = marked(&|| replica.freeze().unwrap());
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    assert!(!exists(&mut conn, "a"));
+    let () = conn.del(MARK).unwrap();
+    replica.thaw().unwrap();
+    group.wait_until_in_step();
+
+    thread::scope(|scope| {
+        let marked = marked(&|| {
+            replica.freeze().unwrap();
+            scope.spawn(|| {
+                thread::sleep(300 * MS);
+                replica.thaw().unwrap();
+            });
+        });
+        marked.unwrap();
+    });
+    assert!(has_mark());
+}

@@ -1,0 +1,112 @@
+//! Servers and replicas that cannot confirm, and what may not be asked of them.
+
+use super::*;
+
+#[test]
+fn a_server_that_has_forgotten_the_script_is_asked_for_its_replicas_once_it_knows_it() {
+    let group = Replicated::start(1);
+    let (holder, waiter) = (group.locks(1), group.locks(1));
+    drop(waiter.lock("a").acquire(LONG).unwrap());
+    let flush = || {
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .exec(&mut group.conn())
+            .unwrap();
+    };
+    flush();
+    let lease = holder.lock("a").acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.lock("a").acquire(LONG).map(drop));
+        thread::sleep(100 * MS);
+        flush();
+        lease.release().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    flush();
+    group.gate.shut_for_replicas();
+    assert!(is_too_few(&holder.lock("b").try_acquire()));
+}
+
+#[test]
+fn a_server_that_forbids_wait_says_so_and_the_lock_is_given_back() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    let mut user = redis::cmd("ACL");
+    user.arg("SETUSER")
+        .arg("me")
+        .arg("on")
+        .arg(">pass")
+        .arg("~*")
+        .arg("&*")
+        .arg("+@all")
+        .arg("-wait");
+    user.exec(&mut conn).unwrap();
+    let url = group.master.url().replace("://", "://me:pass@");
+    let locks = Locks::connect(&url)
+        .unwrap()
+        .with(Options::new().replicas(1, 100 * MS));
+    let refused = locks.lock("a").acquire(LONG).unwrap_err();
+    assert!(matches!(refused, Error::Redis { .. }), "{refused:?}");
+    assert!(format!("{:#}", anyhow::Error::from(refused)).contains("permission"));
+    assert!(comes_true(|| !exists(&mut conn, "a")));
+}
+
+#[test]
+fn a_replica_that_is_silent_is_waited_for_no_longer_than_was_said() {
+    let group = Replicated::start(2);
+    group.replicas[0].freeze().unwrap();
+    let one = group.locks(1).lock("a").acquire(LONG).unwrap();
+    let asked = Instant::now();
+    let both = group.locks(2).lock("b").try_acquire();
+    assert!(
+        matches!(
+            both,
+            Err(Error::TooFewReplicas {
+                wanted: 2,
+                had: 1,
+                ..
+            })
+        ),
+        "{both:?}"
+    );
+    assert!(asked.elapsed() >= 100 * MS && asked.elapsed() < 100 * MS + slack());
+    group.replicas[0].thaw().unwrap();
+    one.release().unwrap();
+}
+
+#[test]
+fn what_cannot_be_waited_for_is_refused_before_anything_is_sent() {
+    let server = Server::start().unwrap();
+    let pool = Pool::connect(&server.url()).unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    let refused = |options: Options, argument: &str| {
+        let answer = locks.lock("a").with(options).try_acquire().map(drop);
+        assert!(
+            matches!(&answer, Err(Error::Invalid { argument: named, .. }) if *named == argument),
+            "{answer:?}"
+        );
+    };
+    refused(Options::new().replicas(1, Duration::ZERO), "replicas");
+    refused(Options::new().replicas(1, 2_000 * MS), "replicas");
+    refused(
+        Options::new().replicas(1, 600 * MS).lease(1_000 * MS),
+        "replicas",
+    );
+    refused(Options::new().replicas(101, 100 * MS), "replicas");
+    refused(
+        Options::new().clock_skew(501 * MS).lease(1_000 * MS),
+        "clock_skew",
+    );
+    assert_eq!(
+        calls(&mut server.connection().unwrap(), "evalsha").unwrap(),
+        0
+    );
+    // None is none, whatever the wait.
+    drop(
+        locks
+            .lock("a")
+            .with(Options::new().replicas(0, LONG))
+            .acquire(LONG)
+            .unwrap(),
+    );
+}
