@@ -40,7 +40,7 @@ pub struct Holding {
     is_fenced: bool,
     /// How many more of them to reserve at the most for those the lock is handed to.
     reserved: u64,
-    /// Who has to have it before it counts.
+    /// How many replicas have to have it before it counts, if any.
     replicas: Option<Replicas>,
     /// It is wanted for work that is done once in so many milliseconds.
     period_millis: Option<u64>,
@@ -88,7 +88,7 @@ impl Holding {
         Self { replicas, ..self }
     }
 
-    /// Who has to have it before it counts.
+    /// How many replicas have to have it before it counts, if any.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         self.replicas
     }
@@ -140,13 +140,10 @@ impl Holding {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
         let call = match self.kind {
             Kind::Mutex => match (self.is_fenced, self.period_millis) {
-                (true, None) => {
-                    let lease = (lease_millis, 0);
-                    mutex::acquire(lock, token, lease, owner, refusal, self.reserved)
-                }
+                (true, None) => mutex::acquire(lock, &self.request(lease_millis, refusal)),
                 (true, Some(period)) => {
-                    let numbers = (self.reserved, period);
-                    mutex::acquire_unless_run(lock, token, lease_millis, owner, refusal, numbers)
+                    let request = self.request(lease_millis, refusal);
+                    mutex::acquire_unless_run(lock, &request, period)
                 }
                 (false, None) => mutex::acquire_unfenced(lock, token, lease_millis, refusal),
                 (false, Some(period)) => {
@@ -160,6 +157,16 @@ impl Holding {
             }
         };
         call.confirmed_by(self.replicas)
+    }
+
+    fn request(&self, lease_millis: u64, refusal: Refusal) -> mutex::Request<'_> {
+        mutex::Request {
+            token: &self.token,
+            end: mutex::EndMillis::After(lease_millis),
+            who: &self.owner,
+            refusal,
+            reserved: self.reserved,
+        }
     }
 
     /// What an attempt has come to.

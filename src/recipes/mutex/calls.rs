@@ -15,50 +15,60 @@ scripts! {
     RELEASE_MUTEX = "release.lua";
 }
 
-/// Answers the fencing token, or nil if somebody else has the lock. Of the end, the part that is 0 does not count. Where
-/// more fencing tokens are to be reserved, at most so many, it answers how many are.
-pub(crate) fn acquire(
-    lock: &LockName,
-    token: &Token,
-    (lease_millis, end_millis): (u64, u64),
-    who: &Owner,
-    refusal: Refusal,
-    reserved: u64,
-) -> Call {
-    let call = ACQUIRE_MUTEX.on([lock.key(), &lock.companion()]);
-    let lease = (lease_millis, end_millis);
-    with_arguments(call, token, lease, who, refusal, reserved)
+/// When a lock ends, as the script takes it: so many milliseconds from now, or since 1970.
+#[derive(Clone, Copy)]
+pub(crate) enum EndMillis {
+    After(u64),
+    At(u64),
 }
 
-/// The same for a lease of so many milliseconds, unless the last run was less than so many milliseconds ago: then it answers
-/// who ran it and when.
+/// What an attempt with a fencing token asks for.
+pub(crate) struct Request<'a> {
+    pub(crate) token: &'a Token,
+    pub(crate) end: EndMillis,
+    pub(crate) who: &'a Owner,
+    pub(crate) refusal: Refusal,
+    /// How many more fencing tokens to reserve, at the most.
+    pub(crate) reserved: u64,
+}
+
+/// Answers the fencing token, and how many more are reserved if any were asked for, or nil if somebody else has the lock.
+pub(crate) fn acquire(lock: &LockName, request: &Request<'_>) -> Call {
+    request.of(ACQUIRE_MUTEX.on([lock.key(), &lock.companion()]))
+}
+
+/// The same for a lease of a length, unless the last run was less than so many milliseconds ago: then it answers who ran it
+/// and when.
 pub(crate) fn acquire_unless_run(
     lock: &LockName,
-    token: &Token,
-    lease_millis: u64,
-    who: &Owner,
-    refusal: Refusal,
-    (reserved, period_millis): (u64, u64),
+    request: &Request<'_>,
+    period_millis: u64,
 ) -> Call {
-    let call = ACQUIRE_MUTEX_UNLESS_RUN.on([lock.key(), &lock.companion(), &lock.run_mark()]);
-    with_arguments(call, token, (lease_millis, 0), who, refusal, reserved).arg(period_millis)
+    let keys = [lock.key(), &lock.companion(), &lock.run_mark()];
+    request
+        .of(ACQUIRE_MUTEX_UNLESS_RUN.on(keys))
+        .arg(period_millis)
 }
 
-fn with_arguments(
-    call: Call,
-    token: &Token,
-    (lease_millis, end_millis): (u64, u64),
-    who: &Owner,
-    refusal: Refusal,
-    reserved: u64,
-) -> Call {
-    let call = call.arg(token.as_str()).arg(lease_millis).arg(who.as_str());
-    // What comes last is left out where it says nothing: each argument costs the server a little.
-    match (refusal, reserved, end_millis) {
-        (Refusal::Bare, 0, 0) => call,
-        (_, 0, 0) => call.arg(refusal.flag()),
-        (_, _, 0) => call.arg(refusal.flag()).arg(reserved),
-        _ => call.arg(refusal.flag()).arg(reserved).arg(end_millis),
+impl Request<'_> {
+    /// The call with these arguments. What comes last is left out where it says nothing: each argument costs the server a
+    /// little.
+    fn of(&self, call: Call) -> Call {
+        let (lease, moment) = match self.end {
+            EndMillis::After(lease) => (lease, None),
+            EndMillis::At(moment) => (0, Some(moment)),
+        };
+        let call = call
+            .arg(self.token.as_str())
+            .arg(lease)
+            .arg(self.who.as_str());
+        let (refusal, reserved) = (self.refusal.flag(), self.reserved);
+        match (self.refusal, reserved, moment) {
+            (Refusal::Bare, 0, None) => call,
+            (_, 0, None) => call.arg(refusal),
+            (_, _, None) => call.arg(refusal).arg(reserved),
+            (_, _, Some(moment)) => call.arg(refusal).arg(reserved).arg(moment),
+        }
     }
 }
 

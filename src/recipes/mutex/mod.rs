@@ -56,6 +56,8 @@ use std::time::{Duration, SystemTime};
 
 use redis::{ConnectionLike, RedisResult};
 
+use calls::{EndMillis, Request};
+
 use super::{
     Recipe,
     hold::{Holding, Kind},
@@ -294,15 +296,12 @@ pub fn release<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Re
     calls::release(&lock, token).asks_for(operation, conn)
 }
 
-/// An end as the script takes it: milliseconds of lease, milliseconds since 1970, one of them 0.
-pub(crate) type CheckedEnd = (u64, u64);
-
 impl End {
-    fn checked(self) -> Result<CheckedEnd> {
+    fn checked(self) -> Result<EndMillis> {
         match self {
-            Self::After(lease) => Ok((lease_millis("lease", lease)?, 0)),
+            Self::After(lease) => lease_millis("lease", lease).map(EndMillis::After),
             Self::At(moment) => match epoch_millis(moment) {
-                Some(millis) => Ok((0, millis)),
+                Some(millis) => Ok(EndMillis::At(millis)),
                 None => Err(Error::invalid(
                     "end",
                     "it has to lie between 1970 and the year 9999",
@@ -316,10 +315,16 @@ fn attempt(
     conn: &mut dyn ConnectionLike,
     lock: &LockName,
     token: &Token,
-    end: CheckedEnd,
+    end: EndMillis,
 ) -> RedisResult<Option<Grant>> {
-    let who = Owner::described();
-    let granted = calls::acquire(lock, token, end, &who, Refusal::Bare, 0).grants(conn)?;
+    let request = Request {
+        token,
+        end,
+        who: &Owner::described(),
+        refusal: Refusal::Bare,
+        reserved: 0,
+    };
+    let granted = calls::acquire(lock, &request).grants(conn)?;
     Ok(granted.map(Grant::new))
 }
 
