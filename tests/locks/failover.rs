@@ -74,6 +74,10 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
+fn has_lock(server: &Server) -> bool {
+    server.connection().unwrap().exists("lock:a").unwrap()
+}
+
 #[test]
 fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
@@ -88,12 +92,7 @@ fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
     let refused = locks.lock("a").try_acquire();
     assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
     let lease = locks.lock("a").try_acquire().unwrap().unwrap();
-    assert!(
-        new.connection()
-            .unwrap()
-            .exists::<_, bool>("lock:a")
-            .unwrap()
-    );
+    assert!(has_lock(&new));
     lease.release().unwrap();
 }
 
@@ -192,12 +191,7 @@ fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
         // A replica goes on answering, and tells nobody. Whoever is refused first finds out for all.
         assert!(locks.lock("b").try_acquire().is_err());
         let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
-        assert!(
-            new.connection()
-                .unwrap()
-                .exists::<_, bool>("lock:a")
-                .unwrap()
-        );
+        assert!(has_lock(&new));
         lease.release().unwrap();
     });
 }
@@ -222,10 +216,5 @@ fn a_lease_goes_on_at_the_new_master_after_a_failover() {
     // Longer than the lease: a watchdog that stayed with the replica would lose it.
     thread::sleep(3_000 * MS);
     assert!(lease.is_held());
-    assert!(
-        new.connection()
-            .unwrap()
-            .exists::<_, bool>("lock:a")
-            .unwrap()
-    );
+    assert!(has_lock(&new));
 }

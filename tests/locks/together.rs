@@ -163,11 +163,7 @@ fn what_gets_no_answer_is_unknown_in_time_and_given_back_and_the_others_are_ours
         let mut bench = bench(crate::options());
         let came = bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).swallow());
         assert!(bench.proxy.happened());
-        for (number, came) in came.iter().enumerate() {
-            let is_right = if number < place { is_ours } else { is_unknown };
-            assert!(is_right(came), "{number}: {:?}", came.done);
-            assert!(came.took < IO_TIMEOUT + slack(), "{:?}", came.took);
-        }
+        only_the_first_are_ours(&came, place);
         drop(came);
         assert!(comes_true(|| bench.is_free()));
         assert!(bench.locks.lock("next").try_acquire().unwrap().is_some());
@@ -225,6 +221,15 @@ fn an_answer_that_makes_no_sense_or_refuses_is_for_its_owner_alone() {
     });
 }
 
+/// So many have their lock; the others got no answer, and none waited for longer than one answer may take.
+fn only_the_first_are_ours(came: &[Came], ours: usize) {
+    for (number, came) in came.iter().enumerate() {
+        let is_right = if number < ours { is_ours } else { is_unknown };
+        assert!(is_right(came), "{number}: {:?}", came.done);
+        assert!(came.took < IO_TIMEOUT + slack(), "{:?}", came.took);
+    }
+}
+
 #[test]
 fn a_late_answer_makes_no_lease_longer_and_one_after_the_time_out_is_unknown() {
     at_each_place(|place| {
@@ -244,11 +249,7 @@ fn a_late_answer_makes_no_lease_longer_and_one_after_the_time_out_is_unknown() {
 
         let late = IO_TIMEOUT + 500 * MS;
         let came = bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).delay(late));
-        for (number, came) in came.iter().enumerate() {
-            let is_right = if number < place { is_ours } else { is_unknown };
-            assert!(is_right(came), "{number}: {:?}", came.done);
-            assert!(came.took < IO_TIMEOUT + slack(), "{:?}", came.took);
-        }
+        only_the_first_are_ours(&came, place);
         drop(came);
         assert!(comes_true(|| bench.is_free()));
     });
@@ -264,12 +265,8 @@ fn all_answers_together_are_waited_for_no_longer_than_one() {
                 proxy.at("EVALSHA").nth(1 + place).delay(700 * MS);
             }
         });
-        for (number, came) in came.iter().enumerate() {
-            // After 700, 1,400 and, if it were waited for, 2,100 ms.
-            let is_right = if number < 2 { is_ours } else { is_unknown };
-            assert!(is_right(came), "{number}: {:?}", came.done);
-            assert!(came.took < IO_TIMEOUT + slack(), "{:?}", came.took);
-        }
+        // After 700, 1,400 and, if it were waited for, 2,100 ms.
+        only_the_first_are_ours(&came, 2);
         drop(came);
         assert!(comes_true(|| bench.is_free()));
     });

@@ -4,10 +4,10 @@ use std::{thread, time::Duration};
 
 use leasehold::redis::{Commands, cmd};
 
-use super::{AtServer, Hit, Kind, Made, Make, surely};
+use super::{AtServer, Hit, Kind, Made, at_server as of, surely};
 use crate::checks::Checker;
 
-/// Whoever loses its lock this way may go on until it knows, while another has it.
+/// A holder that loses its lock in this way may go on until it knows, while another has it.
 const HOLDERS: &[Checker] = &[
     Checker::Exclusion,
     Checker::Fencing,
@@ -55,20 +55,6 @@ pub(super) const KINDS: &[Kind] = &[
     of("evict", EVICTED, 600, evict),
     of("script-flush", &[], 0, script_flush),
 ];
-
-const fn of(
-    name: &'static str,
-    announces: &'static [Checker],
-    disturbs: u64,
-    make: fn(&mut AtServer<'_>) -> Made,
-) -> Kind {
-    Kind {
-        name,
-        announces,
-        disturbs,
-        make: Make::AtServer(make),
-    }
-}
 
 fn delete_lock(at: &mut AtServer<'_>) -> Made {
     let (mut conn, lock) = (at.operator()?, at.lock());

@@ -35,7 +35,7 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// What it may break, as docs/guarantees.md says.
     pub(crate) announces: &'static [Checker],
-    /// For so long after it nobody promises anything about how long a wait takes, in milliseconds.
+    /// For so long after it nothing is promised about how long a wait takes, in milliseconds.
     pub(crate) disturbs: u64,
     make: Make,
 }
@@ -129,6 +129,21 @@ pub(crate) fn kinds() -> impl Iterator<Item = &'static Kind> {
     tables.into_iter().flatten()
 }
 
+/// A kind of fault at the server.
+const fn at_server(
+    name: &'static str,
+    announces: &'static [Checker],
+    disturbs: u64,
+    make: fn(&mut AtServer<'_>) -> Made,
+) -> Kind {
+    Kind {
+        name,
+        announces,
+        disturbs,
+        make: Make::AtServer(make),
+    }
+}
+
 impl Kind {
     pub(crate) fn is_at_server(&self) -> bool {
         matches!(self.make, Make::AtServer(_))
@@ -197,7 +212,7 @@ impl AtClients<'_> {
             self.note_what_came(log);
             self.rest(120);
         }
-        // What is armed still may happen while the workers end. Whoever was interrupted does not wait for that.
+        // What is still armed may happen while the workers end. An interrupted run does not wait for that.
         let was_interrupted = now() + millis(2_500) < self.proxied_until;
         while !was_interrupted && self.proxied_until > now() && !self.armed.is_empty() {
             self.rest(120);

@@ -12,7 +12,8 @@ use anyhow::ensure;
 use leasehold::redis::{Connection, RedisResult, cmd};
 
 use super::{
-    AtServer, Hit, Kind, Made, Make, clients::kill_workers_connections, keys::EVERYTHING, surely,
+    AtServer, Hit, Kind, Made, at_server as of, clients::kill_workers_connections,
+    keys::EVERYTHING, surely,
 };
 use crate::{checks::Checker, stage::LOG};
 
@@ -70,20 +71,6 @@ pub(super) const KINDS: &[Kind] = &[
         move_clock(at, -1)
     }),
 ];
-
-const fn of(
-    name: &'static str,
-    announces: &'static [Checker],
-    disturbs: u64,
-    make: fn(&mut AtServer<'_>) -> Made,
-) -> Kind {
-    Kind {
-        name,
-        announces,
-        disturbs,
-        make: Make::AtServer(make),
-    }
-}
 
 fn config(conn: &mut Connection, name: &str, value: &str) -> RedisResult<()> {
     cmd("CONFIG").arg(&["SET", name, value]).exec(conn)

@@ -20,16 +20,9 @@ pub(super) fn simple(hand: &mut Hand) -> anyhow::Result<()> {
     let mut conn = hand.connection()?;
     let id = hand.ask("p0", Mode::Exclusive, None, LEASE, None);
     let before = Instant::now();
-    let token = match acquire_lock_with_timeout(&mut conn, "p0", NO_WAIT, LEASE) {
-        Ok(Some(token)) => token,
-        Ok(None) => {
-            hand.refused(id, None);
-            return Ok(());
-        }
-        Err(error) => {
-            hand.refused(id, Some(&error));
-            return Ok(());
-        }
+    let asked = acquire_lock_with_timeout(&mut conn, "p0", NO_WAIT, LEASE);
+    let Some(token) = granted(hand, id, asked) else {
+        return Ok(());
     };
     hand.granted(id, None, Some(token.to_string()));
     let was_held = hand.hold(id, "p0", None, || before.elapsed() < LEASE);
@@ -55,16 +48,9 @@ pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
     let id = hand.ask("d0", Mode::Exclusive, None, LEASE, None);
     let before = Instant::now();
     let end = mutex::End::After(LEASE);
-    let grant = match mutex::try_acquire(&mut *conn, "d0", &token, end) {
-        Ok(Some(grant)) => grant,
-        Ok(None) => {
-            hand.refused(id, None);
-            return Ok(());
-        }
-        Err(error) => {
-            hand.refused(id, Some(&error));
-            return Ok(());
-        }
+    let asked = mutex::try_acquire(&mut *conn, "d0", &token, end);
+    let Some(grant) = granted(hand, id, asked) else {
+        return Ok(());
     };
     let fence = grant.fencing_token().get();
     hand.granted(id, Some(fence), Some(token.to_string()));
@@ -79,4 +65,12 @@ pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
     hand.ended(id, matches!(released, Ok(true)));
     released?;
     Ok(())
+}
+
+/// What was granted, if it was. A refusal is written down.
+fn granted<T>(hand: &mut Hand, id: u64, asked: leasehold::Result<Option<T>>) -> Option<T> {
+    if !matches!(asked, Ok(Some(_))) {
+        hand.refused(id, asked.as_ref().err());
+    }
+    asked.ok().flatten()
 }
