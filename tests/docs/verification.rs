@@ -163,3 +163,26 @@ fn the_figures_on_the_page_are_those_that_the_program_wrote() {
         assert!(line.ends_with(&figures), "{kind}: {figures}");
     }
 }
+
+/// Other processes of a test, which it starts by itself, are left out as well.
+#[test]
+fn every_test_that_is_left_out_says_by_which_command_it_is_run() {
+    let mut commands = 0;
+    for file in files("tests", "rs").into_iter().chain(files("src", "rs")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for line in text.lines().map(str::trim) {
+            let Some(reason) = line.strip_prefix("#[ignore") else {
+                continue;
+            };
+            let is_other_process = reason.starts_with(" = \"the other process of the test");
+            let has_command = reason.contains("cargo test ") && reason.contains("-- --ignored");
+            assert!(
+                is_other_process || has_command,
+                "{}: {line}",
+                file.display()
+            );
+            commands += usize::from(has_command);
+        }
+    }
+    assert!(commands > 20);
+}

@@ -122,7 +122,7 @@ fn neither_of_two_processes_is_starved() {
 }
 
 #[test]
-#[ignore = "ten seconds, and wants the machine for itself"]
+#[ignore = "ten seconds, and wants the machine for itself: cargo test --release --test locks two_processes -- --ignored"]
 fn two_processes_share_a_lock_fairly() {
     share_between_two(10_000 * MS, 0.35, 50 * MS);
 }

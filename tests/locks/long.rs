@@ -85,7 +85,7 @@ fn a_hundred_are_served_in_turn() {
 }
 
 #[test]
-#[ignore = "a thousand threads"]
+#[ignore = "a thousand threads: cargo test --test locks a_thousand_are -- --ignored"]
 fn a_thousand_are_served_in_turn() {
     a_crowd_is_served_in_turn(1_000, 2);
 }
@@ -174,19 +174,19 @@ fn resident() -> usize {
 }
 
 #[test]
-#[ignore = "minutes; counts the threads of the whole program, so that it wants to be alone"]
+#[ignore = "minutes, and alone, since it counts all threads: cargo test --release --test locks a_million -- --ignored"]
 fn a_million_pairs_leave_nothing_behind() {
     nothing_is_left_behind(1_000_000, 1_000);
 }
 
 #[test]
-#[ignore = "counts the threads of the whole program, so that it wants to be alone"]
+#[ignore = "alone, since it counts all threads: cargo test --test locks ten_thousand -- --ignored"]
 fn ten_thousand_pairs_leave_nothing_behind() {
     nothing_is_left_behind(10_000, 100);
 }
 
 #[test]
-#[ignore = "ten seconds"]
+#[ignore = "ten seconds: cargo test --test locks a_thousand_waiters -- --ignored"]
 fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
@@ -210,7 +210,7 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
 
 /// From the harm to the signal, at any age of the lease: of those younger than 20 ms the watchdog has not asked yet.
 #[test]
-#[ignore = "half a minute, and wants the machine for itself"]
+#[ignore = "half a minute, and wants the machine for itself: cargo test --release --test locks a_loss_is_told -- --ignored"]
 #[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
 fn a_loss_is_told_within_fifty_milliseconds() {
     let server = Server::start().unwrap();

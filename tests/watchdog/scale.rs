@@ -41,7 +41,7 @@ fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) 
 
 /// `cargo test --release --test watchdog ten_thousand -- --ignored`
 #[test]
-#[ignore = "takes five seconds and both cores"]
+#[ignore = "five seconds of both cores: cargo test --test watchdog scale -- --ignored"]
 fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
     assert_round_trips_a_third(10_000, 100);
 }
@@ -49,7 +49,7 @@ fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
 /// Kept a few milliseconds apart: each alone would be due alone.
 /// `cargo test --release --test watchdog two_hundred -- --ignored`
 #[test]
-#[ignore = "takes four seconds; the schedule's property tests show the same"]
+#[ignore = "four seconds, and the schedule's tests show the same: cargo test --test watchdog scale -- --ignored"]
 fn two_hundred_locks_come_to_share_two() {
     assert_round_trips_a_third(200, 2);
 }

@@ -20,9 +20,8 @@ fn no_renewal_comes_after_a_stop_in_ten_thousand() {
     race(10_000);
 }
 
-/// `cargo test --release --test watchdog stop:: -- --ignored`
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "minutes: cargo test --release --test watchdog stop:: -- --ignored"]
 fn no_renewal_comes_after_a_stop_in_a_million() {
     for _ in 0..50 {
         race(20_000);

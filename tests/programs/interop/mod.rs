@@ -251,16 +251,14 @@ fn with_program(command: &str, args: &[&str]) {
     }
 }
 
-/// Wants Python 3: `cargo test --test programs python_program -- --ignored`
 #[test]
-#[ignore = "wants Python 3; the command is in its documentation"]
+#[ignore = "wants Python 3: cargo test --test programs python_program -- --ignored"]
 fn all_of_it_with_a_python_program() {
     with_program("python3", &["tests/programs/interop/book_lock.py"]);
 }
 
-/// Wants a JDK of 11 or later: `cargo test --test programs java_program -- --ignored`
 #[test]
-#[ignore = "wants a JDK; the command is in its documentation"]
+#[ignore = "wants a JDK of 11 or later: cargo test --test programs java_program -- --ignored"]
 fn all_of_it_with_a_java_program() {
     with_program("java", &["tests/programs/interop/BookLock.java"]);
 }

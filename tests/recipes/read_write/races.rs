@@ -116,9 +116,8 @@ fn one_hash() {
     storms(RECIPES[2], 240);
 }
 
-/// `cargo test --release --test recipes read_write::races:: -- --ignored`
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "minutes: cargo test --release --test recipes long_storms -- --ignored"]
 fn long_storms() {
     for sides in RECIPES {
         storms(sides, 20_000);
