@@ -1,6 +1,10 @@
 //! Writing while a lock is held: in a transaction that watches the lock.
 //!
 //! Called on the holder's thread. What is sent goes by a connection of the pool, or by the caller's, with nothing locked.
+//!
+//! A commit that got no answer may still be executed later. [`while_out`](Lease::while_out) notes it as
+//! [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its release changes the key that the
+//! commit watches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -92,7 +96,10 @@ impl Lease {
     }
 
     /// As [`commit_returning`](Self::commit_returning), by a connection of the caller's to the same server, and so without waiting
-    /// for one.
+    /// for one. Two round trips.
+    ///
+    /// It needs a real server: on the stand-in of the feature `testing`, to which no connection leads, it is an [`Error::Invalid`],
+    /// and nothing is built. That records what goes by [`commit`](Self::commit) and its other variants.
     ///
     /// # Errors
     /// As [`commit_returning`](Self::commit_returning), without [`Error::Pool`].

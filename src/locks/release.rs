@@ -28,13 +28,28 @@ const RELEASE: &str = "Lease::release";
 impl Lease {
     /// Gives the lock back. One round trip.
     ///
-    /// Waits for a renewal that is being sent at this moment. Whoever waits for the lock is woken.
+    /// Waits for a renewal that is being sent at this moment. The first thread that waits for the lock is woken.
     ///
     /// # Errors
     /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
     ///   thread, until the server has answered.
     /// - [`Error::Forked`]: this is a child's copy after a fork. The lock is the parent's, and stays as it is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold::{Error, Locks};
+    ///
+    /// let lock = Locks::connect("redis://127.0.0.1/")?.lock("report:daily");
+    /// if let Some(lease) = lock.try_acquire()? {
+    ///     // the work
+    ///     match lease.release() {
+    ///         Err(Error::Lost { .. }) => println!("the lock was lost: somebody else may have worked at the same time"),
+    ///         released => released?,
+    ///     }
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn release(mut self) -> Result<()> {
         self.shared.process.refuse_a_copy()?;
         self.let_go(Duration::MAX)
