@@ -1,9 +1,11 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
 // A kind is a folder: `mod.rs` has its functions and what they promise, the Lua files are its scripts, `calls.rs` makes a typed
-// call of each. `wait` is the loop of all functions that wait. To be had as a guard too, as by `Locks::lock`, a kind becomes a
+// call of each. `wait` is the loop of all functions that wait.
+//
+// A new kind, such as a semaphore, is a new folder here. If it is to be had as a guard too, as by `Locks::lock`, it also becomes a
 // `Kind` in `hold`, which says what to send and what the answers mean; the rooms above know a `Holding` only. The stand-in for
-// tests has a function for each script in `testing/store/scripts.rs`.
+// tests needs a function for each of its scripts, in `testing/store/scripts.rs`.
 
 mod article;
 pub(crate) mod commit;

@@ -194,6 +194,8 @@ impl<T> Entry<T> {
         self.terms.end.is_some() && (!self.terms.renews || self.terms.end == self.terms.cap)
     }
 
+    /// What the answer means for the lease, and when it is asked about again. A refusal, or no answer, is no loss: it puts the
+    /// lease in doubt, until our clock reaches its end. `None`: nothing has changed.
     pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<RenewalOutcome> {
         if let Some(reason) = self.terms.lost_at(now) {
             return Some(RenewalOutcome::Lost(reason));

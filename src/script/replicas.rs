@@ -1,4 +1,7 @@
 //! `WAIT`: how many replicas have what was written on a connection.
+//!
+//! A [`Call`](super::Call) that is `confirmed_by` replicas is sent with one `WAIT` behind it, in the same write. A batch of renewals
+//! has one `WAIT` for all: see `server/renewals.rs`.
 
 use std::time::Duration;
 

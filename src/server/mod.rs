@@ -2,7 +2,8 @@
 //!
 //! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three connections of its own: the heads of the
 //! queues ask by that of [`waiters`], the keeper renews by that of [`renewals`], and on the third the [`listener`] hears of changes of
-//! the keys that were read on the other two, which are [`tracked`].
+//! the keys that were read on the other two, which are [`tracked`]. One thread that waits alone has the [`line`](self::line) for
+//! itself. Where many threads ask by the pool at the same time, their calls go in one write: [`combining`].
 
 mod combining;
 #[cfg(feature = "testing")]
