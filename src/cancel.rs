@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The wait ends at once, with [`Error::Cancelled`](crate::Error::Cancelled), and leaves nothing behind: the place in the queue is
 /// given up, a waiting writer's intent taken back, and a lock that was granted or handed over at that very moment is given back. If
 /// the server is being asked just then, its answer is waited for, at most one I/O time-out of the pool. A lock that is held is not
-/// touched. For good: whoever is to wait again takes another.
+/// touched. It stays raised: to wait again, make another `Cancel`.
 ///
 /// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc`, and of `signal_hook`'s iterator, run on a
 ///   thread of their own.
@@ -56,7 +56,7 @@ pub struct Cancel {
 /// How those who wait are woken, by a number for each.
 #[derive(Default)]
 struct Waits {
-    /// Somebody may raise it without waking anybody.
+    /// The flag was given out, and may be raised without waking anybody.
     may_be_raised_in_silence: AtomicBool,
     waiting: Mutex<(u64, HashMap<u64, Wake>)>,
 }
@@ -98,7 +98,7 @@ impl Cancel {
         Arc::clone(&self.raised)
     }
 
-    /// After how long whoever waits has to look at it again, if nobody wakes it.
+    /// After how long a thread that waits has to look at it again, if nothing wakes it.
     pub(crate) fn look_again(&self) -> Option<Duration> {
         let in_silence = self.waits.may_be_raised_in_silence.load(Ordering::SeqCst);
         in_silence.then_some(LOOK_AGAIN)

@@ -10,12 +10,12 @@ use std::{
 use crate::error::LostReason;
 use crate::{error::Error, token::FencingToken};
 
-/// Is told of what happens to locks, so that any library for metrics or logs plugs in. Every method does nothing unless it
-/// is written anew. See [`Options::events`](crate::Options::events).
+/// Is told of what happens to locks, so that any library for metrics or logs plugs in. A method that you do not write does
+/// nothing. See [`Options::events`](crate::Options::events).
 ///
 /// They have to be quick: [`acquired`](Self::acquired), [`contended`](Self::contended) and [`released`](Self::released) run on
-/// the thread that has called, the others on the watchdog's, where all renewals wait for them. A panic in one stays without
-/// consequences. None of them learns a token.
+/// the thread that has called, the others on the watchdog's, where all renewals wait for them. A panic in one has no
+/// effect. None of them learns a token.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};

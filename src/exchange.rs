@@ -118,8 +118,8 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     let _ = conn.set_read_timeout(Some(time_out));
 }
 
-/// After an error on a connection that we do not own: sees to it that whoever uses it next, or takes it back, finds it
-/// closed if it is finished.
+/// After an error on a connection that we do not own: sees to it that its next user, or the pool that takes it back,
+/// finds it closed if it is finished.
 ///
 /// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and one on which it has met
 /// bytes that are no answer. Only a write that fails tells it otherwise: better ours than that of the next borrower.

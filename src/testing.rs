@@ -18,7 +18,7 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! A wait of a minute, over at once; whoever tests a job takes its [`Locks`] for it:
+//! A wait of a minute that is over at once; in a test of a job, use the job's own [`Locks`]:
 //!
 //! ```
 //! # use std::{thread, time::Duration};
@@ -112,8 +112,8 @@ impl StandIn {
     ///
     /// Like a machine that was suspended: a lease that ends in this time is lost, and is not renewed on the way. Let time
     /// pass in steps of less than half a lease to see it renewed. A lock that is not renewed is free when its lease has
-    /// passed, to the nanosecond. What is due by then has been done on return, and whoever wants to be
-    /// [called](crate::LostSignal::notify) or [told](crate::Events) has been; who waits for a lock returns soon after.
+    /// passed, to the nanosecond. What is due by then has been done on return, and all
+    /// [callbacks](crate::LostSignal::notify) and [hooks](crate::Events) have been called; an acquire that waits returns soon after.
     ///
     /// A hundred years at most, all in all.
     pub fn advance(&self, by: Duration) {
@@ -122,7 +122,7 @@ impl StandIn {
 
     /// Ends a lock, as if its lease had run out on the server before a renewal got through. False: nobody had it.
     ///
-    /// The holder knows on return, and whoever it wants to be told, unless the server is [gone](Self::disconnect). The name
+    /// The holder knows on return, and its callbacks have been called, unless the server is [gone](Self::disconnect). The name
     /// is the lock's, or its whole key where its prefix is not `lock:`.
     #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
     pub fn expire(&self, name: &str) -> bool {
@@ -197,8 +197,8 @@ impl StandIn {
     }
 
     /// From now on nothing gets through, as without a network: an acquire or a release is an
-    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out. Whoever waits already goes on waiting to the
-    /// end, as for a server that restarts. The stand-in itself can still [`expire`](Self::expire) and
+    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out. An acquire that waits already goes on waiting
+    /// to its end, as for a server that restarts. The stand-in itself can still [`expire`](Self::expire) and
     /// [`steal`](Self::steal): the holder does not know.
     ///
     /// Of a server that goes in the middle of a question there is also [`Error::Unknown`](crate::Error::Unknown): see

@@ -44,7 +44,7 @@ struct Options {
     /// Thirds of a lease that it keeps them for, twice.
     #[arg(long, default_value_t = 6)]
     thirds: u32,
-    /// A build of an earlier version of this program: the rounds of `pairs` and `processes` alternate with its.
+    /// A build of an earlier version of this program: its rounds of `pairs` and `processes` alternate with ours.
     #[arg(long)]
     before: Option<PathBuf>,
     /// Where the chart of `pairs` goes, as SVG.

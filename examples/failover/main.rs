@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Parser)]
 #[command(about = "Draws what a failover does to a lock")]
 struct Arguments {
-    /// What becomes of the master.
+    /// What happens to the master.
     #[arg(value_enum)]
     what: What,
     /// How many replicas have to have a lock.
@@ -63,9 +63,9 @@ struct Arguments {
 enum What {
     /// It is killed.
     Crash,
-    /// Another takes its place as planned, and its connections stay.
+    /// A replica takes its place as planned, and clients keep their connections to it.
     Planned,
-    /// It is silent for a while, and comes back when it was replaced.
+    /// It is silent for a while, and comes back after it was replaced.
     Freeze,
 }
 

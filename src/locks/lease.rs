@@ -76,9 +76,9 @@ pub struct Lease {
     /// How much sooner than on the server it ends by our clock.
     skew: Duration,
     pub(crate) released: bool,
-    /// Somebody has it. Otherwise it is never handed on, and nobody is told that it has been released.
+    /// A user has it. A guard that no user has taken is never handed on, and its release is not reported.
     pub(crate) is_claimed: bool,
-    /// Somebody has been given the token, and with it may release the lock.
+    /// The token was given out, and whoever has it may release the lock.
     disclosed: AtomicBool,
 }
 
@@ -248,7 +248,7 @@ impl Lease {
         self.standing().hold()
     }
 
-    /// Somebody has taken over what was handed to it.
+    /// The waiting thread has taken over what was handed to it.
     pub(crate) fn claimed(mut self) -> Self {
         self.is_claimed = true;
         self
@@ -266,7 +266,7 @@ impl Lease {
         self.turns.filter(|_| self.is_claimed && !is_over)
     }
 
-    /// Whoever was given the token may use it after our release.
+    /// A program that was given the token may use it after our release.
     pub(crate) fn is_disclosed(&self) -> bool {
         self.disclosed.load(Ordering::SeqCst)
     }

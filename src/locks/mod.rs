@@ -53,7 +53,7 @@ use stacks::Stacks;
 /// itself, and the [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
 /// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
 ///
-/// A third thread is there while somebody wants to be [called](crate::LostSignal::notify).
+/// A third thread is there once a [callback](crate::LostSignal::notify) is registered.
 ///
 /// # Examples
 /// ```no_run

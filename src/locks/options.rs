@@ -69,7 +69,7 @@ impl Options {
 
     /// Whether the lease is renewed, at a third of it, for as long as the guard lives. Default yes.
     ///
-    /// Without, the lock is lost when the lease has ended, however the work goes: for work that is known to be short, where
+    /// Without renewal the lock is lost when the lease has ended, however the work goes: for work that is known to be short, where
     /// a holder that hangs is worse than one that is late.
     pub fn renewal(mut self, renewal: bool) -> Self {
         self.renewal = Some(renewal);
@@ -86,7 +86,7 @@ impl Options {
 
     /// What stands before a lock's name in its key, also nothing; at most 128 bytes, no braces. Default `lock:`.
     ///
-    /// Set to what another library uses, its locks exclude ours and ours its.
+    /// If it is the prefix that another library uses, that library's locks and ours exclude each other.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = Some(prefix.into());
         self
@@ -95,7 +95,7 @@ impl Options {
     /// Pauses between attempts where the server tells us of no release, or does not answer: the first, doubled up to the
     /// last, each shortened by up to a half at random. At least 100 µs, at most 1 min. Default 1 ms and 10 ms.
     ///
-    /// Where it does tell, which is usual, nobody waits for a pause.
+    /// Where the server does tell, as it usually does, no thread waits for a pause.
     pub fn backoff(mut self, first: Duration, last: Duration) -> Self {
         self.backoff = Some(Pauses { first, last });
         self
@@ -112,14 +112,14 @@ impl Options {
     /// Whether each hold of a [mutex](crate::Locks::lock) gets a [fencing token](crate::Lease::fencing_token). Default yes.
     ///
     /// A fencing token is kept beside the lock, in a key of its own that outlives the lock by a day, or by ten leases where that
-    /// is longer: 10,000 names leave 10,000 such keys, of some 200 bytes each. Without, nothing is left of a lock that is free,
-    /// and an acquire is the bare `SET … NX PX`, which takes less than the script that counts. But then nothing tells the
-    /// resource that a holder is late: `fencing_token` answers `None`, and [`Lock::inspect`](crate::Lock::inspect) knows neither
+    /// is longer: 10,000 names leave 10,000 such keys, of some 200 bytes each. Without fencing tokens nothing is left of a lock that
+    /// is free, and an acquire is the bare `SET … NX PX`, which costs the server less than the script that makes the number. But
+    /// then the resource cannot tell that a holder is late: `fencing_token` answers `None`, and [`Lock::inspect`](crate::Lock::inspect) knows neither
     /// who the holder is nor since when. [`Lease::commit`](crate::Lease::commit) protects as before.
     ///
-    /// Holders with and without exclude each other; only the former's numbers grow. [`Lock::try_acquire`](crate::Lock::try_acquire)
-    /// says "busy" of a key of another type then, as the bare command does; a wait says
-    /// [`Error::WrongKind`](crate::Error::WrongKind). The other kinds of lock are as they are: a reentrant lock keeps its
+    /// Locks with and without fencing tokens exclude each other. Without them [`Lock::try_acquire`](crate::Lock::try_acquire) says
+    /// "busy" of a key of another type, as the bare command does; a wait says [`Error::WrongKind`](crate::Error::WrongKind). The
+    /// option changes nothing for other kinds of lock: a reentrant lock keeps its
     /// acquisitions in that key, and a writer its number.
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = Some(fencing);
@@ -129,18 +129,18 @@ impl Options {
     /// How many replicas must have a lock before it counts as granted, and how long they are waited for. Default none; 0 is none.
     ///
     /// *Granted* means then that the master and so many replicas had the lock in memory, at one moment. It survives the master's
-    /// end if one of those is promoted. An attempt that too few have is made again with the same token, so that nobody else gets
-    /// in meanwhile, until the wait of [`acquire`](crate::Lock::acquire) is over: then the lock is given back, and the answer is
-    /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few have is tried again as well, and the lease
-    /// ends when the last end that they have is over. A release waits for none.
+    /// end if one of those is promoted. If too few replicas have the lock, the attempt is made again with the same token, so that
+    /// nobody else gets in meanwhile, until the wait of [`acquire`](crate::Lock::acquire) is over: then the lock is given back, and the answer is
+    /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few replicas have is tried again as well,
+    /// and the lease ends at the last end that they have confirmed. A release waits for no replica.
     ///
-    /// With fewer than there are, a replica without the lock may be promoted; with all of them, one that is down means no
-    /// locks. It is no consensus: where a mistake must not happen, the resource has to check the
+    /// If `count` is smaller than the number of replicas, one without the lock may be promoted; if it is equal, one replica that is
+    /// down means no locks. It is no consensus: where a mistake must not happen, the resource has to check the
     /// [fencing token](crate::Lease::fencing_token).
     ///
     /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease: 100 ms is enough where
-    /// replication is healthy. While too few answer, others who wait on the same shared connection, and renewals in the same
-    /// batch, are held up for so long. Costs an acquire what the replicas' answer takes, and no round trip.
+    /// replication is healthy. While too few answer, other threads that wait on the same shared connection, and renewals in
+    /// the same batch, are held up for so long. Costs an acquire what the replicas' answer takes, and no round trip.
     pub fn replicas(mut self, count: u32, wait: Duration) -> Self {
         self.replicas = Some(Replicas { count, wait });
         self
@@ -158,17 +158,17 @@ impl Options {
 
     /// How often a lock may be handed to the next thread of this process that waits for it without asking the server, and for
     /// how long in all, before it is released there and other processes have their chance. Default no times: every release
-    /// goes to the server, as it does for no turns or no time.
+    /// goes to the server, as it does if either is 0.
     ///
     /// For locks that many threads of a process want all the time, and hold for less than the two round trips that it takes
     /// to release and acquire. `hand_over(256, Duration::from_millis(20))` is a good beginning: more turns gain little, and
-    /// other processes wait for so many. Only [mutexes](crate::Locks::lock) are handed over, between those that allow it,
+    /// other processes have to wait for all of them. Only [mutexes](crate::Locks::lock) are handed over, between those that allow it,
     /// while at least half of the lease that the next one expects is left, and no more than that lease.
     ///
     /// Each holder has a guard, a fencing token and a loss signal of its own. All have one [token](crate::Lease::token),
-    /// so that a lease whose token was asked for is not handed over. Of those that wait, one that differs in
-    /// [`fencing`](Self::fencing) asks the server. Other processes see the first of them in
-    /// [`Lock::inspect`](crate::Lock::inspect). At most a million times. With fencing tokens at most 10,000 times until it is
+    /// so that a lease whose token was asked for is not handed over. A waiting thread with another
+    /// setting of [`fencing`](Self::fencing) asks the server instead. Other processes see the first holder in
+    /// [`Lock::inspect`](crate::Lock::inspect) all the time. At most a million times. With fencing tokens at most 10,000 times until it is
     /// released once, and not from the first hold of a lock, also after the server lost its data.
     ///
     /// ```no_run

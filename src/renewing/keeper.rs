@@ -33,9 +33,9 @@ pub(crate) struct Keeper {
     pub(super) wake: Condvar,
     /// For those who stop a renewal: a batch has come back.
     pub(super) landed: Condvar,
-    /// For the calling thread: there is somebody to call, or another end to wait for.
+    /// For the calling thread: there is a callback to call, or another end to wait for.
     pub(super) call: Condvar,
-    /// For whoever drops the watchdog: a thread has ended.
+    /// For the thread that drops the watchdog: one of its two threads has ended.
     pub(super) ended: Condvar,
     pub(super) limits: Limits,
     /// The server tells the listener when a key of our leases is changed.
@@ -51,7 +51,7 @@ pub(super) struct State {
     pub(super) calls: VecDeque<(Callback, LostReason)>,
     /// Which leases there are of a key.
     pub(super) of_key: HashMap<String, Vec<Id>>,
-    /// Until when the renewing thread sleeps, if it does: whoever is due later need not wake it.
+    /// Until when the renewing thread sleeps, if it does: a lease that is due later need not wake it.
     pub(super) asleep_until: Option<Instant>,
     pub(super) closing: bool,
     pub(super) renewing: Option<JoinHandle<()>>,

@@ -137,7 +137,7 @@ impl Standing {
         self.hold.lock_name().key()
     }
 
-    /// Whoever waits looks at it again.
+    /// The threads that wait on a `LostSignal` look at the clock again.
     #[cfg(feature = "testing")]
     pub(crate) fn clock_moved(&self) {
         drop(self.facts.lock());
@@ -267,7 +267,8 @@ impl Standing {
 
     /// The end of its renewal. Returns how it stood.
     ///
-    /// Whoever has not been called by now never is. They are dropped, and may own anything: nothing may be locked.
+    /// A callback that has not been called by now never is. Callbacks are dropped here, and may own anything: nothing may be
+    /// locked.
     pub(crate) fn stop(&self) -> RenewalState {
         let mut facts = self.current();
         let state = facts.state();

@@ -27,7 +27,7 @@ impl Keeper {
         self.wake.notify_all();
     }
 
-    /// Waits until nothing is due, nothing on its way, and whoever wants to know of it has been told.
+    /// Waits until nothing is due, no question is on its way, and every callback has been called.
     pub(crate) fn settle(&self, longest: Duration) {
         let deadline = Deadline::after(longest);
         let mut state = self.state.lock();

@@ -235,7 +235,7 @@ impl Keeper {
                         news.push((Arc::clone(item), None));
                     }
                 }
-                // Somebody has seen the clock end it before this answer came.
+                // A call such as `is_held` has found it over by the clock before this answer came.
                 Some(RenewalOutcome::Held(_)) => {
                     state.schedule.stop(*id);
                     self.lose_all(state, [(&**item, LostReason::Ended)]);

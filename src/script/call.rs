@@ -55,7 +55,7 @@ pub(crate) struct Call {
     by_hash: Packed,
     /// A plain command to the same effect, for the first time that it is sent.
     first_as: Option<Packed>,
-    /// Who has to have what it writes.
+    /// How many replicas have to have what it writes, if any.
     replicas: Option<Replicas>,
 }
 
@@ -77,7 +77,7 @@ impl Call {
         self
     }
 
-    /// Who has to have what it writes, if somebody has to.
+    /// How many replicas have to have what it writes, if any.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         self.replicas
     }

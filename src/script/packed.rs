@@ -48,7 +48,7 @@ impl Packed {
         self
     }
 
-    /// Sends it: one round trip. A connection that is finished by what comes is left so that whoever uses it next can see it.
+    /// Sends it: one round trip. A connection that is finished by the answer is left so that its next user can see it.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
         answer_to(self.as_bytes(), conn)
             .and_then(|answer| Ok(T::from_redis_value(answer)?))

@@ -306,7 +306,7 @@ impl Renewals for StandInRenewals {
         let sent = self.0.clock.now();
         let mut changed = Vec::new();
         let unanswered = || (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone()))));
-        // Whoever renews is not told of it; what is given back is news to those who wait.
+        // A connection is not told of its own renewals. What is given back here wakes the threads that wait.
         let renewals = renewals.iter().map(|call| {
             let ran = self.0.run(call);
             ran.map_or_else(unanswered, |ran| reply(ran.answer, sent))

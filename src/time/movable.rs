@@ -31,7 +31,7 @@ impl Clock {
         Self { ahead }
     }
 
-    /// Whoever sleeps until a moment has to be woken afterwards.
+    /// Threads that sleep until a moment have to be woken afterwards.
     pub(crate) fn advance(self, by: Duration) {
         if let Ahead(Some(nanos_ahead)) = self.ahead {
             let ahead = (self.ahead.get().saturating_add(by)).min(FURTHEST);

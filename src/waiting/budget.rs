@@ -17,7 +17,8 @@ impl HandOverBudget {
     }
 
     /// What is left after one more turn; `None` if there is none. The lock ends at `end`, and the next holder expects a lease
-    /// of that length: half of it has to be left, and no more than it, which is how long it keeps others out when it dies.
+    /// of that length: at least half of it has to be left, and at most all of it, since for so long it keeps others out if it
+    /// dies.
     pub(crate) fn spend(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
         let remaining = end.saturating_duration_since(now);
         let fits = (lease / 2..=lease).contains(&remaining);

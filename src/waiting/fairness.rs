@@ -14,8 +14,8 @@ use std::{
 /// threads know of a release before anybody else, and would have every turn.
 pub(super) const IN_A_ROW: u32 = 4;
 
-/// Others are let go first as often as this at least, in times that this process waits for the server's message; every time
-/// while they are seen.
+/// While no other process is seen, others are let go first at least once in so many times that this process waits for the
+/// server's message. While others are seen, they are let go first every time.
 const LONGEST_ALONE: u32 = 64;
 
 /// A push takes less than this, in most networks.
@@ -36,15 +36,15 @@ const LATELY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fairness {
     turns_in_a_row: u32,
-    /// One that stood in the queue has the lock.
+    /// A thread that stood in the queue has the lock.
     held_here: bool,
     /// It has it alone.
     held_alone: bool,
     /// How often this process has waited for the server's message since others were last let go first.
     waits: u32,
-    /// After so many they are.
+    /// After so many waits others are let go first.
     waits_until_others: u32,
-    /// When somebody else was last seen to have the lock.
+    /// When another process was last seen to have the lock.
     others_seen: Option<Instant>,
     /// Since when the others have been let go first, until the next turn.
     away: Option<Away>,
@@ -61,7 +61,7 @@ pub(super) struct Fairness {
 struct Away {
     since: Instant,
     until: Instant,
-    /// Somebody else had the lock then.
+    /// Another process had the lock then.
     refused: bool,
 }
 
@@ -83,7 +83,7 @@ impl Default for Fairness {
 }
 
 impl Fairness {
-    /// One that stood in the queue has the lock, alone or beside others.
+    /// A thread that stood in the queue has the lock, alone or beside others.
     pub(super) fn granted(&mut self, now: Instant, alone: bool) {
         self.turns_in_a_row += 1;
         self.held_here = true;
@@ -100,7 +100,7 @@ impl Fairness {
         }
     }
 
-    /// The head was refused: if it is not one of us who has the lock, others have their turns.
+    /// The head was refused: if no thread of this process has the lock, others have their turns.
     pub(super) fn refused(&mut self, now: Instant) {
         if self.held_here {
             return;
@@ -117,7 +117,7 @@ impl Fairness {
     /// A thread of this process has released the lock. Says when the head asks.
     pub(super) fn released(&mut self, now: Instant) -> Instant {
         if !self.held_here {
-            // By one that did not stand in the queue.
+            // By a thread that did not stand in the queue.
             self.turns_in_a_row += 1;
         }
         self.held_here = false;
@@ -165,12 +165,12 @@ impl Fairness {
         (self.has_heard || comes_back) && !self.in_vain.is_multiple_of(LOOKS)
     }
 
-    /// Whether one that stood in the queue has the lock, alone or beside others.
+    /// Whether a thread that stood in the queue has the lock, alone or beside others.
     pub(super) fn is_held_here(&self) -> bool {
         self.held_here
     }
 
-    /// Whether one that stood in the queue has the lock alone, unless it has lost it.
+    /// Whether a thread that stood in the queue has the lock alone, unless it has lost it.
     pub(super) fn is_held_alone(&self) -> bool {
         self.held_alone
     }
@@ -180,7 +180,7 @@ impl Fairness {
         let Some(away) = &self.away else {
             return now;
         };
-        // Whoever has been away for longer comes first.
+        // The process that has been away for longer comes first.
         let early = (away.since + self.others_took).saturating_duration_since(now);
         away.until.max(now + (early / 8).min(SHORTEST))
     }

@@ -133,7 +133,7 @@ impl<T, L> Place<'_, T, L> {
         });
     }
 
-    /// Leaves, having the lock. It ends at that moment at the latest: whoever is next then asks.
+    /// Leaves, having the lock. The next thread of the queue asks at that moment at the latest.
     pub(crate) fn leave(mut self, leaving: Leaving, end: Instant) {
         self.leaving = leaving;
         self.end = Some(end);

@@ -12,7 +12,7 @@ use std::{
 
 use super::fairness::Fairness;
 
-/// When the head asks about a message that came while one of this process was being granted the lock, or has it alone.
+/// When the head asks about a message that came while a thread of this process was being granted the lock, or has it alone.
 ///
 /// Nearly always that message tells of the release that made the grant possible, so asking at once would be refused. A hold
 /// that is shorter costs no attempt: its release wakes the head before.
@@ -82,7 +82,8 @@ impl<W, L> Default for Queue<W, L> {
 }
 
 impl<W, L> Queue<W, L> {
-    /// Whether one that comes now need not stand in the queue: nobody does, and it is not the turn of other processes.
+    /// Whether a thread that comes now may ask without standing in the queue: none stands there, and it is not the turn of other
+    /// processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
         self.waiting.is_empty()
             && (self.fairness.asks_at(now) == now || !self.fairness.sees_others(now))
@@ -137,7 +138,7 @@ impl<W, L> Queue<W, L> {
         }
     }
 
-    /// One fewer, who leaves with that lock, or with what it was handed. A lock that was granted ends at `end`. Returns
+    /// A waiter leaves, with that lock or with what it was handed. A lock that was granted ends at `end`. Returns
     /// what was handed to it, and the new head, if that has to be woken.
     pub(crate) fn leave(
         &mut self,
@@ -171,7 +172,7 @@ impl<W, L> Queue<W, L> {
         (None, self.wake_head(ask_at))
     }
 
-    /// The head is handed the lock by one of this process, without having asked the server; the lock ends at `end`. Returns
+    /// The head is handed the lock by a thread of this process, without having asked the server; the lock ends at `end`. Returns
     /// whom to wake: who has the lock now, and the new head.
     pub(crate) fn hand_over(
         &mut self,
@@ -210,7 +211,7 @@ impl<W, L> Queue<W, L> {
         self.fairness.looks_first()
     }
 
-    /// Whether one waits and nobody behind it, and nobody of this process that stood here has the lock.
+    /// Whether exactly one thread waits here, and none that stood here has the lock.
     pub(crate) fn is_alone(&self) -> bool {
         self.len() == 1 && self.handed.is_empty() && !self.fairness.is_held_here()
     }

@@ -1,7 +1,7 @@
 //! All queues of a `Locks`, by the keys of their locks, and how a waiting thread sleeps and is woken.
 //!
-//! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on that mutex, and whoever
-//! changes a queue wakes a thread after it has unlocked it, since the woken thread locks it first of all. While it is locked
+//! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on that mutex, and a thread
+//! that changes a queue wakes another after it has unlocked it, since the woken thread locks it first of all. While it is locked
 //! nothing of a server's is called. Only [`hand_over`](Queues::hand_over) runs code of its caller under it, to make the
 //! next guard, which locks the watchdog's state: `by_key` comes before that. A lease is never dropped under it, for a
 //! dropped lease is released, and its release locks `by_key`.
@@ -38,7 +38,7 @@ pub(super) struct ByKey<T, L> {
     many: usize,
 }
 
-/// So many queues that are over do no harm.
+/// So many queues that are over need not be looked for.
 const FEW: usize = 64;
 
 impl<T, L> ByKey<T, L> {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whoever comes later than this has given others their chance, and a pause takes as long.
+/// A thread that comes later than this after its release has given others their chance. A pause takes as long.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// A streak has its first pause after so long, and then after twice as long each time,
 const FIRST: Duration = Duration::from_millis(10);

@@ -59,8 +59,8 @@ pub(crate) struct Arguments {
 
     /// The server
     ///
-    /// In the argument everybody on this host sees a password (ps); in the environment root, the same user, and the
-    /// command, which inherits it.
+    /// Everybody on this host sees a password in this argument (ps). In the environment it is seen by root, by the same
+    /// user, and by the command, which inherits it.
     #[arg(
         long,
         env = "LEASEHOLD_URL",
@@ -75,8 +75,8 @@ pub(crate) struct Arguments {
 
     /// Run it only if no host has run it with success for so long: 20h for a job of every night
     ///
-    /// If one has, that is said, and the exit code is 0. The time counts from the end of that run, by the server's clock. After
-    /// any exit code but 0, a signal or a lost lock the next one runs it again.
+    /// If one has, lockrun says so and exits 0. The time counts from the end of that run, by the server's clock. After any
+    /// exit code but 0, a signal or a lost lock the next lockrun runs it again.
     #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
     pub(crate) once_per: Option<Duration>,
 

@@ -97,7 +97,7 @@ impl Guard {
         })
     }
 
-    /// The number of the group, for whoever is to join it.
+    /// The number of the group, for the process that is to join it.
     pub(crate) fn group(&self) -> i32 {
         self.group.as_raw()
     }
@@ -144,8 +144,8 @@ impl Guard {
 
     /// Whether nothing of the group runs any more, the guardian included.
     pub(crate) fn is_empty(&self) -> bool {
-        // The dead are of the group until somebody has asked for them: those that have lost their parent, or a
-        // guardian that was killed, us.
+        // A dead process stays in the group until its parent has asked for it. We are the parent of the guardian, and of a
+        // process that has lost its own.
         let any = Pid::from_raw(-self.group());
         while waitpid(any, Some(WaitPidFlag::WNOHANG)).is_ok_and(|found| found.pid().is_some()) {}
         killpg(self.group, None).is_err()

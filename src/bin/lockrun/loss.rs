@@ -4,7 +4,7 @@ use std::{fmt, process::ExitStatus};
 
 use leasehold::LostReason;
 
-/// How it was lost: one is the work of somebody, the other that of a server or a machine.
+/// How it was lost: by another program or an operator, or by a server or machine that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     TakenAway,

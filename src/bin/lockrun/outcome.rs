@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
     Told(i32),
     /// Somebody else had the lock for the whole wait.
     Busy(Busy),
-    /// There was nothing to do: somebody has run it within the period.
+    /// There was nothing to do: it has been run within the period.
     HasBeenRun(LastRun),
     /// There was no lock.
     Failed(Error),

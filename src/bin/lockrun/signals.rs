@@ -16,7 +16,7 @@ use signal_hook::{
 
 use crate::events::Event;
 
-/// Sends those that come to whoever waits for events. What was ignored when we were started stays so, for us and for the
+/// Sends those that come into the channel of events. What was ignored when we were started stays so, for us and for the
 /// command: that is how `nohup` and the background jobs of a script ask for it.
 ///
 /// One that comes while the lock is waited for calls the wait off.
@@ -33,7 +33,7 @@ pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Starte
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            // Whoever started us may have blocked it.
+            // The program that started us may have blocked it.
             let _ = SigSet::from(Signal::SIGCHLD).thread_unblock();
             for signal in signals.forever() {
                 let event = match signal {

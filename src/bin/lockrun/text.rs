@@ -17,7 +17,7 @@ pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
     printable(&causes.join(": "))
 }
 
-/// Neither a server nor whoever holds a lock is to write on the operator's terminal what it likes.
+/// Keeps texts of a server or of a lock's holder from controlling the operator's terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }

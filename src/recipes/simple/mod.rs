@@ -240,7 +240,7 @@ pub fn commit_while_held<T: FromRedisValue>(
     commit.answer(results)
 }
 
-/// The book's loop, for whoever names the operation: a lock without an end, or with a lease.
+/// The book's loop, for the operation that is named: a lock without an end, or with a lease.
 pub(crate) fn acquire(
     conn: &mut Connection,
     operation: Operation<'_>,

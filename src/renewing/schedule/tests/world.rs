@@ -47,7 +47,7 @@ pub(super) enum Mood {
 }
 
 impl Mood {
-    /// What is said to somebody who gives something back.
+    /// Whether the release of an orphan gets an answer.
     pub(super) fn is_answer(self) -> bool {
         !matches!(
             self,

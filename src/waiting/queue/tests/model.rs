@@ -3,8 +3,8 @@
 //! has the rules of `server/`, and of Redis' tracking.
 //!
 //! The promise is that nobody sleeps beside a free lock: when nothing goes on any more (no command, no answer, no message, no
-//! moment that is near), a lock for which somebody waits is held. What need not happen for that is what is nobody's duty: that
-//! a holder releases, that a waiter gives up, that a lease ends, that one more comes.
+//! moment that is near), a lock for which somebody waits is held. It does not count as going on
+//! that a holder releases, that a waiter gives up, that a lease ends or that one more comes: none of them has to.
 //!
 //! [`Rules`] has the rules as they are, and others that were once in force or might have been: for each of those a test shows
 //! that the exploration finds the waiter that sleeps. Otherwise it would prove nothing.
@@ -30,9 +30,9 @@ enum PassesOn {
 /// Who tells the heads that the waiters' connection was lost, with all that the server was to tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LossIsTold {
-    /// Whoever finds it out.
+    /// The thread or the heartbeat that finds it out.
     ByWhoeverFindsOut,
-    /// The heartbeat, and otherwise whoever opens the next connection.
+    /// The heartbeat, and otherwise the thread that opens the next connection.
     ByWhoeverOpensTheNext,
 }
 

@@ -24,7 +24,7 @@ struct Server {
     held: bool,
     /// Whether the next release is told.
     armed: bool,
-    /// Of whoever has it: how many were before.
+    /// How many holds there were before the one that is.
     hold: u64,
     /// Since the server was asked.
     in_a_row: u32,

@@ -14,7 +14,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(10);
 pub(super) type Thread = usize;
 pub(super) type Lock = usize;
 
-/// Who holds a lock on the server: whoever has this token.
+/// The token that stands in a lock on the server: its thread's, or another process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Token {
     Elsewhere,

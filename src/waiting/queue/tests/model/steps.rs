@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Whoever has the line finds that it is lost, and goes on with the connection that all share.
+    /// The thread that has the line finds that it is lost, and goes on with the connection that all share.
     fn own_line_is_lost(&self, state: &mut State, thread: Thread, ask_again: Instant) {
         state.own_line = OwnLine::default();
         state.queues[self.wants[thread]].unanswered(ticket(thread), ask_again);
@@ -193,7 +193,7 @@ impl World {
         state.threads[thread] = Phase::InQueue;
     }
 
-    /// The connection was found to be lost by whoever waited for an answer on it.
+    /// A thread that waited for an answer on the connection has found it lost.
     fn fail(&self, state: &mut State, thread: Thread) {
         state.line_is_lost(self.rules, false);
         state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE);
