@@ -14,6 +14,7 @@ use stateright::{Checker, Model};
 use crate::waiting::queue::*;
 use state::Lock;
 
+mod line;
 mod state;
 mod steps;
 
@@ -76,12 +77,12 @@ struct World {
     givers_up: usize,
     /// How often each may happen.
     deletions: u8,
-    line_losses: u8,
+    shared_losses: u8,
     listener_losses: u8,
     hand_overs: u8,
     /// Whether the server allows the line.
-    has_own_line: bool,
-    own_line_losses: u8,
+    has_line: bool,
+    line_losses: u8,
 }
 
 impl World {
@@ -91,11 +92,11 @@ impl World {
             wants,
             givers_up: 1,
             deletions: 1,
-            line_losses: 0,
+            shared_losses: 0,
             listener_losses: 0,
             hand_overs: 0,
-            has_own_line: false,
-            own_line_losses: 0,
+            has_line: false,
+            line_losses: 0,
         }
     }
 }
@@ -130,7 +131,7 @@ fn nobody_sleeps_beside_a_free_lock_that_is_deleted_at_any_moment() {
 #[test]
 fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
     holds(World {
-        line_losses: 1,
+        shared_losses: 1,
         listener_losses: 1,
         ..World::of(&[0, 1], IN_FORCE)
     });
@@ -139,15 +140,15 @@ fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
 #[test]
 fn nobody_sleeps_beside_a_free_lock_when_one_waits_on_a_line_of_its_own() {
     holds(World {
-        has_own_line: true,
-        own_line_losses: 1,
+        has_line: true,
+        line_losses: 1,
         hand_overs: 1,
         ..World::of(&[0, 0], IN_FORCE)
     });
     holds(World {
-        has_own_line: true,
-        own_line_losses: 1,
+        has_line: true,
         line_losses: 1,
+        shared_losses: 1,
         ..World::of(&[0, 1], IN_FORCE)
     });
 }
@@ -159,18 +160,18 @@ fn a_next_head_that_relies_on_the_line_of_the_one_before_is_found() {
         ..IN_FORCE
     };
     is_found(rules, |rules| World {
-        has_own_line: true,
+        has_line: true,
         ..World::of(&[0, 0], rules)
     });
 }
 
 #[test]
-#[ignore = "a minute: `cargo test --release --lib model -- --ignored`"]
+#[ignore = "half a minute: `cargo test --release --lib model -- --ignored`"]
 fn nobody_sleeps_beside_a_free_lock_in_a_larger_world() {
     holds(World {
         givers_up: 2,
         deletions: 2,
-        line_losses: 2,
+        shared_losses: 2,
         listener_losses: 1,
         hand_overs: 1,
         ..World::of(&[0, 0, 1], IN_FORCE)
@@ -193,7 +194,7 @@ fn a_lost_connection_that_is_told_by_whoever_opens_the_next_is_found() {
         ..IN_FORCE
     };
     is_found(rules, |rules| World {
-        line_losses: 1,
+        shared_losses: 1,
         deletions: 0,
         ..World::of(&[0, 1], rules)
     });

@@ -51,7 +51,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
     pub(super) tracked: bool,
-    pub(super) on_new_line: bool,
+    pub(super) on_new_connection: bool,
 }
 
 /// What one does who has the line.
@@ -65,7 +65,7 @@ pub(super) enum OnTheLine {
 
 /// The line: the connection that one head may have for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct OwnLine {
+pub(super) struct Line {
     pub(super) is_broken: bool,
     pub(super) used_by: Option<Thread>,
     /// Whose next change is told on it.
@@ -76,7 +76,7 @@ pub(super) struct OwnLine {
 
 /// The connection that all heads share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Line {
+pub(super) struct Shared {
     pub(super) is_open: bool,
     /// Nobody of ours knows yet.
     pub(super) is_broken: bool,
@@ -91,8 +91,8 @@ pub(super) struct State {
     /// A head that was chosen and is yet to be woken.
     pub(super) chosen: Option<(Lock, Thread)>,
     pub(super) threads: Vec<Phase>,
+    pub(super) shared: Shared,
     pub(super) line: Line,
-    pub(super) own_line: OwnLine,
     /// The number of the listener that we know of.
     pub(super) listener: Option<u8>,
     /// That of the one the server knows of.
@@ -102,19 +102,19 @@ pub(super) struct State {
     pub(super) tracked: [bool; 2],
     pub(super) messages: VecDeque<Lock>,
     pub(super) deletions: u8,
-    pub(super) line_losses: u8,
+    pub(super) shared_losses: u8,
     pub(super) listener_losses: u8,
     pub(super) hand_overs: u8,
-    pub(super) own_line_losses: u8,
+    pub(super) line_losses: u8,
 }
 
 impl State {
     /// The server deletes the lock, and tells of it if it was asked to.
     pub(super) fn free(&mut self, lock: Lock) {
         self.held_by[lock] = None;
-        self.own_line.told[lock] |= mem::take(&mut self.own_line.tracked[lock]);
+        self.line.told[lock] |= mem::take(&mut self.line.tracked[lock]);
         let is_told = mem::take(&mut self.tracked[lock]);
-        if is_told && self.listens.is_some() && self.line.told == self.listens {
+        if is_told && self.listens.is_some() && self.shared.told == self.listens {
             self.messages.push_back(lock);
         }
     }
@@ -126,8 +126,8 @@ impl State {
     }
 
     /// We know that the connection is lost.
-    pub(super) fn line_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
-        self.line = Line::default();
+    pub(super) fn shared_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
+        self.shared = Shared::default();
         if found_by_heartbeat || rules.loss_is_told == LossIsTold::ByWhoeverFindsOut {
             self.wake_all_heads();
         }

@@ -1,13 +1,13 @@
 //! What may happen next, and what it leads to.
 
-use std::{collections::VecDeque, mem};
+use std::collections::VecDeque;
 
 use stateright::Property;
 
 use super::{
     state::{
-        LEASE, Line, Lock, OnTheLine, OwnLine, PAUSE, Phase, START, Sent, State, Thread, Token,
-        end, ticket,
+        LEASE, Line, Lock, OnTheLine, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end,
+        ticket,
     },
     *,
 };
@@ -21,9 +21,9 @@ pub(super) enum Action {
     HandOver(Thread),
     ReleaseElsewhere(Lock),
     Delete(Lock),
-    LoseLine,
+    LoseShared,
     LoseListener,
-    LoseOwnLine,
+    LoseLine,
     // What goes on by itself.
     Wake(Thread),
     Send(Thread),
@@ -50,15 +50,15 @@ impl Action {
                 | HandOver(_)
                 | ReleaseElsewhere(_)
                 | Delete(_)
-                | LoseLine
+                | LoseShared
                 | LoseListener
-                | LoseOwnLine
+                | LoseLine
         )
     }
 }
 
 impl World {
-    fn leave(&self, state: &mut State, thread: Thread, leaving: Leaving) {
+    pub(super) fn leave(&self, state: &mut State, thread: Thread, leaving: Leaving) {
         let queue = &mut state.queues[self.wants[thread]];
         if leaving == Leaving::Exclusive
             && self.rules.passes_on == PassesOn::No
@@ -66,14 +66,14 @@ impl World {
         {
             waiter.asks_at = None;
         }
-        let has_the_line = state.own_line.used_by == Some(thread);
+        let has_the_line = state.line.used_by == Some(thread);
         let next_asks_at = match self.rules.after_the_line {
             AfterTheLine::Asks if has_the_line => *START,
             _ => end(),
         };
         let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(next_asks_at));
         if has_the_line {
-            state.own_line.used_by = None;
+            state.line.used_by = None;
         }
         state.threads[thread] = match (leaving, handed) {
             (Leaving::WithoutLock, Some(token)) => Phase::Holding(token),
@@ -82,91 +82,17 @@ impl World {
         };
     }
 
-    /// It asks on the line, if it has it or may have it.
-    fn asks_on_the_line(&self, state: &mut State, thread: Thread) -> bool {
-        let may_take = state.queues[self.wants[thread]].is_alone();
-        let own_line = &mut state.own_line;
-        if own_line.used_by.is_none() && self.has_own_line && may_take {
-            own_line.used_by = Some(thread);
-        }
-        own_line.used_by == Some(thread)
-    }
-
-    fn execute_on_the_line(&self, state: &mut State, thread: Thread) {
-        let lock = self.wants[thread];
-        let held_by = state.held_by[lock].get_or_insert(Token::Of(thread));
-        let is_granted = *held_by == Token::Of(thread);
-        state.own_line.tracked[lock] = true;
-        // What was told before the answer is passed over.
-        state.own_line.told = [false; 2];
-        state.threads[thread] = Phase::OnTheLine(OnTheLine::Answered(is_granted));
-    }
-
-    fn receive_on_the_line(&self, state: &mut State, thread: Thread, is_granted: bool) {
-        if is_granted {
-            return self.leave(state, thread, Leaving::Exclusive);
-        }
-        state.queues[self.wants[thread]].refused(ticket(thread), *START, Some(end()));
-        self.listen(state, thread);
-    }
-
-    fn receive_what_came(&self, state: &mut State, thread: Thread) -> Option<()> {
-        match state.threads[thread] {
-            Phase::OnTheLine(_) if state.own_line.is_broken => {
-                self.own_line_is_lost(state, thread, *START + PAUSE);
-            }
-            Phase::OnTheLine(OnTheLine::Answered(is_granted)) => {
-                self.receive_on_the_line(state, thread, is_granted);
-            }
-            _ if state.line.is_broken => self.fail(state, thread),
-            Phase::Answered(sent, is_granted) => self.receive(state, thread, sent, is_granted),
-            _ => return None,
-        }
-        Some(())
-    }
-
-    /// Asks, leaves, or listens for as long as the queue says now.
-    fn listen(&self, state: &mut State, thread: Thread) {
-        let now = *START + LEASE / 2;
-        match state.queues[self.wants[thread]].step(ticket(thread), now) {
-            Step::Ask => state.threads[thread] = Phase::OnTheLine(OnTheLine::Sent),
-            Step::TakeHanded => self.leave(state, thread, Leaving::WithoutLock),
-            Step::Sleep(until) => {
-                state.threads[thread] = Phase::OnTheLine(OnTheLine::Listening(until));
-            }
-        }
-    }
-
-    /// The thread that has the line finds that it is lost, and goes on with the connection that all share.
-    fn own_line_is_lost(&self, state: &mut State, thread: Thread, ask_again: Instant) {
-        state.own_line = OwnLine::default();
-        state.queues[self.wants[thread]].unanswered(ticket(thread), ask_again);
-        state.threads[thread] = Phase::InQueue;
-    }
-
-    fn hear(&self, state: &mut State, thread: Thread) -> Option<()> {
-        let lock = self.wants[thread];
-        if state.own_line.is_broken {
-            self.own_line_is_lost(state, thread, *START);
-            return Some(());
-        }
-        mem::take(&mut state.own_line.told[lock]).then_some(())?;
-        state.queues[lock].changed(*START);
-        self.listen(state, thread);
-        Some(())
-    }
-
     /// An attempt goes out, on a new connection if there is none.
     fn send(state: &mut State, thread: Thread) {
-        let on_new_line = !state.line.is_open;
-        state.line.is_open = true;
-        state.line.used_by = Some(thread);
+        let on_new_connection = !state.shared.is_open;
+        state.shared.is_open = true;
+        state.shared.used_by = Some(thread);
         if state.listener.is_some() {
-            state.line.told = state.listener;
+            state.shared.told = state.listener;
         }
         state.threads[thread] = Phase::Sent(Sent {
             tracked: state.listener.is_some(),
-            on_new_line,
+            on_new_connection,
         });
     }
 
@@ -179,9 +105,9 @@ impl World {
         state.threads[thread] = Phase::Answered(sent, is_granted);
     }
 
-    fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
-        state.line.used_by = None;
-        if sent.on_new_line && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
+    pub(super) fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
+        state.shared.used_by = None;
+        if sent.on_new_connection && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
             state.wake_all_heads();
         }
         if is_granted {
@@ -194,8 +120,8 @@ impl World {
     }
 
     /// A thread that waited for an answer on the connection has found it lost.
-    fn fail(&self, state: &mut State, thread: Thread) {
-        state.line_is_lost(self.rules, false);
+    pub(super) fn fail(&self, state: &mut State, thread: Thread) {
+        state.shared_is_lost(self.rules, false);
         state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE);
         state.threads[thread] = Phase::InQueue;
     }
@@ -203,7 +129,7 @@ impl World {
     fn hand_over(&self, state: &mut State, thread: Thread, token: Token) -> Option<()> {
         // Who takes a lock that is handed over does not take the line.
         let head = state.queues[self.wants[thread]].head().copied();
-        if head.is_some() && state.own_line.used_by == head {
+        if head.is_some() && state.line.used_by == head {
             return None;
         }
         state.queues[self.wants[thread]].hand_over(token, *START, end())?;
@@ -245,9 +171,9 @@ impl World {
                 actions.push(Wake(thread));
                 actions.extend((thread < self.givers_up).then_some(GiveUp(thread)));
             }
-            Phase::Asking if state.line.used_by.is_none() => actions.push(Send(thread)),
-            Phase::Sent(_) if !state.line.is_broken => actions.push(Execute(thread)),
-            Phase::OnTheLine(OnTheLine::Sent) if !state.own_line.is_broken => {
+            Phase::Asking if state.shared.used_by.is_none() => actions.push(Send(thread)),
+            Phase::Sent(_) if !state.shared.is_broken => actions.push(Execute(thread)),
+            Phase::OnTheLine(OnTheLine::Sent) if !state.line.is_broken => {
                 actions.push(Execute(thread));
             }
             Phase::OnTheLine(OnTheLine::Listening(_)) => {
@@ -298,18 +224,18 @@ impl Model for World {
             queues: [Queue::default(), Queue::default()],
             chosen: None,
             threads: vec![Phase::Outside; self.wants.len()],
+            shared: Shared::default(),
             line: Line::default(),
-            own_line: OwnLine::default(),
             listener: Some(0),
             listens: Some(0),
             held_by: [0, 1].map(|lock| self.wants.contains(&lock).then_some(Token::Elsewhere)),
             tracked: [false; 2],
             messages: VecDeque::new(),
             deletions: 0,
-            line_losses: 0,
+            shared_losses: 0,
             listener_losses: 0,
             hand_overs: 0,
-            own_line_losses: 0,
+            line_losses: 0,
         }]
     }
 
@@ -324,17 +250,17 @@ impl Model for World {
                 _ => {}
             }
         }
-        if state.line.is_open && !state.line.is_broken && state.line_losses < self.line_losses {
-            actions.push(Action::LoseLine);
+        if state.shared.is_open
+            && !state.shared.is_broken
+            && state.shared_losses < self.shared_losses
+        {
+            actions.push(Action::LoseShared);
         }
         if state.listens.is_some() && state.listener_losses < self.listener_losses {
             actions.push(Action::LoseListener);
         }
-        if self.has_own_line
-            && !state.own_line.is_broken
-            && state.own_line_losses < self.own_line_losses
-        {
-            actions.push(Action::LoseOwnLine);
+        if self.has_line && !state.line.is_broken && state.line_losses < self.line_losses {
+            actions.push(Action::LoseLine);
         }
         actions.extend([
             Action::Tell,
@@ -396,26 +322,28 @@ impl Model for World {
                 state.deletions += 1;
                 state.free(lock);
             }
-            Action::LoseLine => {
-                state.line_losses += 1;
-                state.line.is_broken = true;
+            Action::LoseShared => {
+                state.shared_losses += 1;
+                state.shared.is_broken = true;
                 state.tracked = [false; 2];
             }
-            Action::LoseOwnLine => {
-                state.own_line_losses += 1;
-                let used_by = state.own_line.used_by;
-                state.own_line = OwnLine {
+            Action::LoseLine => {
+                state.line_losses += 1;
+                let used_by = state.line.used_by;
+                state.line = Line {
                     is_broken: true,
                     used_by,
-                    ..OwnLine::default()
+                    ..Line::default()
                 };
             }
             Action::Heartbeat => {
-                if !state.somebody_waits() || state.line.used_by.is_some() || !state.line.is_broken
+                if !state.somebody_waits()
+                    || state.shared.used_by.is_some()
+                    || !state.shared.is_broken
                 {
                     return None;
                 }
-                state.line_is_lost(self.rules, true);
+                state.shared_is_lost(self.rules, true);
             }
             Action::LoseListener => {
                 state.listener_losses += 1;
