@@ -11,7 +11,7 @@ use crate::token::Token;
 pub use lost::LostReason;
 pub(crate) use operation::{
     Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_unconfirmed, is_wrong_type, makes_no_sense,
-    may_pass,
+    may_pass, told_otherwise,
 };
 
 /// The result of everything in the lock core.

@@ -216,13 +216,24 @@ fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
 }
 
-/// The key is on another server, to which nobody here goes: the URL was one for a single server.
+/// The key is on another server, to which nobody here goes. What says where it is stays in the detail: a
+/// [`Nodes`](crate::Nodes) learns from it.
 fn naming_the_url(error: RedisError) -> RedisError {
-    if !matches!(error.code(), Some("MOVED" | "ASK")) {
-        return error;
-    }
-    let reason = "this is one node of a Redis Cluster, and another has the key: a redis:// URL is for a server that has them all";
-    RedisError::from((error.kind(), reason, message(&error).to_owned()))
+    let reason = match error.code() {
+        Some("MOVED" | "ASK") => {
+            "this node of a Redis Cluster has not got the key: `Locks`, and `Nodes::run`, go to the one that has, by a redis+cluster:// URL"
+        }
+        Some("CROSSSLOT") => {
+            "on a Redis Cluster the keys have to be in one slot, by a hash tag that they share with the lock"
+        }
+        _ => return error,
+    };
+    told_otherwise(&error, reason)
+}
+
+/// The same answer of the server, in words that say more.
+pub(crate) fn told_otherwise(error: &RedisError, words: &'static str) -> RedisError {
+    RedisError::from((error.kind(), words, message(error).to_owned()))
 }
 
 /// The server repeats the arguments of a command that it does not know, and one of them may be a token.

@@ -58,6 +58,9 @@
 //! - Nobody pays another price than the one agreed on, if one was.
 //! - A trade whose lock ended or was taken away changes nothing: it watches the lock until it commits.
 //!
+//! **A market stays on one server.** Its keys are in many slots of a Redis Cluster, and a trade changes several of them: there
+//! every function fails with an error that says so, and nothing is done.
+//!
 //! They rest on one server that loses nothing of what it has acknowledged. A trade that was cut off may have happened
 //! ([`Error::Unknown`](crate::Error::Unknown)); it has then happened as a whole.
 //!

@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use redis::{Cmd, Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Error, Operation, Result, told_otherwise},
     name::LockName,
     recipes::transaction::{Done, Entry, Transaction, WatchedConnection},
     time::lease_millis,
@@ -154,8 +154,27 @@ impl<'a, T: Trade> Attempts<'a, T> {
             }
             Ok(None) => Ok(T::contended(0)),
             Err(Error::Contended { .. }) => Ok(T::contended(self.made)),
-            Err(error) => Err(error),
+            Err(error) => Err(naming_the_cluster(error)),
         }
+    }
+}
+
+/// A node of a cluster has one slot of the market's keys at most, or may not change two at once.
+fn naming_the_cluster(error: Error) -> Error {
+    match error {
+        Error::Redis {
+            operation,
+            lock,
+            source,
+        } if matches!(source.code(), Some("MOVED" | "ASK" | "CROSSSLOT")) => Error::Redis {
+            operation,
+            lock,
+            source: told_otherwise(
+                &source,
+                "the market's keys are in many slots of a Redis Cluster, and a trade changes several: a market stays on one server",
+            ),
+        },
+        error => error,
     }
 }
 

@@ -1,8 +1,14 @@
 //! A URL for one server that leads to one of several.
 
-use leasehold::{Error, Locks, Pool, Result, acquire_lock_with_timeout, release_lock};
+use leasehold::{
+    Error, Locks, Pool, Result, acquire_lock_with_timeout, list_item, list_item_with_lock,
+    list_item_with_market_lock,
+    market::{MARKET, inventory_key, user_key},
+    purchase_item, purchase_item_with_lock, purchase_item_with_market_lock, release_lock,
+};
+use redis::Commands;
 
-use crate::common::{Cluster, LONG, MS};
+use crate::common::{Cluster, LONG, MS, Server};
 
 #[test]
 fn a_plain_url_of_a_cluster_says_what_it_has_met_and_which_url_to_use() {
@@ -22,8 +28,59 @@ fn a_plain_url_of_a_cluster_says_what_it_has_met_and_which_url_to_use() {
         let error = answer.unwrap_err();
         assert!(matches!(error, Error::Redis { .. }), "{error:?}");
         let text = format!("{:#}", anyhow::Error::from(error));
-        for part in ["one node of a Redis Cluster", "redis:// URL"] {
+        for part in ["this node of a Redis Cluster", "redis+cluster:// URL"] {
             assert!(text.contains(part), "{text}");
         }
     }
+}
+
+/// On each node, so that each function meets a key of another one, or keys of two slots of its own.
+#[test]
+fn the_market_refuses_a_cluster_and_leaves_nothing_there() {
+    let cluster = Cluster::start().unwrap();
+    for node in &cluster.nodes[..3] {
+        let conn = &mut node.connection().unwrap();
+        for user in 0..12 {
+            // Of what this node has, all that a trade wants.
+            let _ = conn.sadd::<_, _, ()>(inventory_key(&user.to_string()), "sword");
+            let _ = conn.hset::<_, _, _, ()>(user_key(&user.to_string()), "funds", 100);
+            let _ = conn.zadd::<_, _, _, ()>(MARKET, format!("shield.{user}"), 5);
+        }
+    }
+    let before = everything_on(&cluster);
+    for node in &cluster.nodes[..3] {
+        let conn = &mut node.connection().unwrap();
+        for n in 0..11 {
+            let (user, other) = (n.to_string(), (n + 1).to_string());
+            let refused = [
+                list_item(conn, "sword", &user, 5).map(drop),
+                list_item_with_lock(conn, "sword", &user, 5).map(drop),
+                list_item_with_market_lock(conn, "sword", &user, 5).map(drop),
+                purchase_item(conn, &user, "shield", &other, 5).map(drop),
+                purchase_item_with_lock(conn, &user, "shield", &other, Some(5)).map(drop),
+                purchase_item_with_market_lock(conn, &user, "shield", &other, None).map(drop),
+            ];
+            for (at, refused) in refused.into_iter().enumerate() {
+                let text = format!("{:#}", refused.unwrap_err());
+                let parts = ["many slots of a Redis Cluster", "stays on one server"];
+                assert!(parts.iter().all(|part| text.contains(part)), "{at}: {text}");
+            }
+        }
+    }
+    assert_eq!(everything_on(&cluster), before);
+}
+
+fn everything_on(cluster: &Cluster) -> Vec<Vec<String>> {
+    let keys_of = |node: &Server| {
+        let conn = &mut node.connection().unwrap();
+        let mut keys: Vec<String> = conn.keys("*").unwrap();
+        keys.sort();
+        let dump = |key: String| {
+            let dumped = redis::cmd("DUMP").arg(&key).query::<Vec<u8>>(conn);
+            let value = dumped.unwrap();
+            format!("{key} {value:?}")
+        };
+        keys.into_iter().map(dump).collect()
+    };
+    cluster.nodes[..3].iter().map(keys_of).collect()
 }
