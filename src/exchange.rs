@@ -15,7 +15,7 @@ use redis::{
 };
 
 use crate::time;
-pub(crate) use finished::{Finished, ReplicaMark};
+pub(crate) use finished::{Finished, Mark};
 
 /// How long each further reply of a silent server is waited for.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);
@@ -82,8 +82,10 @@ pub(crate) fn exchange_partly(
             break;
         }
     }
-    if let Some(finished) = replies.iter().find_map(Finished::by_answer) {
-        finished::note(finished);
+    for reply in &replies {
+        if let Value::ServerError(error) = reply {
+            finished::note(&error.clone().into());
+        }
     }
     (replies, missing)
 }
@@ -129,8 +131,7 @@ pub(crate) fn leave(conn: &mut dyn ConnectionLike, error: &RedisError) {
             let _ = conn.req_command(&redis::cmd("PING"));
         }
         Some(Finished::Unreadable) => hang_up(conn),
-        Some(finished) => finished::note(finished),
-        None => {}
+        _ => finished::note(error),
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    exchange::{Finished, ReplicaMark},
+    exchange::{Finished, Mark},
     time::{self, Deadline},
 };
 
@@ -39,8 +39,8 @@ pub(super) struct Held {
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// How many replicas this thread had met when it was lent: whether its borrower has met one since.
-    replicas: ReplicaMark,
+    /// What this thread had met when it was lent: whether its borrower has met a replica since, or a key that has moved.
+    met: Mark,
     returned: Instant,
     /// Why it is to be closed when it comes back, if its borrower has found a reason.
     pub(super) finished: Option<Finished>,
@@ -74,6 +74,9 @@ impl r2d2::ManageConnection for Manager {
     /// Called when a connection comes back.
     fn has_broken(&self, held: &mut Held) -> bool {
         held.returned = time::now();
+        if held.met.has_met_a_move() {
+            self.0.opener.moved();
+        }
         let finished = self.0.finished(held);
         if let Some(finished) = finished {
             self.0.distrust_others(held, finished);
@@ -159,7 +162,7 @@ impl Shared {
             opened: asked,
             proven: asked,
             lent: asked,
-            replicas: ReplicaMark::now(),
+            met: Mark::now(),
             returned: asked,
             finished: None,
             touched: AtomicBool::new(false),
@@ -176,7 +179,7 @@ impl Shared {
     /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
         held.lent = time::now();
-        held.replicas = ReplicaMark::now();
+        held.met = Mark::now();
         self.opener.check(SAID_LATELY);
         let (doubted, replaced) = {
             let distrust = self.distrust.lock();
@@ -211,7 +214,7 @@ impl Shared {
     /// Why a connection that comes back is not to be lent again, if it is not.
     fn finished(&self, held: &Held) -> Option<Finished> {
         let closed = || (!held.connection.is_open()).then_some(Finished::Broken);
-        let replica = || held.replicas.has_been_passed().then_some(Finished::Replica);
+        let replica = || held.met.has_met_a_replica().then_some(Finished::Replica);
         let lent = held.returned.duration_since(held.lent);
         (held.finished.or_else(closed))
             .or_else(replica)

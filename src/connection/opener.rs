@@ -104,6 +104,13 @@ impl Opener {
         }
     }
 
+    /// A key was not where it was looked for.
+    pub(super) fn moved(&self) {
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.moved();
+        }
+    }
+
     /// Whether another server may take the place of this one.
     pub(super) fn is_watched(&self) -> bool {
         self.whereabouts.is_some()

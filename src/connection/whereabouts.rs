@@ -21,6 +21,9 @@ pub(super) trait Whereabouts: Send + Sync {
     /// A connection to the master has failed, or the server is none.
     fn doubt(&self);
 
+    /// A key was not where it was looked for: where there are shards, another one may have it.
+    fn moved(&self) {}
+
     /// Looks whether another server has become the master, if nobody has for so long.
     fn check(&self, unless_within: Duration);
 

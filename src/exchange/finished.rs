@@ -58,45 +58,61 @@ fn is_of_a_replica(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// How many answers of replicas this process has had.
+/// How many answers this process has had that say more than an answer.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 thread_local! {
-    /// Which of them was the last on this thread.
-    static LAST: Cell<u64> = const { Cell::new(0) };
+    /// Which of them was the last of a replica on this thread.
+    static REPLICA: Cell<u64> = const { Cell::new(0) };
+    /// And which the last of a node of a cluster that has not got the key.
+    static MOVED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A moment in the order of the answers of replicas.
+/// A moment in the order of such answers.
 ///
 /// The plain functions have a bare `redis::Connection` in hand and cannot tell the pool that lent it. So they note what they
-/// met, and the pool asks, when a connection comes back, whether its borrower has met a replica meanwhile.
+/// met, and the pool asks, when a connection comes back, what its borrower has met meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplicaMark(u64);
+pub(crate) struct Mark(u64);
 
-impl ReplicaMark {
+impl Mark {
     pub(crate) fn now() -> Self {
         Self(SEEN.load(Ordering::Relaxed))
     }
 
     /// Whether this thread has met a replica since.
-    pub(crate) fn has_been_passed(self) -> bool {
-        LAST.with(Cell::get) > self.0
+    pub(crate) fn has_met_a_replica(self) -> bool {
+        REPLICA.with(Cell::get) > self.0
+    }
+
+    /// Whether this thread has been told since that another node of a cluster has the key.
+    pub(crate) fn has_met_a_move(self) -> bool {
+        MOVED.with(Cell::get) > self.0
     }
 }
 
 /// Notes what a function of ours has met on a connection that it does not own.
-pub(super) fn note(finished: Finished) {
-    if finished == Finished::Replica {
-        LAST.with(|last| last.set(SEEN.fetch_add(1, Ordering::Relaxed) + 1));
-    }
+pub(super) fn note(error: &RedisError) {
+    let kind = if is_of_a_replica(error) {
+        &REPLICA
+    } else if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
+        &MOVED
+    } else {
+        return;
+    };
+    kind.with(|last| last.set(SEEN.fetch_add(1, Ordering::Relaxed) + 1));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn by(line: &str) -> Option<Finished> {
+    fn error(line: &str) -> RedisError {
         let answer = redis::parse_redis_value(line.as_bytes()).unwrap();
-        Finished::by_answer(&answer)
+        answer.extract_error().unwrap_err()
+    }
+
+    fn by(line: &str) -> Option<Finished> {
+        Finished::by_error(&error(line))
     }
 
     #[test]
@@ -104,7 +120,7 @@ mod tests {
         assert_eq!(by("-ERR no\r\n"), None);
         assert_eq!(by("-NOPERM no\r\n"), None);
         assert_eq!(by("-LOADING not yet\r\n"), None);
-        assert_eq!(by("+OK\r\n"), None);
+        assert_eq!(by("-MOVED 1 a:2\r\n"), None);
         assert_eq!(by("-READONLY You can't write\r\n"), Some(Finished::Replica));
         let in_a_script =
             "-ERR Error running script: @user_script: 1: -READONLY You can't write\r\n";
@@ -120,15 +136,20 @@ mod tests {
     }
 
     #[test]
-    fn another_threads_replica_is_none_of_ours() {
-        let mark = ReplicaMark::now();
+    fn what_another_thread_has_met_is_none_of_ours() {
+        let (replica, moved) = (error("-READONLY no\r\n"), error("-MOVED 1 a:2\r\n"));
+        let mark = Mark::now();
         std::thread::scope(|scope| {
-            scope.spawn(|| note(Finished::Replica));
+            scope.spawn(|| [&replica, &moved].map(note));
         });
-        assert!(!mark.has_been_passed());
-        note(Finished::Broken);
-        assert!(!mark.has_been_passed());
-        note(Finished::Replica);
-        assert!(mark.has_been_passed() && !ReplicaMark::now().has_been_passed());
+        assert!(!mark.has_met_a_replica() && !mark.has_met_a_move());
+        note(&error("-ERR no\r\n"));
+        assert!(!mark.has_met_a_replica() && !mark.has_met_a_move());
+        note(&replica);
+        assert!(mark.has_met_a_replica() && !mark.has_met_a_move());
+        let mark = Mark::now();
+        note(&moved);
+        assert!(!mark.has_met_a_replica() && mark.has_met_a_move());
+        assert!(!Mark::now().has_met_a_move());
     }
 }

@@ -1,6 +1,6 @@
 //! A connection to whichever master has a key, on a real cluster.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, thread};
 
 use leasehold::{Error, Nodes, Pool, PooledConnection, acquire_lock_with_timeout, release_lock};
 
@@ -47,6 +47,25 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
         );
     }
     assert!(masters().contains(&cluster.nodes[now].port()));
+}
+
+/// Without `run`: the pool learns from what its borrower was told.
+#[test]
+fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
+    let cluster = Cluster::start().unwrap();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let acquire = || {
+        let mut conn = nodes.get_for("a").unwrap();
+        let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)?;
+        release_lock(&mut conn, "a", &token.unwrap())
+    };
+    assert!(acquire().unwrap());
+    cluster
+        .fail_over(cluster.master_of("lock:a").unwrap())
+        .unwrap();
+    thread::sleep(100 * MS);
+    assert!(matches!(acquire(), Err(Error::Redis { .. })));
+    assert!(acquire().unwrap());
 }
 
 #[test]

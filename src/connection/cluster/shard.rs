@@ -46,6 +46,10 @@ impl Whereabouts for ToShard {
         self.map.doubt(self.id);
     }
 
+    fn moved(&self) {
+        self.map.doubt_all();
+    }
+
     fn check(&self, unless_within: Duration) {
         self.map.check(self.id, unless_within);
     }
