@@ -2,9 +2,9 @@
 //!
 //! A head that is alone in its queue takes it for as long as it waits, if no other has it. It asks on it, and then reads what the
 //! server says on it, by the newer protocol: between a release and the attempt after it there is one switch of threads, where
-//! the listener and the waiters' connection take two more. Whoever has the line relies on nothing but what it has read on it
-//! itself, and nobody else does. So nobody has to be told when the line is lost, and what comes on it about other keys is
-//! passed over.
+//! the listener and the waiters' connection take two more. The thread that has the line relies on what it has read there and on
+//! nothing else, and no other thread relies on it. So no other thread has to be told when the line is lost, and what comes on it
+//! about other keys is passed over.
 //!
 //! Every other head has the waiters' connection and the listener, and so has everybody where the server or an access list
 //! refuses the newer protocol or the tracking.
@@ -84,7 +84,7 @@ impl OwnLine {
         }
     }
 
-    /// For one who waits for this key. `None`: another has it, or the server does not allow it.
+    /// For a thread that waits for this key. `None`: another has it, or the server does not allow it.
     pub(super) fn take<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>> {
         self.connector.process().refuse_a_copy().ok()?;
         let seat = self.seat.try_lock()?;

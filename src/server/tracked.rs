@@ -4,7 +4,7 @@
 //! Both are opened, judged, closed and looked after here, by the same rules:
 //!
 //! - [`Finished`] says after each answer whether the connection goes on. What it had read is forgotten with it.
-//! - Whoever relied on that is told at once, by [`tell`](Tracked::tell) and by nothing else. The heads of the queues are told
+//! - Those who relied on that, the heads or the leases, are told at once, by [`tell`](Tracked::tell) and by nothing else. The heads of the queues are told
 //!   when their connection is gone, since one of them opens the next. The leases are told when there is a new one: the watchdog
 //!   opens it, and before that an unanswered question would only put them in doubt.
 //! - Once a second, while somebody relies on it, the listener's thread [`check`](Tracked::check)s that it is there.

@@ -17,7 +17,7 @@ const NEAR: Duration = Duration::from_micros(50);
 /// What a command takes that goes along with others, at most.
 const EACH: Duration = Duration::from_micros(5);
 
-/// Who lets others run and comes back later than this was not kept by threads of ours alone.
+/// A thread that lets others run and comes back later than this was not delayed by threads of ours alone.
 const BUSY: Duration = Duration::from_millis(1);
 /// So many calls go alone then.
 const HASTE: u32 = 256;
@@ -95,7 +95,7 @@ impl Crowd {
     }
 
     /// Lets other threads run before this one goes on. False: not now, since it might come back late. Where other programs want
-    /// all cores, who steps aside is back late, and a leader that is kept keeps all who wait for it: calls go alone then.
+    /// all cores, a thread that steps aside comes back late, and a late leader delays all that wait for it: calls go alone then.
     pub(in crate::server) fn steps_aside(&self) -> bool {
         if self.haste.load(Ordering::Relaxed) > 0 {
             return false;

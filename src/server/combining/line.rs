@@ -1,10 +1,10 @@
-//! Who waits for the next write of a [`Combiner`](super::Combiner), and whether somebody is at it: a plain value, without a lock,
-//! a clock or I/O.
+//! Which calls wait for the next write of a [`Combiner`](super::Combiner), and whether a caller leads: a plain value, without a
+//! lock, a clock or I/O. (Not the [line](crate::server::Line) that one waiting thread has for itself.)
 //!
-//! At most one caller leads. Whoever joins while nobody does leads; everybody else waits. Who leads takes calls out of the line,
-//! its own among them, and when it is [done](Line::done) it is told whom to wake. The one who was woken leads, unless
-//! somebody who came in between was faster, who then takes the call of the other along. So the rule is: while calls wait
-//! and nobody leads, one of the callers that wait has been woken.
+//! At most one caller leads. A caller that joins while none leads becomes the leader; the others wait. The leader takes calls out of
+//! the line, its own among them, and when it is [done](Line::done) it is told which caller to wake. That caller leads next, unless
+//! one that came in between was faster: then that one takes the call of the other along. So the rule is: while calls wait and none
+//! leads, one of the callers that wait has been woken.
 
 use std::{mem, time::Instant};
 
@@ -47,7 +47,7 @@ impl<C: Clone + PartialEq> Line<C> {
         self.lead()
     }
 
-    /// Somebody who waits wants to lead. False: somebody else does.
+    /// A caller that waits wants to lead. False: another leads.
     pub(super) fn lead(&mut self) -> bool {
         !mem::replace(&mut self.is_led, true)
     }

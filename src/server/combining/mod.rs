@@ -1,8 +1,8 @@
 //! Calls of many threads in one write: command combining.
 //!
 //! [`RedisServer`](super::RedisServer) calls [`Combiner::ask`] on the caller's thread. A thread that finds the line free leads: it
-//! takes all that wait, sends them in one write, reads the answers, and gives each to its caller as it comes. Who comes
-//! meanwhile waits for the next write, which one of those leads who wait for it. Nobody waits so that more may come.
+//! takes all that wait, sends them in one write, reads the answers, and gives each to its caller as it comes. Threads
+//! that come meanwhile wait for the next write, which one of them leads. No thread waits so that more may come.
 //!
 //! - [`crowd`] decides whether a call goes in a line at all, or alone.
 //! - [`line`] says who waits and who leads: a plain value.
@@ -142,7 +142,7 @@ impl Combiner {
         (self.crowd.trip() * TRIPS).max(PATIENCE).min(longest)
     }
 
-    /// Whoever was woken to lead, unless somebody was faster.
+    /// Whether a thread that was woken to lead does so: another may have been faster.
     fn leads_now(&self, own: &Arc<Slot>) -> bool {
         let mut line = self.line.lock();
         let leads = line.lead();

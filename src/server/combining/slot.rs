@@ -22,7 +22,7 @@ pub(super) enum Stage {
     Waiting,
     /// In the line, and its caller has been woken to lead.
     Next,
-    /// Taken by who leads, and sent soon.
+    /// Taken by the leader, and sent soon.
     Taken,
     /// There is an answer, or none will come.
     Answered,
@@ -63,7 +63,7 @@ impl Slot {
         let filled = OWN.try_with(|own| {
             let mut own = own.try_borrow_mut().ok()?;
             if own.stage() != Stage::Answered {
-                // Given up earlier: whoever sends that call still has the old one.
+                // Given up earlier: the leader that sends that call still has the old slot.
                 *own = Self::new();
             }
             own.set(Stage::Waiting);
