@@ -38,16 +38,18 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! Whatever a real server answers, the stand-in answers too: one suite of behaviours runs against both. Not its delays; and it
-//! has no replicas, so that [`Options::replicas`](crate::Options::replicas) asks for nothing; and it
-//! stores nothing but locks.
+//! Whatever a real server answers about locks, the stand-in answers too: the same tests run against both.
 //!
-//! What a job [commits](crate::Lease::commit) is therefore not stored, but recorded: a test looks it up, and says before what a
-//! [`commit_returning`](crate::Lease::commit_returning) is answered. What goes by a connection, such as
-//! [`Lease::transaction`](crate::Lease::transaction) and [`Lease::commit_on`](crate::Lease::commit_on), is an
-//! [`Error::Invalid`](crate::Error::Invalid): what has been read has to come from somewhere. The plain functions and the
-//! [`Watchdog`](crate::Watchdog) need a real server.
+//! # What it does not do
+//! - It stores nothing but locks. What a job [commits](crate::Lease::commit) is recorded instead: a test looks it up, and says
+//!   beforehand what a [`commit_returning`](crate::Lease::commit_returning) is answered.
+//! - No connection leads to it. [`Lease::transaction`](crate::Lease::transaction), which would read what is not stored, and
+//!   [`Lease::commit_on`](crate::Lease::commit_on) are an [`Error::Invalid`](crate::Error::Invalid). The plain functions and the
+//!   [`Watchdog`](crate::Watchdog) need a real server.
+//! - It has no replicas: [`Options::replicas`](crate::Options::replicas) asks for nothing.
+//! - It answers without a server's delays.
 //!
+//! # What a job commits
 //! ```
 //! # use std::time::Duration;
 //! # use leasehold::{Error, redis::Value, testing::StandIn};
