@@ -11,10 +11,10 @@ fn the_code_in_the_readme_is_that_of_the_examples() {
     let code: Vec<_> = blocks
         .filter_map(|block| block.split("```").next())
         .collect();
-    assert_eq!(code.len(), 3);
+    assert_eq!(code.len(), 4);
     for (code, example) in code
         .iter()
-        .zip(["quick_start", "once_a_night", "book_lock"])
+        .zip(["quick_start", "once_a_night", "wallet", "book_lock"])
     {
         let path = in_the_project(&format!("examples/{example}.rs"));
         let example = fs::read_to_string(path).unwrap();

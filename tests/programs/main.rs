@@ -20,3 +20,4 @@ mod pictures;
 mod problems;
 mod tracing_events;
 mod traps;
+mod wallet;

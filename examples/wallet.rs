@@ -1,0 +1,28 @@
+//! Money moves from one wallet to another, only while the lock of the order is held.
+//!
+//! `cargo run --example wallet [redis://127.0.0.1/]`
+#![allow(clippy::print_stdout, reason = "a program that talks")]
+
+use std::time::Duration;
+
+use leasehold::{Locks, redis::Commands};
+
+fn main() -> anyhow::Result<()> {
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or("redis://127.0.0.1/".into());
+
+    let locks = Locks::connect(&url)?;
+    let lease = locks.lock("order:4711").acquire(Duration::from_secs(5))?;
+    let paid = lease.transaction(&["wallet:7"], |conn, pipe| {
+        let funds: Option<i64> = conn.get("wallet:7")?;
+        if funds.unwrap_or(0) < 5 {
+            return Ok(false); // nothing is written
+        }
+        pipe.decr("wallet:7", 5).incr("wallet:8", 5);
+        Ok(true) // now both are written, or neither
+    })?;
+    lease.release()?;
+    println!("paid: {paid}");
+    Ok(())
+}
