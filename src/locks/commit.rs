@@ -215,7 +215,7 @@ impl Lease {
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
         };
         // What is to be said of it is said by the outcome of the commit.
-        let _ = self.settle(given_back, state);
+        let _ = self.settle(RELEASING, given_back, state);
         done.map(drop)
     }
 

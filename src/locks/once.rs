@@ -151,7 +151,7 @@ impl Lease {
     /// lock is not handed over.
     fn finish(mut self) -> Result<()> {
         // A lost lease is told as such, also where no connection is left to give it back by.
-        self.check()?;
+        self.check_for(RUN_ONCE)?;
         let (Some(call), end) = (self.hold().finishing(), self.remaining()) else {
             return self.release();
         };
@@ -167,7 +167,7 @@ impl Lease {
             // What stands at the mark's key is none: the lock is ours all the same.
             let _ = self.give_back(deadline);
         }
-        self.settle(finished, state)
+        self.settle(RUN_ONCE, finished, state)
     }
 
     /// Sends it again while no answer comes that settles it. False: the lock was not ours any more.

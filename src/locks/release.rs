@@ -109,11 +109,16 @@ impl Lease {
             return Ok(());
         };
         let given_back = self.give_back(deadline);
-        self.settle(given_back, state)
+        self.settle(RELEASE, given_back, state)
     }
 
     /// What the release has come to. What may still be ours on the server is left to the watchdog's thread.
-    pub(super) fn settle(&self, given_back: Result<bool>, state: RenewalState) -> Result<()> {
+    pub(super) fn settle(
+        &self,
+        name: &'static str,
+        given_back: Result<bool>,
+        state: RenewalState,
+    ) -> Result<()> {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
         let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
@@ -126,7 +131,7 @@ impl Lease {
             (true, RenewalState::Held | RenewalState::Unknown) => return Ok(()),
             (false, _) => LostReason::TakenAway,
         };
-        Err(self.operation(RELEASE).lost_because(Some(reason)))
+        Err(self.operation(name).lost_because(Some(reason)))
     }
 
     fn tell_of_release(&self) {

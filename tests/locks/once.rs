@@ -128,6 +128,11 @@ fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
                 Ok::<_, ()>(())
             });
             assert_eq!(outcome(&done), "run, lost");
+            let Ok(Once::Ran(ran)) = done else {
+                panic!("{done:?}");
+            };
+            let text = ran.released.unwrap_err().to_string();
+            assert!(text.starts_with("Lock::run_once on `a`: "), "{text}");
         };
         // Before the holder knows, and after.
         let mut other = server.connection().unwrap();
