@@ -13,6 +13,7 @@ mod failovers;
 mod groups;
 mod long;
 mod lying;
+mod lying_nodes;
 mod nodes;
 mod plain_url;
 mod quorum;

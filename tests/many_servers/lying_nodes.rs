@@ -1,0 +1,311 @@
+//! Nodes of a cluster that name each other, nobody, or masters that are none: nothing is granted, and no call takes longer than it has.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Nodes, Result, acquire_lock_with_timeout};
+use parking_lot::Mutex;
+
+use crate::common::{Fake, LONG, MS, Server, slack::slack};
+
+/// How long a call has.
+const LIMIT: Duration = Duration::from_millis(400);
+const SLOTS: u16 = 16_384;
+
+/// What the nodes say, to be changed.
+#[derive(Clone)]
+struct Said(Arc<Mutex<Words>>);
+
+struct Words {
+    /// To `CLUSTER SLOTS`.
+    slots: String,
+    epoch: u64,
+    role: &'static str,
+    /// To everything else.
+    rest: String,
+}
+
+impl Said {
+    fn new(rest: &str) -> Self {
+        Self(Arc::new(Mutex::new(Words {
+            slots: String::from("*0\r\n"),
+            epoch: 1,
+            role: "master",
+            rest: rest.to_owned(),
+        })))
+    }
+
+    fn by_a_node(&self) -> Fake {
+        let said = self.clone();
+        Fake::saying(move |command, before| {
+            let said = said.0.lock();
+            let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+            let answer = match command {
+                // The two questions come in one write.
+                "CLUSTER" if before % 2 == 0 => said.slots.clone(),
+                "CLUSTER" => bulk(&format!("cluster_current_epoch:{}\r\n", said.epoch)),
+                "INFO" => bulk("redis_version:7.0.0\r\n"),
+                "ROLE" => format!("*1\r\n{}", bulk(said.role)),
+                _ => said.rest.clone(),
+            };
+            answer.into_bytes()
+        })
+    }
+
+    fn now(&self, change: impl FnOnce(&mut Words)) {
+        change(&mut self.0.lock());
+    }
+}
+
+/// The answer to `CLUSTER SLOTS`: the first and the last slot, and the host and port of the master.
+fn slots(ranges: &[(u16, u16, &str, u16)]) -> String {
+    let range = |(first, last, host, port): &(u16, u16, &str, u16)| {
+        let (id, length) = (format!("id-of-{port}"), host.len());
+        let id = format!("${}\r\n{id}\r\n", id.len());
+        format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n${length}\r\n{host}\r\n:{port}\r\n{id}")
+    };
+    let ranges: Vec<_> = ranges.iter().map(range).collect();
+    format!("*{}\r\n{}", ranges.len(), ranges.concat())
+}
+
+fn all_at(port: u16) -> String {
+    slots(&[(0, SLOTS - 1, "127.0.0.1", port)])
+}
+
+fn nodes_of(ports: &[u16]) -> Nodes {
+    let hosts: Vec<_> = ports
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    let builder = Nodes::builder()
+        .get_timeout(LIMIT)
+        .connect_timeout(LIMIT / 2)
+        .io_timeout(LIMIT);
+    let nodes = builder.connect(&format!("redis+cluster://{}", hosts.join(",")));
+    nodes.unwrap()
+}
+
+fn acquire(nodes: &Nodes) -> Result<bool> {
+    let token = nodes.run("a", |conn| acquire_lock_with_timeout(conn, "a", MS, LONG))?;
+    Ok(token.is_some())
+}
+
+/// Acquires no lock and fails in time. Says why.
+fn refused(nodes: &Nodes) -> Error {
+    let asked = Instant::now();
+    let error = acquire(nodes).unwrap_err();
+    assert!(asked.elapsed() < LIMIT + slack(), "{:?}", asked.elapsed());
+    error
+}
+
+fn text(error: Error) -> String {
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+/// So many commands came that are neither a question of ours about the node nor about the cluster.
+fn attempts(node: &Fake) -> usize {
+    let asked = node.asked();
+    let is_ours = |name: &&String| !["CLUSTER", "INFO", "ROLE"].contains(&name.as_str());
+    asked.iter().filter(is_ours).count()
+}
+
+#[test]
+fn nodes_that_name_each_other_are_followed_five_times() {
+    let (one, other) = (Said::new(""), Said::new(""));
+    let (a, b) = (one.by_a_node(), other.by_a_node());
+    let halves = slots(&[
+        (0, 8_191, "127.0.0.1", a.port()),
+        (8_192, SLOTS - 1, "127.0.0.1", b.port()),
+    ]);
+    for (said, to) in [(&one, b.port()), (&other, a.port())] {
+        said.now(|words| {
+            words.slots = halves.clone();
+            words.rest = format!("-MOVED 1 127.0.0.1:{to}\r\n");
+        });
+    }
+    let nodes = nodes_of(&[a.port(), b.port()]);
+    let error = refused(&nodes);
+    assert!(
+        matches!(&error, Error::Redis { source, .. } if source.code() == Some("MOVED")),
+        "{error:?}"
+    );
+    assert_eq!(attempts(&a) + attempts(&b), 6);
+}
+
+#[test]
+fn a_move_to_nowhere_is_none() {
+    for nowhere in [
+        "127.0.0.1:1",
+        "127.0.0.1:0",
+        ":1",
+        "1",
+        "no.such.host.invalid:1",
+        "?:1",
+        "",
+    ] {
+        let said = Said::new(&format!("-MOVED 1 {nowhere}\r\n"));
+        let node = said.by_a_node();
+        said.now(|words| words.slots = all_at(node.port()));
+        let error = refused(&nodes_of(&[node.port()]));
+        assert!(
+            matches!(error, Error::Redis { .. } | Error::Pool { .. }),
+            "{nowhere} {error:?}"
+        );
+        assert!(attempts(&node) >= 1, "{nowhere}");
+    }
+}
+
+/// An answer that says that nothing was done is waited out, and then told.
+#[test]
+fn what_may_pass_is_asked_again_until_the_time_is_over() {
+    for answer in [
+        "-ASK 1 127.0.0.1:1\r\n",
+        "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+        "-CLUSTERDOWN The cluster is down\r\n",
+    ] {
+        let said = Said::new(answer);
+        let node = said.by_a_node();
+        said.now(|words| words.slots = all_at(node.port()));
+        let nodes = nodes_of(&[node.port()]);
+        let asked = Instant::now();
+        let error = refused(&nodes);
+        assert!(
+            asked.elapsed() > LIMIT * 3 / 4,
+            "{answer} {:?}",
+            asked.elapsed()
+        );
+        let code = answer[1..].split(' ').next();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == code),
+            "{error:?}"
+        );
+        // With pauses in between.
+        assert!(
+            (3..=LIMIT.as_millis() as usize).contains(&attempts(&node)),
+            "{answer}"
+        );
+        // It has passed.
+        said.now(|words| words.rest = String::from("+OK\r\n"));
+        assert!(acquire(&nodes).unwrap(), "{answer}");
+    }
+}
+
+#[test]
+fn a_map_that_leaves_something_open_is_none_and_nobody_is_asked_for_a_lock() {
+    let half = |host: &'static str| (0, 8_191, host, 1);
+    for (answer, why) in [
+        (String::from("*0\r\n"), "every slot"),
+        (slots(&[half("127.0.0.1")]), "every slot"),
+        (
+            slots(&[half("127.0.0.1"), (8_192, SLOTS - 2, "127.0.0.1", 1)]),
+            "every slot",
+        ),
+        (
+            slots(&[half("127.0.0.1"), (8_192, SLOTS - 1, "?", 2)]),
+            "where every master is",
+        ),
+        (slots(&[(0, SLOTS - 1, "?", 1)]), "where every master is"),
+        (
+            String::from("-ERR This instance has cluster support disabled\r\n"),
+            "disabled",
+        ),
+        (String::from("-CLUSTERDOWN The cluster is down\r\n"), "down"),
+        (String::from("+OK\r\n"), "no sense"),
+        (String::from("?what\r\n"), ""),
+        (slots(&[(0, SLOTS, "127.0.0.1", 1)]), "no sense"),
+    ] {
+        let said = Said::new("+OK\r\n");
+        let node = said.by_a_node();
+        said.now(|words| words.slots = answer.clone());
+        let refused = text(refused(&nodes_of(&[node.port()])));
+        assert!(refused.contains("no node of the cluster says"), "{refused}");
+        assert!(refused.contains(why), "{answer} {refused}");
+        assert_eq!(attempts(&node), 0, "{answer}");
+    }
+}
+
+/// A hole that one leaves, another fills.
+#[test]
+fn the_next_node_is_asked_when_one_cannot_be_believed() {
+    let (server, empty, broken) = (Server::start().unwrap(), Said::new(""), Said::new(""));
+    let (first, second) = (empty.by_a_node(), broken.by_a_node());
+    broken.now(|words| words.slots = String::from("?what\r\n"));
+    let knows = Said::new("");
+    knows.now(|words| words.slots = all_at(server.port()));
+    let third = knows.by_a_node();
+    let nodes = nodes_of(&[first.port(), second.port(), third.port()]);
+    assert!(acquire(&nodes).unwrap());
+}
+
+#[test]
+fn an_older_configuration_is_never_believed() {
+    let (new, old) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = Said::new("");
+    let node = said.by_a_node();
+    said.now(|words| (words.slots, words.epoch) = (all_at(new.port()), 7));
+    let nodes = nodes_of(&[node.port()]);
+    assert!(acquire(&nodes).unwrap());
+    // It has forgotten, and the connections to who has the lock are cut.
+    said.now(|words| (words.slots, words.epoch) = (all_at(old.port()), 6));
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let asked_before = node.asked().len();
+    for _ in 0..3 {
+        let _: u64 = kill.query(&mut new.connection().unwrap()).unwrap();
+        // One attempt meets the connection that was cut, and after a rest the nodes are asked.
+        thread::sleep(120 * MS);
+        let _ = acquire(&nodes);
+    }
+    assert!(node.asked().len() > asked_before);
+    assert!(!acquire(&nodes).unwrap());
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*")
+        .query(&mut old.connection().unwrap())
+        .unwrap();
+    assert!(keys.is_empty());
+}
+
+#[test]
+fn a_node_that_is_no_master_gets_no_connection() {
+    let said = Said::new("+OK\r\n");
+    let node = said.by_a_node();
+    said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
+    let nodes = nodes_of(&[node.port()]);
+    let refused = text(refused(&nodes));
+    assert!(refused.contains("is no master: slave"), "{refused}");
+    assert_eq!(attempts(&node), 0);
+    said.now(|words| words.role = "master");
+    assert!(acquire(&nodes).unwrap());
+}
+
+/// They take their parts once.
+#[test]
+fn silent_nodes_take_no_longer_than_the_call_has() {
+    let silent = [(); 3].map(|()| Fake::saying(|_, _| Vec::new()));
+    let ports: Vec<_> = silent.iter().map(Fake::port).collect();
+    let error = refused(&nodes_of(&ports));
+    assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+    let server = Server::start().unwrap();
+    let said = Said::new("");
+    said.now(|words| words.slots = all_at(server.port()));
+    let knows = said.by_a_node();
+    let nodes = nodes_of(&[ports[0], ports[1], knows.port()]);
+    assert!(acquire(&nodes).unwrap());
+    let asked_before = knows.asked().len();
+    // Whoever meets this has the nodes asked again; the two are not waited for once more.
+    let down = || {
+        let answer = redis::parse_redis_value(b"-CLUSTERDOWN no\r\n").unwrap();
+        Err::<(), _>(Error::from(answer.extract_error().unwrap_err()))
+    };
+    let mut called = 0;
+    let asked = Instant::now();
+    nodes.run("b", |_| (called += 1, down()).1).unwrap_err();
+    assert!(asked.elapsed() < LIMIT + slack() && called > 3, "{called}");
+    assert!(knows.asked().len() > asked_before);
+    for fake in &silent[..2] {
+        assert!(fake.asked().len() <= 4, "{:?}", fake.asked());
+    }
+}
