@@ -151,10 +151,9 @@ impl Fairness {
         until
     }
 
-    /// The server says that something has happened to the lock. Says when the head asks.
-    pub(super) fn heard(&mut self, now: Instant) -> Instant {
+    /// The server says that something has happened to the lock.
+    pub(super) fn heard(&mut self) {
         self.has_heard = true;
-        self.asks_at(now)
     }
 
     /// Whether others are likely to have the lock by now: they were faster the last time, and the head asks since it has heard

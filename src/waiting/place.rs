@@ -80,9 +80,23 @@ impl<T, L> Place<'_, T, L> {
         }
     }
 
-    /// What to do now, for one that is told of changes by other means while it sleeps.
+    /// What to do now, for one that is told of changes by other means while it sleeps. Where no news would have it ask sooner
+    /// than it does anyway, it sleeps here: a socket's time-out may take ten milliseconds longer.
     pub(crate) fn next_step(&self, deadline: Deadline) -> Next {
-        self.next(&mut self.queues.by_key.lock(), None, deadline)
+        let mut by_key = self.queues.by_key.lock();
+        loop {
+            match self.next(&mut by_key, None, deadline) {
+                Next::Sleep(Some(moment)) if self.needs_no_news(&by_key) => {
+                    self.sleeper.woken.wait_until(&mut by_key, moment);
+                }
+                next => return next,
+            }
+        }
+    }
+
+    fn needs_no_news(&self, by_key: &ByKey<T, L>) -> bool {
+        let queue = by_key.queues.get(&self.key);
+        queue.is_some_and(|queue| queue.needs_no_news(self.queues.clock.now()))
     }
 
     fn next(&self, by_key: &mut ByKey<T, L>, cancel: Option<&Cancel>, deadline: Deadline) -> Next {

@@ -198,12 +198,25 @@ impl<W, L> Queue<W, L> {
 
     /// The server says that something has happened to the lock. Returns whom to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
-        let ask_at = if self.fairness.is_held_alone() {
+        let ask_at = self.asks_about_a_change_at(now);
+        if !self.fairness.is_held_alone() {
+            self.fairness.heard();
+        }
+        self.wake_head(Some(ask_at))
+    }
+
+    /// Whether the head asks so soon anyway that a change which it is told of now would not have it ask sooner.
+    pub(crate) fn needs_no_news(&self, now: Instant) -> bool {
+        let asks_at = self.waiting.front().and_then(|head| head.asks_at);
+        asks_at.is_some_and(|asks_at| asks_at <= self.asks_about_a_change_at(now))
+    }
+
+    fn asks_about_a_change_at(&self, now: Instant) -> Instant {
+        if self.fairness.is_held_alone() {
             now + PASSED_ON
         } else {
-            self.fairness.heard(now)
-        };
-        self.wake_head(Some(ask_at))
+            self.fairness.asks_at(now)
+        }
     }
 
     /// Whether the head looks who has the lock before it asks for it.

@@ -1,4 +1,4 @@
-//! Two processes with eight threads each on one lock.
+//! Two processes on one lock, whose threads want it again as soon as they have released it.
 
 use std::{
     env,
@@ -13,9 +13,9 @@ use leasehold::Locks;
 use crate::common::{LONG, MS, Server};
 
 const INSIDE: Duration = Duration::from_micros(100);
-const THREADS: usize = 8;
-/// Of the other process: its server, and for how many milliseconds it works.
+/// Of the other process: its server, how many threads it has, and for how many milliseconds it works.
 const SERVER: &str = "LEASEHOLD_TEST_CROWD_SERVER";
+const THREADS: &str = "LEASEHOLD_TEST_CROWD_THREADS";
 const MILLIS: &str = "LEASEHOLD_TEST_CROWD_MILLIS";
 
 /// What the threads of one process got.
@@ -33,6 +33,7 @@ fn works_when_it_is_told_to() {
     let Ok(url) = env::var(SERVER) else {
         return;
     };
+    let threads: usize = env::var(THREADS).unwrap().parse().unwrap();
     let millis: u64 = env::var(MILLIS).unwrap().parse().unwrap();
     let locks = crate::connect(&url);
     drop(locks.lock("warm").acquire(LONG).unwrap());
@@ -42,7 +43,7 @@ fn works_when_it_is_told_to() {
     let end = Instant::now() + Duration::from_millis(millis);
     let all: Vec<_> = thread::scope(|scope| {
         let work = || work_until(&locks, end);
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().map(|one| one.join().unwrap()).collect()
     });
     let acquires: u32 = all.iter().map(|got| got.acquires).sum();
@@ -67,11 +68,12 @@ fn work_until(locks: &Locks, end: Instant) -> Got {
     Got { acquires, worst }
 }
 
-fn start(server: &Server, millis: Duration) -> Child {
+fn start(server: &Server, threads: usize, millis: Duration) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "crowds::works_when_it_is_told_to"])
         .args(["--ignored", "--nocapture"])
         .env(SERVER, server.url())
+        .env(THREADS, threads.to_string())
         .env(MILLIS, millis.as_millis().to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -79,9 +81,10 @@ fn start(server: &Server, millis: Duration) -> Child {
         .unwrap()
 }
 
-fn two_crowds(time: Duration) -> [Got; 2] {
+fn two_crowds(threads: usize, time: Duration) -> [Got; 2] {
     let server = Server::start().unwrap();
-    let mut crowds = [start(&server, time), start(&server, time)].map(|mut child| {
+    let mut crowds = [(); 2].map(|()| {
+        let mut child = start(&server, threads, time);
         let says = BufReader::new(child.stdout.take().unwrap()).lines();
         (child, says.map(Result::unwrap))
     });
@@ -103,26 +106,36 @@ fn two_crowds(time: Duration) -> [Got; 2] {
     })
 }
 
-/// Neither gets less than this share of the acquires, nobody waits for longer.
+/// The share of the one that got less, if nobody waited for longer.
 #[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
-fn share_between_two(time: Duration, least: f64, longest: Duration) {
-    let crowds = two_crowds(time);
+fn least_share(threads: usize, time: Duration, longest: Duration) -> f64 {
+    let crowds = two_crowds(threads, time);
     let all: u32 = crowds.iter().map(|crowd| crowd.acquires).sum();
     eprintln!("{all} acquires in {time:?}: {crowds:?}");
     for crowd in &crowds {
-        let share = f64::from(crowd.acquires) / f64::from(all);
-        assert!(share >= least, "a share of {share:.3}");
         assert!(crowd.worst < longest, "a wait of {:?}", crowd.worst);
     }
+    let least = crowds.iter().map(|crowd| crowd.acquires).min().unwrap();
+    f64::from(least) / f64::from(all)
 }
 
 #[test]
 fn neither_of_two_processes_is_starved() {
-    share_between_two(600 * MS, 0.05, 2_000 * MS);
+    let share = least_share(8, 600 * MS, 2_000 * MS);
+    assert!(share >= 0.05, "a share of {share:.3}");
+}
+
+/// Each has the line while it waits, and is away for half a millisecond after its turns: a socket's time-out lasts ten.
+#[test]
+fn neither_of_two_threads_that_each_wait_alone_has_nearly_all_turns() {
+    // A busy machine may keep one of them from running.
+    let mut shares = (0..5).map(|_| least_share(1, 500 * MS, LONG));
+    assert!(shares.any(|share| share >= 0.4));
 }
 
 #[test]
 #[ignore = "ten seconds, and wants the machine for itself: cargo test --release --test locks two_processes -- --ignored"]
 fn two_processes_share_a_lock_fairly() {
-    share_between_two(10_000 * MS, 0.35, 50 * MS);
+    let share = least_share(8, 10_000 * MS, 50 * MS);
+    assert!(share >= 0.35, "a share of {share:.3}");
 }

@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::{
     time::Deadline,
-    waiting::{Leaving, Place},
+    waiting::{Leaving, Next, Place},
 };
 
 const KEY: &str = "lock:a";
@@ -185,4 +185,23 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
         let again = queues.join(KEY, None);
         assert!(asks(&again));
     }
+}
+
+#[test]
+fn one_that_listens_by_itself_does_so_only_while_news_would_have_it_ask_sooner() {
+    let queues = queues();
+    let first = queues.join(KEY, None);
+    assert!(asks(&first));
+    first.refused(Some(after(LATE)));
+    let next = first.next_step(Deadline::after(2 * LATE));
+    assert!(matches!(next, Next::Sleep(Some(_))), "{next:?}");
+    queues.changed(KEY);
+    assert!(asks(&first));
+    first.leave(Leaving::Exclusive, after(LATE));
+    for _ in 0..4 {
+        queues.released(KEY);
+    }
+    // It is the turn of others.
+    let again = queues.join(KEY, None);
+    assert_eq!(again.next_step(Deadline::after(LATE)), Next::Ask);
 }
