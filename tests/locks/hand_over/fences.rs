@@ -107,7 +107,8 @@ fn some_turns_come_after_a_loss_of_all_data() -> bool {
         } else {
             let mut conn = bench.server.connection().unwrap();
             redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
-            *lawful = Some(other.acquire(LONG).unwrap());
+            // On a busy machine one of ours may be faster. It stands behind this turn, so nobody waits for it here.
+            *lawful = other.try_acquire().unwrap();
         }
     };
     thread::scope(|scope| {
