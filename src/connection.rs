@@ -26,7 +26,6 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
-#[allow(unused_imports, reason = "the locks on a cluster go by these")]
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 pub(crate) use manager::{Connector, Limits};
@@ -35,6 +34,7 @@ pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
 pub use settings::PoolBuilder;
+pub(crate) use url::is_of_a_cluster;
 
 /// How often a call that waits for a new connection looks whether the attempt has failed.
 const LOOK: Duration = Duration::from_millis(2);

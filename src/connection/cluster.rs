@@ -21,6 +21,7 @@ use redis::{Client, Connection, RedisError};
 use super::{
     Pool, PooledConnection,
     dial::{self, set_timeouts},
+    manager::Limits,
     process::Process,
     settings::PoolBuilder,
 };
@@ -199,6 +200,18 @@ impl Nodes {
         self.inner.map.shard_of(key, deadline)
     }
 
+    /// Which shard has this key, as far as is known: nothing is asked or waited for.
+    pub(crate) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
+        self.inner.map.known_shard_of(key)
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connect: self.inner.settings.longest_attempt(),
+            answer: self.inner.settings.io_timeout,
+        }
+    }
+
     /// The pool of a shard: the same one each time, also after a replica has taken over.
     pub(crate) fn pool_of(&self, shard: ShardId) -> Result<Pool> {
         let mut pools = self.inner.pools.lock();
@@ -218,7 +231,6 @@ impl Nodes {
 
     /// A connection beside the pools, to the node that a [`Redirect`] names: for an `ASK`, or a `MOVED` to one whose shard is not
     /// known. It is not asked who it is. Ends by the deadline or the time-out for connecting.
-    #[allow(dead_code, reason = "the locks on a cluster go by it")]
     pub(crate) fn open_at(&self, address: &Address, deadline: Deadline) -> Result<Connection> {
         let limit = self.inner.settings.longest_attempt();
         let opened = self.inner.map.open_at(address, deadline).and_then(|conn| {

@@ -75,7 +75,7 @@ fn watched(scheme: &str, rest: &str) -> Result<Target> {
 }
 
 /// Whether a URL is that of a cluster, readable or not.
-pub(super) fn is_of_a_cluster(url: &str) -> bool {
+pub(crate) fn is_of_a_cluster(url: &str) -> bool {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     matches!(scheme, Some("redis+cluster" | "rediss+cluster"))
 }

@@ -7,12 +7,17 @@
 //! here, whoever had it has to be gone, or a pause after a failure is over. [`Attempts`] judges each reply; its table says
 //! what each answer leads to.
 //!
+//! Where there are several servers, the key may have moved to another one. Then the wait goes on in the queue there, by the same token
+//! and to the same deadline.
+//!
 //! Nothing is locked here while the server is asked, except the shared connection, which is locked inside of
 //! [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a lease that begins locks the keeper,
 //! each for a moment and never within the other.
 //!
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
 //! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.
+
+mod head;
 
 use std::{
     sync::Arc,
@@ -23,11 +28,11 @@ use std::{
 use super::{
     attempts::{Attempts, Outcome},
     lease::{Grant, Lease},
-    options::Pauses,
     settings::Settings,
     stacks::{Stack, Stacks},
 };
 use crate::{
+    connection::HOPS,
     error::{Busy, Error, Operation, Result},
     event::{Acquired, Contended, emit},
     recipes::{
@@ -35,23 +40,38 @@ use crate::{
         once::LastRun,
     },
     renewing::handle::Handle,
-    script::{Call, Refusal},
-    server::{Line, News, Patience, Unsent},
+    script::Refusal,
+    server::{Patience, Reply},
     time::{Backoff, Deadline},
-    waiting::{Leaving, Next, Place},
+    waiting::Leaving,
 };
 
 /// How long to try to take back an intent that ends by itself soon.
 const QUITTING: Duration = Duration::from_millis(50);
-/// A head that was refused by a look, and has heard nothing since, makes an attempt after so long.
-const ATTEMPT_AFTER_A_LOOK: Duration = Duration::from_millis(100);
 /// How long a try that may not wait waits for a connection, when all are lent to others for a moment.
 const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
+
+/// Between attempts where a shard of a cluster is down, or has no master yet.
+const LONGEST_DOUBT: Duration = Duration::from_millis(250);
+
+/// What has become of a place in a queue.
+enum Asked {
+    /// The lock is granted, and the next in the queue asks at that moment.
+    Granted(Grant, Instant),
+    /// It was not to be had in time, or is not wanted any more.
+    InVain,
+    /// It is in another queue that one waits for it now.
+    Moved,
+}
 
 /// One wait for one lock.
 struct Wait<'a> {
     operation: Operation<'a>,
+    stacks: &'a Stacks,
+    /// That which has the key, as far as is known.
     stack: Stack<'a>,
+    /// How often in a row the key was said to be elsewhere.
+    hops: u32,
     settings: &'a Settings,
     hold: Arc<Holding>,
     lease_millis: u64,
@@ -91,18 +111,20 @@ pub(crate) fn acquire(
     let hold = Arc::new(hold.confirmed_by(settings.replicas()));
     let clock = stacks.clock();
     let started = clock.now();
-    let longest = timeout.max(stacks.limits().connect);
-    let stack = stacks.of(hold.lock_name().key(), Deadline::after(longest))?;
+    let deadline = clock.at(started.checked_add(timeout));
+    let stack = first_stack(stacks, hold.lock_name().key(), settings, deadline)?;
     let skew = settings.skew_on(&*stack.server);
     let mut wait = Wait {
         operation,
+        stacks,
         stack,
+        hops: 0,
         settings,
         attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
         hold,
         lease_millis,
         started,
-        deadline: clock.at(started.checked_add(timeout)),
+        deadline,
     };
     let acquired = if timeout.is_zero() {
         wait.try_once()
@@ -126,13 +148,31 @@ pub(crate) fn acquire(
     })
 }
 
+/// The stack of a key. On a cluster, until the deadline, as soon as a node says whose the key is.
+fn first_stack<'a>(
+    stacks: &'a Stacks,
+    key: &str,
+    settings: &Settings,
+    deadline: Deadline,
+) -> Result<Stack<'a>> {
+    let mut pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
+    loop {
+        let longest = deadline.remaining().max(stacks.limits().connect);
+        let stack = stacks.of(key, Deadline::after(longest));
+        let goes_on = matches!(&stack, Err(Error::Pool { .. })) && !settings.is_cancelled();
+        if !goes_on || !pauses.pause(deadline) {
+            return stack;
+        }
+    }
+}
+
 impl Wait<'_> {
     /// One attempt, which keeps nobody out when it is refused.
     fn try_once(&mut self) -> Result<Option<Lease>> {
         match self.ask_by_the_pool(false)? {
             Outcome::Granted { grant, .. } => Ok(self.lease(grant)),
             Outcome::Refused { .. } | Outcome::HasBeenRun => Ok(None),
-            Outcome::Failed => self.attempts.last_failure().map_or(Ok(None), Err),
+            Outcome::Failed | Outcome::Moved => self.attempts.last_failure().map_or(Ok(None), Err),
         }
     }
 
@@ -151,7 +191,7 @@ impl Wait<'_> {
             match self.ask_by_the_pool(leaves_intent) {
                 Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
                 Ok(Outcome::HasBeenRun) => return Ok(None),
-                Ok(Outcome::Refused { .. } | Outcome::Failed) => {}
+                Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
                 // Another server is about to take its place.
                 Err(failure @ Error::Pool { .. }) if self.stack.server.is_watched() => {
                     self.attempts.was_not_sent(failure);
@@ -159,158 +199,73 @@ impl Wait<'_> {
                 Err(failure) => return Err(failure),
             }
         }
-        let shared = Arc::clone(&self.stack);
-        let place = shared.queues.join(self.key(), self.takes());
-        let failure = match self.ask_as_head(&place) {
-            Ok(Some((grant, next_asks_at))) => {
+        loop {
+            let shared = Arc::clone(&self.stack);
+            let place = shared.queues.join(self.key(), self.takes());
+            let waited = self.ask_as_head(&place);
+            if let Ok(Asked::Granted(grant, next_asks_at)) = waited {
                 place.leave(self.leaving(), next_asks_at);
                 return Ok(self.lease(grant));
             }
-            Ok(None) => None,
-            Err(failure) => Some(failure),
-        };
-        self.take_back_intent(failure.as_ref());
-        if let Some(handed) = place.quit() {
-            return Ok(Some(handed.claimed()));
-        }
-        failure.map_or(Ok(None), Err)
-    }
-
-    /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline. Answers what was
-    /// granted, and when the next in the queue asks.
-    fn ask_as_head(
-        &mut self,
-        place: &Place<'_, Settings, Lease>,
-    ) -> Result<Option<(Grant, Instant)>> {
-        let Pauses { first, last } = self.settings.backoff;
-        let mut pauses = Backoff::between(first, last);
-        let (shared, key) = (Arc::clone(&self.stack), self.key().to_owned());
-        shared.server.want();
-        let cancel = self.settings.cancel.as_ref();
-        let waiting = Arc::downgrade(&shared);
-        let wake = move || {
-            if let Some(shared) = waiting.upgrade() {
-                shared.queues.wake_all();
+            let goes_on = matches!(waited, Ok(Asked::Moved));
+            if !goes_on {
+                self.take_back_intent(waited.as_ref().err());
             }
-        };
-        let _woken = cancel.map(|cancel| cancel.wakes(wake));
-        let mut line: Option<Box<dyn Line>> = None;
-        while self.waits_until_it_is_time(place, line.as_deref_mut()) {
-            // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
-            if self.attempts.made > 0 && self.deadline.has_passed() {
-                break;
+            if let Some(handed) = place.quit() {
+                return Ok(Some(handed.claimed()));
             }
-            self.attempts.made += 1;
-            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
-            let looks_first = self.may_look() && place.looks_first();
-            line = line.filter(|line| line.is_open());
-            if line.is_none() && self.may_listen(&call) && place.is_alone() {
-                line = shared.server.line(&key);
-            }
-            let asked = match &mut line {
-                Some(line) => line.ask(&call, looks_first),
-                None => (shared.server).ask_for_head(&call, looks_first, self.deadline),
-            };
-            let reply = match asked {
-                Ok(reply) => reply,
-                Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
-                    return Err(error);
-                }
-                Err(Unsent::NoConnection(error)) => {
-                    self.attempts.was_not_sent(error);
-                    place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
-                    continue;
-                }
-                Err(Unsent::InUse { has_failed }) => {
-                    self.others_had_the_connection(has_failed);
-                    break;
-                }
-            };
-            match self.attempts.judge(reply, self.now())? {
-                Outcome::Granted {
-                    grant,
-                    next_asks_at,
-                } => {
-                    // Nobody else is told of what comes on the line.
-                    let next_asks_at = line.map_or(next_asks_at, |_| self.now());
-                    return Ok(Some((grant, next_asks_at)));
-                }
-                Outcome::HasBeenRun => return Ok(None),
-                Outcome::Refused {
-                    ask_again_at,
-                    tracked: true,
-                } => {
-                    pauses.start_again();
-                    let look_again = looks_first.then(|| self.now() + ATTEMPT_AFTER_A_LOOK);
-                    place.refused(ask_again_at.into_iter().chain(look_again).min());
-                }
-                Outcome::Refused { tracked: false, .. } => {
-                    place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
-                }
-                Outcome::Failed => {
-                    place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
-                }
+            if !goes_on {
+                return waited.map(|_| None);
             }
         }
-        self.attempts.last_failure().map_or(Ok(None), Err)
-    }
-
-    /// By the line, if it has it, and otherwise by whoever wakes it. False: it leaves.
-    fn waits_until_it_is_time(
-        &self,
-        place: &Place<'_, Settings, Lease>,
-        line: Option<&mut (dyn Line + '_)>,
-    ) -> bool {
-        let Some(line) = line.filter(|line| line.is_open()) else {
-            return place.wait_unless(self.settings.cancel.as_ref(), self.deadline);
-        };
-        loop {
-            let until = match place.next_step(self.deadline) {
-                Next::Ask => return true,
-                Next::Leave => return false,
-                Next::Sleep(until) => until,
-            };
-            match line.listen(until) {
-                News::Changed => self.stack.queues.changed(self.key()),
-                News::Nothing => {}
-                News::Lost => place.look_again_at(Some(self.now())),
-            }
-        }
-    }
-
-    /// Whether it may wait on the line: nothing else may have to wake it, a message that comes while replicas are waited for
-    /// would be passed over, and an intent is taken back by the connection that all share.
-    fn may_listen(&self, call: &Call) -> bool {
-        let can_be_called_off = self.settings.cancel.is_some();
-        !can_be_called_off && call.replicas().is_none() && self.hold.quitting().is_none()
-    }
-
-    /// Whether a look at the key's end says as much as a refusal would: that of a mutex which is not ours already.
-    fn may_look(&self) -> bool {
-        self.hold.kind() == Kind::Mutex && !self.attempts.may_be_ours()
     }
 
     /// By a connection of the pool, which is given back at once.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<Outcome> {
-        self.attempts.made += 1;
         let call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
-        let patience = Patience {
-            lent: self.deadline.remaining().max(LENT_TO_OTHERS),
-            is_here: true,
-            ..Patience::USUAL
-        };
-        let reply = self.stack.server.ask(&call, patience)?;
-        self.attempts.judge(reply, self.now())
+        loop {
+            self.attempts.made += 1;
+            let patience = Patience {
+                lent: self.deadline.remaining().max(LENT_TO_OTHERS),
+                is_here: true,
+                tells_of_moves: true,
+                ..Patience::USUAL
+            };
+            let reply = self.stack.server.ask(&call, patience)?;
+            match self.judge(reply)? {
+                Outcome::Moved => {}
+                outcome => return Ok(outcome),
+            }
+        }
     }
 
-    /// Until the deadline, so that this one was not asked. If they got no answer, nobody knows who has the lock.
-    fn others_had_the_connection(&mut self, has_failed: bool) {
-        if has_failed && !self.attempts.has_failed() {
-            self.attempts.was_not_sent(Error::Pool {
-                reason: String::from("the server did not answer others who wait"),
-                source: None,
-            });
+    /// What the reply leads to. Where the key is elsewhere, it goes there, unless it has been sent from one to another for too
+    /// long.
+    fn judge(&mut self, reply: Reply) -> Result<Outcome> {
+        let has_moved = reply.has_moved;
+        let outcome = self.attempts.judge(reply, self.now())?;
+        if !has_moved {
+            self.hops = 0;
+            return Ok(outcome);
         }
+        self.hops += 1;
+        if self.hops > HOPS {
+            self.hops = 0;
+            return Ok(Outcome::Failed);
+        }
+        let longest = self.deadline.remaining().max(self.stacks.limits().connect);
+        match self
+            .stacks
+            .of(self.hold.lock_name().key(), Deadline::after(longest))
+        {
+            Ok(stack) => self.stack = stack,
+            Err(error @ Error::Thread { .. }) => return Err(error),
+            Err(error) => {
+                self.attempts.was_not_sent(error);
+                return Ok(Outcome::Failed);
+            }
+        }
+        Ok(outcome)
     }
 
     /// Before the next one asks, whom a writer's intent would keep out. A server that has not answered is not asked again: the

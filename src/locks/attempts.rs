@@ -9,6 +9,7 @@
 //! | somebody else has it | another attempt when that one has to be gone; an earlier attempt without an answer was in vain |
 //! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
 //! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
+//! | the key is on another server by now | another attempt there |
 //! | granted, but too few replicas have it | another attempt; at the deadline it is given back, and that is the answer |
 //! | any other refusal | it is the answer; after an attempt without an answer, `Unknown` is |
 
@@ -77,6 +78,8 @@ pub(crate) enum Outcome {
     HasBeenRun,
     /// Worth another attempt.
     Failed,
+    /// Worth another attempt at once, where the key is now.
+    Moved,
 }
 
 impl<'a> Attempts<'a> {
@@ -109,6 +112,11 @@ impl<'a> Attempts<'a> {
     pub(crate) fn judge(&mut self, reply: Reply, now: Instant) -> Result<Outcome> {
         let Reply { sent, tracked, .. } = reply;
         self.is_out |= reply.again;
+        self.uncertain |= reply.has_moved && reply.again;
+        if let (true, Err(error)) = (reply.has_moved, &reply.answer) {
+            self.failure = Some(self.operation.told(error.clone()));
+            return Ok(Outcome::Moved);
+        }
         let attempt = match reply.answer.and_then(|answer| self.hold.understood(answer)) {
             Ok(attempt) => attempt,
             Err(error) => return self.failed(error, reply.again),
@@ -187,6 +195,18 @@ impl<'a> Attempts<'a> {
     /// Whether the lock may be ours, as far as the last attempts tell.
     pub(crate) fn may_be_ours(&self) -> bool {
         self.uncertain
+    }
+
+    /// Whether the last attempt failed since its server does not know yet whose the key is, or is not ready for it.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        let code = match &self.failure {
+            Some(Error::Redis { source, .. }) => source.code(),
+            _ => None,
+        };
+        matches!(
+            code,
+            Some("CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" | "MOVED")
+        )
     }
 
     /// Whether the last attempt failed.

@@ -12,11 +12,12 @@ use redis::{Connection, FromRedisValue, Pipeline, RedisError, Value};
 
 use super::lease::Lease;
 use crate::{
+    connection::HOPS,
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::commit::Commit,
     renewing::standing::RenewalState,
-    time::{Deadline, lease_millis},
+    time::{Backoff, Deadline, lease_millis},
 };
 #[cfg(feature = "testing")]
 use crate::{
@@ -304,18 +305,29 @@ impl Lease {
     }
 
     /// By a connection of the pool, and by another one where the first turns out to have been closed before anything was
-    /// written, as after a restart of the server.
+    /// written, as after a restart of the server, and where the lock is on another server by now, or on its way.
     pub(super) fn by_the_pool<T>(
         &self,
         mut send: impl FnMut(&mut Connection) -> Result<T>,
     ) -> Result<T> {
-        let mut conn = self.shared.server.lend()?;
-        match send(conn.connection()) {
-            Err(Error::Redis { source, .. }) if RedisError::is_connection_dropped(&source) => {
-                drop(conn);
-                send(self.shared.server.lend()?.connection())
+        let (server, key) = (&self.shared.server, self.hold().lock_name().key());
+        let patience = Deadline::after(server.limits().answer);
+        let mut pauses = Backoff::new();
+        let (mut hops, mut has_been_dropped) = (0, false);
+        loop {
+            let mut conn = server.lend(key)?;
+            let done = send(conn.connection());
+            let Err(Error::Redis { source, .. }) = &done else {
+                return done;
+            };
+            drop(conn);
+            if RedisError::is_connection_dropped(source) && !has_been_dropped {
+                has_been_dropped = true;
+            } else if hops < HOPS && server.is_elsewhere(source) && pauses.pause(patience) {
+                hops += u32::from(source.code() == Some("MOVED"));
+            } else {
+                return done;
             }
-            done => done,
         }
     }
 }

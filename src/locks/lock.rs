@@ -200,6 +200,10 @@ impl Lock {
     }
 
     fn stack(&self, lock: &LockName) -> Result<Stack<'_>> {
+        if self.stacks.are_many() {
+            // A single server looks by itself.
+            self.stacks.process().refuse_a_copy()?;
+        }
         let longest = self.stacks.limits().connect;
         self.stacks.of(lock.key(), Deadline::after(longest))
     }

@@ -28,24 +28,19 @@ pub use lock::Lock;
 pub use once::Once;
 pub use options::Options;
 
-use std::{
-    fmt,
-    sync::{Arc, Weak},
-};
+use std::{fmt, sync::Arc};
 
 use crate::{
-    connection::{Pool, Process},
+    connection::{Nodes, Pool, is_of_a_cluster},
     error::Result,
     recipes::hold::Kind,
-    renewing::keeper::Keeper,
     server::{RedisServer, Server},
-    waiting::Queues,
 };
 use settings::Settings;
 use shared::Shared;
 use stacks::Stacks;
 
-/// Locks of all kinds on one server: guards that wait in turn, renew themselves and know when they are lost. Cloning it
+/// Locks of all kinds on one server, or on a Redis Cluster: guards that wait in turn, renew themselves and know when they are lost. Cloning it
 /// shares it.
 ///
 /// Beside the pool it has four connections and two threads of its own, however many locks there are: one connection
@@ -54,6 +49,9 @@ use stacks::Stacks;
 /// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
 ///
 /// A third thread is there once a [callback](crate::LostSignal::notify) is registered.
+///
+/// On a cluster each shard of which a name is used has all of that for itself, made when it is first used: one that is down, or
+/// silent, delays no lock of another. A lock is followed when its slot moves.
 ///
 /// # Examples
 /// ```no_run
@@ -73,14 +71,19 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Locks on the server of this URL, with a [`Pool`] of its own; see [`Pool::connect`].
+    /// Locks on the server of this URL, with a [`Pool`] of its own, see [`Pool::connect`]; or on the cluster of a URL such as
+    /// `redis+cluster://a:7000,b:7000,c:7000`, with [`Nodes`] of its own, see [`Nodes::connect`].
     ///
     /// Opens no connection and waits for nothing.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the URL cannot be read.
-    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started. On a cluster that is an error of the first use of a
+    ///   shard.
     pub fn connect(url: &str) -> Result<Self> {
+        if is_of_a_cluster(url) {
+            return Ok(Self::on_nodes(&Nodes::connect(url)?));
+        }
         Self::new(&Pool::connect(url)?)
     }
 
@@ -97,9 +100,7 @@ impl Locks {
     /// For tests: from now on every acquire, release and look goes in one write with others, also where few threads ask.
     #[doc(hidden)]
     pub fn go_together_always(&self) {
-        for stack in self.stacks.all() {
-            stack.server.go_together_always();
-        }
+        self.stacks.go_together_always();
     }
 
     /// For tests: how many of them wait for the next write.
@@ -110,22 +111,43 @@ impl Locks {
         stacks.iter().map(|stack| stack.server.in_line()).sum()
     }
 
+    /// Locks on a Redis Cluster that share its pools with other work. Opens no connection and starts no thread: that is done for
+    /// each shard when a name of it is first used.
+    ///
+    /// A lock whose slot moves to another shard is followed, also while it is held or waited for. While a slot is on its way, a free
+    /// lock of it cannot be acquired: that is tried again until the deadline, and then the answer is
+    /// [`Error::Redis`](crate::Error::Redis) with the server's word `TRYAGAIN`.
+    ///
+    /// Two locks are in one slot if their names have the same part in braces, `{shop}:report` and `{shop}:orders`: that is what
+    /// [`Lease::commit`] needs of the keys that it writes.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Locks, Nodes};
+    ///
+    /// let nodes = Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000")?;
+    /// let lock = Locks::on_nodes(&nodes).lock("report:daily");
+    /// let lease = lock.acquire(Duration::from_secs(5))?;
+    /// lease.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use]
+    pub fn on_nodes(nodes: &Nodes) -> Self {
+        Self::with_stacks(Stacks::of_shards(nodes))
+    }
+
     /// Locks on this server, real or not.
     pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
-        let clock = server.clock();
-        let shared = Arc::new(Shared {
-            clock,
-            keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
-            queues: Queues::new(clock),
-            process: Process::current(),
-            server,
-        });
-        let observer: Weak<Shared<Lease>> = Arc::downgrade(&shared);
-        shared.server.report_to(observer)?;
-        Ok(Self {
-            stacks: Stacks::One(shared),
+        Ok(Self::with_stacks(Stacks::One(Shared::start(server, None)?)))
+    }
+
+    fn with_stacks(stacks: Stacks) -> Self {
+        Self {
+            stacks,
             settings: Settings::default(),
-        })
+        }
     }
 
     /// The same locks, held by these options; what they do not name stays as it was. The `Locks` that this is asked of does not

@@ -147,7 +147,7 @@ impl Options {
     }
 
     /// How much sooner than on the server a lease ends by our clock. Default nothing on one server; 50 ms, but at most a tenth of
-    /// the lease, on one that sentinels watch. At most half of the lease.
+    /// the lease, on one that sentinels watch and on a cluster. At most half of the lease.
     ///
     /// The end of a lease is a moment of the server's clock. A replica that is promoted ends it by its own: one whose clock is
     /// ahead by more than this ends a lease while its holder still believes in it.

@@ -153,6 +153,7 @@ impl Lease {
             whole: remaining,
             answer: Some(deadline),
             is_here: true,
+            ..Patience::USUAL
         };
         let giving_back = self.hold().giving_back();
         let asked = self.shared.server.ask(&giving_back, patience)?;

@@ -1,10 +1,16 @@
 //! What all clones of a `Locks`, its locks and leases share. `L` is what a waiting thread can be handed.
 
-use std::sync::Arc;
+use std::{
+    ptr,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::RwLock;
 
 use super::settings::Settings;
 use crate::{
     connection::Process,
+    error::Result,
     renewing::keeper::Keeper,
     server::{Observer, Server},
     time::Clock,
@@ -20,6 +26,34 @@ pub(crate) struct Shared<L> {
     pub(crate) queues: Queues<Settings, L>,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
+    siblings: Option<Siblings<L>>,
+}
+
+/// Those of all shards of a cluster. A lock is followed from one shard to another, so that each is told what any of them hears.
+pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Shared<L>>>>>;
+
+impl<L: Send + 'static> Shared<L> {
+    /// For locks on this server, real or not.
+    pub(crate) fn start(
+        server: Arc<dyn Server>,
+        siblings: Option<Siblings<L>>,
+    ) -> Result<Arc<Self>> {
+        let clock = server.clock();
+        let shared = Arc::new(Self {
+            clock,
+            keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
+            queues: Queues::new(clock),
+            process: Process::current(),
+            server,
+            siblings,
+        });
+        let observer: Weak<Self> = Arc::downgrade(&shared);
+        shared.server.report_to(observer)?;
+        if let Some(siblings) = &shared.siblings {
+            siblings.write().push(Arc::downgrade(&shared));
+        }
+        Ok(shared)
+    }
 }
 
 impl<L> Shared<L> {
@@ -27,12 +61,29 @@ impl<L> Shared<L> {
     pub(crate) fn released(&self, key: &str) {
         self.queues.released(key);
     }
+
+    fn each_sibling(&self, tell: impl Fn(&Self)) {
+        let Some(siblings) = &self.siblings else {
+            return;
+        };
+        // Whoever is told may be the last who has it, and drops it: nothing may be locked then.
+        let siblings = siblings.read().clone();
+        for sibling in siblings.iter().filter_map(Weak::upgrade) {
+            if !ptr::eq(self, Arc::as_ptr(&sibling)) {
+                tell(&sibling);
+            }
+        }
+    }
 }
 
 impl<L: Send> Observer for Shared<L> {
     fn changed(&self, key: &str) {
         self.queues.changed(key);
         self.keeper.changed(key);
+        self.each_sibling(|sibling| {
+            sibling.queues.changed(key);
+            sibling.keeper.changed(key);
+        });
     }
 
     fn ask_again(&self) {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::leave,
+    exchange::{exchange, leave},
     token::FencingToken,
 };
 
@@ -93,12 +93,32 @@ impl Call {
             };
         };
         if let Some(command) = self.first_as.as_ref().filter(|_| is_first) {
-            return replicas.ask(conn, command.as_bytes());
+            return replicas.ask(conn, command.as_bytes(), 1);
         }
-        match replicas.ask(conn, self.by_hash()) {
-            Err(error) if is_unknown_script(&error) => replicas.ask(conn, self.whole().as_bytes()),
+        match replicas.ask(conn, self.by_hash(), 1) {
+            Err(error) if is_unknown_script(&error) => {
+                replicas.ask(conn, self.whole().as_bytes(), 1)
+            }
             answer => answer,
         }
+    }
+
+    /// Sends it whole to a server that is being given its keys, behind the command that has it executed there, in one write.
+    pub(crate) fn ask_by_asking(&self, conn: &mut Connection) -> RedisResult<Value> {
+        let mut packed = Packed::command("ASKING").as_bytes().to_vec();
+        packed.extend_from_slice(self.whole().as_bytes());
+        if let Some(replicas) = self.replicas {
+            return replicas.ask(conn, &packed, 2);
+        }
+        let answer = exchange(conn, &packed, 2)?.pop();
+        let answer = answer.ok_or_else(makes_no_sense)?.extract_error();
+        answer.inspect_err(|error| leave(conn, error))
+    }
+
+    /// The first of its keys, which is in the same slot as all others.
+    pub(crate) fn key(&self) -> &str {
+        let key = self.by_hash.words().nth(3).unwrap_or_default();
+        std::str::from_utf8(key).unwrap_or_default()
     }
 
     /// Sends it for the first time.
@@ -116,7 +136,7 @@ impl Call {
         conn: &mut dyn ConnectionLike,
     ) -> RedisResult<Option<Value>> {
         let mut look = Packed::command("PTTL");
-        look.push(self.by_hash.words().nth(3).unwrap_or_default());
+        look.push(self.key().as_bytes());
         match look.send(conn)? {
             Value::Int(-2) => Ok(None),
             left @ Value::Int(-1..) => Ok(Some(Value::Array(vec![left]))),

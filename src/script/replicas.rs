@@ -36,13 +36,18 @@ impl Replicas {
         wait
     }
 
-    /// Sends a command and the question in one write. A write that too few have is an error, though it was done; what was
-    /// refused without a write is not.
-    pub(super) fn ask(self, conn: &mut Connection, command: &[u8]) -> RedisResult<Value> {
-        let mut packed = command.to_vec();
+    /// Sends so many commands, the last of which writes, and the question in one write. A write that too few have is an error,
+    /// though it was done; what was refused without a write is not.
+    pub(super) fn ask(
+        self,
+        conn: &mut Connection,
+        packed: &[u8],
+        commands: usize,
+    ) -> RedisResult<Value> {
+        let mut packed = packed.to_vec();
         packed.extend(self.question().get_packed_command());
-        let mut replies = exchange(conn, &packed, 2)?.into_iter();
-        let (answer, had) = (replies.next(), replies.next());
+        let mut replies = exchange(conn, &packed, commands + 1)?.into_iter();
+        let (answer, had) = (replies.nth(commands - 1), replies.next());
         let answer = answer.ok_or_else(makes_no_sense)?.extract_error();
         let answer = answer.inspect_err(|error| leave(conn, error))?;
         if has_written(&answer) {

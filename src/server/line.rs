@@ -194,6 +194,7 @@ impl Line for Taken<'_> {
             sent,
             answered,
             again: false,
+            has_moved: false,
         })
     }
 

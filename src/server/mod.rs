@@ -4,7 +4,9 @@
 //! queues ask by that of [`waiters`], the keeper renews by that of [`renewals`], and on the third the [`listener`] hears of changes of
 //! the keys that were read on the other two, which are [`tracked`]. One thread that waits alone has the [`line`](self::line) for
 //! itself. Where many threads ask by the pool at the same time, their calls go in one write: [`combining`].
+//! [`cluster`] has one of them for each shard of a Redis Cluster.
 
+mod cluster;
 mod combining;
 #[cfg(feature = "testing")]
 mod committer;
@@ -22,6 +24,7 @@ use std::{
 
 use ::redis::{RedisError, RedisResult, Value};
 
+pub(crate) use cluster::Servers;
 #[cfg(feature = "testing")]
 pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
 pub(crate) use redis::RedisServer;
@@ -43,11 +46,17 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     fn limits(&self) -> Limits;
 
-    /// A connection for transactions with the data that a lock protects.
+    /// A connection for transactions with the data that the lock of this key protects.
     ///
     /// # Errors
     /// Also where nothing but locks is stored.
-    fn lend(&self) -> Result<PooledConnection>;
+    fn lend(&self, key: &str) -> Result<PooledConnection>;
+
+    /// Whether this refusal says that the key is on another server by now, or on its way to one. Nothing was done then, and
+    /// another connection that is [lent](Self::lend) for it may lead there.
+    fn is_elsewhere(&self, _refusal: &RedisError) -> bool {
+        false
+    }
 
     /// Who executes commits where no connection leads to the server. `None`: they go by one that is [lent](Self::lend).
     #[cfg(feature = "testing")]
@@ -122,6 +131,8 @@ pub(crate) struct Patience {
     pub(crate) answer: Option<Deadline>,
     /// The caller knows that this is no child of a fork: to find out costs a system call.
     pub(crate) is_here: bool,
+    /// The caller wants to know that the key is on another server by now. Otherwise that one is asked.
+    pub(crate) tells_of_moves: bool,
 }
 
 impl Patience {
@@ -131,6 +142,7 @@ impl Patience {
         whole: Duration::MAX,
         answer: None,
         is_here: false,
+        tells_of_moves: false,
     };
 }
 
@@ -147,6 +159,8 @@ pub(crate) struct Reply {
     pub(crate) tracked: bool,
     /// It was sent twice, and nobody knows what came of the first.
     pub(crate) again: bool,
+    /// Nothing was done: the key is on another server by now.
+    pub(crate) has_moved: bool,
 }
 
 /// Why a call was not sent on the waiters' connection.

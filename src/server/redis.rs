@@ -49,6 +49,17 @@ impl RedisServer {
         }
     }
 
+    /// # Errors
+    /// [`Error::Forked`] in the child of a fork.
+    pub(super) fn refuse_a_copy(&self) -> Result<()> {
+        self.connector.process().refuse_a_copy()
+    }
+
+    /// The watchdog's connection.
+    pub(super) fn renewals_connection(&self) -> RenewalsConnection {
+        RenewalsConnection::on(Arc::clone(&self.leases))
+    }
+
     /// By a connection that is lent for this call alone. `before` came of it earlier, on a connection that was closed.
     fn ask_alone(
         &self,
@@ -115,7 +126,7 @@ impl Server for RedisServer {
         self.connector.limits()
     }
 
-    fn lend(&self) -> Result<PooledConnection> {
+    fn lend(&self, _key: &str) -> Result<PooledConnection> {
         self.pool.get_for_ourselves()
     }
 
@@ -210,7 +221,7 @@ impl Server for RedisServer {
     }
 
     fn renewals(&self) -> Box<dyn Renewals> {
-        Box::new(RenewalsConnection::on(Arc::clone(&self.leases)))
+        Box::new(self.renewals_connection())
     }
 
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
@@ -238,13 +249,14 @@ fn answers(conn: &mut PooledConnection) -> bool {
 }
 
 /// What came of sending on a connection of the pool.
-fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Reply {
+pub(super) fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Reply {
     Reply {
         answer,
         sent,
         answered: sent,
         tracked: false,
         again,
+        has_moved: false,
     }
 }
 

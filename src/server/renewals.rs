@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A batch is given up after a third of its shortest lease if the connection has answered before, but not sooner than this.
-const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
+pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, and what is known of it.
 pub(crate) struct RenewalsConnection {
@@ -78,41 +78,112 @@ impl Renewals for RenewalsConnection {
     }
 
     fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
-        self.tracked.check_the_master();
-        let teaching = std::mem::take(&mut self.teach);
-        let calls: Vec<&Call> = renewals.iter().chain(orphans).collect();
+        let judged = self.send_batch(&Batch { renewals, orphans }, shortest_lease);
+        let orphans = judged.orphans.into_iter();
+        Replies {
+            renewals: judged.renewals,
+            orphans: orphans.map(|(answer, _)| answer).collect(),
+            broken: !self.is_open(),
+        }
+    }
+}
+
+/// What is sent in one round trip.
+pub(super) struct Batch<'a> {
+    pub(super) renewals: &'a [Call],
+    pub(super) orphans: &'a [Call],
+}
+
+/// What has become of each.
+#[derive(Default)]
+pub(super) struct Judged {
+    pub(super) renewals: Vec<RenewalReply>,
+    pub(super) orphans: Vec<RenewalReply>,
+}
+
+/// What the server has said: fewer values than were asked for, if the conversation broke off.
+struct Said {
+    values: Vec<Value>,
+    failure: Option<Arc<Failure>>,
+    /// A moment before it was asked.
+    sent: Instant,
+    /// Each script was sent whole once.
+    taught: bool,
+}
+
+impl Batch<'_> {
+    fn len(&self) -> usize {
+        self.renewals.len() + self.orphans.len()
+    }
+
+    /// Sends it by a connection that is there for this alone, and waits no longer for all answers. A failure says why some are
+    /// missing; the connection must not be used again then.
+    pub(super) fn send_by(
+        &self,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> (Judged, Option<Finished>) {
+        let sent = time::now();
+        let mut values = Vec::with_capacity(self.replies());
+        let packed = self.packed(true);
+        let limit = limit + self.wait();
+        let conversation =
+            caught(|| converse(connection, &packed, limit, self.replies(), &mut values))
+                .and_then(|conversation| conversation);
+        let by_answer = values.iter().find_map(Finished::by_answer);
+        let finished = conversation.is_err().then_some(Finished::Broken);
+        let said = Said {
+            values,
+            failure: conversation.err().map(Failure::sent),
+            sent,
+            taught: true,
+        };
+        (self.judged(said), finished.or(by_answer))
+    }
+
+    /// Who has to have all of it.
+    fn replicas(&self) -> Option<Replicas> {
+        let replicas = self.renewals.iter().filter_map(Call::replicas);
+        replicas.reduce(Replicas::or_more)
+    }
+
+    fn wait(&self) -> Duration {
+        self.replicas()
+            .map_or(Duration::ZERO, |replicas| replicas.wait)
+    }
+
+    fn packed(&self, teaching: bool) -> Vec<u8> {
+        let calls: Vec<&Call> = self.renewals.iter().chain(self.orphans).collect();
         let mut packed = packed(&calls, teaching);
         // One question for all, behind all of them.
-        let replicas = renewals
-            .iter()
-            .filter_map(Call::replicas)
-            .reduce(Replicas::or_more);
-        if let Some(replicas) = replicas {
+        if let Some(replicas) = self.replicas() {
             packed.extend(replicas.question().get_packed_command());
         }
-        let replies = calls.len() + usize::from(replicas.is_some());
-        let mut limit = self.tracked.io_timeout();
-        if self.proven {
-            limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
-        }
-        limit += replicas.map_or(Duration::ZERO, |replicas| replicas.wait);
+        packed
+    }
 
-        // The lease's clock starts before the first byte is sent.
-        let sent = time::now();
-        let mut values = Vec::with_capacity(replies);
-        let conversation = self.converse(&packed, limit, replies, &mut values);
-        self.proven = conversation.is_ok();
-        let failure = conversation.err().map(Failure::sent);
-        let had = replicas.and_then(|_| values.split_off(calls.len().min(values.len())).pop());
-        // After a failure there are fewer values than calls.
+    fn replies(&self) -> usize {
+        self.len() + usize::from(self.replicas().is_some())
+    }
+
+    fn judged(&self, said: Said) -> Judged {
+        let Said {
+            mut values,
+            failure,
+            sent,
+            taught,
+        } = said;
+        let had =
+            (self.replicas()).and_then(|_| values.split_off(self.len().min(values.len())).pop());
         let mut values = values.into_iter();
-        let renewals = renewals
+        let renewals = self
+            .renewals
             .iter()
             .map(|call| match (values.next(), call.replicas()) {
-                (Some(value), None) => self.judge(value, sent, teaching),
+                (Some(value), None) => judged(value, sent, taught),
                 (Some(value), Some(replicas)) if failure.is_none() => {
                     let had = had.clone().unwrap_or(Value::Nil);
-                    match (self.judge(value, sent, teaching), replicas.check(had)) {
+                    match (judged(value, sent, taught), replicas.check(had)) {
                         // Renewed on the master alone: its end here stays the one that they have.
                         ((Answer::Ours(_), _), Err(error)) => {
                             (Answer::Refused, Some(Failure::sent(error)))
@@ -123,20 +194,45 @@ impl Renewals for RenewalsConnection {
                 _ => (Answer::Unanswered, failure.clone()),
             });
         let renewals = renewals.collect();
-        let orphans = orphans.iter().map(|_| match values.next() {
-            Some(Value::Int(1..)) => Answer::Ours(sent),
-            Some(value) => self.judge(value, sent, teaching).0,
-            None => Answer::Unanswered,
+        let orphans = self.orphans.iter().map(|_| match values.next() {
+            Some(Value::Int(1..)) => (Answer::Ours(sent), None),
+            Some(value) => judged(value, sent, taught),
+            None => (Answer::Unanswered, failure.clone()),
         });
-        Replies {
-            renewals,
+        Judged {
             orphans: orphans.collect(),
-            broken: !self.is_open(),
+            renewals,
         }
     }
 }
 
 impl RenewalsConnection {
+    /// Sends all in one round trip.
+    pub(super) fn send_batch(&mut self, batch: &Batch<'_>, shortest_lease: Duration) -> Judged {
+        self.tracked.check_the_master();
+        let taught = std::mem::take(&mut self.teach);
+        let mut limit = self.tracked.io_timeout();
+        if self.proven {
+            limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
+        }
+        limit += batch.wait();
+        let packed = batch.packed(taught);
+        // The lease's clock starts before the first byte is sent.
+        let sent = time::now();
+        let mut values = Vec::with_capacity(batch.replies());
+        let conversation = self.converse(&packed, limit, batch.replies(), &mut values);
+        self.proven = conversation.is_ok();
+        let judged = batch.judged(Said {
+            values,
+            failure: conversation.err().map(Failure::sent),
+            sent,
+            taught,
+        });
+        let mut replies = judged.renewals.iter().chain(&judged.orphans);
+        self.teach |= replies.any(|(answer, _)| *answer == Answer::Forgotten);
+        judged
+    }
+
     /// Sends the batch and reads the answers. Closes the connection after an error, or an answer that finishes it.
     fn converse(
         &self,
@@ -160,20 +256,20 @@ impl RenewalsConnection {
         used.map_or(None, |asked| asked)
             .unwrap_or_else(|| Err((ErrorKind::Io, "no connection").into()))
     }
+}
 
-    fn judge(&mut self, value: Value, sent: Instant, taught: bool) -> RenewalReply {
-        let refusal: RedisError = match value {
-            Value::Int(1) => return (Answer::Ours(sent), None),
-            Value::Int(0) => return (Answer::NotOurs, None),
-            Value::ServerError(error) => error.into(),
-            _ => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
-        };
-        if is_unknown_script(&refusal) && !taught {
-            self.teach = true;
-            return (Answer::Forgotten, None);
-        }
-        refused(refusal)
+/// What an answer means. `taught`: the script was sent whole, so that the server knows it.
+pub(super) fn judged(value: Value, sent: Instant, taught: bool) -> RenewalReply {
+    let refusal: RedisError = match value {
+        Value::Int(1) => return (Answer::Ours(sent), None),
+        Value::Int(0) => return (Answer::NotOurs, None),
+        Value::ServerError(error) => error.into(),
+        _ => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
+    };
+    if is_unknown_script(&refusal) && !taught {
+        return (Answer::Forgotten, None);
     }
+    refused(refusal)
 }
 
 /// What a refusal means for the lease.

@@ -95,5 +95,6 @@ fn asked(used: &mut InUse<'_>, call: &Call, looks_first: bool) -> Result<Reply> 
         sent,
         answered: time::now(),
         again: false,
+        has_moved: false,
     })
 }

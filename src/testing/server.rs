@@ -152,6 +152,7 @@ impl Shared {
             // A test may move the clock at any moment: no time in the answer counts from after that.
             answered: sent,
             again: false,
+            has_moved: false,
         };
         Ok((reply, changed))
     }
@@ -203,7 +204,7 @@ impl server::Server for Server {
         }
     }
 
-    fn lend(&self) -> Result<PooledConnection> {
+    fn lend(&self, _key: &str) -> Result<PooledConnection> {
         Err(has_no_connection())
     }
 

@@ -1,11 +1,13 @@
 //! A Redis Cluster of three masters with a replica each, on this machine and stopped when dropped.
 
 use std::{
+    sync::{Arc, Weak},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use redis::Connection;
 
 use super::{
@@ -174,6 +176,31 @@ impl Cluster {
         &self.ids[node]
     }
 
+    /// Starts a node again that was killed. It comes back as a replica of the one that has taken its place, and has what that one
+    /// has when this returns.
+    pub fn revive(&mut self, node: usize) -> anyhow::Result<()> {
+        self.nodes[node].restart()?;
+        self.wait_until_whole()
+    }
+
+    /// The slot of a key.
+    pub fn slot_of(&self, key: &str) -> anyhow::Result<u16> {
+        let mut conn = self.nodes[0].connection()?;
+        let mut slot = redis::cmd("CLUSTER");
+        Ok(slot.arg("KEYSLOT").arg(key).query(&mut conn)?)
+    }
+
+    /// A tag that begins like this: names that have it in braces are on the shard that this master had at first.
+    pub fn tag(&self, master: usize, begins: &str) -> anyhow::Result<String> {
+        for n in 0..1_000 {
+            let tag = format!("{begins}-{n}");
+            if master_at_first(self.slot_of(&tag)?) == master {
+                return Ok(tag);
+            }
+        }
+        bail!("no tag is of shard {master}")
+    }
+
     fn introduce(&self) -> anyhow::Result<()> {
         let mut first = self.nodes[0].connection()?;
         for node in &self.nodes[1..] {
@@ -244,8 +271,12 @@ fn start_node(node_timeout: Duration) -> anyhow::Result<Server> {
 }
 
 /// The slots of a master at first.
-fn slots_of(master: usize) -> impl Iterator<Item = u16> {
-    (0..SLOTS).filter(move |slot| usize::from(*slot) * MASTERS / usize::from(SLOTS) == master)
+pub fn slots_of(master: usize) -> impl Iterator<Item = u16> {
+    (0..SLOTS).filter(move |slot| master_at_first(*slot) == master)
+}
+
+fn master_at_first(slot: u16) -> usize {
+    usize::from(slot) * MASTERS / usize::from(SLOTS)
 }
 
 /// Whose slot it is, by `CLUSTER NODES`.
@@ -268,4 +299,16 @@ fn connection(node: &Server) -> anyhow::Result<Connection> {
     let conn = redis::Client::open(node.url())?.get_connection_with_timeout(limit)?;
     conn.set_read_timeout(Some(limit))?;
     Ok(conn)
+}
+
+/// The one that all tests of a program share which leave it as it was.
+pub fn shared() -> Arc<Cluster> {
+    static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock();
+    if let Some(cluster) = shared.upgrade() {
+        return cluster;
+    }
+    let cluster = Arc::new(Cluster::start().unwrap());
+    *shared = Arc::downgrade(&cluster);
+    cluster
 }

@@ -5,10 +5,7 @@
 
 use std::{
     env,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -16,10 +13,13 @@ use std::{
 use leasehold::{Locks, Options};
 use redis::Commands;
 
+use super::{
+    connect,
+    history::{History, SECOND, median, probe, violations, work},
+};
 use crate::common::{LONG, MS, Sentinels, sentinels::Plan};
 
 const THREADS: usize = 4;
-const SECOND: Duration = Duration::from_secs(1);
 
 /// How a master is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,56 +28,8 @@ enum Way {
     Planned,
 }
 
-/// One hold, as its holder saw it.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    from: Instant,
-    /// When it was given back, or the last moment at which it was held.
-    until: Instant,
-    fence: u64,
-}
-
-type History = Mutex<Vec<Hold>>;
-
-fn failovers() -> usize {
+pub(crate) fn failovers() -> usize {
     env::var("LEASEHOLD_FAILOVERS").map_or(20, |number| number.parse().unwrap())
-}
-
-/// Takes the lock again and again, and writes down when it had it.
-fn work(url: &str, options: &Options, history: &History, stop: &AtomicBool) {
-    let lock = Locks::connect(url).unwrap().lock("a").with(options.clone());
-    while !stop.load(Ordering::SeqCst) {
-        let Ok(lease) = lock.acquire(SECOND) else {
-            continue;
-        };
-        let from = Instant::now();
-        let mut until = from;
-        while lease.is_held() && from.elapsed() < 4 * MS {
-            until = Instant::now();
-            thread::sleep(MS);
-        }
-        let fence = lease.fencing_token().unwrap().get();
-        history.lock().unwrap().push(Hold { from, until, fence });
-        let _ = lease.release();
-    }
-}
-
-/// Takes one free lock after another, and keeps it. Says when each was asked for and granted.
-fn probe(url: &str, options: &Options, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
-    let locks = Locks::connect(url).unwrap().with(options.clone());
-    let locks = locks.with(Options::new().lease(LONG).renewal(false));
-    let mut grants = Vec::new();
-    while !stop.load(Ordering::SeqCst) {
-        let asked = Instant::now();
-        let name = format!("probe-{}", grants.len());
-        let Ok(lease) = locks.lock(&name).acquire(SECOND) else {
-            continue;
-        };
-        grants.push((asked, Instant::now()));
-        let _ = lease.leave();
-        thread::sleep(2 * MS);
-    }
-    grants
 }
 
 /// How long it took from the beginning of a failover.
@@ -90,24 +42,22 @@ struct Took {
     granted: Duration,
 }
 
-/// How often two had the lock at once.
-fn violations(mut history: Vec<Hold>) -> usize {
-    history.sort_by_key(|hold| hold.from);
-    let pairs = history.windows(2);
-    let is_wrong = |pair: &&[Hold]| pair[1].from < pair[0].until || pair[1].fence <= pair[0].fence;
-    pairs.filter(is_wrong).count()
-}
-
 fn fail_over(group: &mut Sentinels, way: Way, options: &Options) -> (Option<Took>, usize) {
     let before = group.master().unwrap();
     let (history, stop, url) = (History::default(), AtomicBool::new(false), group.url());
     let took = thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| work(&url, options, &history, &stop));
+            scope.spawn(|| {
+                let lock = connect(&url).lock("a").with(options.clone());
+                work(&lock, &history, &stop);
+            });
             // Each asks the sentinels once a second: not all at the same moment.
             thread::sleep(240 * MS);
         }
-        let probe = scope.spawn(|| probe(&url, options, &stop));
+        let probe = scope.spawn(|| {
+            let locks = connect(&url).with(options.clone());
+            probe(&locks, |n| format!("probe-{n}"), &stop)
+        });
         thread::sleep(200 * MS);
         let (began, next) = if way == Way::Planned {
             group.fail_over_since().unwrap()
@@ -134,12 +84,7 @@ fn fail_over(group: &mut Sentinels, way: Way, options: &Options) -> (Option<Took
             granted,
         })
     });
-    (took, violations(history.into_inner().unwrap()))
-}
-
-fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
-    times.sort();
-    (times[times.len() / 2], times[times.len() - 1])
+    (took, violations(history))
 }
 
 fn run(way: Way, options: &Options) -> usize {

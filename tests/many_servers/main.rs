@@ -9,8 +9,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clusters;
 mod failovers;
 mod groups;
+mod history;
 mod long;
 mod lying;
 mod lying_nodes;

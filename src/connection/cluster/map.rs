@@ -156,6 +156,11 @@ impl Map {
         }
     }
 
+    /// The same as far as is known.
+    pub(super) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
+        self.known.lock().shard_of(slot_of(key))
+    }
+
     /// Where the master of a shard is. Asks if that is in doubt, and takes what was known if nobody says anything.
     pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<Place> {
         let in_doubt = (self.known.lock().shard(shard)).is_none_or(|it| it.in_doubt);

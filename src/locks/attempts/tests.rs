@@ -26,6 +26,7 @@ fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
         answered: sent + MS,
         tracked: true,
         again: false,
+        has_moved: false,
     }
 }
 

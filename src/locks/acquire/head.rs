@@ -1,0 +1,155 @@
+//! What the head of a queue does: it asks when its place says so, by the connection that all heads share or by a line of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Asked, LONGEST_DOUBT, Wait};
+use crate::{
+    error::{Error, Result},
+    locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings},
+    recipes::hold::Kind,
+    script::{Call, Refusal},
+    server::{Line, News, Unsent},
+    time::Backoff,
+    waiting::{Next, Place},
+};
+
+/// A head that was refused by a look, and has heard nothing since, makes an attempt after so long.
+const ATTEMPT_AFTER_A_LOOK: Duration = Duration::from_millis(100);
+
+impl Wait<'_> {
+    /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
+    /// to another stack.
+    pub(super) fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease>) -> Result<Asked> {
+        let Pauses { first, last } = self.settings.backoff;
+        let mut pauses = Backoff::between(first, last);
+        let mut doubts = Backoff::between(first, last.max(LONGEST_DOUBT));
+        let (shared, key) = (Arc::clone(&self.stack), self.key().to_owned());
+        shared.server.want();
+        let cancel = self.settings.cancel.as_ref();
+        let waiting = Arc::downgrade(&shared);
+        let wake = move || {
+            if let Some(shared) = waiting.upgrade() {
+                shared.queues.wake_all();
+            }
+        };
+        let _woken = cancel.map(|cancel| cancel.wakes(wake));
+        let mut line: Option<Box<dyn Line>> = None;
+        while self.waits_until_it_is_time(place, line.as_deref_mut()) {
+            // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
+            if self.attempts.made > 0 && self.deadline.has_passed() {
+                break;
+            }
+            self.attempts.made += 1;
+            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
+            let looks_first = self.may_look() && place.looks_first();
+            line = line.filter(|line| line.is_open());
+            if line.is_none() && self.may_listen(&call) && place.is_alone() {
+                line = shared.server.line(&key);
+            }
+            let asked = match &mut line {
+                Some(line) => line.ask(&call, looks_first),
+                None => (shared.server).ask_for_head(&call, looks_first, self.deadline),
+            };
+            let reply = match asked {
+                Ok(reply) => reply,
+                Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
+                    return Err(error);
+                }
+                Err(Unsent::NoConnection(error)) => {
+                    self.attempts.was_not_sent(error);
+                    let pauses = if self.stacks.are_many() {
+                        &mut doubts
+                    } else {
+                        &mut pauses
+                    };
+                    place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
+                    continue;
+                }
+                Err(Unsent::InUse { has_failed }) => {
+                    self.others_had_the_connection(has_failed);
+                    break;
+                }
+            };
+            match self.judge(reply)? {
+                Outcome::Granted {
+                    grant,
+                    next_asks_at,
+                } => {
+                    // Nobody else is told of what comes on the line.
+                    let next_asks_at = line.map_or(next_asks_at, |_| self.now());
+                    return Ok(Asked::Granted(grant, next_asks_at));
+                }
+                Outcome::HasBeenRun => return Ok(Asked::InVain),
+                Outcome::Moved if !Arc::ptr_eq(&shared, &self.stack) => return Ok(Asked::Moved),
+                // The same shard at another address.
+                Outcome::Moved => place.look_again_at(Some(self.now())),
+                Outcome::Refused {
+                    ask_again_at,
+                    tracked: true,
+                } => {
+                    pauses.start_again();
+                    doubts.start_again();
+                    let look_again = looks_first.then(|| self.now() + ATTEMPT_AFTER_A_LOOK);
+                    place.refused(ask_again_at.into_iter().chain(look_again).min());
+                }
+                Outcome::Refused { tracked: false, .. } => {
+                    place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
+                }
+                Outcome::Failed => {
+                    let pauses = if self.stacks.are_many() && self.attempts.is_in_doubt() {
+                        &mut doubts
+                    } else {
+                        &mut pauses
+                    };
+                    place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
+                }
+            }
+        }
+        (self.attempts.last_failure()).map_or(Ok(Asked::InVain), Err)
+    }
+
+    /// By the line, if it has it, and otherwise by whoever wakes it. False: it leaves.
+    fn waits_until_it_is_time(
+        &self,
+        place: &Place<'_, Settings, Lease>,
+        line: Option<&mut (dyn Line + '_)>,
+    ) -> bool {
+        let Some(line) = line.filter(|line| line.is_open()) else {
+            return place.wait_unless(self.settings.cancel.as_ref(), self.deadline);
+        };
+        loop {
+            let until = match place.next_step(self.deadline) {
+                Next::Ask => return true,
+                Next::Leave => return false,
+                Next::Sleep(until) => until,
+            };
+            match line.listen(until) {
+                News::Changed => self.stack.queues.changed(self.key()),
+                News::Nothing => {}
+                News::Lost => place.look_again_at(Some(self.now())),
+            }
+        }
+    }
+
+    /// Whether it may wait on the line: nothing else may have to wake it, a message that comes while replicas are waited for
+    /// would be passed over, and an intent is taken back by the connection that all share.
+    fn may_listen(&self, call: &Call) -> bool {
+        let can_be_called_off = self.settings.cancel.is_some();
+        !can_be_called_off && call.replicas().is_none() && self.hold.quitting().is_none()
+    }
+
+    /// Whether a look at the key's end says as much as a refusal would: that of a mutex which is not ours already.
+    fn may_look(&self) -> bool {
+        self.hold.kind() == Kind::Mutex && !self.attempts.may_be_ours()
+    }
+
+    /// Until the deadline, so that this one was not asked. If they got no answer, nobody knows who has the lock.
+    fn others_had_the_connection(&mut self, has_failed: bool) {
+        if has_failed && !self.attempts.has_failed() {
+            self.attempts.was_not_sent(Error::Pool {
+                reason: String::from("the server did not answer others who wait"),
+                source: None,
+            });
+        }
+    }
+}

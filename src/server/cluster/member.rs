@@ -1,0 +1,236 @@
+//! One shard, as the locks on it know it.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use redis::{RedisError, RedisResult, Value};
+
+use super::{Servers, renewals::Following};
+use crate::{
+    connection::{HOPS, Limits, PooledConnection, Redirect, ShardId},
+    error::Result,
+    script::Call,
+    server::{
+        Line, News, Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent,
+        redis::untracked,
+    },
+    time::{self, Backoff, Clock, Deadline},
+};
+
+/// A shard's own server, and the way to the others.
+pub(crate) struct Member {
+    servers: Arc<Servers>,
+    id: ShardId,
+    own: Arc<RedisServer>,
+}
+
+impl Member {
+    pub(super) fn new(servers: &Arc<Servers>, id: ShardId, own: Arc<RedisServer>) -> Self {
+        let servers = Arc::clone(servers);
+        Self { servers, id, own }
+    }
+
+    /// The server that has this key, as far as is known.
+    fn server_of(&self, call: &Call, patience: Patience) -> Result<Arc<RedisServer>> {
+        let longest = patience.whole.min(self.limits().connect);
+        let found = self
+            .servers
+            .server_of(call.key(), Deadline::after(longest))?;
+        Ok(found.1)
+    }
+
+    /// Until when the same is asked again, where the keys are on their way.
+    fn until(&self, patience: Patience) -> Deadline {
+        let longest = Deadline::after(self.limits().answer);
+        longest.or_sooner(patience.answer.and_then(Deadline::moment))
+    }
+
+    /// Goes where the answers lead, until one does something.
+    fn followed(&self, call: &Call, patience: Patience, mut reply: Reply) -> Result<Reply> {
+        let until = self.until(patience);
+        let mut pauses = Backoff::new();
+        let mut hops = 0;
+        while let Some(redirect) = self.servers.redirect(&reply.answer) {
+            let before = reply.again;
+            match redirect {
+                Redirect::Moved { .. } if patience.tells_of_moves => {
+                    reply.has_moved = true;
+                    return Ok(reply);
+                }
+                Redirect::Moved { .. } | Redirect::Ask { .. } if hops == HOPS => return Ok(reply),
+                Redirect::Moved { .. } => {
+                    hops += 1;
+                    reply = self.server_of(call, patience)?.ask(call, patience)?;
+                }
+                Redirect::Ask { to, .. } => {
+                    hops += 1;
+                    let sent = time::now();
+                    let (answer, again) = self.servers.ask_at(&to, call, until)?;
+                    reply = untracked(answer, sent, again);
+                }
+                Redirect::TryAgain if !patience.tells_of_moves && pauses.pause(until) => {
+                    hops = 0;
+                    reply = self.server_of(call, patience)?.ask(call, patience)?;
+                }
+                Redirect::TryAgain | Redirect::Down => return Ok(reply),
+            }
+            reply.again |= before;
+        }
+        Ok(reply)
+    }
+
+    /// What a head, or one with a line of its own, was answered.
+    fn told(&self, call: &Call, reply: Reply, deadline: Deadline) -> Result<Reply, Unsent> {
+        let patience = Patience {
+            answer: Some(deadline),
+            tells_of_moves: true,
+            ..Patience::USUAL
+        };
+        self.followed(call, patience, reply)
+            .map_err(Unsent::NoConnection)
+    }
+}
+
+impl Server for Member {
+    fn clock(&self) -> Clock {
+        Clock::REAL
+    }
+
+    fn limits(&self) -> Limits {
+        self.own.limits()
+    }
+
+    fn lend(&self, key: &str) -> Result<PooledConnection> {
+        let deadline = Deadline::after(self.limits().connect);
+        let (_, server) = self.servers.server_of(key, deadline)?;
+        server.lend(key)
+    }
+
+    fn is_elsewhere(&self, error: &RedisError) -> bool {
+        !matches!(
+            self.servers.nodes().redirect(error),
+            None | Some(Redirect::Down)
+        )
+    }
+
+    fn stores_data(&self) -> Result<()> {
+        self.own.stores_data()
+    }
+
+    fn is_watched(&self) -> bool {
+        true
+    }
+
+    fn clock_skew(&self) -> Duration {
+        self.own.clock_skew()
+    }
+
+    fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
+        if !patience.is_here {
+            self.own.refuse_a_copy()?;
+        }
+        let patience = Patience {
+            is_here: true,
+            ..patience
+        };
+        let reply = if patience.tells_of_moves {
+            self.own.ask(call, patience)?
+        } else {
+            self.server_of(call, patience)?.ask(call, patience)?
+        };
+        self.followed(call, patience, reply)
+    }
+
+    fn go_together_always(&self) {
+        self.own.go_together_always();
+    }
+
+    fn in_line(&self) -> usize {
+        self.own.in_line()
+    }
+
+    fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
+        self.own.refuse_a_copy()?;
+        let until = self.until(Patience::USUAL);
+        let mut pauses = Backoff::new();
+        let mut hops = 0;
+        loop {
+            let server = self.server_of(call, Patience::USUAL)?;
+            let answer = server.ask_once(call)?;
+            match self.servers.redirect(&answer) {
+                Some(Redirect::Moved { .. }) if hops < HOPS => hops += 1,
+                // Only once: a connection that may have been closed meanwhile is none for this.
+                Some(Redirect::Ask { to, .. }) => {
+                    return self.servers.ask_once_at(&to, call, until);
+                }
+                Some(Redirect::TryAgain) if pauses.pause(until) => {}
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        looks_first: bool,
+        deadline: Deadline,
+    ) -> Result<Reply, Unsent> {
+        let reply = self.own.ask_for_head(call, looks_first, deadline)?;
+        self.told(call, reply, deadline)
+    }
+
+    fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>> {
+        let line = self.own.line(key)?;
+        Some(Box::new(MembersLine { member: self, line }))
+    }
+
+    fn send_unawaited(&self, call: &Call, patience: Duration) {
+        if let Ok((_, server)) = self
+            .servers
+            .server_of(call.key(), Deadline::after(patience))
+        {
+            server.send_unawaited(call, patience);
+        }
+    }
+
+    fn renewals(&self) -> Box<dyn Renewals> {
+        let own = self.own.renewals_connection();
+        Box::new(Following::new(&self.servers, self.id, own))
+    }
+
+    fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
+        self.own.report_to(observer)
+    }
+
+    fn want(&self) {
+        self.own.want();
+    }
+
+    fn close(&self) {
+        self.own.close();
+    }
+}
+
+/// The line of one who waits for a key of a shard.
+struct MembersLine<'a> {
+    member: &'a Member,
+    line: Box<dyn Line + 'a>,
+}
+
+impl Line for MembersLine<'_> {
+    fn ask(&mut self, call: &Call, looks_first: bool) -> Result<Reply, Unsent> {
+        let reply = self.line.ask(call, looks_first)?;
+        let until = self.member.until(Patience::USUAL);
+        self.member.told(call, reply, until)
+    }
+
+    fn listen(&mut self, until: Option<Instant>) -> News {
+        self.line.listen(until)
+    }
+
+    fn is_open(&self) -> bool {
+        self.line.is_open()
+    }
+}

@@ -1,0 +1,278 @@
+//! The renewals of a shard's keeper, those of leases whose slots have moved among them.
+//!
+//! The keeper of a shard keeps a lease for as long as it is held. When its slot is another shard's by now, its renewals go there, by
+//! a connection of that one's pool, in one round trip for all of them. What goes elsewhere must not delay what stays here: another
+//! shard has little time to answer, and is left alone for a while after it was silent.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redis::Value;
+
+use super::Servers;
+use crate::{
+    connection::{Address, HOPS, Redirect, ShardId},
+    error::{Error, Result},
+    exchange::Finished,
+    script::Call,
+    server::{
+        Answer, Failure, RenewalReply, Renewals, RenewalsConnection, Replies,
+        renewals::{Batch, Judged, SHORTEST_PATIENCE, judged, refused},
+    },
+    time::{self, Deadline},
+};
+
+/// Another shard has a twelfth of the shortest lease to answer, between this and what its own server has.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// One that was silent is not asked again sooner.
+const REST: Duration = Duration::from_millis(500);
+
+/// The watchdog's connection to a shard, and the way to the others.
+pub(super) struct Following {
+    servers: Arc<Servers>,
+    id: ShardId,
+    own: RenewalsConnection,
+    /// Some of what was sent last went elsewhere.
+    is_away: bool,
+    /// Who was silent, and when.
+    silent: HashMap<ShardId, Instant>,
+}
+
+/// What has to be sent, and what has become of it: the renewals, and behind them the orphans.
+struct Sending<'a> {
+    renewals: &'a [Call],
+    orphans: &'a [Call],
+    replies: Vec<RenewalReply>,
+    /// How long another shard may take.
+    limit: Duration,
+}
+
+impl<'a> Sending<'a> {
+    fn calls(&self) -> impl Iterator<Item = &'a Call> + use<'a> {
+        self.renewals.iter().chain(self.orphans)
+    }
+
+    /// Those at these places, as two lists.
+    fn at(&self, places: &[usize]) -> (Vec<Call>, Vec<Call>) {
+        let chosen = |list: &[Call], before: usize| {
+            let places = places.iter().filter_map(|place| place.checked_sub(before));
+            places.filter_map(|at| list.get(at).cloned()).collect()
+        };
+        (
+            chosen(self.renewals, 0),
+            chosen(self.orphans, self.renewals.len()),
+        )
+    }
+
+    fn enter(&mut self, places: &[usize], judged: Judged) {
+        let all = judged.renewals.into_iter().chain(judged.orphans);
+        for (place, reply) in places.iter().zip(all) {
+            self.enter_one(*place, reply);
+        }
+    }
+
+    fn enter_one(&mut self, place: usize, reply: RenewalReply) {
+        if let Some(entry) = self.replies.get_mut(place) {
+            *entry = reply;
+        }
+    }
+
+    /// None of these was sent, since there is no connection.
+    fn enter_unsent(&mut self, places: &[usize], error: Error) {
+        let failure = Arc::new(Failure::Unsent(error));
+        for place in places {
+            self.enter_one(*place, (Answer::Refused, Some(Arc::clone(&failure))));
+        }
+    }
+}
+
+impl Following {
+    pub(super) fn new(servers: &Arc<Servers>, id: ShardId, own: RenewalsConnection) -> Self {
+        Self {
+            servers: Arc::clone(servers),
+            id,
+            own,
+            is_away: false,
+            silent: HashMap::new(),
+        }
+    }
+
+    /// Where each has to be sent, as far as is known: to its own shard, or to others.
+    fn sorted(&self, sending: &Sending<'_>) -> (Vec<usize>, HashMap<ShardId, Vec<usize>>) {
+        let (mut home, mut away) = (Vec::new(), HashMap::<_, Vec<_>>::new());
+        for (place, call) in sending.calls().enumerate() {
+            match self.servers.nodes().known_shard_of(call.key()) {
+                Some(shard) if shard != self.id => away.entry(shard).or_default().push(place),
+                _ => home.push(place),
+            }
+        }
+        (home, away)
+    }
+
+    fn send_home(&mut self, sending: &mut Sending<'_>, home: &[usize], shortest_lease: Duration) {
+        if !self.own.is_open() {
+            // It is opened before the next batch. What goes elsewhere does not wait for it.
+            return sending.enter_unsent(home, no_connection());
+        }
+        if home.len() == sending.replies.len() {
+            let (renewals, orphans) = (sending.renewals, sending.orphans);
+            let judged = (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease);
+            return sending.enter(home, judged);
+        }
+        let (renewals, orphans) = &sending.at(home);
+        let judged = (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease);
+        sending.enter(home, judged);
+    }
+
+    fn send_away(&mut self, sending: &mut Sending<'_>, shard: ShardId, places: &[usize]) {
+        let silent = self.silent.get(&shard);
+        if silent.is_some_and(|silent| silent.elapsed() < REST) {
+            return sending.enter_unsent(places, no_connection());
+        }
+        let (renewals, orphans) = &sending.at(places);
+        match self.asked_away(&Batch { renewals, orphans }, sending.limit) {
+            Ok((judged, finished)) => {
+                if finished == Some(Finished::Broken) {
+                    self.silent.insert(shard, time::now());
+                }
+                sending.enter(places, judged);
+            }
+            Err(error) => {
+                self.silent.insert(shard, time::now());
+                sending.enter_unsent(places, error);
+            }
+        }
+    }
+
+    /// By a connection of the pool of the shard that has the first of these.
+    fn asked_away(&self, batch: &Batch<'_>, limit: Duration) -> Result<(Judged, Option<Finished>)> {
+        let deadline = Deadline::after(limit);
+        let call = batch.renewals.iter().chain(batch.orphans).next();
+        let key = call.map_or("", Call::key);
+        let (_, pool) = self.servers.nodes().pool_for(key, deadline)?;
+        let mut conn = pool.get_here(limit, deadline.remaining_up_to(limit))?;
+        let (judged, finished) = batch.send_by(&mut conn, deadline.remaining_up_to(limit));
+        if let Some(finished) = finished {
+            conn.close(finished);
+        }
+        Ok((judged, finished))
+    }
+
+    /// Goes where the answers lead. False: none leads anywhere.
+    fn follow(&mut self, sending: &mut Sending<'_>) -> bool {
+        let (mut moved, mut asking) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        for (place, (call, (_, failure))) in sending.calls().zip(&sending.replies).enumerate() {
+            let Some(Failure::Sent(error)) = failure.as_deref() else {
+                continue;
+            };
+            match self.servers.nodes().redirect(error) {
+                Some(Redirect::Moved { .. }) => {
+                    let deadline = Deadline::after(sending.limit);
+                    let found = self.servers.nodes().pool_for(call.key(), deadline);
+                    // Its own, at another address: for the next batch there is another connection.
+                    if let Ok((shard, _)) = found
+                        && shard != self.id
+                    {
+                        moved.entry(shard).or_default().push(place);
+                    }
+                }
+                Some(Redirect::Ask { to, .. }) => asking.entry(to).or_default().push(place),
+                _ => {}
+            }
+        }
+        let leads_on = !moved.is_empty() || !asking.is_empty();
+        self.is_away |= leads_on;
+        for (shard, places) in moved {
+            self.send_away(sending, shard, &places);
+        }
+        for (to, places) in asking {
+            self.ask_at(sending, &to, &places);
+        }
+        leads_on
+    }
+
+    /// Asks a node that is being given the slots of these, one after the other.
+    fn ask_at(&self, sending: &mut Sending<'_>, to: &Address, places: &[usize]) {
+        let deadline = Deadline::after(sending.limit);
+        let is_orphan = |place: usize| place >= sending.renewals.len();
+        let mut replies = Vec::new();
+        for place in places {
+            let Some(call) = sending.calls().nth(*place) else {
+                continue;
+            };
+            if deadline.has_passed() {
+                break;
+            }
+            let sent = time::now();
+            let asked = match self.servers.ask_at(to, call, deadline) {
+                Ok((answer, _)) => answer,
+                Err(error) => {
+                    let failure = Arc::new(Failure::Unsent(error));
+                    replies.push((*place, (Answer::Refused, Some(failure))));
+                    continue;
+                }
+            };
+            let reply = match asked {
+                Ok(Value::Int(1..)) if is_orphan(*place) => (Answer::Ours(sent), None),
+                Ok(value) => judged(value, sent, true),
+                Err(error) if error.is_io_error() => {
+                    (Answer::Unanswered, Some(Failure::sent(error)))
+                }
+                Err(error) => refused(error),
+            };
+            replies.push((*place, reply));
+        }
+        for (place, reply) in replies {
+            sending.enter_one(place, reply);
+        }
+    }
+}
+
+impl Renewals for Following {
+    fn is_open(&self) -> bool {
+        self.is_away || self.own.is_open()
+    }
+
+    fn open(&mut self) -> Result<(), Arc<Failure>> {
+        self.own.open()
+    }
+
+    fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
+        let part = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
+        let mut sending = Sending {
+            renewals,
+            orphans,
+            replies: vec![(Answer::Unanswered, None); renewals.len() + orphans.len()],
+            limit: part.min(self.servers.nodes().limits().answer),
+        };
+        let (home, away) = self.sorted(&sending);
+        self.is_away = !away.is_empty();
+        for (shard, places) in away {
+            self.send_away(&mut sending, shard, &places);
+        }
+        if !home.is_empty() {
+            self.send_home(&mut sending, &home, shortest_lease);
+        }
+        for _ in 0..HOPS {
+            if !self.follow(&mut sending) {
+                break;
+            }
+        }
+        let orphans = sending.replies.split_off(renewals.len());
+        Replies {
+            renewals: sending.replies,
+            orphans: orphans.into_iter().map(|(answer, _)| answer).collect(),
+            broken: !home.is_empty() && !self.own.is_open(),
+        }
+    }
+}
+
+fn no_connection() -> Error {
+    Error::Pool {
+        reason: String::from("a shard of the cluster is not reached"),
+        source: None,
+    }
+}

@@ -1,0 +1,106 @@
+//! Slots on their way from one master of a cluster to another, in the steps of `redis-cli --cluster reshard`.
+
+use anyhow::Context;
+use redis::{Connection, Pipeline, Value};
+
+use super::Cluster;
+
+/// So many are opened, emptied and closed at a time.
+const TOGETHER: usize = 64;
+/// How long one batch of keys may take, in milliseconds.
+const MIGRATE: u32 = 5_000;
+
+/// Moves slots from one master to another.
+pub struct Resharding<'a> {
+    cluster: &'a Cluster,
+    from: usize,
+    to: usize,
+    source: Connection,
+    target: Connection,
+}
+
+impl<'a> Resharding<'a> {
+    pub fn new(cluster: &'a Cluster, from: usize, to: usize) -> anyhow::Result<Self> {
+        Ok(Self {
+            cluster,
+            from,
+            to,
+            source: cluster.nodes[from].connection()?,
+            target: cluster.nodes[to].connection()?,
+        })
+    }
+
+    /// Moves all of these, and the keys in them.
+    pub fn run(&mut self, slots: &[u16]) -> anyhow::Result<()> {
+        for slots in slots.chunks(TOGETHER) {
+            self.open(slots)?;
+            for slot in slots {
+                self.move_keys(*slot)?;
+            }
+            self.close(slots)?;
+        }
+        Ok(())
+    }
+
+    /// From now on they are on their way.
+    pub fn open(&mut self, slots: &[u16]) -> anyhow::Result<()> {
+        let (source, target) = (self.cluster.id(self.from), self.cluster.id(self.to));
+        set_slots(slots, "IMPORTING", source).exec(&mut self.target)?;
+        set_slots(slots, "MIGRATING", target).exec(&mut self.source)?;
+        Ok(())
+    }
+
+    /// One key after the other, so that those of one lock are apart for a moment.
+    pub fn move_keys(&mut self, slot: u16) -> anyhow::Result<usize> {
+        let mut moved = 0;
+        loop {
+            let keys: Vec<String> = redis::cmd("CLUSTER")
+                .arg("GETKEYSINSLOT")
+                .arg(slot)
+                .arg(1)
+                .query(&mut self.source)?;
+            let Some(key) = keys.first() else {
+                return Ok(moved);
+            };
+            let _: Value = redis::cmd("MIGRATE")
+                .arg("127.0.0.1")
+                .arg(self.cluster.nodes[self.to].port())
+                .arg(key)
+                .arg(0)
+                .arg(MIGRATE)
+                .query(&mut self.source)
+                .with_context(|| format!("{key} stays"))?;
+            moved += 1;
+        }
+    }
+
+    /// They have arrived.
+    pub fn close(&mut self, slots: &[u16]) -> anyhow::Result<()> {
+        let target = self.cluster.id(self.to);
+        set_slots(slots, "NODE", target).exec(&mut self.target)?;
+        set_slots(slots, "NODE", target).exec(&mut self.source)?;
+        Ok(())
+    }
+
+    /// They stay where they were, if no key has gone yet.
+    pub fn call_off(&mut self, slots: &[u16]) -> anyhow::Result<()> {
+        for conn in [&mut self.source, &mut self.target] {
+            let mut all = redis::pipe();
+            for slot in slots {
+                let stable = all.cmd("CLUSTER").arg("SETSLOT").arg(*slot);
+                stable.arg("STABLE").ignore();
+            }
+            all.exec(conn)?;
+        }
+        Ok(())
+    }
+}
+
+fn set_slots(slots: &[u16], how: &str, node: &str) -> Pipeline {
+    let mut all = redis::pipe();
+    for slot in slots {
+        let set = all.cmd("CLUSTER").arg("SETSLOT").arg(*slot);
+        set.arg(how).arg(node).ignore();
+    }
+    all
+}

@@ -1,0 +1,240 @@
+//! Failovers of one shard, crash and planned, while its locks are held and waited for.
+//!
+//! Twenty of each way: `cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1`; as
+//! many others with `LEASEHOLD_FAILOVERS=200`.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, LostReason, Options};
+use redis::Commands;
+
+use super::{connect, key, mutex};
+use crate::{
+    LEASE,
+    common::{Cluster, LONG, MS, hold::comes_true, sentinels::in_step, slack::slack},
+    history::{History, SECOND, median, probe, violations, work},
+    long::failovers,
+};
+
+const THREADS: usize = 4;
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How a master is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Crash,
+    Planned,
+}
+
+/// How long it took from the beginning of a failover.
+struct Took {
+    /// Until the next master says that it is one.
+    promoted: Duration,
+    /// Until the one before says so to a client that keeps asking it: meanwhile it lets all wait.
+    told: Option<Duration>,
+    /// Until it has granted a lock.
+    granted: Duration,
+}
+
+/// Replaces the master of the first shard, while one lock is held, another goes from hand to hand, and free ones are taken.
+fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
+    let tag = &*cluster.tag(0, &format!("round-{round}")).unwrap();
+    let before = cluster.master_of(&key(tag)).unwrap();
+    let next = (before + 3) % 6;
+    let locks = connect(cluster).with(Options::new().lease(SECOND));
+    let held = locks.lock(&format!("held{{{tag}}}"));
+    let lease = held
+        .clone()
+        .with(Options::new().lease(LEASE))
+        .acquire(LONG)
+        .unwrap();
+    let (history, stop) = (History::default(), AtomicBool::new(false));
+    let name = |n| format!("probe-{n}{{{tag}}}");
+    let took = thread::scope(|scope| {
+        let work = |locks: leasehold::Locks| work(&mutex(&locks, tag), &history, &stop);
+        for _ in 0..THREADS / 2 {
+            // Two of one process, and two of another.
+            let (one, other) = (
+                locks.clone(),
+                connect(cluster).with(Options::new().lease(SECOND)),
+            );
+            scope.spawn(move || work(one));
+            scope.spawn(move || work(other));
+        }
+        let probe = scope.spawn(|| probe(&connect(cluster), name, &stop));
+        let mut bare = cluster.nodes[before].connection().unwrap();
+        let bare = scope.spawn(move || {
+            while bare.get::<_, Option<String>>(key(tag)).is_ok() {
+                thread::sleep(MS);
+            }
+            Instant::now()
+        });
+        thread::sleep(200 * MS);
+        let mut conn = cluster.nodes[before].connection().unwrap();
+        assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+        let began = Instant::now();
+        if way == Way::Planned {
+            assert_eq!(cluster.fail_over(before).unwrap(), next);
+        } else {
+            crate::common::server::signal(cluster.nodes[before].process(), "KILL").unwrap();
+            cluster.wait_until_master(next).unwrap();
+        }
+        let promoted = Instant::now();
+        thread::sleep(1_200 * MS);
+        stop.store(true, Ordering::SeqCst);
+        let grants = probe.join().unwrap();
+        let mut conn = cluster.nodes[next].connection().unwrap();
+        let granted = (0..grants.len()).find(|n| {
+            grants[*n].1 > promoted
+                && conn
+                    .exists::<_, bool>(format!("lock:{}", name(*n)))
+                    .unwrap()
+        });
+        Took {
+            promoted: promoted - began,
+            told: (way == Way::Planned).then(|| bare.join().unwrap() - began),
+            granted: grants[granted.unwrap()].1 - began,
+        }
+    });
+    assert!(lease.is_held(), "{way:?}: {lease:?}");
+    assert!(comes_true(|| lease.verify().is_ok()));
+    lease.release().unwrap();
+    assert!(held.try_acquire().unwrap().is_some());
+    (took, violations(history))
+}
+
+fn run(way: Way, rounds: usize) {
+    let mut cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
+    let mut all = Vec::new();
+    for round in 0..rounds {
+        let before = cluster
+            .master_of(&key(&cluster.tag(0, "a").unwrap()))
+            .unwrap();
+        let (took, wrong) = fail_over(&mut cluster, way, round);
+        assert_eq!(wrong, 0, "two had the lock at once");
+        all.push(took);
+        if round + 1 < rounds {
+            if way == Way::Crash {
+                cluster.nodes[before].kill().unwrap();
+                cluster.revive(before).unwrap();
+            } else {
+                cluster.wait_until_whole().unwrap();
+            }
+        }
+    }
+    println!("{rounds} failovers of a shard, {way:?}: nobody had a lock twice, no lease was lost");
+    let show = |what: &str, of: fn(&Took) -> Duration| {
+        let (median, longest) = median(all.iter().map(of).collect());
+        println!("  {what}: p50 {median:.2?}, longest {longest:.2?}");
+        longest
+    };
+    show("promoted after", |took| took.promoted);
+    show("the one before says so after", |took| {
+        took.told.unwrap_or_default()
+    });
+    show("a lock granted after", |took| took.granted);
+    let later = show("granted, since it was promoted", |took| {
+        took.granted.saturating_sub(took.promoted)
+    });
+    assert!(later < 500 * MS + slack(), "{later:?}");
+}
+
+#[test]
+fn a_planned_failover_of_a_shard_loses_no_lease_and_nobody_has_a_lock_twice() {
+    run(Way::Planned, 3);
+}
+
+#[test]
+fn a_crash_of_a_master_loses_no_lease_and_nobody_has_a_lock_twice() {
+    run(Way::Crash, 1);
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1"]
+fn many_planned_failovers_of_a_shard() {
+    run(Way::Planned, failovers());
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1"]
+fn many_crashes_of_a_master() {
+    run(Way::Crash, failovers());
+}
+
+#[test]
+fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
+    let mut cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
+    let tag = cluster.tag(1, "waiting").unwrap();
+    let (holder, waiter) = (connect(&cluster), connect(&cluster));
+    for way in [Way::Planned, Way::Crash] {
+        cluster.wait_until_whole().unwrap();
+        let before = cluster.master_of(&key(&tag)).unwrap();
+        let next = (before + 3) % 6;
+        let lock = mutex(&holder, &tag).with(Options::new().lease(LEASE));
+        let lease = lock.acquire(LONG).unwrap();
+        let fence = lease.fencing_token();
+        let mut conn = cluster.nodes[before].connection().unwrap();
+        assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let lease = mutex(&waiter, &tag).acquire(LONG).unwrap();
+                (Instant::now(), lease.fencing_token())
+            });
+            let inspected = mutex(&waiter, &tag);
+            assert!(comes_true(
+                || inspected.inspect().unwrap().waiting_here() == 1
+            ));
+            if way == Way::Planned {
+                cluster.fail_over(before).unwrap();
+            } else {
+                cluster.nodes[before].kill().unwrap();
+                cluster.wait_until_master(next).unwrap();
+                // By then whoever relied on the one before has found the next.
+                thread::sleep(1_000 * MS);
+            }
+            assert!(lease.is_held() && comes_true(|| lease.verify().is_ok()));
+            let released = Instant::now();
+            lease.release().unwrap();
+            let (granted, next) = waiting.join().unwrap();
+            let took = granted.saturating_duration_since(released);
+            println!("{way:?}: granted {took:?} after the release");
+            assert!(took < 250 * MS + slack(), "{way:?} {took:?}");
+            assert!(next > fence);
+        });
+    }
+}
+
+/// What the promoted replica had not got is lost, and who held it is told.
+#[test]
+fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder_unless_the_replica_had_to_have_it() {
+    let mut cluster = Cluster::planned(NODE_TIMEOUT, true).unwrap();
+    let tag = cluster.tag(0, "lost").unwrap();
+    let locks = connect(&cluster).with(Options::new().lease(LEASE));
+    let kept = locks.lock(&format!("kept{{{tag}}}"));
+    let kept = kept.with(Options::new().replicas(1, 100 * MS));
+    let kept = kept.acquire(LONG).unwrap();
+    cluster.gates[0].shut_for_replicas();
+    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+    cluster.nodes[0].kill().unwrap();
+    cluster.wait_until_master(3).unwrap();
+    let promoted = Instant::now();
+    assert!(comes_true(|| !lease.is_held()));
+    let told = promoted.elapsed();
+    println!("the holder is told {told:?} after the promotion");
+    assert!(told < Duration::from_secs(2) + slack(), "{told:?}");
+    let lost = lease.release();
+    let is_told = matches!(
+        &lost,
+        Err(Error::Lost {
+            reason: Some(LostReason::TakenAway),
+            ..
+        })
+    );
+    assert!(is_told, "{lost:?}");
+    assert!(kept.is_held() && comes_true(|| kept.verify().is_ok()));
+    kept.release().unwrap();
+}

@@ -1,0 +1,35 @@
+//! Locks of all kinds on a Redis Cluster: on every shard, and while shards fail over, are moved, or are silent.
+
+mod failovers;
+mod moving;
+mod silent;
+mod undisturbed;
+
+use leasehold::{Lock, Locks, Nodes};
+
+use crate::common::Cluster;
+
+/// A lock of each kind, all of them on one shard.
+fn kinds(locks: &Locks, tag: &str) -> [Lock; 4] {
+    [
+        locks.lock(&format!("mutex{{{tag}}}")),
+        locks.reentrant(&format!("reentrant{{{tag}}}")),
+        locks.read(&format!("read{{{tag}}}")),
+        locks.write(&format!("write{{{tag}}}")),
+    ]
+}
+
+/// A mutex of this name.
+fn mutex(locks: &Locks, tag: &str) -> Lock {
+    locks.lock(&format!("a{{{tag}}}"))
+}
+
+/// Its key.
+fn key(tag: &str) -> String {
+    format!("lock:a{{{tag}}}")
+}
+
+/// As a process of its own.
+fn connect(cluster: &Cluster) -> Locks {
+    Locks::on_nodes(&Nodes::connect(&cluster.url()).unwrap())
+}

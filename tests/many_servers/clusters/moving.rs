@@ -1,0 +1,328 @@
+//! Slots that move from one shard to another, with the locks in them.
+//!
+//! All slots of a shard to and fro as often as `LEASEHOLD_MOVES` says:
+//! `cargo test --release --test many_servers clusters::moving -- --ignored --nocapture --test-threads 1`.
+
+use std::{
+    env,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lease, Locks, LostReason, Options, Result};
+use redis::Commands;
+
+use super::{connect, key, kinds, mutex};
+use crate::{
+    common::{
+        Cluster, LONG, MS, Resharding,
+        cluster::{shared, slots_of},
+        hold::comes_true,
+        slack::slack,
+    },
+    history::{History, SECOND, violations, work},
+};
+
+const LEASES: usize = 200;
+const WAITING: usize = 50;
+/// So many threads want the same lock.
+const TOGETHER: usize = 5;
+
+/// A slot of the shared cluster that goes from its first master to another, and back when it is dropped.
+struct Moved<'a> {
+    cluster: &'a Cluster,
+    slot: u16,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Moved<'a> {
+    fn new(cluster: &'a Cluster, tag: &str, from: usize) -> Self {
+        let slot = cluster.slot_of(tag).unwrap();
+        let to = (from + 1) % 3;
+        Resharding::new(cluster, from, to)
+            .unwrap()
+            .run(&[slot])
+            .unwrap();
+        Self {
+            cluster,
+            slot,
+            from,
+            to,
+        }
+    }
+}
+
+impl Drop for Moved<'_> {
+    fn drop(&mut self) {
+        let back = Resharding::new(self.cluster, self.to, self.from);
+        back.unwrap().run(&[self.slot]).unwrap();
+    }
+}
+
+fn is_try_again<T>(answer: &Result<T>) -> bool {
+    matches!(answer, Err(Error::Redis { source, .. }) if source.code() == Some("TRYAGAIN"))
+}
+
+#[test]
+fn a_lease_whose_slot_has_moved_is_renewed_looked_at_written_under_and_released() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let tag = cluster.tag(0, "moved").unwrap();
+    let short = locks.with(Options::new().lease(900 * MS));
+    let leases: Vec<_> = kinds(&short, &tag)
+        .iter()
+        .map(|lock| lock.acquire(LONG).unwrap())
+        .collect();
+    let count = format!("count{{{tag}}}");
+    {
+        let moved = Moved::new(&cluster, &tag, 0);
+        thread::sleep(1_500 * MS);
+        let mut master = cluster.nodes[moved.to].connection().unwrap();
+        for lease in &leases {
+            assert!(lease.is_held(), "{lease:?}");
+            lease.verify().unwrap();
+            lease.renew(2_000 * MS).unwrap();
+            assert!(lease.remaining() > 1_500 * MS);
+            lease.commit(|pipe| _ = pipe.incr(&count, 1)).unwrap();
+            let read = lease.transaction(&[], |conn, _| Ok(conn.get::<_, u64>(&count)?));
+            assert!(read.unwrap() > 0);
+        }
+        assert_eq!(master.get::<_, u64>(&count).unwrap(), 4);
+        for (lease, lock) in leases.into_iter().zip(kinds(&others, &tag)) {
+            assert!(lock.inspect().unwrap().is_held());
+            lease.release().unwrap();
+            assert!(lock.try_acquire().unwrap().is_some());
+        }
+        // The next one begins where the slot is, and loses nothing on the way back.
+        let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+        drop(moved);
+        lease.verify().unwrap();
+        lease.release().unwrap();
+    }
+    assert!(mutex(&locks, &tag).try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
+    let cluster = shared();
+    let (holder, waiter) = (connect(&cluster), connect(&cluster));
+    let tag = cluster.tag(1, "follows").unwrap();
+    let lease = mutex(&holder, &tag).acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let lease = mutex(&waiter, &tag).acquire(LONG).unwrap();
+            (Instant::now(), lease.fencing_token())
+        });
+        let same_process = scope.spawn(|| mutex(&holder, &tag).acquire(LONG).map(drop));
+        let waits = |locks: &Locks| mutex(locks, &tag).inspect().unwrap().waiting_here() == 1;
+        assert!(comes_true(|| waits(&waiter) && waits(&holder)));
+        thread::sleep(100 * MS);
+        let moved = Moved::new(&cluster, &tag, 1);
+        thread::sleep(200 * MS);
+        assert!(!waiting.is_finished() && waits(&waiter));
+        let (released, fence) = (Instant::now(), lease.fencing_token());
+        lease.release().unwrap();
+        let (granted, next) = waiting.join().unwrap();
+        same_process.join().unwrap().unwrap();
+        let took = granted.saturating_duration_since(released);
+        assert!(took < slack(), "{took:?}");
+        assert!(next > fence);
+        drop(moved);
+    });
+}
+
+#[test]
+fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
+    let cluster = shared();
+    let locks = connect(&cluster).with(Options::new().lease(1_500 * MS));
+    let tag = cluster.tag(2, "taken").unwrap();
+    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+    let moved = Moved::new(&cluster, &tag, 2);
+    assert!(comes_true(|| lease.verify().is_ok()));
+    let mut master = cluster.nodes[moved.to].connection().unwrap();
+    let _: () = master.del(key(&tag)).unwrap();
+    assert!(lease.lost().wait_for(500 * MS + slack()));
+    let released = lease.release();
+    let is_told = matches!(
+        &released,
+        Err(Error::Lost {
+            reason: Some(LostReason::TakenAway),
+            ..
+        })
+    );
+    assert!(is_told, "{released:?}");
+}
+
+/// The script is not known at the other end, and would be refused by its hash.
+#[test]
+fn in_an_open_slot_a_held_lock_is_renewed_and_released_at_the_end_where_it_is() {
+    let cluster = shared();
+    let locks = connect(&cluster);
+    let tag = cluster.tag(0, "open-held").unwrap();
+    let slot = cluster.slot_of(&tag).unwrap();
+    let short = locks.with(Options::new().lease(900 * MS));
+    let leases: Vec<_> = kinds(&short, &tag)
+        .iter()
+        .map(|lock| lock.acquire(LONG).unwrap())
+        .collect();
+    let mut resharding = Resharding::new(&cluster, 0, 1).unwrap();
+    resharding.open(&[slot]).unwrap();
+    for lease in &leases {
+        lease.verify().unwrap();
+    }
+    let mut target = cluster.nodes[1].connection().unwrap();
+    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut target).unwrap();
+    assert!(resharding.move_keys(slot).unwrap() >= 4);
+    thread::sleep(1_300 * MS);
+    for lease in &leases {
+        assert!(lease.is_held(), "{lease:?}");
+        lease.verify().unwrap();
+    }
+    let commit = thread::scope(|scope| {
+        let commit =
+            scope.spawn(|| leases[0].commit(|pipe| _ = pipe.set(format!("written{{{tag}}}"), 1)));
+        thread::sleep(300 * MS);
+        for lease in &leases[1..] {
+            lease.renew(2_000 * MS).unwrap();
+        }
+        // A transaction has to wait until the slot has one place.
+        assert!(!commit.is_finished());
+        resharding.close(&[slot]).unwrap();
+        commit.join().unwrap()
+    });
+    commit.unwrap();
+    for lease in leases {
+        lease.release().unwrap();
+    }
+    Resharding::new(&cluster, 1, 0)
+        .unwrap()
+        .run(&[slot])
+        .unwrap();
+}
+
+#[test]
+fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_never_contended() {
+    let cluster = shared();
+    let locks = connect(&cluster);
+    let (tag, other) = (
+        cluster.tag(1, "left").unwrap(),
+        cluster.tag(1, "closed").unwrap(),
+    );
+    let slot = cluster.slot_of(&tag).unwrap();
+    drop(mutex(&locks, &other).acquire(LONG).unwrap());
+    let mut resharding = Resharding::new(&cluster, 1, 2).unwrap();
+    resharding.open(&[slot]).unwrap();
+    let asked = Instant::now();
+    let [mutex_, reentrant, read, write] = kinds(&locks, &tag);
+    // One key is at one end: this is granted where the slot goes.
+    read.try_acquire().unwrap().unwrap().release().unwrap();
+    for lock in [mutex_, reentrant, write] {
+        let tried = lock.try_acquire();
+        assert!(is_try_again(&tried), "{} {tried:?}", lock.name());
+        let waited = lock.acquire(300 * MS);
+        assert!(is_try_again(&waited), "{} {waited:?}", lock.name());
+    }
+    assert!(asked.elapsed() < 1_200 * MS + slack() * 4);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
+        // Others of the same shard are none the worse.
+        for _ in 0..20 {
+            let asked = Instant::now();
+            drop(mutex(&locks, &other).acquire(LONG).unwrap());
+            assert!(asked.elapsed() < slack(), "{:?}", asked.elapsed());
+            thread::sleep(10 * MS);
+        }
+        assert!(!waiting.is_finished());
+        resharding.call_off(&[slot]).unwrap();
+        let closed = Instant::now();
+        waiting.join().unwrap().unwrap();
+        assert!(
+            closed.elapsed() < 250 * MS + slack(),
+            "{:?}",
+            closed.elapsed()
+        );
+    });
+}
+
+/// Moves all slots of a shard to the next one and back while locks in them are held, and others are waited for, by two
+/// processes.
+fn moves(rounds: usize) {
+    let cluster = Cluster::start().unwrap();
+    let (one, two) = (connect(&cluster), connect(&cluster));
+    let name = |begins: &str, n: usize| cluster.tag(0, &format!("{begins}{n}")).unwrap();
+    let short = Options::new().lease(1_500 * MS);
+    let held: Vec<Lease> = (0..LEASES)
+        .map(|n| {
+            let locks = if n % 2 == 0 { &one } else { &two };
+            let lock = locks.lock(&name("held", n)).with(short.clone());
+            lock.acquire(LONG).unwrap()
+        })
+        .collect();
+    let slots: Vec<_> = slots_of(0).collect();
+    let names: Vec<_> = (0..WAITING / TOGETHER).map(|n| name("wanted", n)).collect();
+    let histories: Vec<_> = names.iter().map(|_| History::default()).collect();
+    let stop = AtomicBool::new(false);
+    let (mut took, mut lowest) = (Vec::new(), Duration::MAX);
+    thread::scope(|scope| {
+        for (name, history) in names.iter().zip(&histories) {
+            for n in 0..TOGETHER {
+                let locks = if n % 2 == 0 { &one } else { &two };
+                let lock = locks.lock(name).with(Options::new().lease(SECOND));
+                let stop = &stop;
+                scope.spawn(move || work(&lock, history, stop));
+            }
+        }
+        let watching = scope.spawn(|| {
+            let mut lowest = Duration::MAX;
+            while !stop.load(Ordering::SeqCst) {
+                let left = held.iter().map(Lease::remaining).min();
+                lowest = lowest.min(left.unwrap());
+                thread::sleep(2 * MS);
+            }
+            lowest
+        });
+        for _ in 0..rounds {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let began = Instant::now();
+                Resharding::new(&cluster, from, to)
+                    .unwrap()
+                    .run(&slots)
+                    .unwrap();
+                took.push(began.elapsed());
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+        lowest = watching.join().unwrap();
+    });
+    let holds: usize = histories.iter().map(|it| it.lock().unwrap().len()).sum();
+    println!(
+        "{} slots to and fro {rounds} times, {took:.1?}: {} leases held, {lowest:.1?} at least left of each, {holds} holds of {WAITING} threads",
+        slots.len(),
+        held.len(),
+    );
+    assert!(!lowest.is_zero(), "a lease was lost");
+    assert!(holds > WAITING);
+    for history in histories {
+        assert_eq!(violations(history), 0, "two had a lock at once");
+    }
+    for lease in held {
+        lease.verify().unwrap();
+        lease.release().unwrap();
+    }
+    for name in &names {
+        assert!(one.lock(name).acquire(LONG).is_ok());
+    }
+}
+
+#[test]
+fn no_lease_is_lost_and_nobody_has_a_lock_twice_while_all_slots_of_a_shard_go_to_and_fro() {
+    moves(1);
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers clusters::moving -- --ignored --nocapture --test-threads 1"]
+fn all_slots_of_a_shard_go_to_and_fro_many_times() {
+    moves(env::var("LEASEHOLD_MOVES").map_or(20, |number| number.parse().unwrap()));
+}

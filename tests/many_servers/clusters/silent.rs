@@ -1,0 +1,102 @@
+//! One shard that is silent: the others do not notice.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Lease, Locks, Options};
+
+use super::{connect, mutex};
+use crate::common::{Cluster, LONG, MS, Resharding, hold::comes_true, slack::slack};
+
+const LEASE: Duration = Duration::from_millis(1_500);
+/// Longer than the lease.
+const FROZEN: Duration = Duration::from_millis(2_500);
+
+/// One that no replica replaces so soon.
+fn patient() -> Cluster {
+    Cluster::planned(Duration::from_secs(15), false).unwrap()
+}
+
+/// As long as the shard is silent: locks of the others are granted, and these leases are renewed on time.
+fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
+    let began = Instant::now();
+    let (mut slowest, mut least) = (Duration::ZERO, Duration::MAX);
+    let mut n = 0;
+    while began.elapsed() < FROZEN {
+        for tag in tags {
+            n += 1;
+            let asked = Instant::now();
+            locks
+                .lock(&format!("{n}{{{tag}}}"))
+                .acquire(LONG)
+                .unwrap()
+                .release()
+                .unwrap();
+            slowest = slowest.max(asked.elapsed());
+        }
+        let left = leases.iter().map(Lease::remaining).min().unwrap();
+        least = least.min(left);
+        thread::sleep(5 * MS);
+    }
+    println!("slowest acquire and release {slowest:.1?}, least of a lease {least:.1?}");
+    assert!(slowest < slack(), "{slowest:?}");
+    // Renewed at a third, and ended so much sooner for the clocks.
+    let latest = LEASE / 3 + 50 * MS + slack();
+    assert!(least + latest > LEASE, "{least:?}");
+}
+
+#[test]
+fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_granted() {
+    let cluster = patient();
+    let locks = connect(&cluster).with(Options::new().lease(LEASE));
+    let tags: Vec<_> = (0..3).map(|n| cluster.tag(n, "a").unwrap()).collect();
+    let mut leases: Vec<_> = (tags.iter())
+        .map(|tag| mutex(&locks, tag).acquire(LONG).unwrap())
+        .collect();
+    thread::sleep(100 * MS);
+    cluster.nodes[0].freeze().unwrap();
+    let of_the_frozen = leases.remove(0);
+    thread::scope(|scope| {
+        // Those that want what the silent one has are no burden to others.
+        for n in 0..3 {
+            let lock = locks.lock(&format!("wanted-{n}{{{}}}", tags[0]));
+            scope.spawn(move || {
+                let answer = lock.acquire(FROZEN);
+                assert!(answer.is_err(), "{answer:?}");
+            });
+        }
+        others_go_on(&locks, &tags[1..], &leases);
+    });
+    assert!(!of_the_frozen.is_held());
+    cluster.nodes[0].thaw().unwrap();
+    assert!(comes_true(|| mutex(&locks, &tags[0]).acquire(LONG).is_ok()));
+    for lease in leases {
+        lease.release().unwrap();
+    }
+}
+
+/// A keeper that follows leases to the silent shard keeps the others all the same.
+#[test]
+fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_renewed_on_time() {
+    let cluster = patient();
+    let locks = connect(&cluster).with(Options::new().lease(LEASE));
+    let (stays, goes) = (
+        cluster.tag(0, "stays").unwrap(),
+        cluster.tag(0, "goes").unwrap(),
+    );
+    let kept = mutex(&locks, &stays).acquire(LONG).unwrap();
+    let gone = mutex(&locks, &goes).acquire(LONG).unwrap();
+    let slot = cluster.slot_of(&goes).unwrap();
+    Resharding::new(&cluster, 0, 1)
+        .unwrap()
+        .run(&[slot])
+        .unwrap();
+    thread::sleep(LEASE);
+    assert!(kept.is_held() && gone.is_held());
+    cluster.nodes[1].freeze().unwrap();
+    others_go_on(&locks, &[stays], &[kept]);
+    assert!(!gone.is_held());
+    cluster.nodes[1].thaw().unwrap();
+}

@@ -1,0 +1,269 @@
+//! What works on one server works on each shard of a cluster.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Committed, Error, Events, Locks, LostReason, Once, Options, Owner, RenewalState, event,
+};
+use redis::Commands;
+
+use super::{connect, key, kinds, mutex};
+use crate::common::{LONG, MS, cluster::shared, hold::comes_true, slack::slack, wait::calls};
+
+const SHARDS: usize = 3;
+
+#[test]
+fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
+    let cluster = shared();
+    let locks = Locks::connect(&cluster.url()).unwrap();
+    // Another owner, as another process is.
+    let another = Owner::new("another").unwrap();
+    let others = connect(&cluster).with(Options::new().owner(another));
+    let short = Options::new().lease(600 * MS);
+    let tags: Vec<_> = (0..SHARDS)
+        .map(|shard| cluster.tag(shard, "kinds").unwrap())
+        .collect();
+    let leases: Vec<_> = (tags.iter())
+        .flat_map(|tag| kinds(&locks, tag))
+        .map(|lock| lock.with(short.clone()).acquire(LONG).unwrap())
+        .collect();
+    for (shard, tag) in tags.iter().enumerate() {
+        for lock in kinds(&others, tag) {
+            if !lock.name().starts_with("read") {
+                assert!(lock.try_acquire().unwrap().is_none(), "{}", lock.name());
+            }
+            let seen = lock.inspect().unwrap();
+            assert!(seen.is_held() && seen.holders().len() == 1);
+        }
+        let mut master = cluster.nodes[shard].connection().unwrap();
+        assert!(
+            master
+                .exists::<_, bool>(format!("lock:mutex{{{tag}}}"))
+                .unwrap()
+        );
+    }
+    thread::sleep(900 * MS);
+    for lease in &leases {
+        assert!(
+            lease.is_held() && lease.state() == RenewalState::Held,
+            "{lease:?}"
+        );
+        lease.verify().unwrap();
+        lease.renew(2_000 * MS).unwrap();
+    }
+    let fences: Vec<_> = leases.iter().map(leasehold::Lease::fencing_token).collect();
+    for lease in leases {
+        lease.release().unwrap();
+    }
+    let again = tags.iter().flat_map(|tag| kinds(&others, tag));
+    for (lock, before) in again.zip(fences) {
+        let lease = lock.try_acquire().unwrap().unwrap();
+        let grows = lease.fencing_token() > before || before.is_none();
+        assert!(grows, "{} {before:?}", lock.name());
+    }
+}
+
+#[test]
+fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    for shard in 0..SHARDS {
+        let tag = cluster.tag(shard, "waiting").unwrap();
+        for (held, wanted) in kinds(&locks, &tag).into_iter().zip(kinds(&others, &tag)) {
+            let wanted = if wanted.name().starts_with("read") {
+                others.write(wanted.name())
+            } else {
+                wanted
+            };
+            let lease = held.acquire(LONG).unwrap();
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| wanted.acquire(LONG).map(|_| Instant::now()));
+                assert!(comes_true(|| wanted.inspect().unwrap().waiting_here() == 1));
+                thread::sleep(50 * MS);
+                let released = Instant::now();
+                lease.release().unwrap();
+                let granted = waiting.join().unwrap().unwrap();
+                let took = granted.saturating_duration_since(released);
+                assert!(took < slack(), "{} {took:?}", wanted.name());
+            });
+        }
+        // Between threads of one process: the server hears of the first and the last.
+        let turns = Options::new().hand_over(1_000, LONG);
+        let lock = mutex(&locks, &tag).with(turns.fencing(false));
+        let mut master = cluster.nodes[shard].connection().unwrap();
+        let (before, count) = (calls(&mut master, "evalsha").unwrap(), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let ran = lock.run(LONG, |_| count.fetch_add(1, Ordering::SeqCst));
+                        ran.unwrap().released.unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 400);
+        let sent = calls(&mut master, "evalsha").unwrap() - before;
+        assert!(sent < 400, "{sent}");
+    }
+}
+
+/// What the hooks were told of.
+#[derive(Default)]
+struct Told {
+    acquired: AtomicU32,
+    released: AtomicU32,
+    lost: AtomicU32,
+}
+
+impl Events for Told {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        self.acquired.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        self.released.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn lost(&self, _: &event::Lost<'_>) {
+        self.lost.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_loss_is_told_at_once_on_every_shard_and_so_are_the_hooks() {
+    let cluster = shared();
+    let told = Arc::new(Told::default());
+    let locks = connect(&cluster).with(Options::new().events(told.clone()));
+    for shard in 0..SHARDS {
+        let tag = cluster.tag(shard, "loss").unwrap();
+        let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+        assert!(lease.remaining() <= Duration::from_millis(9_950));
+        // The watchdog reads it first within 20 ms.
+        thread::sleep(300 * MS);
+        let mut master = cluster.nodes[shard].connection().unwrap();
+        let _: () = master.del(key(&tag)).unwrap();
+        assert!(lease.lost().wait_for(2_000 * MS));
+        let released = lease.release();
+        let is_told = matches!(
+            &released,
+            Err(Error::Lost {
+                reason: Some(LostReason::TakenAway),
+                ..
+            })
+        );
+        assert!(is_told, "{released:?}");
+        mutex(&locks, &tag)
+            .acquire(LONG)
+            .unwrap()
+            .release()
+            .unwrap();
+    }
+    let count = |of: &AtomicU32| of.load(Ordering::SeqCst);
+    assert!(comes_true(|| count(&told.lost) == 3));
+    assert_eq!((count(&told.acquired), count(&told.released)), (6, 6));
+}
+
+#[test]
+fn work_is_committed_read_and_done_once_on_every_shard() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    for shard in 0..SHARDS {
+        let tag = cluster.tag(shard, "work").unwrap();
+        let (count, wallet) = (format!("count{{{tag}}}"), format!("wallet{{{tag}}}"));
+        let lock = mutex(&locks, &tag);
+        let lease = lock.acquire(LONG).unwrap();
+        lease.commit(|pipe| _ = pipe.set(&wallet, 7)).unwrap();
+        let (n,): (u64,) = lease
+            .commit_returning(|pipe| _ = pipe.incr(&count, 1))
+            .unwrap();
+        assert_eq!(n, 1);
+        for expected in [Committed::Now, Committed::Before] {
+            let done = lease.commit_once("id", LONG, |pipe| _ = pipe.incr(&count, 1));
+            assert_eq!(done.unwrap(), expected);
+        }
+        let funds = lease.transaction(&[&wallet], |conn, pipe| {
+            let funds: i64 = conn.get(&wallet)?;
+            pipe.decr(&wallet, 5);
+            Ok(funds)
+        });
+        assert_eq!(funds.unwrap(), 7);
+        // A key of another shard cannot be in the same transaction, and nothing is written.
+        let elsewhere = format!("count{{{}}}", cluster.tag((shard + 1) % 3, "work").unwrap());
+        let refused = lease.commit(|pipe| _ = pipe.incr(&count, 1).incr(elsewhere, 1));
+        assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+        lease
+            .commit_and_release(|pipe| _ = pipe.incr(&count, 1))
+            .unwrap();
+        let mut master = cluster.nodes[shard].connection().unwrap();
+        let found: (u64, i64) = (master.get(&count).unwrap(), master.get(&wallet).unwrap());
+        assert_eq!(found, (3, 2));
+        let hour = Duration::from_secs(3_600);
+        for (locks, runs) in [(&locks, true), (&others, false)] {
+            let job = locks.lock(&format!("job{{{tag}}}"));
+            let ran = job.run_once(hour, LONG, |_| Ok::<_, Error>(())).unwrap();
+            assert_eq!(matches!(ran, Once::Ran(_)), runs);
+            assert!(job.last_run().unwrap().is_some());
+        }
+        let lease = mutex(&others, &tag).acquire(LONG).unwrap();
+        let taken = lock.force_release().unwrap();
+        assert!(taken.is_held() && comes_true(|| !lease.is_held()));
+        let unfenced = lock.with(Options::new().fencing(false));
+        assert!(unfenced.try_acquire().unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
+    let cluster = shared();
+    let locks = connect(&cluster);
+    for shard in 0..SHARDS {
+        let tag = cluster.tag(shard, "replicas").unwrap();
+        let confirmed = |count| mutex(&locks, &tag).with(Options::new().replicas(count, 100 * MS));
+        let lease = confirmed(1).acquire(LONG).unwrap();
+        let mut replica = cluster.nodes[shard + SHARDS].connection().unwrap();
+        redis::cmd("READONLY").exec(&mut replica).unwrap();
+        assert!(replica.exists::<_, bool>(key(&tag)).unwrap());
+        lease.release().unwrap();
+        let refused = confirmed(2).try_acquire();
+        let is_told = matches!(
+            refused,
+            Err(Error::TooFewReplicas {
+                wanted: 2,
+                had: 1,
+                ..
+            })
+        );
+        assert!(is_told, "{refused:?}");
+    }
+}
+
+#[test]
+fn where_all_goes_in_one_write_locks_of_all_shards_are_granted_and_released() {
+    let cluster = shared();
+    let locks = connect(&cluster);
+    locks.go_together_always();
+    let tags: Vec<_> = (0..SHARDS)
+        .map(|shard| cluster.tag(shard, "together").unwrap())
+        .collect();
+    thread::scope(|scope| {
+        for n in 0..8 {
+            let (locks, tags) = (&locks, &tags);
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let tag = &tags[round % SHARDS];
+                    let lock = locks.lock(&format!("{n}{{{tag}}}"));
+                    lock.acquire(LONG).unwrap().release().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(locks.in_line(), 0);
+}

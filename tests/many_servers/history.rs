@@ -1,0 +1,80 @@
+//! Who had a lock when, written down by those who had it, and checked afterwards.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Lock, Locks, Options};
+
+use crate::common::{LONG, MS};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// One hold, as its holder saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    from: Instant,
+    /// When it was given back, or the last moment at which it was held.
+    until: Instant,
+    fence: u64,
+}
+
+pub(crate) type History = Mutex<Vec<Hold>>;
+
+/// Takes the lock again and again, and writes down when it had it.
+pub(crate) fn work(lock: &Lock, history: &History, stop: &AtomicBool) {
+    while !stop.load(Ordering::SeqCst) {
+        let Ok(lease) = lock.acquire(SECOND) else {
+            continue;
+        };
+        let from = Instant::now();
+        let mut until = from;
+        while lease.is_held() && from.elapsed() < 4 * MS {
+            until = Instant::now();
+            thread::sleep(MS);
+        }
+        let fence = lease.fencing_token().unwrap().get();
+        history.lock().unwrap().push(Hold { from, until, fence });
+        let _ = lease.release();
+    }
+}
+
+/// Takes one free lock after another, and keeps it. Says when each was asked for and granted.
+pub(crate) fn probe(
+    locks: &Locks,
+    name: impl Fn(usize) -> String,
+    stop: &AtomicBool,
+) -> Vec<(Instant, Instant)> {
+    let locks = locks.with(Options::new().lease(LONG).renewal(false));
+    let mut grants = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        let asked = Instant::now();
+        let Ok(lease) = locks.lock(&name(grants.len())).acquire(SECOND) else {
+            continue;
+        };
+        grants.push((asked, Instant::now()));
+        let _ = lease.leave();
+        thread::sleep(2 * MS);
+    }
+    grants
+}
+
+/// How often two had the lock at once.
+pub(crate) fn violations(history: History) -> usize {
+    let mut history = history.into_inner().unwrap();
+    history.sort_by_key(|hold| hold.from);
+    let pairs = history.windows(2);
+    let is_wrong = |pair: &&[Hold]| pair[1].from < pair[0].until || pair[1].fence <= pair[0].fence;
+    pairs.filter(is_wrong).count()
+}
+
+/// The middle one, and the longest.
+pub(crate) fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
+    times.sort();
+    (times[times.len() / 2], times[times.len() - 1])
+}
