@@ -62,78 +62,110 @@ impl Store {
         now: Now,
     ) -> RedisResult<Value> {
         let key = words.first().copied().unwrap_or_default();
-        let entered = match self.locks.get_mut(key).map(|stored| &mut stored.what) {
-            None => None,
-            Some(Held::Reentrant(entered)) => Some(entered),
+        match self.locks.get(key).map(|stored| &stored.what) {
+            None | Some(Held::Reentrant(_)) => {}
             Some(Held::Mutex(_)) => return Err(wrong_type()),
             Some(Held::ReadWrite(_)) => {
                 return Err(wrong_kind("a hash that is not one owner and a count"));
             }
-        };
-        match (script, words, entered) {
-            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell], entered) => {
+        }
+        match (script, words) {
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell]) => {
                 let end = now.after(number(lease)?);
-                let Some(entered) = entered else {
-                    self.grant(key, token, owner, 0, now);
-                    let what = || {
-                        Held::Reentrant(Entered {
-                            owner: (*owner).to_owned(),
-                            ..Entered::default()
-                        })
-                    };
-                    self.hold(key, end, what);
-                    return self.reentrant(script, words, now);
-                };
-                if entered.owner != *owner {
-                    return Ok(self.refusal(key, tell, Value::Nil, now));
-                }
-                entered.end_what_has_passed(now);
-                if entered.released.as_deref() == Some(token) {
-                    let reason = "its acquisition has been given back already".to_owned();
-                    return Err(refused("INVALIDTOKEN", reason));
-                }
-                let own_end = entered.acquisitions.entry((*token).to_owned()).or_default();
-                *own_end = end.max(*own_end);
-                let count = entered.count();
-                self.extend(key, end);
-                Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
+                self.enter(key, (owner, token), end, tell, now)
             }
-            ("RENEW_REENTRANT", [_, _, owner, token, lease, _], Some(entered))
-                if entered.owner == *owner =>
-            {
-                entered.end_what_has_passed(now);
+            ("RENEW_REENTRANT", [_, _, owner, token, lease, _]) => {
                 let end = now.after(number(lease)?);
-                let own_end = entered.acquisitions.get_mut(*token);
-                let Some(own_end) = own_end.filter(|own_end| **own_end >= now.0) else {
-                    return Ok(yes(false));
-                };
-                *own_end = end.max(*own_end);
-                self.extend(key, end);
-                Ok(yes(true))
+                Ok(yes(self.renew_level(key, (owner, token), end, now)))
             }
-            ("RELEASE_REENTRANT", [_, _, owner, token, _], Some(entered))
-                if entered.owner == *owner =>
-            {
-                entered.end_what_has_passed(now);
-                let count = entered.count();
-                if entered.acquisitions.remove(*token).is_none() {
-                    return Ok(yes(false));
-                }
-                entered.released = Some((*token).to_owned());
-                let last = entered.last_end();
-                if last <= now.0 {
-                    self.locks.remove(key);
-                    return Ok(Value::Int(1));
-                }
-                if let Some(stored) = self.locks.get_mut(key) {
-                    stored.end = stored.end.min(last);
-                }
-                Ok(Value::Int(count))
+            ("RELEASE_REENTRANT", [_, _, owner, token, _]) => {
+                Ok(Value::Int(self.leave(key, (owner, token), now)))
             }
-            ("RENEW_REENTRANT", [_, _, _, _, _, _], _)
-            | ("RELEASE_REENTRANT", [_, _, _, _, _], _) => Ok(yes(false)),
             _ => Err(makes_no_sense()),
         }
+    }
+
+    /// Who is in a reentrant lock, if it is this owner.
+    fn entered_by(&mut self, key: &str, owner: &str) -> Option<&mut Entered> {
+        match &mut self.locks.get_mut(key)?.what {
+            Held::Reentrant(entered) if entered.owner == owner => Some(entered),
+            _ => None,
+        }
+    }
+
+    fn enter(
+        &mut self,
+        key: &str,
+        (owner, token): (&str, &str),
+        end: Nanos,
+        tell: &str,
+        now: Now,
+    ) -> RedisResult<Value> {
+        if !self.locks.contains_key(key) {
+            self.grant(key, token, owner, 0, now);
+            let owner = owner.to_owned();
+            let nobody_yet = Entered {
+                owner,
+                ..Entered::default()
+            };
+            self.hold(key, end, || Held::Reentrant(nobody_yet));
+        }
+        let Some(entered) = self.entered_by(key, owner) else {
+            return Ok(self.refusal(key, tell, Value::Nil, now));
+        };
+        entered.end_what_has_passed(now);
+        if entered.released.as_deref() == Some(token) {
+            let reason = "its acquisition has been given back already".to_owned();
+            return Err(refused("INVALIDTOKEN", reason));
+        }
+        let own_end = entered.acquisitions.entry(token.to_owned()).or_default();
+        *own_end = end.max(*own_end);
+        let count = entered.count();
+        self.extend(key, end);
+        Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
+    }
+
+    /// False: this acquisition is not counted, or is over.
+    fn renew_level(
+        &mut self,
+        key: &str,
+        (owner, token): (&str, &str),
+        end: Nanos,
+        now: Now,
+    ) -> bool {
+        let Some(entered) = self.entered_by(key, owner) else {
+            return false;
+        };
+        entered.end_what_has_passed(now);
+        let own_end = entered.acquisitions.get_mut(token);
+        let Some(own_end) = own_end.filter(|own_end| **own_end >= now.0) else {
+            return false;
+        };
+        *own_end = end.max(*own_end);
+        self.extend(key, end);
+        true
+    }
+
+    /// How often the owner held the lock until now.
+    fn leave(&mut self, key: &str, (owner, token): (&str, &str), now: Now) -> i64 {
+        let Some(entered) = self.entered_by(key, owner) else {
+            return 0;
+        };
+        entered.end_what_has_passed(now);
+        let count = entered.count();
+        if entered.acquisitions.remove(token).is_none() {
+            return 0;
+        }
+        entered.released = Some(token.to_owned());
+        let last = entered.last_end();
+        if last <= now.0 {
+            self.locks.remove(key);
+            return 1;
+        }
+        if let Some(stored) = self.locks.get_mut(key) {
+            stored.end = stored.end.min(last);
+        }
+        count
     }
 
     pub(super) fn read_write(
