@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{FencingToken, Inspection, Lease, Locks};
+use leasehold::{Error, FencingToken, Inspection, Lease, Locks};
 use proptest::sample::Index;
 
 use crate::{
-    steps::{Kind, PASSED, SHORT, Step, Which},
+    steps::{How, Kind, PASSED, SHORT, Step, Which},
     world::{World, told},
 };
 
@@ -29,6 +29,7 @@ pub(crate) fn transcript(
         last_fence: 0,
         began: Instant::now(),
         short_since: None,
+        had_no_time: false,
     };
     steps.iter().map(|step| run.step_in_time(step)).collect()
 }
@@ -42,6 +43,8 @@ struct Run<'w> {
     began: Instant,
     /// When the first of those began that run out when time passes next.
     short_since: Option<Instant>,
+    /// A wait was over before its second attempt.
+    had_no_time: bool,
 }
 
 impl Run<'_> {
@@ -49,7 +52,7 @@ impl Run<'_> {
         let told = self.step(step);
         let in_time = |short: Instant| short.elapsed() < SHORT * 3 / 4;
         let is_sure = self.short_since.is_none_or(in_time) && self.began.elapsed() < IN_ALL;
-        is_sure.then_some(told)
+        (is_sure && !self.had_no_time).then_some(told)
     }
 
     fn step(&mut self, step: &Step) -> String {
@@ -101,6 +104,7 @@ impl Run<'_> {
         };
         let outcome = told(&came);
         let Ok(Some(lease)) = came else {
+            self.had_no_time |= outcome == "contended" && self.is_of_another_kind(which);
             return format!("{outcome}, not had");
         };
         if which.how.is_short() {
@@ -111,6 +115,21 @@ impl Run<'_> {
         self.last_fence = fence.unwrap_or(0).max(self.last_fence);
         self.held.push(lease);
         format!("had, fencing token {grew:?}")
+    }
+
+    /// The bare command that takes a mutex without a fencing token does not see of what kind a lock is. The attempt after it
+    /// does, if the wait leaves time for one.
+    fn is_of_another_kind(&self, which: &Which) -> bool {
+        let usual = Which {
+            how: How::Usual,
+            ..which.clone()
+        };
+        let is_bare = which.how == How::Unfenced && matches!(which.kind, Kind::Mutex);
+        is_bare
+            && matches!(
+                usual.lock(&self.processes).try_acquire(),
+                Err(Error::WrongKind { .. })
+            )
     }
 
     fn leave(&mut self, index: Index) -> String {
