@@ -3,9 +3,10 @@
 use std::{
     collections::BTreeMap,
     fs,
+    ops::Range,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -66,8 +67,13 @@ struct Shared {
     longest: AtomicU64,
     failures: AtomicU64,
     broken: Mutex<Vec<String>>,
-    hands_over: AtomicBool,
+    /// Which of [`SORTS`] is taken now.
+    sort: AtomicUsize,
 }
+
+/// The sorts of locks that are taken by turns, by where they stand among the cells: few that many threads want, twice, since it makes the
+/// fewest pairs; many of which most are free, so that the commands of several threads share a write; and those that are handed over.
+const SORTS: [Range<usize>; 4] = [2..14, 14..270, 2..14, 0..2];
 
 impl PairsReport {
     pub(crate) fn is_clean(&self) -> bool {
@@ -114,7 +120,7 @@ pub(crate) fn run(
         longest: AtomicU64::new(0),
         failures: AtomicU64::new(0),
         broken: Mutex::default(),
-        hands_over: AtomicBool::new(false),
+        sort: AtomicUsize::new(0),
     };
     let threads = u64::from(options.workers) * 2;
     let (started, mut samples) = (Instant::now(), Vec::new());
@@ -176,6 +182,8 @@ fn cells(locks: &Locks) -> Vec<Cell> {
         cells.push(cell("reentrant", locks.reentrant(&format!("r{number}"))));
         cells.push(cell("write", locks.write(&format!("w{number}"))));
     }
+    let free = |number| cell("mostly free", locks.lock(&format!("f{number}")));
+    cells.extend((0..256).map(free));
     cells
 }
 
@@ -192,8 +200,8 @@ fn watch(
     while started.elapsed() < options.duration() && !interrupted.load(Ordering::SeqCst) {
         thread::sleep(Duration::from_millis(100));
         let slice = started.elapsed().as_secs() / SLICE.as_secs();
-        // One slice of six with a hand-over: it makes many more pairs.
-        shared.hands_over.store(slice % 6 == 5, Ordering::Relaxed);
+        let sort = usize::try_from(slice)? % SORTS.len();
+        shared.sort.store(sort, Ordering::Relaxed);
         if last.elapsed() >= SAMPLE {
             last = Instant::now();
             samples.push((started.elapsed().as_secs_f64(), sample(conn)?));
@@ -206,12 +214,7 @@ fn work(shared: &Shared, thread: u64, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed ^ thread);
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
     while !shared.stop.load(Ordering::Relaxed) {
-        let hands_over = shared.hands_over.load(Ordering::Relaxed);
-        let among = if hands_over {
-            0..2
-        } else {
-            2..shared.cells.len()
-        };
+        let among = SORTS[shared.sort.load(Ordering::Relaxed)].clone();
         let cell = &shared.cells[random.usize(among)];
         match pair(cell, thread + 1, &shared.longest) {
             Ok(()) => *counts.entry(cell.kind).or_default() += 1,
