@@ -17,6 +17,7 @@ mod long;
 mod lying;
 mod lying_nodes;
 mod nodes;
+mod plain_on_nodes;
 mod plain_url;
 mod quorum;
 mod replicas;
