@@ -14,6 +14,7 @@ pub mod child;
 pub mod clients;
 pub mod clock;
 pub mod cluster;
+pub mod document;
 pub mod examples;
 pub mod fake;
 pub mod faults;
@@ -34,6 +35,7 @@ pub mod world;
 
 pub use bench::{LONG, MS, start};
 pub use cluster::Cluster;
+pub use document::Document;
 pub use examples::example;
 pub use fake::Fake;
 pub use gate::Gate;

@@ -10,6 +10,7 @@
 mod common;
 
 mod clusters;
+mod documents;
 mod failovers;
 mod groups;
 mod history;

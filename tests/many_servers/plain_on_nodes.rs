@@ -9,7 +9,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection, Value};
 
-use crate::common::{Cluster, LONG, MS};
+use crate::common::{Cluster, LONG, MS, cluster::shared};
 
 const TAGGED: &str = "{shop}:report";
 const TOTAL: &str = "{shop}:total";
@@ -39,7 +39,7 @@ fn stranger(cluster: &Cluster, key: &str) -> String {
 
 #[test]
 fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
     let conn = &mut nodes.get_for(TAGGED).unwrap();
     let token = acquire_lock_with_timeout(conn, TAGGED, MS, LONG);
@@ -97,7 +97,7 @@ fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() 
 
 #[test]
 fn every_plain_function_works_on_each_shard_by_run() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
     let lease = Duration::from_secs(10);
     let mut met = [false; 3];

@@ -1,10 +1,7 @@
 //! A program that runs the document's three scripts and one on our functions share a lock.
-//!
-//! The scripts here are of our own wording, to the same effect.
-
 use std::{collections::HashMap, time::Duration};
 
-use crate::common::{Server, wait::comes_true};
+use crate::common::{Document, Server, wait::comes_true};
 use leasehold::{
     Owner, Token,
     recipes::{
@@ -12,58 +9,9 @@ use leasehold::{
         reentrant::{self, Grant, Release},
     },
 };
-use redis::{Commands, Connection, Script};
+use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
-
-/// A client of the document's.
-struct Document {
-    conn: Connection,
-}
-
-impl Document {
-    /// 1: taken or entered again, 0: somebody else's.
-    fn acquire(&mut self, owner: &str, seconds: &str) -> redis::RedisResult<i64> {
-        let script = "local free = redis.call('EXISTS', KEYS[1]) == 0 \
-            if not free and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end \
-            redis.call('HINCRBY', KEYS[1], ARGV[1], '1') \
-            redis.call('EXPIRE', KEYS[1], ARGV[2]) \
-            return 1";
-        let call = Script::new(script);
-        call.key("lock:a")
-            .arg(owner)
-            .arg(seconds)
-            .invoke(&mut self.conn)
-    }
-
-    /// nil: not this owner's, 0: still held, 1: free.
-    fn release(&mut self, owner: &str) -> Option<i64> {
-        let script = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then return nil end \
-            local count = redis.call('HINCRBY', KEYS[1], ARGV[1], '-1') \
-            if count ~= 0 then return 0 end \
-            redis.call('DEL', KEYS[1]) \
-            return 1";
-        let script = Script::new(script);
-        script
-            .key("lock:a")
-            .arg(owner)
-            .invoke(&mut self.conn)
-            .unwrap()
-    }
-
-    /// 1: renewed, 0: not this owner's.
-    fn renew(&mut self, owner: &str, seconds: u64) -> i64 {
-        let script = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then return 0 end \
-            return redis.call('EXPIRE', KEYS[1], ARGV[2])";
-        let script = Script::new(script);
-        script
-            .key("lock:a")
-            .arg(owner)
-            .arg(seconds)
-            .invoke(&mut self.conn)
-            .unwrap()
-    }
-}
 
 struct World {
     _server: Server,
@@ -76,9 +24,7 @@ impl World {
     fn start() -> Self {
         let server = Server::start().unwrap();
         Self {
-            document: Document {
-                conn: server.connection().unwrap(),
-            },
+            document: Document::new(server.connection().unwrap(), "lock:a"),
             conn: server.connection().unwrap(),
             ours: Owner::new("ours").unwrap(),
             _server: server,
