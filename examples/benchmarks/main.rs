@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod chart;
+mod clusters;
 #[path = "../../tests/common/mod.rs"]
 #[allow(
     clippy::unwrap_used,
@@ -61,11 +62,12 @@ impl Options {
     }
 }
 
-const GROUPS: [&str; 9] = [
+const GROUPS: [&str; 10] = [
     "locks",
     "purchases",
     "mutex",
     "guards",
+    "cluster",
     "pairs",
     "crowd",
     "turns",
@@ -88,7 +90,7 @@ fn main() -> anyhow::Result<()> {
         .map(|_| server.connection())
         .collect::<anyhow::Result<Vec<_>>>()?;
 
-    if GROUPS[..4].iter().any(|name| options.want(name)) {
+    if GROUPS[..5].iter().any(|name| options.want(name)) {
         println!("{:<44} {:>9} {:>9} {:>7}", "", "ours/s", "hand/s", "ratio");
     }
     if options.want("locks") {
@@ -115,6 +117,9 @@ fn main() -> anyhow::Result<()> {
     if options.want("guards") {
         guards::free(&server, &mut connections, effort)?;
         guards::hand_over(&server, options.rounds)?;
+    }
+    if options.want("cluster") {
+        clusters::free(&server, &mut connections, effort)?;
     }
     if options.want("pairs") {
         let (before, chart) = (options.before.as_deref(), options.chart.as_deref());

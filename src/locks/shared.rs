@@ -62,7 +62,8 @@ impl<L> Shared<L> {
         self.queues.released(key);
     }
 
-    fn each_sibling(&self, tell: impl Fn(&Self)) {
+    /// What was heard here of a key is of use where a lease of it is kept, which may be on the shard that had the key before.
+    pub(crate) fn tell_siblings(&self, key: &str) {
         let Some(siblings) = &self.siblings else {
             return;
         };
@@ -70,7 +71,8 @@ impl<L> Shared<L> {
         let siblings = siblings.read().clone();
         for sibling in siblings.iter().filter_map(Weak::upgrade) {
             if !ptr::eq(self, Arc::as_ptr(&sibling)) {
-                tell(&sibling);
+                sibling.queues.changed(key);
+                sibling.keeper.changed(key);
             }
         }
     }
@@ -80,10 +82,7 @@ impl<L: Send> Observer for Shared<L> {
     fn changed(&self, key: &str) {
         self.queues.changed(key);
         self.keeper.changed(key);
-        self.each_sibling(|sibling| {
-            sibling.queues.changed(key);
-            sibling.keeper.changed(key);
-        });
+        self.tell_siblings(key);
     }
 
     fn ask_again(&self) {

@@ -120,7 +120,7 @@ impl Stacks {
 
 impl OfShards {
     fn of(&self, key: &str, deadline: Deadline) -> Result<Arc<Shared<Lease>>> {
-        let (id, pool) = self.servers.nodes().pool_for(key, deadline)?;
+        let id = self.servers.nodes().shard_for(key, deadline)?;
         if let Some(shared) = self.in_use.read().get(&id) {
             return Ok(Arc::clone(shared));
         }
@@ -128,7 +128,7 @@ impl OfShards {
         if let Some(shared) = in_use.get(&id) {
             return Ok(Arc::clone(shared));
         }
-        let server = Arc::new(self.servers.member(id, &pool));
+        let server = Arc::new(self.servers.member(id)?);
         let shared = Shared::start(server, Some(Arc::clone(&self.siblings)))?;
         in_use.insert(id, Arc::clone(&shared));
         Ok(shared)

@@ -18,17 +18,31 @@ fn hashed_part(key: &str) -> &str {
 
 /// CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
-            let rest = crc << 1;
-            if crc & 0x8000 == 0 {
-                rest
-            } else {
-                rest ^ 0x1021
-            }
-        })
+    bytes.iter().fold(0, |crc: u16, byte| {
+        let [high, _] = crc.to_be_bytes();
+        crc << 8 ^ BY_BYTE[usize::from(high ^ byte)]
     })
 }
+
+/// What each byte comes to.
+static BY_BYTE: [u16; 256] = {
+    let mut by_byte = [0; 256];
+    let mut byte: u16 = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = (byte << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            };
+            bit += 1;
+        }
+        by_byte[byte as usize] = crc;
+        byte += 1;
+    }
+    by_byte
+};
 
 #[cfg(test)]
 mod tests {

@@ -124,7 +124,10 @@ impl Wait<'_> {
                 Next::Sleep(until) => until,
             };
             match line.listen(until) {
-                News::Changed => self.stack.queues.changed(self.key()),
+                News::Changed => {
+                    self.stack.queues.changed(self.key());
+                    self.stack.tell_siblings(self.key());
+                }
                 News::Nothing => {}
                 News::Lost => place.look_again_at(Some(self.now())),
             }

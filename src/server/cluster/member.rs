@@ -33,12 +33,18 @@ impl Member {
     }
 
     /// The server that has this key, as far as is known.
-    fn server_of(&self, call: &Call, patience: Patience) -> Result<Arc<RedisServer>> {
-        let longest = patience.whole.min(self.limits().connect);
-        let found = self
-            .servers
-            .server_of(call.key(), Deadline::after(longest))?;
-        Ok(found.1)
+    fn server_of(&self, key: &str, longest: Duration) -> Result<Arc<RedisServer>> {
+        let longest = Deadline::after(longest.min(self.limits().connect));
+        let id = self.servers.nodes().shard_for(key, longest)?;
+        if id == self.id {
+            return Ok(Arc::clone(&self.own));
+        }
+        self.servers.server(id)
+    }
+
+    fn asked(&self, call: &Call, patience: Patience) -> Result<Reply> {
+        let server = self.server_of(call.key(), patience.whole)?;
+        server.ask(call, patience)
     }
 
     /// Until when the same is asked again, where the keys are on their way.
@@ -62,7 +68,7 @@ impl Member {
                 Redirect::Moved { .. } | Redirect::Ask { .. } if hops == HOPS => return Ok(reply),
                 Redirect::Moved { .. } => {
                     hops += 1;
-                    reply = self.server_of(call, patience)?.ask(call, patience)?;
+                    reply = self.asked(call, patience)?;
                 }
                 Redirect::Ask { to, .. } => {
                     hops += 1;
@@ -72,7 +78,7 @@ impl Member {
                 }
                 Redirect::TryAgain if !patience.tells_of_moves && pauses.pause(until) => {
                     hops = 0;
-                    reply = self.server_of(call, patience)?.ask(call, patience)?;
+                    reply = self.asked(call, patience)?;
                 }
                 Redirect::TryAgain | Redirect::Down => return Ok(reply),
             }
@@ -103,9 +109,7 @@ impl Server for Member {
     }
 
     fn lend(&self, key: &str) -> Result<PooledConnection> {
-        let deadline = Deadline::after(self.limits().connect);
-        let (_, server) = self.servers.server_of(key, deadline)?;
-        server.lend(key)
+        self.server_of(key, Duration::MAX)?.lend(key)
     }
 
     fn is_elsewhere(&self, error: &RedisError) -> bool {
@@ -138,7 +142,7 @@ impl Server for Member {
         let reply = if patience.tells_of_moves {
             self.own.ask(call, patience)?
         } else {
-            self.server_of(call, patience)?.ask(call, patience)?
+            self.asked(call, patience)?
         };
         self.followed(call, patience, reply)
     }
@@ -157,7 +161,7 @@ impl Server for Member {
         let mut pauses = Backoff::new();
         let mut hops = 0;
         loop {
-            let server = self.server_of(call, Patience::USUAL)?;
+            let server = self.server_of(call.key(), Duration::MAX)?;
             let answer = server.ask_once(call)?;
             match self.servers.redirect(&answer) {
                 Some(Redirect::Moved { .. }) if hops < HOPS => hops += 1,
@@ -187,10 +191,7 @@ impl Server for Member {
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {
-        if let Ok((_, server)) = self
-            .servers
-            .server_of(call.key(), Deadline::after(patience))
-        {
+        if let Ok(server) = self.server_of(call.key(), patience) {
             server.send_unawaited(call, patience);
         }
     }

@@ -32,7 +32,7 @@ use redis::{Connection, RedisResult, Value};
 
 use super::RedisServer;
 use crate::{
-    connection::{Address, Nodes, Pool, Redirect, ShardId},
+    connection::{Address, Nodes, Redirect, ShardId},
     error::Result,
     exchange::Finished,
     script::Call,
@@ -67,8 +67,8 @@ impl Servers {
     }
 
     /// The shard as the locks on it know it.
-    pub(crate) fn member(self: &Arc<Self>, id: ShardId, pool: &Pool) -> Member {
-        Member::new(self, id, self.server(id, pool))
+    pub(crate) fn member(self: &Arc<Self>, id: ShardId) -> Result<Member> {
+        Ok(Member::new(self, id, self.server(id)?))
     }
 
     /// From now on no call goes alone that can go in one write with others.
@@ -76,25 +76,20 @@ impl Servers {
         self.together.store(true, Ordering::SeqCst);
     }
 
-    /// Which shard has this key, and how it is reached.
-    fn server_of(&self, key: &str, deadline: Deadline) -> Result<(ShardId, Arc<RedisServer>)> {
-        let (id, pool) = self.nodes.pool_for(key, deadline)?;
-        Ok((id, self.server(id, &pool)))
-    }
-
-    fn server(&self, id: ShardId, pool: &Pool) -> Arc<RedisServer> {
+    fn server(&self, id: ShardId) -> Result<Arc<RedisServer>> {
         if let Some(server) = self.of_shards.read().get(&id) {
-            return Arc::clone(server);
+            return Ok(Arc::clone(server));
         }
+        let pool = self.nodes.pool_of(id)?;
         let mut of_shards = self.of_shards.write();
         let server = of_shards.entry(id).or_insert_with(|| {
-            let server = RedisServer::new(pool);
+            let server = RedisServer::new(&pool);
             if self.together.load(Ordering::SeqCst) {
                 super::Server::go_together_always(&server);
             }
             Arc::new(server)
         });
-        Arc::clone(server)
+        Ok(Arc::clone(server))
     }
 
     /// What an answer says of where the key is, if it says so; the map learns from it.

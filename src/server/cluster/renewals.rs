@@ -35,8 +35,8 @@ pub(super) struct Following {
     servers: Arc<Servers>,
     id: ShardId,
     own: RenewalsConnection,
-    /// Some of what was sent last went elsewhere.
-    is_away: bool,
+    /// Something has gone elsewhere, and has to get there while its own shard is down as well.
+    has_been_away: bool,
     /// Who was silent, and when.
     silent: HashMap<ShardId, Instant>,
 }
@@ -95,7 +95,7 @@ impl Following {
             servers: Arc::clone(servers),
             id,
             own,
-            is_away: false,
+            has_been_away: false,
             silent: HashMap::new(),
         }
     }
@@ -113,9 +113,10 @@ impl Following {
     }
 
     fn send_home(&mut self, sending: &mut Sending<'_>, home: &[usize], shortest_lease: Duration) {
-        if !self.own.is_open() {
-            // It is opened before the next batch. What goes elsewhere does not wait for it.
-            return sending.enter_unsent(home, no_connection());
+        if !self.own.is_open()
+            && let Err(error) = self.open_soon(sending.limit)
+        {
+            return sending.enter_unsent(home, error);
         }
         if home.len() == sending.replies.len() {
             let (renewals, orphans) = (sending.renewals, sending.orphans);
@@ -125,6 +126,23 @@ impl Following {
         let (renewals, orphans) = &sending.at(home);
         let judged = (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease);
         sending.enter(home, judged);
+    }
+
+    /// Opens the connection to its own shard, unless that is silent: what goes elsewhere does not wait for it.
+    fn open_soon(&mut self, limit: Duration) -> Result<()> {
+        let deadline = Deadline::after(limit);
+        let pool = self.servers.nodes().pool_of(self.id)?;
+        let mut conn = pool.get_here(limit, limit)?;
+        let left = deadline.remaining_up_to(limit);
+        let asked = conn
+            .set_read_timeout(Some(left))
+            .and_then(|()| redis::cmd("PING").query::<Value>(&mut conn));
+        if asked.is_err() {
+            conn.close(Finished::Broken);
+            return Err(no_connection());
+        }
+        drop(conn);
+        self.own.open().map_err(|_| no_connection())
     }
 
     fn send_away(&mut self, sending: &mut Sending<'_>, shard: ShardId, places: &[usize]) {
@@ -184,7 +202,7 @@ impl Following {
             }
         }
         let leads_on = !moved.is_empty() || !asking.is_empty();
-        self.is_away |= leads_on;
+        self.has_been_away |= leads_on;
         for (shard, places) in moved {
             self.send_away(sending, shard, &places);
         }
@@ -233,7 +251,7 @@ impl Following {
 
 impl Renewals for Following {
     fn is_open(&self) -> bool {
-        self.is_away || self.own.is_open()
+        self.has_been_away || self.own.is_open()
     }
 
     fn open(&mut self) -> Result<(), Arc<Failure>> {
@@ -249,7 +267,7 @@ impl Renewals for Following {
             limit: part.min(self.servers.nodes().limits().answer),
         };
         let (home, away) = self.sorted(&sending);
-        self.is_away = !away.is_empty();
+        self.has_been_away |= !away.is_empty();
         for (shard, places) in away {
             self.send_away(&mut sending, shard, &places);
         }

@@ -155,6 +155,28 @@ fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
     assert!(is_told, "{released:?}");
 }
 
+/// Who waits where the key is now hears of it, and tells the keeper that has the lease.
+#[test]
+fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_there() {
+    let cluster = shared();
+    let locks = connect(&cluster);
+    let tag = cluster.tag(2, "told").unwrap();
+    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+    let moved = Moved::new(&cluster, &tag, 2);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
+        let waits = || mutex(&locks, &tag).inspect().unwrap().waiting_here() == 1;
+        assert!(comes_true(waits));
+        // It has asked there by then.
+        thread::sleep(300 * MS);
+        assert!(lease.verify().is_ok());
+        let mut master = cluster.nodes[moved.to].connection().unwrap();
+        let _: () = master.del(key(&tag)).unwrap();
+        assert!(lease.lost().wait_for(250 * MS + slack()));
+        waiting.join().unwrap().unwrap();
+    });
+}
+
 /// The script is not known at the other end, and would be refused by its hash.
 #[test]
 fn in_an_open_slot_a_held_lock_is_renewed_and_released_at_the_end_where_it_is() {

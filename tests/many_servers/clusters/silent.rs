@@ -77,6 +77,34 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
     }
 }
 
+/// Their keeper is that of the silent shard.
+#[test]
+fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_time() {
+    let cluster = patient();
+    let locks = connect(&cluster).with(Options::new().lease(LEASE));
+    let (stays, goes) = (
+        cluster.tag(0, "stays").unwrap(),
+        cluster.tag(0, "goes").unwrap(),
+    );
+    let kept = mutex(&locks, &stays).acquire(LONG).unwrap();
+    let gone = mutex(&locks, &goes).acquire(LONG).unwrap();
+    let slot = cluster.slot_of(&goes).unwrap();
+    Resharding::new(&cluster, 0, 1)
+        .unwrap()
+        .run(&[slot])
+        .unwrap();
+    thread::sleep(LEASE);
+    cluster.nodes[0].freeze().unwrap();
+    let began = Instant::now();
+    while began.elapsed() < FROZEN {
+        assert!(gone.is_held(), "{gone:?} after {:?}", began.elapsed());
+        thread::sleep(5 * MS);
+    }
+    assert!(!kept.is_held());
+    gone.release().unwrap();
+    cluster.nodes[0].thaw().unwrap();
+}
+
 /// A keeper that follows leases to the silent shard keeps the others all the same.
 #[test]
 fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_renewed_on_time() {

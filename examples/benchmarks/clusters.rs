@@ -1,0 +1,44 @@
+//! `Lock` on a Redis Cluster of three shards, against the same on one server.
+
+use leasehold::Locks;
+use redis::Connection;
+
+use crate::{
+    common::{Cluster, LONG, Server},
+    measure::{Effort, compare},
+    show,
+};
+
+const SHARDS: usize = 3;
+
+/// A guard on a free lock, by one thread and by eight, whose locks are spread over all shards.
+pub(crate) fn free(
+    server: &Server,
+    connections: &mut [Connection],
+    effort: Effort,
+) -> anyhow::Result<()> {
+    let mut cluster = Cluster::start()?;
+    let names = (0..connections.len())
+        .map(|thread| cluster.tag(thread % SHARDS, &format!("benchmark-{thread}")))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    // The one server has none either.
+    for replica in &mut cluster.nodes[SHARDS..] {
+        replica.kill()?;
+    }
+    let sides = [
+        Locks::connect(&cluster.url())?,
+        Locks::connect(&server.url())?,
+    ];
+    let [on_shards, on_one] = sides.map(|locks| {
+        let locks: Vec<_> = names.iter().map(|name| locks.lock(name)).collect();
+        move |_: &mut Connection, thread: usize| Ok(locks[thread].acquire(LONG)?.release()?)
+    });
+    for threads in [1, 8] {
+        let compared = compare(&mut connections[..threads], effort, &on_shards, &on_one)?;
+        show(
+            &format!("guard, 3 shards / one server, {threads} thread(s)"),
+            &compared,
+        );
+    }
+    Ok(())
+}
