@@ -28,7 +28,7 @@ use crate::{
 };
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
-pub(crate) use manager::{Connector, Limits};
+pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
 use manager::{Manager, Shared};
 pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};

@@ -133,7 +133,7 @@ impl Nodes {
     /// # Errors
     /// As [`get_for`](Self::get_for).
     pub fn get_for_key(&self, key: &str) -> Result<PooledConnection> {
-        self.inner.process.refuse_a_copy()?;
+        self.refuse_a_copy()?;
         self.lend_for(key, self.deadline())
     }
 
@@ -162,7 +162,7 @@ impl Nodes {
         mut function: impl FnMut(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         let lock = LockName::new(name)?;
-        self.inner.process.refuse_a_copy()?;
+        self.refuse_a_copy()?;
         let deadline = self.deadline();
         let (mut hops, mut pauses) = (0, Backoff::new());
         loop {
@@ -210,6 +210,12 @@ impl Nodes {
             connect: self.inner.settings.longest_attempt(),
             answer: self.inner.settings.io_timeout,
         }
+    }
+
+    /// # Errors
+    /// [`Error::Forked`] in the child of a fork.
+    pub(crate) fn refuse_a_copy(&self) -> Result<()> {
+        self.inner.process.refuse_a_copy()
     }
 
     /// The pool of a shard: the same one each time, also after a replica has taken over.

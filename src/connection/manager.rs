@@ -26,7 +26,7 @@ use crate::{
 /// A connection that lay idle for longer is sent a `PING` before it is lent.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 /// By how much the clocks of a master and its replicas may differ, unless somebody says otherwise.
-const CLOCK_SKEW: Duration = Duration::from_millis(50);
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
 /// Where there are sentinels, nothing is lent by what they said before.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 

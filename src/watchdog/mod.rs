@@ -1,6 +1,7 @@
 //! The thread that keeps leases alive.
 
 mod keep;
+mod keepers;
 mod renewal;
 
 pub use keep::Keep;
@@ -8,16 +9,13 @@ pub use renewal::Renewal;
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
+use self::keepers::Keepers;
 use crate::{
-    connection::Pool,
-    error::{Operation, Result},
+    connection::{CLOCK_SKEW, Nodes, Pool},
+    error::{LostReason, Operation, Result},
     recipes::Recipe,
+    renewing::{handle::Handle, standing::Standing},
     time::{self, Clock, Deadline},
-};
-use crate::{
-    error::LostReason,
-    renewing::{handle::Handle, keeper::Keeper, standing::Standing},
-    server::RenewalsConnection,
 };
 
 /// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever kind.
@@ -35,7 +33,8 @@ use crate::{
 /// - A renewal never shortens a lease.
 /// - The callbacks of a loss run on a second thread, which is started when the first callback is registered.
 ///
-/// Dropping the watchdog stops all renewing and ends its threads; it waits for them for one I/O time-out of the pool at most.
+/// Dropping the watchdog stops all renewing and ends its threads; it waits for them for one I/O time-out of the pool at most, on a
+/// cluster for each shard that is silent.
 /// A `Renewal` that is still there is `Unknown` until its lease ends by our clock, and lost then.
 ///
 /// # Source
@@ -90,7 +89,7 @@ use crate::{
 /// # }
 /// ```
 pub struct Watchdog {
-    keeper: Arc<Keeper>,
+    keepers: Keepers,
     /// How much sooner than on the server a lease ends by our clock.
     skew: Duration,
 }
@@ -101,18 +100,49 @@ impl Watchdog {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     pub fn start(pool: &Pool) -> Result<Self> {
-        let connector = pool.connector();
-        let limits = connector.limits();
-        let skew = connector.clock_skew();
-        let renewals = RenewalsConnection::untracked(connector);
-        let keeper = Keeper::start(Box::new(renewals), limits, false, Clock::REAL)?;
-        Ok(Self { keeper, skew })
+        let keepers = Keepers::on(pool)?;
+        let skew = pool.connector().clock_skew();
+        Ok(Self { keepers, skew })
+    }
+
+    /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when the first lock of the shard is
+    /// kept: a shard that is down or silent delays no renewal of another.
+    ///
+    /// A lock is kept through failovers of its shard, and when its slot moves to another one: there too it is renewed.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Nodes, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold, release_lock};
+    ///
+    /// let nodes = Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000")?;
+    /// let watchdog = Watchdog::on_nodes(&nodes);
+    ///
+    /// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
+    /// let token = nodes.run("report", |conn| {
+    ///     acquire_lock_with_timeout(conn, "report", wait, lease)
+    /// })?;
+    /// if let Some(token) = token {
+    ///     let renewal = watchdog.keep(&Hold::new("report", &token)?, lease)?;
+    ///     // … the work, while `renewal.is_held()` …
+    ///     renewal.stop();
+    ///     nodes.run("report", |conn| release_lock(conn, "report", &token))?;
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use]
+    pub fn on_nodes(nodes: &Nodes) -> Self {
+        Self {
+            keepers: Keepers::on_nodes(nodes),
+            skew: CLOCK_SKEW,
+        }
     }
 
     /// Keeps a lock that was acquired before, with the defaults of [`Keep`].
     ///
     /// Renews it at once and waits for the answer, so that the end of the lease is known: one round trip. If no answer comes
-    /// it gives up after the connect and two I/O time-outs of the pool, by default six seconds, at the latest.
+    /// it gives up after the connect and two I/O time-outs of the pool, by default six seconds, at the latest. On a cluster it may
+    /// have to be asked first which shard has the lock, for as long as a connect may take.
     ///
     /// # Errors
     /// Nothing is renewed then.
@@ -139,14 +169,15 @@ impl Watchdog {
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
+        let keeper = self.keepers.of(hold.holding().lock_name().key())?;
         let hold = Arc::new(hold.holding().clone());
         let standing = Standing::new(&hold, None, &terms, None, Clock::REAL);
-        let lease = Handle::keep(&self.keeper, standing, terms);
+        let lease = Handle::keep(&keeper, standing, terms);
         // From here on it is stopped when this function returns early.
         let renewal = Renewal::new(lease.clone());
 
         let standing = lease.standing();
-        standing.wait_for_first_answer(Deadline::after(self.keeper.patience()));
+        standing.wait_for_first_answer(Deadline::after(keeper.patience()));
         if let Some(reason) = standing.lost() {
             return Err(operation.lost_because(Some(reason)));
         }
@@ -161,14 +192,17 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.keeper.close();
+        for keeper in self.keepers.all() {
+            keeper.close();
+        }
     }
 }
 
 impl fmt::Debug for Watchdog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let leases: usize = self.keepers.all().iter().map(|it| it.leases()).sum();
         f.debug_struct("Watchdog")
-            .field("leases", &self.keeper.leases())
+            .field("leases", &leases)
             .finish_non_exhaustive()
     }
 }

@@ -23,6 +23,7 @@ mod plain_url;
 mod quorum;
 mod replicas;
 mod sentinels;
+mod watchdogs;
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use redis::Value;
 
 use super::Servers;
 use crate::{
-    connection::{Address, HOPS, Redirect, ShardId},
+    connection::{Address, HOPS, Pool, Redirect, ShardId},
     error::{Error, Result},
     exchange::Finished,
     script::Call,
@@ -246,6 +246,18 @@ impl Following {
         for (place, reply) in replies {
             sending.enter_one(place, reply);
         }
+    }
+}
+
+impl Servers {
+    /// A connection for the renewals of a shard, nobody being told of changes of its keys.
+    pub(crate) fn untracked_renewals(
+        self: &Arc<Self>,
+        id: ShardId,
+        pool: &Pool,
+    ) -> Box<dyn Renewals> {
+        let own = RenewalsConnection::untracked(pool.connector());
+        Box::new(Following::new(self, id, own))
     }
 }
 

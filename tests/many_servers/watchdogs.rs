@@ -1,0 +1,142 @@
+//! A watchdog on a cluster: locks of every shard are kept, whatever becomes of one.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Error, LostReason, Nodes, Owner, Renewal, Token, Watchdog, acquire_lock_with_timeout,
+    recipes::{mutex, reentrant, simple::Hold},
+    release_lock,
+};
+
+use crate::common::{Cluster, MS, Resharding, cluster::shared, hold::comes_true, slack::slack};
+
+const LEASE: Duration = Duration::from_millis(900);
+
+fn kept(nodes: &Nodes, watchdog: &Watchdog, name: &str, lease: Duration) -> (Token, Renewal) {
+    let acquire = |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, name, MS, lease);
+    let token = nodes.run(name, acquire).unwrap().unwrap();
+    let renewal = watchdog
+        .keep(&Hold::new(name, &token).unwrap(), lease)
+        .unwrap();
+    (token, renewal)
+}
+
+/// Under a name of its own for each shard of the shared cluster.
+fn names(cluster: &Cluster, begins: &str) -> [String; 3] {
+    [0, 1, 2].map(|master| format!("{{{}}}", cluster.tag(master, begins).unwrap()))
+}
+
+#[test]
+fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
+    let cluster = shared();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let watchdog = Watchdog::on_nodes(&nodes);
+    let names = names(&cluster, "dog");
+    let leases = names
+        .each_ref()
+        .map(|name| kept(&nodes, &watchdog, name, LEASE));
+    thread::sleep(2 * LEASE);
+    for (name, (token, renewal)) in names.iter().zip(leases) {
+        assert!(renewal.is_held(), "{renewal:?}");
+        renewal.stop();
+        assert!(
+            nodes
+                .run(name, |conn| release_lock(conn, name, &token))
+                .unwrap()
+        );
+    }
+    // Of any kind, and not what is somebody else's.
+    let (owner, token) = (Owner::current_thread(), Token::random());
+    let strange = mutex::Hold::new(&names[0], &token).unwrap();
+    let refused = watchdog.keep(&strange, LEASE).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Error::Lost {
+                reason: Some(LostReason::TakenAway),
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    let name = &names[1];
+    let entered = nodes.run(name, |conn| {
+        reentrant::try_acquire(conn, name, &owner, &token, LEASE)
+    });
+    assert!(entered.unwrap().is_some());
+    let hold = reentrant::Hold::new(name, &owner, &token).unwrap();
+    let renewal = watchdog.keep(&hold, LEASE).unwrap();
+    assert!(renewal.is_held() && format!("{watchdog:?}").contains("leases: 1"));
+}
+
+#[test]
+fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
+    let cluster = shared();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let watchdog = Watchdog::on_nodes(&nodes);
+    let name = &names(&cluster, "moved-dog")[0];
+    let slots = [cluster.slot_of(name).unwrap()];
+    let (token, renewal) = kept(&nodes, &watchdog, name, LEASE);
+    Resharding::new(&cluster, 0, 1)
+        .unwrap()
+        .run(&slots)
+        .unwrap();
+    thread::sleep(2 * LEASE);
+    let was_held = renewal.is_held();
+    renewal.stop();
+    let was_ours = nodes.run(name, |conn| release_lock(conn, name, &token));
+    Resharding::new(&cluster, 1, 0)
+        .unwrap()
+        .run(&slots)
+        .unwrap();
+    assert!(was_held && was_ours.unwrap());
+}
+
+#[test]
+fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
+    let mut cluster = Cluster::start().unwrap();
+    let nodes = Nodes::builder()
+        .io_timeout(500 * MS)
+        .connect(&cluster.url())
+        .unwrap();
+    let watchdog = Watchdog::on_nodes(&nodes);
+    let names = names(&cluster, "dog");
+    // It outlasts a crash, which is found out after a second and some.
+    let long = 10 * LEASE;
+    let held = names
+        .each_ref()
+        .map(|name| kept(&nodes, &watchdog, name, long));
+    cluster.fail_over(0).unwrap();
+    cluster.nodes[1].kill().unwrap();
+    cluster.wait_until_master(4).unwrap();
+    let asked = Instant::now();
+    for (token, renewal) in &held[..2] {
+        let renewed = comes_true(|| renewal.remaining() > long * 9 / 10);
+        assert!(renewed, "{renewal:?} {token:?}");
+    }
+    assert!(asked.elapsed() < long / 2 + slack());
+
+    // For less than it takes the nodes to notice: from then on none of them does anything until a replica has taken over.
+    let (_, kept_meanwhile) = kept(&nodes, &watchdog, &format!("{}short", names[2]), LEASE);
+    cluster.nodes[3].freeze().unwrap();
+    let frozen = Instant::now();
+    let mut shortest = LEASE;
+    while frozen.elapsed() < 800 * MS {
+        shortest = shortest.min(kept_meanwhile.remaining());
+        thread::sleep(10 * MS);
+    }
+    cluster.nodes[3].thaw().unwrap();
+    assert!(shortest > LEASE / 4, "{shortest:?}");
+    for (name, (token, renewal)) in names.iter().zip(held) {
+        assert!(renewal.is_held());
+        renewal.stop();
+        assert!(
+            nodes
+                .run(name, |conn| release_lock(conn, name, &token))
+                .unwrap()
+        );
+    }
+}
