@@ -1,5 +1,7 @@
 //! `Lock` on a Redis Cluster of three shards, against the same on one server.
 
+use std::{thread, time::Duration};
+
 use leasehold::Locks;
 use redis::Connection;
 
@@ -11,6 +13,30 @@ use crate::{
 
 const SHARDS: usize = 3;
 
+/// The one server has none either, and keeps nothing for them.
+fn without_replicas(cluster: &mut Cluster) -> anyhow::Result<()> {
+    let replicas: Vec<_> = (SHARDS..2 * SHARDS)
+        .map(|at| cluster.id(at).to_owned())
+        .collect();
+    for replica in &mut cluster.nodes[SHARDS..] {
+        replica.kill()?;
+    }
+    for master in &cluster.nodes[..SHARDS] {
+        let mut conn = master.connection()?;
+        let mut backlog = redis::cmd("CONFIG");
+        backlog.arg("SET").arg("repl-backlog-ttl").arg(1);
+        backlog.exec(&mut conn)?;
+        for replica in &replicas {
+            redis::cmd("CLUSTER")
+                .arg("FORGET")
+                .arg(replica)
+                .exec(&mut conn)?;
+        }
+    }
+    thread::sleep(Duration::from_secs(3));
+    Ok(())
+}
+
 /// A guard on a free lock, by one thread and by eight, whose locks are spread over all shards.
 pub(crate) fn free(
     server: &Server,
@@ -21,10 +47,7 @@ pub(crate) fn free(
     let names = (0..connections.len())
         .map(|thread| cluster.tag(thread % SHARDS, &format!("benchmark-{thread}")))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    // The one server has none either.
-    for replica in &mut cluster.nodes[SHARDS..] {
-        replica.kill()?;
-    }
+    without_replicas(&mut cluster)?;
     let sides = [
         Locks::connect(&cluster.url())?,
         Locks::connect(&server.url())?,

@@ -15,7 +15,9 @@ use redis::Commands;
 use super::{connect, key, mutex};
 use crate::{
     LEASE,
-    common::{Cluster, LONG, MS, hold::comes_true, sentinels::in_step, slack::slack},
+    common::{
+        Cluster, LONG, MS, hold::comes_true, sentinels::in_step, server::signal, slack::slack,
+    },
     history::{History, SECOND, median, probe, violations, work},
     long::failovers,
 };
@@ -28,6 +30,8 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 enum Way {
     Crash,
     Planned,
+    /// It is silent until another has taken its place, and comes back.
+    Frozen,
 }
 
 /// How long it took from the beginning of a failover.
@@ -77,13 +81,18 @@ fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
         let mut conn = cluster.nodes[before].connection().unwrap();
         assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
         let began = Instant::now();
-        if way == Way::Planned {
-            assert_eq!(cluster.fail_over(before).unwrap(), next);
-        } else {
-            crate::common::server::signal(cluster.nodes[before].process(), "KILL").unwrap();
-            cluster.wait_until_master(next).unwrap();
+        match way {
+            Way::Planned => assert_eq!(cluster.fail_over(before).unwrap(), next),
+            Way::Crash => signal(cluster.nodes[before].process(), "KILL").unwrap(),
+            Way::Frozen => cluster.nodes[before].freeze().unwrap(),
         }
+        cluster.wait_until_master(next).unwrap();
         let promoted = Instant::now();
+        if way == Way::Frozen {
+            // Others work on the next master by then.
+            thread::sleep(500 * MS);
+            cluster.nodes[before].thaw().unwrap();
+        }
         thread::sleep(1_200 * MS);
         stop.store(true, Ordering::SeqCst);
         let grants = probe.join().unwrap();
@@ -121,9 +130,8 @@ fn run(way: Way, rounds: usize) {
             if way == Way::Crash {
                 cluster.nodes[before].kill().unwrap();
                 cluster.revive(before).unwrap();
-            } else {
-                cluster.wait_until_whole().unwrap();
             }
+            cluster.wait_until_whole().unwrap();
         }
     }
     println!("{rounds} failovers of a shard, {way:?}: nobody had a lock twice, no lease was lost");
@@ -133,14 +141,22 @@ fn run(way: Way, rounds: usize) {
         longest
     };
     show("promoted after", |took| took.promoted);
-    show("the one before says so after", |took| {
-        took.told.unwrap_or_default()
-    });
+    if way == Way::Planned {
+        show("the one before says so after", |took| {
+            took.told.unwrap_or_default()
+        });
+    }
     show("a lock granted after", |took| took.granted);
     let later = show("granted, since it was promoted", |took| {
         took.granted.saturating_sub(took.promoted)
     });
-    assert!(later < 500 * MS + slack(), "{later:?}");
+    // One that is silent keeps whoever has asked it waiting, for as long as an answer may take.
+    let in_flight = if way == Way::Frozen {
+        2 * SECOND
+    } else {
+        Duration::ZERO
+    };
+    assert!(later < in_flight + 500 * MS + slack(), "{later:?}");
 }
 
 #[test]
@@ -154,6 +170,58 @@ fn a_crash_of_a_master_loses_no_lease_and_nobody_has_a_lock_twice() {
 }
 
 #[test]
+fn a_master_that_comes_back_after_its_shard_has_another_grants_no_lock_twice() {
+    run(Way::Frozen, 1);
+}
+
+/// All others are silent, so that it is alone, and clients reach it.
+#[test]
+fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
+    let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
+    let tag = cluster.tag(0, "alone").unwrap();
+    let locks = connect(&cluster);
+    drop(mutex(&locks, &tag).acquire(LONG).unwrap());
+    for node in &cluster.nodes[1..] {
+        node.freeze().unwrap();
+    }
+    let cut_off = Instant::now();
+    let (mut last, mut refused) = (Duration::ZERO, None);
+    for n in 0.. {
+        if cut_off.elapsed() > 3 * SECOND {
+            break;
+        }
+        match locks.lock(&format!("{n}{{{tag}}}")).try_acquire() {
+            Ok(lease) => {
+                assert!(lease.is_some());
+                last = cut_off.elapsed();
+            }
+            Err(error) => refused = Some(error),
+        }
+        thread::sleep(5 * MS);
+    }
+    println!("a master that is cut off granted for {last:?}");
+    assert!(last < NODE_TIMEOUT + 500 * MS + slack(), "{last:?}");
+    let words = |error: &Error| match error {
+        Error::Redis { source, .. } => source.code().map(str::to_owned),
+        _ => None,
+    };
+    assert_eq!(
+        refused.as_ref().and_then(words).as_deref(),
+        Some("CLUSTERDOWN")
+    );
+    // Nor is that taken for somebody else's hold.
+    let waited = mutex(&locks, &tag).acquire(300 * MS);
+    assert!(!waited.unwrap_err().is_contended());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
+        for node in &cluster.nodes[1..] {
+            node.thaw().unwrap();
+        }
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 #[ignore = "minutes: cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1"]
 fn many_planned_failovers_of_a_shard() {
     run(Way::Planned, failovers());
@@ -163,6 +231,12 @@ fn many_planned_failovers_of_a_shard() {
 #[ignore = "minutes: cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1"]
 fn many_crashes_of_a_master() {
     run(Way::Crash, failovers());
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1"]
+fn many_masters_that_come_back() {
+    run(Way::Frozen, failovers());
 }
 
 #[test]
