@@ -14,6 +14,11 @@ const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const USUAL_URL: &str = "redis://127.0.0.1/";
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
+/// The usage that clap makes by itself lists `--url` among the required where the environment has it.
+const USAGES: &str = "\
+lockrun [OPTIONS] --name <NAME> -- <COMMAND>...
+       lockrun [OPTIONS] --name <NAME> <--status|--force-release>";
+
 const EXAMPLES: &str = "\
 Examples:
   lockrun --name backup -- /usr/local/bin/backup --full
@@ -51,7 +56,7 @@ Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP 
     reason = "a help text, and flags of a command line"
 )]
 #[derive(Debug, Parser)]
-#[command(name = "lockrun", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "lockrun", version, override_usage = USAGES, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Arguments {
     /// The lock
     #[arg(long)]
@@ -191,6 +196,7 @@ impl Arguments {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, humantime::DurationError> {
+fn duration(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text)
+        .map_err(|_| "it has to be a number with a unit, such as 500ms, 30s, 1m30s or 20h")
 }

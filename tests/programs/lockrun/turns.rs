@@ -205,9 +205,19 @@ fn what_cannot_be_meant_is_refused_before_anything_is_run() {
             let ended = run(&server, args, "echo in");
             assert_eq!((ended.code, &*ended.out), (64, ""), "{args}");
             assert!(!ended.err.is_empty());
+            let is_time = args == "--lease 30" || args == "--wait soon";
+            assert_eq!(ended.err.contains("such as 500ms, 30s"), is_time, "{args}");
         },
     );
-    assert_eq!(ask(&server, "").code, 64, "no command");
+    let nothing = ask(&server, "");
+    assert_eq!(nothing.code, 64, "no command");
+    let usages = [
+        "Usage: lockrun [OPTIONS] --name <NAME> -- <COMMAND>...\n",
+        "lockrun [OPTIONS] --name <NAME> <--status|--force-release>\n",
+    ];
+    for usage in usages {
+        assert!(nothing.err.contains(usage), "{nothing:?}");
+    }
     let help = ask(&server, "--help");
     assert!(help.code == 0 && help.out.contains("Examples:"));
 }
