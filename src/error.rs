@@ -22,6 +22,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable* ([`Error::Redis`],
 /// [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No variant prints a token or a password.
 ///
+/// `{error}` says what has become of the call. The server's own words are in the error's
+/// [`source`](std::error::Error::source): an `anyhow::Error` made of it prints both by `{error:#}`.
+///
 #[doc = include_str!("../docs/errors.md")]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -306,7 +309,9 @@ impl fmt::Display for Error {
                 ..
             } => write!(f, "the lock was lost: {reason}"),
             Self::Unknown { .. } => f.write_str("no answer came, it may have happened"),
-            Self::Redis { .. } => f.write_str("it did not happen"),
+            Self::Redis { .. } => {
+                f.write_str("it did not happen: the server refused or was not reached")
+            },
             Self::Partial { .. } => {
                 f.write_str("a command was refused, the others of its transaction ran")
             }

@@ -28,8 +28,8 @@ impl Lease {
     /// there is [`Error::other`](crate::Error::other). A refusal that is no error is better a value. Whatever happens, panics
     /// included, nothing is left watched.
     ///
-    /// **Two round trips if it reads once**: `WATCH` goes out with the first read. Several values are read at once by `MGET` or
-    /// a pipeline; each further read is a round trip more.
+    /// **Two round trips if it reads once**: `WATCH` goes out with the first read. Several values are read at once by `MGET`,
+    /// several fields of a hash by `HMGET`; each further read is a round trip more. A key that may be missing is read as an `Option`.
     ///
     /// It needs a real server: on the stand-in of the feature `testing`, which has nothing to read, it is an
     /// [`Error::Invalid`](crate::Error::Invalid), and `attempt` is not called. That records [commits](Self::commit).
@@ -52,8 +52,8 @@ impl Lease {
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// let lease = locks.lock("order:4711").acquire(Duration::from_secs(5))?;
     /// let paid = lease.transaction(&["wallet:7"], |conn, pipe| {
-    ///     let funds: i64 = conn.get("wallet:7")?;
-    ///     if funds < 5 {
+    ///     let funds: Option<i64> = conn.get("wallet:7")?;
+    ///     if funds.unwrap_or(0) < 5 {
     ///         return Ok(false); // nothing is written
     ///     }
     ///     pipe.decr("wallet:7", 5).incr("wallet:8", 5);

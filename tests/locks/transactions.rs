@@ -294,6 +294,7 @@ fn nothing_is_left_watched_or_written_however_it_ends() {
             let is_bare = matches!(error, Error::Invalid { .. } | Error::Other { .. });
             assert!(names_it || is_bare, "{name}: {text}");
             assert_eq!(text.contains("`wallet`"), name == "a type", "{text}");
+            assert_eq!(text.contains("`Option`"), name == "a value", "{text}");
         }
         assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 100, "{name}");
         assert!(lease.is_held());

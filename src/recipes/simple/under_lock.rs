@@ -110,8 +110,8 @@ impl Drop for Locked<'_> {
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// # let token = leasehold::Token::random();
 /// let paid = transaction_while_held(&mut conn, "order:4711", &token, &["wallet:7"], |conn, pipe| {
-///     let funds: i64 = conn.get("wallet:7")?;
-///     if funds < 5 {
+///     let funds: Option<i64> = conn.get("wallet:7")?;
+///     if funds.unwrap_or(0) < 5 {
 ///         return Ok(false); // nothing is written
 ///     }
 ///     pipe.decr("wallet:7", 5).incr("wallet:8", 5);

@@ -244,7 +244,7 @@ impl WatchedConnection<'_> {
                 refusal.unwrap_or_else(|| self.watched.operation().failed(source))
             }
             Error::Reply { operation: "", .. } => (self.watched.operation())
-                .wrong_kind("a value that is not of the type that was asked for"),
+                .wrong_kind("a value of another type than was asked for, or none, for which ask for an `Option`"),
             error => error,
         })
     }
