@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::{IsTerminal, stdout},
+    io::{self, IsTerminal, Write, stdout},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -66,11 +66,11 @@ impl Scene {
             recorder: None,
             started: Instant::now(),
         };
-        println!("\n{}", in_color(BOLD, title));
+        say(&format!("\n{}", in_color(BOLD, title)))?;
         let named = actors.iter().map(|name| (*name).to_owned());
         let mut cells: Vec<_> = named.map(|name| vec![name]).collect();
         cells.push(vec!["in Redis".to_owned()]);
-        scene.print("time", &cells);
+        scene.print("time", &cells)?;
         Ok(scene)
     }
 
@@ -169,22 +169,19 @@ impl Scene {
             found.extend(key.look(&mut self.looks)?);
         }
         cells.push(found.iter().map(|line| self.renamed(line)).collect());
-        self.print(&time, &cells);
-        Ok(())
+        self.print(&time, &cells)
     }
 
     /// Ends the scene: this went wrong. An error if it did not, for then the page would lie.
     pub(crate) fn goes_wrong(&mut self, wrong: bool, what: &str) -> anyhow::Result<()> {
         ensure!(wrong, "{}: it did not go wrong: {what}", self.title);
-        println!("{}  {what}", in_color(RED, "WRONG"));
-        Ok(())
+        say(&format!("{}  {what}", in_color(RED, "WRONG")))
     }
 
     /// Ends the scene: this is as it should be. An error if it is not.
     pub(crate) fn goes_right(&mut self, right: bool, what: &str) -> anyhow::Result<()> {
         ensure!(right, "{}: it is not so: {what}", self.title);
-        println!("{}  {what}", in_color(GREEN, "RIGHT"));
-        Ok(())
+        say(&format!("{}  {what}", in_color(GREEN, "RIGHT")))
     }
 
     /// Waits until so many milliseconds after the beginning.
@@ -214,15 +211,16 @@ impl Scene {
     }
 
     /// One row, as many lines as its longest cell has.
-    fn print(&self, time: &str, cells: &[Vec<String>]) {
+    fn print(&self, time: &str, cells: &[Vec<String>]) -> anyhow::Result<()> {
         let lines = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
         for n in 0..lines {
             let time = if n == 0 { time } else { "" };
             let texts = cells.iter().map(|cell| cell.get(n).map_or("", |line| line));
             let padded: Vec<_> = texts.map(|text| format!("{text:0$}", self.width)).collect();
             let time = in_color(FAINT, &format!("{time:TIME$}"));
-            println!("{}", (time + &padded.concat()).trim_end());
+            say((time + &padded.concat()).trim_end())?;
         }
+        Ok(())
     }
 }
 
@@ -273,6 +271,17 @@ fn broken(line: &str, width: usize) -> Vec<String> {
         }
     }
     pieces
+}
+
+/// One line to read. An error, and no panic, if the reader has gone, such as `head`.
+pub(crate) fn say(line: &str) -> anyhow::Result<()> {
+    Ok(writeln!(stdout(), "{line}")?)
+}
+
+/// Whether a program ends because the reader of its output has gone.
+pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Colour only on a terminal, and only where it is wanted.

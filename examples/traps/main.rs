@@ -21,7 +21,11 @@ use anyhow::Context;
 use clap::Parser;
 
 use lessons::{CHAPTERS, sigstop};
-use shared::{Redis, history::Recorder};
+use shared::{
+    Redis,
+    history::Recorder,
+    scene::{is_unread, say},
+};
 use trap::Trap;
 
 /// The traps of Redis locks, each first as the book's or the document's code would do it, and then with this crate
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
 fn report(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -59,8 +64,7 @@ fn report(result: anyhow::Result<()>) -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<()> {
     let Some(name) = &options.name else {
-        list();
-        return Ok(());
+        return list();
     };
     let traps: Vec<_> = all_traps()
         .filter(|trap| name == "all" || trap.name == name)
@@ -76,10 +80,10 @@ fn run(options: &Options) -> anyhow::Result<()> {
         trap.show(&redis, recorder.as_ref())?;
     }
     if traps.len() > 1 {
-        println!(
+        say(&format!(
             "\n{} traps: each is real, and each is avoided.",
             traps.len()
-        );
+        ))?;
     }
     Ok(())
 }
@@ -88,15 +92,13 @@ fn all_traps() -> impl Iterator<Item = &'static Trap> {
     CHAPTERS.iter().flat_map(|(_, traps)| *traps)
 }
 
-fn list() {
+fn list() -> anyhow::Result<()> {
     for (chapter, traps) in CHAPTERS {
-        println!("{chapter}");
+        say(chapter)?;
         for trap in *traps {
-            println!("  {:18} {}", trap.name, trap.title);
+            say(&format!("  {:18} {}", trap.name, trap.title))?;
         }
-        println!();
+        say("")?;
     }
-    println!(
-        "Show one: cargo run --example traps -- NAME    Show all: cargo run --example traps -- all"
-    );
+    say("Show one: cargo run --example traps -- NAME    Show all: cargo run --example traps -- all")
 }

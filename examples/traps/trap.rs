@@ -2,7 +2,11 @@
 
 use leasehold::redis::{self, Connection};
 
-use crate::shared::{Redis, history::Recorder, scene::Scene};
+use crate::shared::{
+    Redis,
+    history::Recorder,
+    scene::{Scene, say},
+};
 
 /// One half of a trap: what the actors do.
 pub(crate) type Half = fn(&Redis, &mut Scene) -> anyhow::Result<()>;
@@ -30,8 +34,8 @@ impl Trap {
         if !redis.is_private() {
             self.refuse_the_keys_of_others(&mut conn)?;
         }
-        println!("\n{}: {}", self.name, self.title);
-        println!("from {}", self.source);
+        say(&format!("\n{}: {}", self.name, self.title))?;
+        say(&format!("from {}", self.source))?;
         for (half, title) in [
             (self.classic, "As it is done there"),
             (self.ours, "With this crate"),

@@ -1,6 +1,11 @@
 //! Every trap is a real failure, and is avoided.
 
-use std::{fs, process::Output, sync::Mutex, thread};
+use std::{
+    fs,
+    process::{Output, Stdio},
+    sync::Mutex,
+    thread,
+};
 
 use crate::common::{Server, example};
 
@@ -77,6 +82,20 @@ fn on_a_server_of_somebody_else_nothing_is_touched_or_left() {
     assert!(!refused.status.success(), "{refused:?}");
     let value: String = redis::cmd("GET").arg("lock:trap").query(&mut conn).unwrap();
     assert_eq!(value, "mine");
+}
+
+/// As in `traps -- all | head`.
+#[test]
+fn it_ends_in_silence_when_nobody_reads_on() {
+    for args in [&[][..], &["no-nx"]] {
+        let mut run = example("traps");
+        let run = run.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut run = run.spawn().unwrap();
+        drop(run.stdout.take());
+        let ended = run.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(ended.status.success() && said.is_empty(), "{said}");
+    }
 }
 
 #[test]
