@@ -268,6 +268,49 @@ fn an_older_configuration_is_never_believed() {
     assert!(keys.is_empty());
 }
 
+/// The replica at `asked` says that the master of all is at `port`, both by names that begin like this.
+fn group(begins: &str, port: u16, asked: u16) -> String {
+    let node = |port: u16, role: &str| {
+        let id = format!("{begins}-{role}");
+        format!(
+            "*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{id}\r\n",
+            id.len()
+        )
+    };
+    let (master, replica) = (node(port, "master"), node(asked, "replica"));
+    format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
+}
+
+/// Its count of configurations begins anew, and so do the names of its nodes.
+#[test]
+fn another_cluster_at_the_same_addresses_is_believed_and_one_elsewhere_is_not() {
+    let (before, now) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = Said::new("");
+    let node = said.by_a_node();
+    let (other, elsewhere) = (Said::new(""), Server::start().unwrap());
+    let seed = other.by_a_node();
+    let of = |begins: &str, server: &Server| group(begins, server.port(), node.port());
+    said.now(|words| (words.slots, words.epoch) = (of("old", &before), 7));
+    other.now(|words| words.slots = group("else", elsewhere.port(), seed.port()));
+    let nodes = nodes_of(&[node.port(), seed.port()]);
+    assert!(acquire(&nodes).unwrap());
+    said.now(|words| (words.slots, words.epoch) = (of("new", &now), 1));
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let _: u64 = kill.query(&mut before.connection().unwrap()).unwrap();
+    drop(before);
+    let moved = (0..20).any(|_| {
+        thread::sleep(120 * MS);
+        matches!(acquire(&nodes), Ok(true))
+    });
+    assert!(moved);
+    for (server, count) in [(&now, 1), (&elsewhere, 0)] {
+        let keys = redis::cmd("DBSIZE");
+        let found: usize = keys.query(&mut server.connection().unwrap()).unwrap();
+        assert_eq!(found, count);
+    }
+}
+
 #[test]
 fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");

@@ -3,7 +3,8 @@
 //! A shard is a master and its replicas, and keeps its name when one of these takes over: that is another address of the same
 //! shard. What is believed:
 //! - Nothing of an older configuration than the newest that was heard of: a node that lags behind would lead back to masters that
-//!   were replaced.
+//!   were replaced. Unless a node that was known is one of another cluster by now, which knows none of the nodes that were: that was
+//!   made anew at the same addresses, and counts its configurations anew.
 //! - Nothing with a hole: every slot has a master with an address, or the answer counts for nothing.
 //! - Of `MOVED` its one slot, and that the node which it names is the master of its shard. If that is not so, the node says so
 //!   when a connection to it is opened.
@@ -147,6 +148,20 @@ impl Known {
             self.named = Some(to.clone());
         }
         id.map(ShardId)
+    }
+
+    /// What the node at this address says is about another cluster than the one to which it belonged. That is not older, however
+    /// it counts.
+    pub(super) fn begin_anew_if_another(&mut self, layout: &Layout, asked: &Address) {
+        let before = || self.shards.iter().flat_map(|shard| &shard.nodes);
+        let was_known = before().any(|(_, address)| address.as_ref() == Some(asked));
+        let mut now = layout
+            .iter()
+            .flat_map(|group| group.replicas.iter().chain([&group.master]));
+        let is_another = now.all(|node| before().all(|(id, _)| *id != node.id));
+        if was_known && is_another && has_no_hole(layout).is_ok() {
+            self.config_epoch = 0;
+        }
     }
 
     /// Takes what a node says for true, or says why not. True: it is news.
@@ -382,6 +397,24 @@ mod tests {
         // One that does not say how old it is, is.
         assert_eq!(known.believe(&whole(&["a", "b"]), None), Ok(true));
         assert!(known.believe(&whole(&["b"]), Some(4)).is_err());
+    }
+
+    #[test]
+    fn another_cluster_at_the_address_of_a_node_is_not_older() {
+        let (mut known, one, _) = two();
+        let (at_a, at_seed) = (Address::new("a", 1), Address::new("seed", 1));
+        let mut begins_anew = |layout: &Layout, asked: &Address| {
+            known.begin_anew_if_another(layout, asked);
+            known.believe(layout, Some(1)).is_ok()
+        };
+        let another = vec![group(&["x", "y"], 0..SLOTS)];
+        assert!(!begins_anew(&another, &at_seed));
+        // The same, as it was before.
+        assert!(!begins_anew(&vec![group(&["x", "b"], 0..SLOTS)], &at_a));
+        assert!(!begins_anew(&vec![group(&["x", "y"], 0..SLOTS - 1)], &at_a));
+        assert!(!begins_anew(&Layout::new(), &at_a));
+        assert!(begins_anew(&another, &at_a));
+        assert_eq!(leads_to(&known, one), ("x", 1));
     }
 
     #[test]

@@ -311,7 +311,7 @@ impl Map {
             let kept = asking.connection.take_if(|(of, _)| *of == address);
             let kept = kept.map(|(_, connection)| connection);
             match self.answer_of(&address, kept, deadline.remaining_up_to(each)) {
-                Ok((answer, connection)) => match self.believe(&answer) {
+                Ok((answer, connection)) => match self.believe(&answer, &address) {
                     Ok(is_news) => {
                         asking.heard(address, connection, is_news, in_doubt);
                         return Ok(());
@@ -327,8 +327,13 @@ impl Map {
         Err(why)
     }
 
-    fn believe(&self, (layout, config_epoch): &Answer) -> Result<bool, &'static str> {
+    fn believe(
+        &self,
+        (layout, config_epoch): &Answer,
+        asked: &Address,
+    ) -> Result<bool, &'static str> {
         let mut known = self.known.lock();
+        known.begin_anew_if_another(layout, asked);
         let is_news = known.believe(layout, *config_epoch)?;
         known.answered = Some(time::now());
         Ok(is_news)
