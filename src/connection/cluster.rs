@@ -212,6 +212,11 @@ impl Nodes {
         }
     }
 
+    /// The process that made them, to which the connections belong, also that by which the nodes are asked.
+    pub(crate) fn process(&self) -> Process {
+        self.inner.process
+    }
+
     /// # Errors
     /// [`Error::Forked`] in the child of a fork.
     pub(crate) fn refuse_a_copy(&self) -> Result<()> {
@@ -244,6 +249,22 @@ impl Nodes {
             Ok(conn)
         });
         opened.map_err(|error| dial::failure(address, limit, error))
+    }
+
+    /// Where the master of a shard is, as far as is known; asks if that is in doubt.
+    pub(crate) fn address_of(&self, shard: ShardId, deadline: Deadline) -> Result<Address> {
+        let place = self.inner.map.look(shard, deadline)?;
+        Ok(Address::new(&place.host, place.port))
+    }
+
+    /// A connection to this address, at which the master of a shard was said to be, has answered.
+    pub(crate) fn confirm_at(&self, shard: ShardId, address: &Address) {
+        self.inner.map.confirm_at(shard, address);
+    }
+
+    /// A connection to the master of this shard has failed.
+    pub(crate) fn doubt(&self, shard: ShardId) {
+        self.inner.map.doubt(shard);
     }
 
     fn lend_for(&self, key: &str, deadline: Deadline) -> Result<PooledConnection> {

@@ -47,7 +47,7 @@ impl Stacks {
             servers: Servers::new(nodes),
             in_use: RwLock::default(),
             siblings: Siblings::default(),
-            process: Process::current(),
+            process: nodes.process(),
         }))
     }
 

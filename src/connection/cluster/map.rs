@@ -194,6 +194,15 @@ impl Map {
         }
     }
 
+    /// The same, by where it is.
+    pub(super) fn confirm_at(&self, shard: ShardId, address: &Address) {
+        if let Some(shard) = self.known.lock().shard_mut(shard)
+            && shard.address == *address
+        {
+            shard.in_doubt = false;
+        }
+    }
+
     /// A connection to the master of this shard has failed, or the server is none.
     pub(super) fn doubt(&self, shard: ShardId) {
         if let Some(shard) = self.known.lock().shard_mut(shard) {

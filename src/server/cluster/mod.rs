@@ -47,7 +47,7 @@ const KEPT: usize = 4;
 pub(crate) struct Servers {
     nodes: Nodes,
     of_shards: RwLock<HashMap<ShardId, Arc<RedisServer>>>,
-    /// Connections to nodes that are being given slots.
+    /// Connections beside the pools: to nodes that are being given slots, and for renewals that go elsewhere.
     asking: Mutex<HashMap<Address, Vec<Connection>>>,
     together: AtomicBool,
 }
@@ -108,8 +108,10 @@ impl Servers {
         call: &Call,
         deadline: Deadline,
     ) -> Result<(RedisResult<Value>, bool)> {
-        let kept = self.asking.lock().get_mut(to).and_then(Vec::pop);
-        match kept.map(|kept| self.ask_by(kept, to, call, deadline)) {
+        match self
+            .kept(to)
+            .map(|kept| self.ask_by(kept, to, call, deadline))
+        {
             // It was closed while it lay here.
             Some(Err(error)) if error.is_connection_dropped() => {
                 let second = self.ask_once_at(to, call, deadline);
@@ -143,12 +145,20 @@ impl Servers {
         connection.set_write_timeout(Some(limit))?;
         let answer = call.ask_by_asking(&mut connection);
         if answer.as_ref().err().and_then(Finished::by_error).is_none() {
-            let mut asking = self.asking.lock();
-            let kept = asking.entry(to.clone()).or_default();
-            if kept.len() < KEPT {
-                kept.push(connection);
-            }
+            self.keep(to, connection);
         }
         answer
+    }
+
+    fn kept(&self, to: &Address) -> Option<Connection> {
+        self.asking.lock().get_mut(to).and_then(Vec::pop)
+    }
+
+    fn keep(&self, to: &Address, connection: Connection) {
+        let mut asking = self.asking.lock();
+        let kept = asking.entry(to.clone()).or_default();
+        if kept.len() < KEPT {
+            kept.push(connection);
+        }
     }
 }

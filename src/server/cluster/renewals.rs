@@ -1,7 +1,7 @@
 //! The renewals of a shard's keeper, those of leases whose slots have moved among them.
 //!
 //! The keeper of a shard keeps a lease for as long as it is held. When its slot is another shard's by now, its renewals go there, by
-//! a connection of that one's pool, in one round trip for all of them. What goes elsewhere must not delay what stays here: another
+//! a connection beside that one's pool, in one round trip for all of them. What goes elsewhere must not delay what stays here: another
 //! shard has little time to answer, and is left alone for a while after it was silent.
 
 use std::{
@@ -131,17 +131,15 @@ impl Following {
     /// Opens the connection to its own shard, unless that is silent: what goes elsewhere does not wait for it.
     fn open_soon(&mut self, limit: Duration) -> Result<()> {
         let deadline = Deadline::after(limit);
-        let pool = self.servers.nodes().pool_of(self.id)?;
-        let mut conn = pool.get_here(limit, limit)?;
-        let left = deadline.remaining_up_to(limit);
-        let asked = conn
-            .set_read_timeout(Some(left))
-            .and_then(|()| redis::cmd("PING").query::<Value>(&mut conn));
-        if asked.is_err() {
-            conn.close(Finished::Broken);
-            return Err(no_connection());
-        }
-        drop(conn);
+        let nodes = self.servers.nodes();
+        let to = nodes.address_of(self.id, deadline)?;
+        let answers = nodes.open_at(&to, deadline).and_then(|mut conn| {
+            let left = deadline.remaining_up_to(limit);
+            conn.set_read_timeout(Some(left))
+                .and_then(|()| redis::cmd("PING").query::<Value>(&mut conn))
+                .map_err(|_| no_connection())
+        });
+        answers.inspect_err(|_| nodes.doubt(self.id))?;
         self.own.open().map_err(|_| no_connection())
     }
 
@@ -165,18 +163,30 @@ impl Following {
         }
     }
 
-    /// By a connection of the pool of the shard that has the first of these.
+    /// To the shard that has the first of these, by a connection beside its pool: those of the pool may all be lent.
     fn asked_away(&self, batch: &Batch<'_>, limit: Duration) -> Result<(Judged, Option<Finished>)> {
-        let deadline = Deadline::after(limit);
+        let (deadline, nodes) = (Deadline::after(limit), self.servers.nodes());
         let call = batch.renewals.iter().chain(batch.orphans).next();
-        let key = call.map_or("", Call::key);
-        let (_, pool) = self.servers.nodes().pool_for(key, deadline)?;
-        let mut conn = pool.get_here(limit, deadline.remaining_up_to(limit))?;
-        let (judged, finished) = batch.send_by(&mut conn, deadline.remaining_up_to(limit));
-        if let Some(finished) = finished {
-            conn.close(finished);
+        let shard = nodes.shard_for(call.map_or("", Call::key), deadline)?;
+        let to = nodes.address_of(shard, deadline)?;
+        let mut kept = self.servers.kept(&to);
+        loop {
+            let was_kept = kept.is_some();
+            let opened = kept.take().map_or_else(|| nodes.open_at(&to, deadline), Ok);
+            let mut connection = opened.inspect_err(|_| nodes.doubt(shard))?;
+            let left = deadline.remaining_up_to(limit);
+            let (judged, finished) = batch.send_by(&mut connection, left);
+            match finished {
+                // It was closed while it lay here.
+                Some(Finished::Broken) if was_kept && !deadline.has_passed() => continue,
+                Some(_) => nodes.doubt(shard),
+                None => {
+                    nodes.confirm_at(shard, &to);
+                    self.servers.keep(&to, connection);
+                }
+            }
+            return Ok((judged, finished));
         }
-        Ok((judged, finished))
     }
 
     /// Goes where the answers lead. False: none leads anywhere.
@@ -189,9 +199,9 @@ impl Following {
             match self.servers.nodes().redirect(error) {
                 Some(Redirect::Moved { .. }) => {
                     let deadline = Deadline::after(sending.limit);
-                    let found = self.servers.nodes().pool_for(call.key(), deadline);
+                    let found = self.servers.nodes().shard_for(call.key(), deadline);
                     // Its own, at another address: for the next batch there is another connection.
-                    if let Ok((shard, _)) = found
+                    if let Ok(shard) = found
                         && shard != self.id
                     {
                         moved.entry(shard).or_default().push(place);

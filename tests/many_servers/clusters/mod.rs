@@ -1,5 +1,6 @@
 //! Locks of all kinds on a Redis Cluster: on every shard, and while shards fail over, are moved, or are silent.
 
+mod attacks;
 mod failovers;
 mod moving;
 mod silent;

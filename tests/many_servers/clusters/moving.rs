@@ -30,15 +30,15 @@ const WAITING: usize = 50;
 const TOGETHER: usize = 5;
 
 /// A slot of the shared cluster that goes from its first master to another, and back when it is dropped.
-struct Moved<'a> {
+pub(super) struct Moved<'a> {
     cluster: &'a Cluster,
     slot: u16,
     from: usize,
-    to: usize,
+    pub(super) to: usize,
 }
 
 impl<'a> Moved<'a> {
-    fn new(cluster: &'a Cluster, tag: &str, from: usize) -> Self {
+    pub(super) fn new(cluster: &'a Cluster, tag: &str, from: usize) -> Self {
         let slot = cluster.slot_of(tag).unwrap();
         let to = (from + 1) % 3;
         Resharding::new(cluster, from, to)

@@ -1,0 +1,189 @@
+//! What others do to a cluster and to a process while its locks are held: a child of a fork, a pool that is lent out, a transaction in
+//! which the slot goes, a master that comes and one that leaves.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Error, Lease, Lock, Locks, Nodes, Options};
+use redis::Commands;
+
+use super::{connect, key, kinds, moving::Moved, mutex};
+use crate::common::{
+    Cluster, LONG, MS, Resharding,
+    child::said_by_a_child,
+    cluster::{shared, slots_of},
+    hold::comes_true,
+};
+
+/// The parent keeps a connection by which it asks for the map. A child that asked on it would read the parent's answers.
+#[test]
+fn a_child_of_a_fork_is_refused_its_parents_nodes_also_for_a_shard_that_nobody_has_used() {
+    let cluster = shared();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let locks = Locks::on_nodes(&nodes);
+    let (used, unused) = (
+        cluster.tag(0, "fork").unwrap(),
+        cluster.tag(1, "fork").unwrap(),
+    );
+    let lease = mutex(&locks, &used).acquire(LONG).unwrap();
+    let forked = |refused: Option<Error>| matches!(refused, Some(Error::Forked)).to_string();
+    for tag in [&used, &unused] {
+        let says = [
+            said_by_a_child(|| forked(mutex(&locks, tag).try_acquire().err())),
+            said_by_a_child(|| forked(mutex(&locks, tag).acquire(LONG).err())),
+            said_by_a_child(|| forked(mutex(&locks, tag).inspect().err())),
+            said_by_a_child(|| forked(mutex(&locks, tag).force_release().err())),
+            said_by_a_child(|| forked(nodes.get_for_key(&key(tag)).err())),
+            said_by_a_child(|| {
+                let own = Locks::on_nodes(&nodes);
+                forked(mutex(&own, tag).try_acquire().err())
+            }),
+            said_by_a_child(|| {
+                let own = Locks::on_nodes(&nodes);
+                forked(mutex(&own, tag).acquire(LONG).err())
+            }),
+        ];
+        for (n, said) in says.iter().enumerate() {
+            assert_eq!(said.as_deref(), Some("true"), "{n} {tag}");
+        }
+    }
+    let url = cluster.url();
+    let own = said_by_a_child(|| {
+        let locks = Locks::connect(&url).unwrap();
+        mutex(&locks, &unused)
+            .try_acquire()
+            .unwrap()
+            .is_some()
+            .to_string()
+    });
+    assert_eq!(own.as_deref(), Some("true"));
+    lease.verify().unwrap();
+    lease.release().unwrap();
+}
+
+/// Neither the renewals that go to another shard nor the connection for those that stay, when it broke, need one of a pool.
+#[test]
+fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_connections_are_lent() {
+    let cluster = shared();
+    for node in &cluster.nodes {
+        let mut user = redis::cmd("ACL");
+        user.arg(&["SETUSER", "lends", "on", "nopass", "~*", "&*", "+@all"]);
+        user.exec(&mut node.connection().unwrap()).unwrap();
+    }
+    let url = cluster.url().replace("://", "://lends:all@");
+    let nodes = Nodes::builder().max_size(2).connect(&url).unwrap();
+    let locks = Locks::on_nodes(&nodes).with(Options::new().lease(900 * MS));
+    let (goes, stays) = (
+        cluster.tag(0, "goes").unwrap(),
+        cluster.tag(0, "stays").unwrap(),
+    );
+    let acquire = |lock: &Lock| lock.acquire(LONG).unwrap();
+    let mut leases: Vec<Lease> = kinds(&locks, &goes).iter().map(acquire).collect();
+    leases.push(mutex(&locks, &stays).acquire(LONG).unwrap());
+    let moved = Moved::new(&cluster, &goes, 0);
+    let there = cluster.tag(moved.to, "lent").unwrap();
+    let lent = [&there, &there, &stays, &stays];
+    let lent = lent.map(|tag| nodes.get_for_key(&key(tag)).unwrap());
+    for round in 0..40 {
+        for lease in &leases {
+            assert!(lease.is_held(), "{round} {lease:?}");
+        }
+        if round == 15 {
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg(&["KILL", "USER", "lends"]);
+            let mut conn = cluster.nodes[0].connection().unwrap();
+            assert!(kill.query::<u32>(&mut conn).unwrap() > 2);
+        }
+        thread::sleep(50 * MS);
+    }
+    drop(lent);
+    for lease in leases {
+        lease.verify().unwrap();
+        lease.release().unwrap();
+    }
+}
+
+/// The slot goes between what is read and what is written: the whole is done again where it is.
+#[test]
+fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
+    let cluster = shared();
+    let locks = connect(&cluster);
+    let tag = cluster.tag(2, "between").unwrap();
+    let count = format!("count{{{tag}}}");
+    for lock in kinds(&locks, &tag) {
+        let lease = lock.acquire(LONG).unwrap();
+        let (mut calls, mut moved) = (0, None);
+        let read = lease.transaction(&[&count], |conn, pipe| {
+            let n: Option<u32> = conn.get(&count)?;
+            calls += 1;
+            if calls == 1 {
+                moved = Some(Moved::new(&cluster, &tag, 2));
+            }
+            pipe.incr(&count, 1);
+            Ok(n.unwrap_or_default())
+        });
+        let read = read.unwrap_or_else(|error| panic!("{} {error:?}", lock.name()));
+        assert_eq!(calls, 2, "{}", lock.name());
+        let mut master = cluster.nodes[moved.as_ref().unwrap().to]
+            .connection()
+            .unwrap();
+        assert_eq!(master.get::<_, u32>(&count).unwrap(), read + 1);
+        lease
+            .commit_and_release(|pipe| _ = pipe.incr(&count, 1))
+            .unwrap();
+        assert_eq!(master.get::<_, u32>(&count).unwrap(), read + 2);
+        assert!(lock.try_acquire().unwrap().is_some());
+        drop(moved);
+    }
+}
+
+/// All slots of a shard go to a master that had none, who had them leaves and dies, and the new one is replaced by its replica.
+#[test]
+fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
+    let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let tag = cluster.tag(0, "outlives").unwrap();
+    let locks = locks.with(Options::new().lease(1_500 * MS));
+    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let here = scope.spawn(|| mutex(&locks, &tag).acquire(6 * LONG).map(drop));
+        let there = scope.spawn(|| mutex(&others, &tag).acquire(6 * LONG).map(drop));
+        let waits = |locks: &Locks| mutex(locks, &tag).inspect().unwrap().waiting_here() == 1;
+        assert!(comes_true(|| waits(&locks) && waits(&others)));
+        // The replica of the second becomes a master without slots.
+        let meets = cluster.nodes[0].port().to_string();
+        let mut fifth = cluster.nodes[4].connection().unwrap();
+        let reset = [&["RESET", "SOFT"][..], &["MEET", "127.0.0.1", &meets]];
+        for words in reset {
+            redis::cmd("CLUSTER").arg(words).exec(&mut fifth).unwrap();
+        }
+        let knows = |at: usize| {
+            let mut conn = cluster.nodes[at].connection().unwrap();
+            let all: String = redis::cmd("CLUSTER").arg("NODES").query(&mut conn).unwrap();
+            let met = all
+                .lines()
+                .any(|line| line.starts_with(cluster.id(4)) && line.contains("master"));
+            let mut info = redis::cmd("CLUSTER");
+            let info: String = info.arg("INFO").query(&mut conn).unwrap();
+            met && !all.contains("handshake") && info.contains("cluster_state:ok")
+        };
+        assert!(comes_true(|| (0..6).all(knows)));
+        let slots: Vec<_> = slots_of(0).collect();
+        Resharding::new(&cluster, 0, 4)
+            .unwrap()
+            .run(&slots)
+            .unwrap();
+        assert!(comes_true(|| cluster
+            .master_of(&key(&tag))
+            .is_ok_and(|at| at == 4)));
+        thread::sleep(300 * MS);
+        assert!(lease.is_held() && !here.is_finished() && !there.is_finished());
+        crate::common::server::signal(cluster.nodes[0].process(), "KILL").unwrap();
+        thread::sleep(2_000 * MS);
+        assert!(lease.is_held(), "{lease:?}");
+        assert!(!here.is_finished() && !there.is_finished());
+        lease.verify().unwrap();
+        lease.release().unwrap();
+        here.join().unwrap().unwrap();
+        there.join().unwrap().unwrap();
+    });
+}
