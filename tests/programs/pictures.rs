@@ -60,8 +60,8 @@ fn scenes(name: &str, args: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The pictures on a page.
-fn pictures(page: &str) -> BTreeSet<String> {
+/// The pictures on a page, in its order.
+fn pictures(page: &str) -> Vec<String> {
     let blocks = page.split("```text\n").skip(1);
     let blocks = blocks.filter_map(|block| block.split("```").next());
     let pictures = blocks.filter(|block| block.starts_with("time "));
@@ -110,13 +110,15 @@ fn every_picture_on_a_page_is_what_an_example_prints() {
 }
 
 #[test]
-fn the_page_of_the_three_problems_shows_all_that_they_print() {
+fn the_page_of_the_three_problems_shows_all_that_they_print_in_their_order() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/three-problems.md")).unwrap();
     let shown = pictures(&page);
     at_once(PROBLEMS, |name| {
+        let mut left = shown.iter();
         for scene in scenes(name, &[]) {
-            assert!(shown.contains(&scene), "{name} prints\n{scene}");
+            let is_next = left.any(|picture| *picture == scene);
+            assert!(is_next, "{name} prints, in this order\n{scene}");
         }
     });
 }
