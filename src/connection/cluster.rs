@@ -146,6 +146,10 @@ impl Nodes {
     /// [unknown](Error::Unknown) is never tried again. **If the closure calls two functions and the second is refused, the first
     /// is called twice.**
     ///
+    /// A function that takes a lock and works under it, such as [`transaction_with_lock`](crate::transaction_with_lock), may find that
+    /// the lock has moved in between. It has written nothing, but cannot give the lock back, which stays until its lease ends: run
+    /// again, it waits for that.
+    ///
     /// # Errors
     /// What the closure returns, and as [`get_for`](Self::get_for).
     ///

@@ -1,17 +1,25 @@
 //! What others do to a cluster and to a process while its locks are held: a child of a fork, a pool that is lent out, a transaction in
 //! which the slot goes, a master that comes and one that leaves.
 
-use std::{thread, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
-use leasehold::{Error, Lease, Lock, Locks, Nodes, Options};
+use leasehold::{Error, Lease, Lock, Locks, Nodes, Options, transaction_with_lock};
 use redis::Commands;
 
 use super::{connect, key, kinds, moving::Moved, mutex};
-use crate::common::{
-    Cluster, LONG, MS, Resharding,
-    child::said_by_a_child,
-    cluster::{shared, slots_of},
-    hold::comes_true,
+use crate::{
+    common::{
+        Cluster, LONG, MS, Resharding,
+        child::said_by_a_child,
+        cluster::{shared, slots_of},
+        hold::comes_true,
+        slack::slack,
+    },
+    history::{History, SECOND, violations, work},
 };
 
 /// The parent keeps a connection by which it asks for the map. A child that asked on it would read the parent's answers.
@@ -186,4 +194,67 @@ fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
         here.join().unwrap().unwrap();
         there.join().unwrap().unwrap();
     });
+}
+
+/// Those who wait stand in the queues of both shards then, and a turn may be handed over in either.
+#[test]
+fn turns_are_handed_over_one_after_the_other_while_the_slot_goes_to_and_fro() {
+    let cluster = shared();
+    let tag = cluster.tag(0, "turns").unwrap();
+    let slot = cluster.slot_of(&tag).unwrap();
+    let options = Options::new().lease(SECOND).hand_over(20, 200 * MS);
+    let (one, two) = (connect(&cluster), connect(&cluster));
+    let (history, stop) = (History::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for n in 0..8 {
+            let locks = if n % 4 == 0 { &two } else { &one };
+            let lock = mutex(locks, &tag).with(options.clone());
+            let (history, stop) = (&history, &stop);
+            scope.spawn(move || work(&lock, history, stop));
+        }
+        for _ in 0..10 {
+            for (from, to) in [(0, 1), (1, 0)] {
+                thread::sleep(50 * MS);
+                let mut moves = Resharding::new(&cluster, from, to).unwrap();
+                moves.run(&[slot]).unwrap();
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    let holds = history.lock().unwrap().len();
+    assert!(holds > 50, "{holds}");
+    assert_eq!(violations(history), 0, "two had the lock at once");
+    assert!(mutex(&one, &tag).try_acquire().unwrap().is_some());
+}
+
+/// What was taken at the old place cannot be given back there.
+#[test]
+fn a_lock_that_a_function_has_taken_goes_with_its_slot_and_stays_until_its_end() {
+    let cluster = shared();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let tag = cluster.tag(1, "under").unwrap();
+    let (name, count) = (format!("a{{{tag}}}"), format!("count{{{tag}}}"));
+    let (mut calls, mut moved) = (0, None);
+    let began = Instant::now();
+    let done = nodes.run(&name, |conn| {
+        let (wait, lease) = (LONG, Duration::from_millis(1_500));
+        transaction_with_lock(conn, &name, wait, lease, &[&count], |conn, pipe| {
+            let _: Option<u32> = conn.get(&count)?;
+            calls += 1;
+            if calls == 1 {
+                moved = Some(Moved::new(&cluster, &tag, 1));
+            }
+            pipe.incr(&count, 1);
+            Ok(())
+        })
+    });
+    done.unwrap();
+    // The lock that the first call has left was waited for.
+    assert_eq!(calls, 2);
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(1_500) + slack(), "{took:?}");
+    let mut master = cluster.nodes[moved.as_ref().unwrap().to]
+        .connection()
+        .unwrap();
+    assert_eq!(master.get::<_, u32>(&count).unwrap(), 1);
 }
