@@ -17,7 +17,7 @@ use super::{
     simple::giving_back::{give_back, leaves_a_lock},
 };
 use crate::{
-    error::{Operation, Result},
+    error::{Error, Operation, Result},
     time::Deadline,
     transaction::command,
 };
@@ -79,7 +79,7 @@ impl<'a> Transaction<'a> {
         entry: Entry,
         attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Result<Option<Done<T>>> {
-        let (lock, token) = (entry.lock.clone(), entry.token.clone());
+        let (operation, lock, token) = (self.operation, entry.lock.clone(), entry.token.clone());
         let mut locked = Locked { conn, entry };
         let on_the_lock = self.while_held(Proof::by_value(&lock, &token));
         let done = on_the_lock.until_committed(locked.conn, Some(&mut locked.entry), attempt);
@@ -92,6 +92,15 @@ impl<'a> Transaction<'a> {
             (Err(error), _) => {
                 if !leaves_a_lock(&error) {
                     locked.entry.state = State::Over;
+                } else if has_moved(&error) && locked.entry.state == State::Held {
+                    locked.entry.state = State::Over;
+                    // Here it cannot be given back, if it has moved along.
+                    let given_back = give_back(locked.conn, &lock, &token);
+                    if given_back.as_ref().is_err_and(has_moved)
+                        && let Error::Redis { source, .. } = error
+                    {
+                        return Err(operation.unknown(Some(&token), source));
+                    }
                 }
                 Err(error)
             }
@@ -124,6 +133,11 @@ impl<'a> Transaction<'a> {
             }
         }
     }
+}
+
+/// The slot of the lock is on its way to another node of a cluster, or there.
+fn has_moved(error: &Error) -> bool {
+    matches!(error, Error::Redis { source, .. } if matches!(source.code(), Some("MOVED" | "ASK" | "TRYAGAIN")))
 }
 
 /// The connection and a lock that is given back when this is dropped, if it is held then.

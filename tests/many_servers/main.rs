@@ -12,6 +12,7 @@ mod common;
 mod clusters;
 mod documents;
 mod failovers;
+mod following;
 mod groups;
 mod history;
 mod long;

@@ -148,7 +148,7 @@ pub fn transaction_while_held<T>(
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and [`Lease::transaction`](crate::Lease::transaction).
 /// [`Error::Unknown`](crate::Error::Unknown) with a [token](crate::Error::token): it did not get as far as the transaction, and the
-/// lock may be held; without one it was the transaction that got no answer.
+/// lock may be held, on a cluster also because it has moved to another node meanwhile; without one it was the transaction that got no answer.
 ///
 /// # Example
 /// ```no_run

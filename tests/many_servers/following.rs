@@ -1,0 +1,248 @@
+//! The plain functions by `Nodes::run` while a shard fails over and slots move.
+//!
+//! Nobody is in where somebody else is, every write that was acknowledged is there, none was done twice, and no call takes longer than
+//! it has.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Error, Nodes, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock,
+    transaction_while_held, transaction_with_lock,
+};
+use redis::{Commands, Value};
+
+use crate::common::{Cluster, MS, Resharding, cluster::shared, slack::slack};
+
+const WORKERS: usize = 4;
+const LEASE: Duration = Duration::from_secs(30);
+const GET: Duration = Duration::from_secs(1);
+const IO: Duration = Duration::from_millis(500);
+/// How long a function waits for a lock that somebody has.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// Ends the work when it is dropped, on a panic too.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// What the workers have done under one lock.
+struct Work {
+    nodes: Nodes,
+    tag: String,
+    lock: String,
+    count: String,
+    is_in: AtomicBool,
+    done: AtomicU64,
+    perhaps: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Work {
+    fn on(cluster: &Cluster, tag: &str) -> Self {
+        let builder = Nodes::builder().get_timeout(GET).io_timeout(IO);
+        Self {
+            nodes: builder.connect(&cluster.url()).unwrap(),
+            tag: tag.to_owned(),
+            lock: format!("{{{tag}}}:lock"),
+            count: format!("{{{tag}}}:count"),
+            is_in: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            perhaps: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// One call, which may take as long as it has and one I/O time-out.
+    fn timed<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let asked = Instant::now();
+        let outcome = call();
+        let took = asked.elapsed();
+        assert!(took < GET + IO + WAIT + slack(), "{took:?}");
+        outcome
+    }
+
+    /// Books what a write has come to.
+    fn wrote<T>(&self, outcome: Result<T>) -> Result<T> {
+        match &outcome {
+            Ok(_) => self.done.fetch_add(1, SeqCst),
+            Err(error) if error.may_have_happened() => self.perhaps.fetch_add(1, SeqCst),
+            Err(_) => 0,
+        };
+        outcome
+    }
+
+    fn under_a_lock(&self, token: &Token) {
+        let (lock, count) = (&self.lock, &self.count);
+        assert!(!self.is_in.swap(true, SeqCst), "two are in");
+        let _ = self.wrote(Self::timed(|| {
+            self.nodes.run(lock, |conn| {
+                commit_while_held::<Value>(conn, lock, token, |pipe| _ = pipe.incr(count, 1))
+            })
+        }));
+        let _ = self.wrote(Self::timed(|| {
+            self.nodes.run(lock, |conn| {
+                transaction_while_held(conn, lock, token, &[count], |conn, pipe| {
+                    let before: Option<u64> = conn.get(count)?;
+                    pipe.set(count, before.unwrap_or(0) + 1);
+                    Ok(())
+                })
+            })
+        }));
+        self.is_in.store(false, SeqCst);
+        // Until it is known: nobody else gets in before.
+        while !self.over.load(SeqCst) {
+            let released =
+                Self::timed(|| self.nodes.run(lock, |conn| release_lock(conn, lock, token)));
+            if released.is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn in_one(&self) -> Result<Option<()>> {
+        let (lock, count) = (&self.lock, &self.count);
+        let keys = [count.as_str()];
+        let outcome = Self::timed(|| {
+            self.nodes.run(lock, |conn| {
+                transaction_with_lock(conn, lock, WAIT, LEASE, &keys, |conn, pipe| {
+                    let before: Option<u64> = conn.get(count)?;
+                    pipe.set(count, before.unwrap_or(0) + 1);
+                    Ok(())
+                })
+            })
+        });
+        match outcome {
+            Ok(None) => Ok(None),
+            outcome => self.wrote(outcome),
+        }
+    }
+
+    fn run(&self, worker: usize) {
+        let lock = &self.lock;
+        while !self.over.load(SeqCst) {
+            let left = if worker == 0 {
+                self.in_one().err()
+            } else {
+                let took = Self::timed(|| {
+                    self.nodes.run(lock, |conn| {
+                        acquire_lock_with_timeout(conn, lock, WAIT, LEASE)
+                    })
+                });
+                match took {
+                    Ok(token) => {
+                        token.inspect(|token| self.under_a_lock(token));
+                        None
+                    }
+                    Err(error) => Some(error),
+                }
+            };
+            // It may have been granted: whoever waits for it waits until it is given back.
+            let token = left.as_ref().and_then(Error::token);
+            while let Some(token) = token
+                && !self.over.load(SeqCst)
+                && self
+                    .nodes
+                    .run(lock, |conn| release_lock(conn, lock, token))
+                    .is_err()
+            {}
+        }
+    }
+
+    /// Works while this is being done.
+    fn meanwhile(&self, happens: impl FnOnce()) {
+        thread::scope(|scope| {
+            for worker in 0..WORKERS {
+                scope.spawn(move || self.run(worker));
+            }
+            let _over = Over(&self.over);
+            happens();
+        });
+    }
+
+    /// The writes that are there are those that were acknowledged, and some of those of which nothing is known.
+    fn check(&self, at_least: u64) {
+        let mut conn = self.nodes.get_for_key(&self.count).unwrap();
+        let there: u64 = conn.get(&self.count).unwrap();
+        let (done, perhaps) = (self.done.load(SeqCst), self.perhaps.load(SeqCst));
+        println!(
+            "{}: {there} writes, {done} acknowledged, {perhaps} perhaps",
+            self.tag
+        );
+        assert!(
+            (done..=done + perhaps).contains(&there),
+            "{done} {there} {perhaps}"
+        );
+        assert!(done >= at_least, "{done}");
+    }
+}
+
+#[test]
+fn a_slot_that_moves_to_and_fro_loses_no_write_and_lets_nobody_in_twice() {
+    let cluster = shared();
+    let tag = cluster.tag(2, "following").unwrap();
+    let slot = [cluster.slot_of(&tag).unwrap()];
+    let work = Work::on(&cluster, &tag);
+    work.meanwhile(|| {
+        let mut there = Resharding::new(&cluster, 2, 0).unwrap();
+        let mut back = Resharding::new(&cluster, 0, 2).unwrap();
+        for _ in 0..15 {
+            for way in [&mut there, &mut back] {
+                way.run(&slot).unwrap();
+                thread::sleep(20 * MS);
+            }
+            // And one that stays open for a while.
+            there.open(&slot).unwrap();
+            thread::sleep(10 * MS);
+            there.call_off(&slot).unwrap();
+        }
+        thread::sleep(200 * MS);
+    });
+    work.check(20);
+}
+
+#[test]
+fn a_planned_failover_loses_no_write_and_lets_nobody_in_twice() {
+    let cluster = Cluster::start().unwrap();
+    let tag = cluster.tag(0, "following").unwrap();
+    let work = Work::on(&cluster, &tag);
+    work.meanwhile(|| {
+        thread::sleep(300 * MS);
+        cluster.fail_over(0).unwrap();
+        thread::sleep(500 * MS);
+    });
+    work.check(20);
+}
+
+/// On the node where it was taken it cannot be given back any more.
+#[test]
+fn a_lock_that_moves_away_under_its_transaction_is_told_with_its_token() {
+    let cluster = shared();
+    let tag = cluster.tag(1, "away").unwrap();
+    let slot = [cluster.slot_of(&tag).unwrap()];
+    let work = Work::on(&cluster, &tag);
+    let (lock, count) = (&work.lock, &work.count);
+    let outcome = work.nodes.run(lock, |conn| {
+        transaction_with_lock(conn, lock, WAIT, LEASE, &[], |conn, pipe| {
+            let _: Option<u64> = conn.get(count)?;
+            let mut there = Resharding::new(&cluster, 1, 2).unwrap();
+            there.run(&slot).unwrap();
+            pipe.set(count, 1);
+            Ok(())
+        })
+    });
+    let error = outcome.unwrap_err();
+    let given_back =
+        (error.token()).map(|token| work.nodes.run(lock, |conn| release_lock(conn, lock, token)));
+    let written: bool = work.nodes.get_for(lock).unwrap().exists(count).unwrap();
+    let mut back = Resharding::new(&cluster, 2, 1).unwrap();
+    back.run(&slot).unwrap();
+    assert!(given_back.unwrap().unwrap() && !written, "{error:?}");
+}
