@@ -36,10 +36,7 @@ const LATELY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fairness {
     turns_in_a_row: u32,
-    /// A thread that stood in the queue has the lock.
-    held_here: bool,
-    /// It has it alone.
-    held_alone: bool,
+    held: Held,
     /// How often this process has waited for the server's message since others were last let go first.
     waits: u32,
     /// After so many waits others are let go first.
@@ -50,11 +47,21 @@ pub(super) struct Fairness {
     away: Option<Away>,
     /// How long it took until this process had its next turn, the last time.
     others_took: Duration,
-    /// The head has heard of a release, and has not been answered since.
+    /// The head has heard of a release, and has not asked since.
     has_heard: bool,
+    /// It had heard of one when it asked the last time.
+    asked_on_news: bool,
     /// How often others were faster since the last turn of this process: after a release of which the head had heard, or had
     /// been rung by a thread of this process. One more when it stays away.
     in_vain: u32,
+}
+
+/// Whether a thread that stood in the queue has the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Held {
+    No,
+    BesideOthers,
+    Alone,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,18 +72,30 @@ struct Away {
     refused: bool,
 }
 
+/// How a head asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// Others are likely to have the lock by now: they were faster the last time, and the head asks since it has heard of a
+    /// release or comes back. A look costs the server less than an attempt. What a look cannot see, such as a key that is no
+    /// lock, an attempt finds out that is made when the head has heard nothing for a while.
+    pub(crate) looks_first: bool,
+    /// The lock goes from process to process, so that the next release is near: it is not worth a command to be told for how
+    /// long somebody may have it, nor another to have the next head told of a change.
+    pub(crate) is_brief: bool,
+}
+
 impl Default for Fairness {
     fn default() -> Self {
         Self {
             turns_in_a_row: 0,
-            held_here: false,
-            held_alone: false,
+            held: Held::No,
             waits: 0,
             waits_until_others: 1,
             others_seen: None,
             away: None,
             others_took: Duration::ZERO,
             has_heard: false,
+            asked_on_news: false,
             in_vain: 0,
         }
     }
@@ -86,9 +105,12 @@ impl Fairness {
     /// A thread that stood in the queue has the lock, alone or beside others.
     pub(super) fn granted(&mut self, now: Instant, alone: bool) {
         self.turns_in_a_row += 1;
-        self.held_here = true;
-        self.held_alone = alone;
-        (self.has_heard, self.in_vain) = (false, 0);
+        self.held = if alone {
+            Held::Alone
+        } else {
+            Held::BesideOthers
+        };
+        (self.has_heard, self.asked_on_news, self.in_vain) = (false, false, 0);
         if let Some(away) = self.away.take() {
             self.others_took = if away.refused {
                 // What took long once need not take long again.
@@ -100,15 +122,20 @@ impl Fairness {
         }
     }
 
+    /// The head asks.
+    pub(super) fn asks(&mut self) {
+        self.asked_on_news = mem::take(&mut self.has_heard);
+    }
+
     /// The head was refused: if no thread of this process has the lock, others have their turns.
     pub(super) fn refused(&mut self, now: Instant) {
-        if self.held_here {
+        if self.is_held_here() {
             return;
         }
         let was_our_turn = mem::take(&mut self.turns_in_a_row) > 0;
         self.waits_until_others = 1;
         self.others_seen = Some(now);
-        self.in_vain += u32::from(mem::take(&mut self.has_heard) || was_our_turn);
+        self.in_vain += u32::from(mem::take(&mut self.asked_on_news) || was_our_turn);
         if let Some(away) = &mut self.away {
             away.refused = true;
         }
@@ -116,12 +143,11 @@ impl Fairness {
 
     /// A thread of this process has released the lock. Says when the head asks.
     pub(super) fn released(&mut self, now: Instant) -> Instant {
-        if !self.held_here {
+        if !self.is_held_here() {
             // By a thread that did not stand in the queue.
             self.turns_in_a_row += 1;
         }
-        self.held_here = false;
-        self.held_alone = false;
+        self.held = Held::No;
         if self.turns_in_a_row < IN_A_ROW {
             return self.asks_at(now);
         }
@@ -156,22 +182,25 @@ impl Fairness {
         self.has_heard = true;
     }
 
-    /// Whether others are likely to have the lock by now: they were faster the last time, and the head asks since it has heard
-    /// of a release or comes back. A look costs the server less than an attempt. What a look cannot see, such as a key that is
-    /// no lock, an attempt finds out that is made when the head has heard nothing for a while.
-    pub(super) fn looks_first(&self) -> bool {
+    /// How the head asks, now that it does.
+    pub(super) fn manner(&self, now: Instant) -> Manner {
         let comes_back = self.away.as_ref().is_some_and(|away| !away.refused);
-        (self.has_heard || comes_back) && !self.in_vain.is_multiple_of(LOOKS)
+        let expects_to_wait = self.asked_on_news || comes_back;
+        let expects_a_release = expects_to_wait || self.turns_in_a_row > 0;
+        Manner {
+            looks_first: expects_to_wait && !self.in_vain.is_multiple_of(LOOKS),
+            is_brief: expects_a_release && !self.is_held_here() && self.sees_others(now),
+        }
     }
 
     /// Whether a thread that stood in the queue has the lock, alone or beside others.
     pub(super) fn is_held_here(&self) -> bool {
-        self.held_here
+        self.held != Held::No
     }
 
     /// Whether a thread that stood in the queue has the lock alone, unless it has lost it.
     pub(super) fn is_held_alone(&self) -> bool {
-        self.held_alone
+        self.held == Held::Alone
     }
 
     /// When the head asks about what happens now.

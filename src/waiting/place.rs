@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Instant};
 use parking_lot::Condvar;
 
 use super::{
+    fairness::Manner,
     queue::{Leaving, Queue, Step, Ticket},
     queues::{ByKey, Queues, Sleeper},
 };
@@ -125,10 +126,13 @@ impl<T, L> Place<'_, T, L> {
         self.sleeper.takes.is_none() && queue.is_some_and(Queue::is_alone)
     }
 
-    /// Whether others are likely to have the lock by now, so that a look is cheaper than an attempt.
-    pub(crate) fn looks_first(&self) -> bool {
+    /// How it asks, now that it does.
+    pub(crate) fn manner(&self) -> Manner {
         let by_key = self.queues.by_key.lock();
-        by_key.queues.get(&self.key).is_some_and(Queue::looks_first)
+        let queue = by_key.queues.get(&self.key);
+        queue.map_or_else(Manner::default, |queue| {
+            queue.manner(self.queues.clock.now())
+        })
     }
 
     /// The server says no: ask again at this moment, unless something happens before.

@@ -10,13 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::fairness::Fairness;
+use super::fairness::{Fairness, Manner};
 
 /// When the head asks about a message that came while a thread of this process was being granted the lock, or has it alone.
 ///
 /// Nearly always that message tells of the release that made the grant possible, so asking at once would be refused. A hold
-/// that is shorter costs no attempt: its release wakes the head before.
-const PASSED_ON: Duration = Duration::from_millis(50);
+/// that is shorter costs no attempt: its release wakes the head before. A head that nobody tells of such a message, since the
+/// grant was brief, asks then as well.
+pub(crate) const PASSED_ON: Duration = Duration::from_millis(50);
 
 /// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
@@ -116,6 +117,7 @@ impl<W, L> Queue<W, L> {
         }
         waiter.asks_at = None;
         waiter.is_asking = true;
+        self.fairness.asks();
         Step::Ask
     }
 
@@ -219,9 +221,9 @@ impl<W, L> Queue<W, L> {
         }
     }
 
-    /// Whether the head looks who has the lock before it asks for it.
-    pub(crate) fn looks_first(&self) -> bool {
-        self.fairness.looks_first()
+    /// How the head asks, now that it does.
+    pub(crate) fn manner(&self, now: Instant) -> Manner {
+        self.fairness.manner(now)
     }
 
     /// Whether exactly one thread waits here, and none that stood here has the lock.

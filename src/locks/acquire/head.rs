@@ -10,11 +10,11 @@ use crate::{
     script::{Call, Refusal},
     server::{Line, News, Unsent},
     time::Backoff,
-    waiting::{Next, Place},
+    waiting::{Manner, Next, PASSED_ON, Place},
 };
 
-/// A head that was refused by a look, and has heard nothing since, makes an attempt after so long.
-const ATTEMPT_AFTER_A_LOOK: Duration = Duration::from_millis(100);
+/// A head that was refused by a look or in brief, and has heard nothing since, makes a whole attempt after so long.
+const FINDS_ALL_OUT: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
     /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
@@ -40,8 +40,16 @@ impl Wait<'_> {
                 break;
             }
             self.attempts.made += 1;
-            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
-            let looks_first = self.may_look() && place.looks_first();
+            let Manner {
+                looks_first,
+                is_brief,
+            } = self.manner(place);
+            let refusal = if is_brief {
+                Refusal::Bare
+            } else {
+                Refusal::WithItsEnd
+            };
+            let call = (self.hold).acquiring(self.lease_millis, true, refusal);
             line = line.filter(|line| line.is_open());
             if line.is_none() && self.may_listen(&call) && place.is_alone() {
                 line = shared.server.line(&key);
@@ -75,8 +83,13 @@ impl Wait<'_> {
                     grant,
                     next_asks_at,
                 } => {
-                    // Nobody else is told of what comes on the line.
-                    let next_asks_at = line.map_or(next_asks_at, |_| self.now());
+                    let next_asks_at = match line {
+                        // Nobody is told of a change, but a release is near.
+                        _ if is_brief => self.now() + PASSED_ON,
+                        // Nobody else is told of what comes on the line.
+                        Some(_) => self.now(),
+                        None => next_asks_at,
+                    };
                     return Ok(Asked::Granted(grant, next_asks_at));
                 }
                 Outcome::HasBeenRun => return Ok(Asked::InVain),
@@ -89,7 +102,7 @@ impl Wait<'_> {
                 } => {
                     pauses.start_again();
                     doubts.start_again();
-                    let look_again = looks_first.then(|| self.now() + ATTEMPT_AFTER_A_LOOK);
+                    let look_again = (looks_first || is_brief).then(|| self.now() + FINDS_ALL_OUT);
                     place.refused(ask_again_at.into_iter().chain(look_again).min());
                 }
                 Outcome::Refused { tracked: false, .. } => {
@@ -141,9 +154,17 @@ impl Wait<'_> {
         !can_be_called_off && call.replicas().is_none() && self.hold.quitting().is_none()
     }
 
-    /// Whether a look at the key's end says as much as a refusal would: that of a mutex which is not ours already.
-    fn may_look(&self) -> bool {
-        self.hold.kind() == Kind::Mutex && !self.attempts.may_be_ours()
+    /// How it asks now. A look, or a brief refusal, says enough only of a mutex which is not ours already; and what an error says
+    /// at the deadline is found out by a whole attempt.
+    fn manner(&self, place: &Place<'_, Settings, Lease>) -> Manner {
+        if self.hold.kind() != Kind::Mutex || self.attempts.may_be_ours() {
+            return Manner::default();
+        }
+        let manner = place.manner();
+        Manner {
+            is_brief: manner.is_brief && self.deadline.remaining() > FINDS_ALL_OUT,
+            ..manner
+        }
     }
 
     /// Until the deadline, so that this one was not asked. If they got no answer, nobody knows who has the lock.

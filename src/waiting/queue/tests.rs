@@ -208,36 +208,85 @@ fn waiting_head() -> (Queue<(), ()>, Ticket) {
     (queue, 0)
 }
 
-/// The server tells of a release, and the head asks in vain.
-fn is_too_late(queue: &mut Queue<(), ()>, head: Ticket, now: u64) {
+/// How the head asks, once it does.
+fn asks(queue: &mut Queue<(), ()>, head: Ticket, now: u64) -> Manner {
+    assert_eq!(queue.step(head, moment(now + STEP)), Step::Ask);
+    queue.manner(moment(now))
+}
+
+/// The server tells of a release, and the head asks in vain. How it asked.
+fn is_too_late(queue: &mut Queue<(), ()>, head: Ticket, now: u64) -> Manner {
     queue.changed(moment(now));
-    while queue.step(head, moment(now + STEP)) != Step::Ask {}
+    let manner = asks(queue, head, now);
     queue.refused(head, moment(now), None);
+    manner
+}
+
+/// The head asks though nothing was heard, and in vain. How it asked.
+fn asks_unheard(queue: &mut Queue<(), ()>, head: Ticket, now: u64) -> Manner {
+    queue.may_have_changed(moment(now));
+    let manner = asks(queue, head, now);
+    queue.refused(head, moment(now), None);
+    manner
 }
 
 #[test]
 fn a_head_looks_first_after_others_were_faster_and_until_its_next_turn() {
     let (mut queue, head) = waiting_head();
-    queue.changed(moment(1));
-    assert!(!queue.looks_first(), "the first release may be for us");
+    let first = is_too_late(&mut queue, head, 1);
+    assert!(!first.looks_first, "the first release may be for us");
+    let unheard = asks_unheard(&mut queue, head, 2);
+    assert!(!unheard.looks_first, "it has heard nothing");
+    queue.changed(moment(3));
+    assert!(asks(&mut queue, head, 3).looks_first);
+    queue.join(1, (), moment(3));
+    queue.leave(head, Leaving::Exclusive, moment(3), None);
+    queue.released(moment(4));
+    let ours = asks(&mut queue, 1, 4);
+    assert!(!ours.looks_first, "we know best of our own release");
+}
+
+#[test]
+fn a_release_that_is_told_while_the_head_asks_is_news_to_its_next_attempt() {
+    let (mut queue, head) = waiting_head();
     is_too_late(&mut queue, head, 1);
-    assert!(!queue.looks_first(), "it has heard nothing");
     queue.changed(moment(2));
-    assert!(queue.looks_first());
-    queue.join(1, (), moment(2));
-    queue.leave(head, Leaving::Exclusive, moment(2), None);
-    queue.released(moment(3));
-    assert!(!queue.looks_first(), "we know best of our own release");
+    assert!(asks(&mut queue, head, 2).looks_first);
+    queue.changed(moment(3));
+    queue.refused(head, moment(3), None);
+    assert!(asks(&mut queue, head, 4).looks_first);
+}
+
+#[test]
+fn a_head_asks_in_brief_where_the_lock_goes_from_process_to_process() {
+    let mut queue = Queue::default();
+    queue.join(0, (), moment(0));
+    assert!(!asks(&mut queue, 0, 0).is_brief, "nobody else was seen");
+    queue.refused(0, moment(0), None);
+    assert!(is_too_late(&mut queue, 0, 1).is_brief);
+    let unheard = asks_unheard(&mut queue, 0, 2);
+    assert!(!unheard.is_brief, "the next release may be far");
+    queue.changed(moment(3));
+    assert!(asks(&mut queue, 0, 3).is_brief);
+    queue.join(1, (), moment(3));
+    queue.leave(0, Leaving::Exclusive, moment(3), Some(moment(4)));
+    let beside = asks(&mut queue, 1, 4);
+    assert!(
+        !beside.is_brief,
+        "a thread of ours may keep the lock for long"
+    );
+    queue.released(moment(5));
+    assert!(asks(&mut queue, 1, 5).is_brief, "it is still our turn");
+    queue.refused(1, moment(5), None);
+    queue.changed(moment(5_000));
+    let lately = asks(&mut queue, 1, 5_000);
+    assert!(!lately.is_brief, "nobody else was seen lately");
 }
 
 #[test]
 fn not_every_time_does_a_head_look_first() {
     let (mut queue, head) = waiting_head();
-    let looks = (1..200).map(|now| {
-        is_too_late(&mut queue, head, now);
-        queue.changed(moment(now));
-        queue.looks_first()
-    });
+    let looks = (1..200).map(|now| is_too_late(&mut queue, head, now).looks_first);
     assert!(looks.filter(|looks| !looks).count() >= 3);
 }
 

@@ -45,11 +45,11 @@ enum Wakes {
     InTwoSteps,
 }
 
-/// What the next head does when the lock was granted to one that had the line.
+/// What the next head does when the lock was granted to one that had the line, or asked in brief: nobody is told of a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AfterTheLine {
+enum AfterUntold {
     Asks,
-    /// It relies on what was read on the line, which nobody has now.
+    /// It relies on being told.
     Relies,
 }
 
@@ -58,14 +58,14 @@ struct Rules {
     passes_on: PassesOn,
     loss_is_told: LossIsTold,
     wakes: Wakes,
-    after_the_line: AfterTheLine,
+    after_untold: AfterUntold,
 }
 
 const IN_FORCE: Rules = Rules {
     passes_on: PassesOn::Yes,
     loss_is_told: LossIsTold::ByWhoeverFindsOut,
     wakes: Wakes::InOneStep,
-    after_the_line: AfterTheLine::Asks,
+    after_untold: AfterUntold::Asks,
 };
 
 /// What is explored.
@@ -83,6 +83,8 @@ struct World {
     /// Whether the server allows the line.
     has_line: bool,
     line_losses: u8,
+    /// Whether a grant leaves nothing that is told.
+    is_brief: bool,
 }
 
 impl World {
@@ -97,6 +99,7 @@ impl World {
             hand_overs: 0,
             has_line: false,
             line_losses: 0,
+            is_brief: false,
         }
     }
 }
@@ -116,6 +119,33 @@ fn is_found(rules: Rules, world: fn(Rules) -> World) {
     let checker = world(rules).checker().spawn_bfs().join();
     checker.assert_any_discovery(NOBODY_SLEEPS);
     holds(world(IN_FORCE));
+}
+
+#[test]
+fn nobody_sleeps_beside_a_free_lock_when_heads_ask_in_brief() {
+    holds(World {
+        is_brief: true,
+        hand_overs: 1,
+        ..World::of(&[0, 0, 0], IN_FORCE)
+    });
+    holds(World {
+        is_brief: true,
+        shared_losses: 1,
+        listener_losses: 1,
+        ..World::of(&[0, 1], IN_FORCE)
+    });
+}
+
+#[test]
+fn a_next_head_that_relies_on_being_told_after_a_brief_grant_is_found() {
+    let rules = Rules {
+        after_untold: AfterUntold::Relies,
+        ..IN_FORCE
+    };
+    is_found(rules, |rules| World {
+        is_brief: true,
+        ..World::of(&[0, 0], rules)
+    });
 }
 
 #[test]
@@ -156,7 +186,7 @@ fn nobody_sleeps_beside_a_free_lock_when_one_waits_on_a_line_of_its_own() {
 #[test]
 fn a_next_head_that_relies_on_the_line_of_the_one_before_is_found() {
     let rules = Rules {
-        after_the_line: AfterTheLine::Relies,
+        after_untold: AfterUntold::Relies,
         ..IN_FORCE
     };
     is_found(rules, |rules| World {

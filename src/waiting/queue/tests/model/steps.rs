@@ -67,8 +67,8 @@ impl World {
             waiter.asks_at = None;
         }
         let has_the_line = state.line.used_by == Some(thread);
-        let next_asks_at = match self.rules.after_the_line {
-            AfterTheLine::Asks if has_the_line => *START,
+        let next_asks_at = match self.rules.after_untold {
+            AfterUntold::Asks if has_the_line || self.is_brief => *START,
             _ => end(),
         };
         let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(next_asks_at));
@@ -100,8 +100,8 @@ impl World {
         let lock = self.wants[thread];
         let held_by = state.held_by[lock].get_or_insert(Token::Of(thread));
         let is_granted = *held_by == Token::Of(thread);
-        // The script reads the key last.
-        state.tracked[lock] = sent.tracked;
+        // The script reads the key last, unless it grants in brief.
+        state.tracked[lock] = sent.tracked && !(is_granted && self.is_brief);
         state.threads[thread] = Phase::Answered(sent, is_granted);
     }
 
