@@ -1,10 +1,11 @@
-//! A failover that you watch: starts a master, replicas and three sentinels from the PATH, lets a few threads want one lock, kills
-//! or replaces the master, and draws who held the lock when, what was lost, and how long nobody could lock. Stops everything.
+//! A failover that you watch: starts a master, replicas and three sentinels, or a Redis Cluster of six nodes, from the PATH, lets a
+//! few threads want one lock, kills or replaces the master, and draws who held the lock when, what was lost, and how long nobody could lock. Stops everything.
 //!
 //! ```text
 //! cargo run --example failover -- crash
 //! cargo run --example failover -- planned
 //! cargo run --example failover -- freeze --replicas 1 --servers 3
+//! cargo run --example failover -- crash --on cluster
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program that talks")]
@@ -17,6 +18,7 @@
 mod common;
 
 mod picture;
+mod servers;
 
 use std::{
     sync::{
@@ -27,12 +29,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Parser, ValueEnum};
-use common::{Sentinels, sentinels::Plan};
+use clap::Parser;
 use leasehold::{Error, Locks, Options};
 
-use crate::picture::{Ended, Hold, Picture};
+use crate::{
+    picture::{Ended, Hold, Picture},
+    servers::{Servers, Topology, What},
+};
 
+/// Of the lock.
+const NAME: &str = "job";
 /// How long an attempt to get the lock takes at most, before it is made again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -42,10 +48,13 @@ struct Arguments {
     /// What happens to the master.
     #[arg(value_enum)]
     what: What,
+    /// How the servers know of each other.
+    #[arg(long, value_enum, default_value = "sentinels")]
+    on: Topology,
     /// How many replicas have to have a lock.
     #[arg(long, default_value_t = 0)]
     replicas: u32,
-    /// How many servers there are, the master among them.
+    /// How many servers there are, the master among them: with sentinels.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=5))]
     servers: u8,
     /// How long it goes on afterwards.
@@ -59,24 +68,10 @@ struct Arguments {
     lease_ms: u64,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum What {
-    /// It is killed.
-    Crash,
-    /// A replica takes its place as planned, and clients keep their connections to it.
-    Planned,
-    /// It is silent for a while, and comes back after it was replaced.
-    Freeze,
-}
-
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    println!("starting {} servers and 3 sentinels ...", arguments.servers);
-    let plan = Plan {
-        servers: arguments.servers.into(),
-        ..Plan::default()
-    };
-    let mut group = Sentinels::planned(plan)?;
+    println!("starting the servers ...");
+    let mut group = Servers::start(arguments.on, arguments.servers)?;
     let options = Options::new()
         .lease(Duration::from_millis(arguments.lease_ms))
         .replicas(arguments.replicas, Duration::from_millis(100));
@@ -90,7 +85,8 @@ fn main() -> anyhow::Result<()> {
             scope.spawn(move || work(holder, url, options, holds, stop));
         }
         thread::sleep(Duration::from_millis(1_500));
-        let done = fail_over(&mut group, arguments.what, &mut picture);
+        let key = format!("lock:{NAME}");
+        let done = group.fail_over(arguments.what, &key, &mut picture);
         thread::sleep(Duration::from_secs_f64(arguments.seconds));
         stop.store(true, Ordering::SeqCst);
         done
@@ -105,7 +101,7 @@ fn work(holder: usize, url: &str, options: &Options, holds: &Mutex<Vec<Hold>>, s
     let Ok(locks) = Locks::connect(url) else {
         return;
     };
-    let lock = locks.lock("job").with(options.clone());
+    let lock = locks.lock(NAME).with(options.clone());
     while !stop.load(Ordering::SeqCst) {
         let Ok(lease) = lock.acquire(PATIENCE) else {
             continue;
@@ -132,33 +128,4 @@ fn work(holder: usize, url: &str, options: &Options, holds: &Mutex<Vec<Hold>>, s
             .unwrap_or_else(PoisonError::into_inner)
             .push(hold);
     }
-}
-
-fn fail_over(group: &mut Sentinels, what: What, picture: &mut Picture) -> anyhow::Result<()> {
-    let before = group.master()?;
-    match what {
-        What::Crash => {
-            group.servers[before].kill()?;
-            picture.mark("the master is killed");
-        }
-        What::Planned => {
-            picture.mark("a failover is asked for");
-            group.fail_over()?;
-        }
-        What::Freeze => {
-            group.servers[before].freeze()?;
-            picture.mark("the master falls silent");
-        }
-    }
-    if !matches!(what, What::Planned) {
-        group.promoted_after(before)?;
-    }
-    picture.mark("a replica is promoted");
-    group.another_is_named(before)?;
-    picture.mark("a sentinel names it");
-    if let What::Freeze = what {
-        group.servers[before].thaw()?;
-        picture.mark("the old master is back");
-    }
-    Ok(())
 }

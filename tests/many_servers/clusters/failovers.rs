@@ -48,7 +48,7 @@ struct Took {
 fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
     let tag = &*cluster.tag(0, &format!("round-{round}")).unwrap();
     let before = cluster.master_of(&key(tag)).unwrap();
-    let next = (before + 3) % 6;
+    let next = cluster.partner(before);
     let locks = connect(cluster).with(Options::new().lease(SECOND));
     let held = locks.lock(&format!("held{{{tag}}}"));
     let lease = held
@@ -247,7 +247,7 @@ fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
     for way in [Way::Planned, Way::Crash] {
         cluster.wait_until_whole().unwrap();
         let before = cluster.master_of(&key(&tag)).unwrap();
-        let next = (before + 3) % 6;
+        let next = cluster.partner(before);
         let lock = mutex(&holder, &tag).with(Options::new().lease(LEASE));
         let lease = lock.acquire(LONG).unwrap();
         let fence = lease.fencing_token();
