@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 
 use crate::{
-    common::{Cluster, Sentinels, sentinels::Plan},
+    common::{Cluster, Sentinels, cluster::partner, sentinels::Plan},
     picture::Picture,
 };
 
@@ -115,7 +115,7 @@ fn of_a_shard(
             picture.mark("the master of the shard falls silent");
         }
     }
-    cluster.wait_until_master(cluster.partner(before))?;
+    cluster.wait_until_master(partner(before))?;
     picture.mark("its replica is promoted");
     if let What::Freeze = what {
         cluster.nodes[before].thaw()?;

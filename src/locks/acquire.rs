@@ -51,6 +51,11 @@ const QUITTING: Duration = Duration::from_millis(50);
 /// How long a try that may not wait waits for a connection, when all are lent to others for a moment.
 const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
 
+/// A shard that has been silent for so long may have another master by now, and what it was asked before is granted by the one that
+/// had the shard when it was asked. So it is asked again, by the same token,
+const LONG_SILENCE: Duration = Duration::from_millis(250);
+/// when a master that comes back has heard that it is none.
+const UNTIL_CONFIRMED: Duration = Duration::from_millis(50);
 /// Between attempts where a shard of a cluster is down, or has no master yet.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 
@@ -72,6 +77,8 @@ struct Wait<'a> {
     stack: Stack<'a>,
     /// How often in a row the key was said to be elsewhere.
     hops: u32,
+    /// The last answer was a grant after a long silence.
+    is_confirming: bool,
     settings: &'a Settings,
     hold: Arc<Holding>,
     lease_millis: u64,
@@ -119,6 +126,7 @@ pub(crate) fn acquire(
         stacks,
         stack,
         hops: 0,
+        is_confirming: false,
         settings,
         attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
         hold,
@@ -172,7 +180,9 @@ impl Wait<'_> {
         match self.ask_by_the_pool(false)? {
             Outcome::Granted { grant, .. } => Ok(self.lease(grant)),
             Outcome::Refused { .. } | Outcome::HasBeenRun => Ok(None),
-            Outcome::Failed | Outcome::Moved => self.attempts.last_failure().map_or(Ok(None), Err),
+            Outcome::Failed | Outcome::Moved | Outcome::Unconfirmed => {
+                self.attempts.last_failure().map_or(Ok(None), Err)
+            }
         }
     }
 
@@ -191,7 +201,12 @@ impl Wait<'_> {
             match self.ask_by_the_pool(leaves_intent) {
                 Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
                 Ok(Outcome::HasBeenRun) => return Ok(None),
-                Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
+                Ok(
+                    Outcome::Refused { .. }
+                    | Outcome::Failed
+                    | Outcome::Moved
+                    | Outcome::Unconfirmed,
+                ) => {}
                 // Another server is about to take its place.
                 Err(failure @ Error::Pool { .. }) if self.stack.server.is_watched() => {
                     self.attempts.was_not_sent(failure);
@@ -222,7 +237,7 @@ impl Wait<'_> {
 
     /// By a connection of the pool, which is given back at once.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<Outcome> {
-        let call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
+        let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
         loop {
             self.attempts.made += 1;
             let patience = Patience {
@@ -234,6 +249,10 @@ impl Wait<'_> {
             let reply = self.stack.server.ask(&call, patience)?;
             match self.judge(reply)? {
                 Outcome::Moved => {}
+                Outcome::Unconfirmed => {
+                    thread::sleep(UNTIL_CONFIRMED);
+                    call = call.again();
+                }
                 outcome => return Ok(outcome),
             }
         }
@@ -243,9 +262,18 @@ impl Wait<'_> {
     /// long.
     fn judge(&mut self, reply: Reply) -> Result<Outcome> {
         let has_moved = reply.has_moved;
-        let outcome = self.attempts.judge(reply, self.now())?;
+        let took = self.now().saturating_duration_since(reply.sent);
+        let mut outcome = self.attempts.judge(reply, self.now())?;
         if !has_moved {
             self.hops = 0;
+            if self.stacks.are_many() && matches!(outcome, Outcome::Granted { .. }) {
+                // The second was sent when the silence was over.
+                if took > LONG_SILENCE && !self.is_confirming {
+                    self.attempts.is_unconfirmed();
+                    outcome = Outcome::Unconfirmed;
+                }
+                self.is_confirming = !self.is_confirming && took > LONG_SILENCE;
+            }
             return Ok(outcome);
         }
         self.hops += 1;

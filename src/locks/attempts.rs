@@ -10,6 +10,7 @@
 //! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
 //! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
 //! | the key is on another server by now | another attempt there |
+//! | granted by a shard of a cluster that was silent for long | another attempt, after a moment |
 //! | granted, but too few replicas have it | another attempt; at the deadline it is given back, and that is the answer |
 //! | any other refusal | it is the answer; after an attempt without an answer, `Unknown` is |
 
@@ -80,6 +81,8 @@ pub(crate) enum Outcome {
     Failed,
     /// Worth another attempt at once, where the key is now.
     Moved,
+    /// Granted by a server that may not be the one any more which has the key: another attempt tells.
+    Unconfirmed,
 }
 
 impl<'a> Attempts<'a> {
@@ -169,6 +172,11 @@ impl<'a> Attempts<'a> {
 
     pub(crate) fn busy_until(&self) -> Option<Instant> {
         self.busy_until
+    }
+
+    /// It was granted, and that does not count.
+    pub(crate) fn is_unconfirmed(&mut self) {
+        self.uncertain = true;
     }
 
     /// Nothing was sent.

@@ -71,6 +71,12 @@ impl Call {
         self
     }
 
+    /// It has been sent before.
+    pub(crate) fn again(mut self) -> Self {
+        self.first_as = None;
+        self
+    }
+
     /// What it writes counts only once so many replicas have it.
     pub(crate) fn confirmed_by(mut self, replicas: Option<Replicas>) -> Self {
         self.replicas = replicas;

@@ -138,14 +138,9 @@ impl Cluster {
             .context("the nodes do not agree whose slot it is")
     }
 
-    /// The other node of the same shard.
-    pub fn partner(&self, node: usize) -> usize {
-        (node + MASTERS) % (2 * MASTERS)
-    }
-
     /// A planned failover to the replica of this master, which has happened when it returns. Says who is the master now.
     pub fn fail_over(&self, master: usize) -> anyhow::Result<usize> {
-        let replica = self.partner(master);
+        let replica = partner(master);
         let mut conn = self.nodes[replica].connection()?;
         redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut conn)?;
         self.wait_until_master(replica)?;
@@ -256,6 +251,11 @@ impl Cluster {
         }
         Ok(in_step == MASTERS)
     }
+}
+
+/// The other node of the same shard.
+pub fn partner(node: usize) -> usize {
+    (node + MASTERS) % (2 * MASTERS)
 }
 
 fn start_node(node_timeout: Duration) -> anyhow::Result<Server> {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Asked, LONGEST_DOUBT, Wait};
+use super::{Asked, LONGEST_DOUBT, UNTIL_CONFIRMED, Wait};
 use crate::{
     error::{Error, Result},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings},
@@ -94,6 +94,7 @@ impl Wait<'_> {
                 }
                 Outcome::HasBeenRun => return Ok(Asked::InVain),
                 Outcome::Moved if !Arc::ptr_eq(&shared, &self.stack) => return Ok(Asked::Moved),
+                Outcome::Unconfirmed => place.look_again_at(Some(self.now() + UNTIL_CONFIRMED)),
                 // The same shard at another address.
                 Outcome::Moved => place.look_again_at(Some(self.now())),
                 Outcome::Refused {

@@ -9,14 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, LostReason, Options};
+use leasehold::{Error, Locks, LostReason, Nodes, Options};
 use redis::Commands;
 
 use super::{connect, key, mutex};
 use crate::{
     LEASE,
     common::{
-        Cluster, LONG, MS, hold::comes_true, sentinels::in_step, server::signal, slack::slack,
+        Cluster, LONG, MS, cluster::partner, hold::comes_true, sentinels::in_step, server::signal,
+        slack::slack,
     },
     history::{History, SECOND, median, probe, violations, work},
     long::failovers,
@@ -48,7 +49,7 @@ struct Took {
 fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
     let tag = &*cluster.tag(0, &format!("round-{round}")).unwrap();
     let before = cluster.master_of(&key(tag)).unwrap();
-    let next = cluster.partner(before);
+    let next = partner(before);
     let locks = connect(cluster).with(Options::new().lease(SECOND));
     let held = locks.lock(&format!("held{{{tag}}}"));
     let lease = held
@@ -59,7 +60,7 @@ fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
     let (history, stop) = (History::default(), AtomicBool::new(false));
     let name = |n| format!("probe-{n}{{{tag}}}");
     let took = thread::scope(|scope| {
-        let work = |locks: leasehold::Locks| work(&mutex(&locks, tag), &history, &stop);
+        let work = |locks: Locks| work(&mutex(&locks, tag), &history, &stop);
         for _ in 0..THREADS / 2 {
             // Two of one process, and two of another.
             let (one, other) = (
@@ -174,6 +175,59 @@ fn a_master_that_comes_back_after_its_shard_has_another_grants_no_lock_twice() {
     run(Way::Frozen, 1);
 }
 
+/// What lies in the sockets of a silent master is executed when it goes on, before it hears that it is none.
+#[test]
+fn what_a_silent_master_grants_when_another_has_its_place_is_no_lock() {
+    let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
+    let tag = cluster.tag(0, "late").unwrap();
+    let patient = Nodes::builder().io_timeout(10 * SECOND);
+    let locks = Locks::on_nodes(&patient.connect(&cluster.url()).unwrap());
+    let name = |n: usize| format!("{n}{{{tag}}}");
+    let unfenced = Options::new().fencing(false);
+    let lock = |n| match n % 2 {
+        0 => locks.lock(&name(n)),
+        _ => locks.lock(&name(n)).with(unfenced.clone()),
+    };
+    // Each has a connection of the pool that is open by then.
+    thread::scope(|scope| {
+        for n in 0..4 {
+            let lock = &lock;
+            scope.spawn(move || drop(lock(n).acquire(LONG).unwrap()));
+        }
+    });
+    cluster.nodes[0].freeze().unwrap();
+    thread::scope(|scope| {
+        let late: Vec<_> = (0..4)
+            .map(|n| {
+                let lock = &lock;
+                scope.spawn(move || {
+                    let answer = match n / 2 {
+                        0 => lock(n).try_acquire(),
+                        _ => lock(n).acquire(4 * SECOND).map(Some),
+                    };
+                    (n, answer)
+                })
+            })
+            .collect();
+        cluster.wait_until_master(3).unwrap();
+        let others = connect(&cluster);
+        let leases: Vec<_> = (0..4)
+            .map(|n| others.lock(&name(n)).acquire(LONG).unwrap())
+            .collect();
+        cluster.nodes[0].thaw().unwrap();
+        for answer in late {
+            let (n, answer) = answer.join().unwrap();
+            assert!(
+                !matches!(answer, Ok(Some(_))),
+                "two have lock {n}: {answer:?}"
+            );
+        }
+        for lease in leases {
+            lease.release().unwrap();
+        }
+    });
+}
+
 /// All others are silent, so that it is alone, and clients reach it.
 #[test]
 fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
@@ -247,7 +301,7 @@ fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
     for way in [Way::Planned, Way::Crash] {
         cluster.wait_until_whole().unwrap();
         let before = cluster.master_of(&key(&tag)).unwrap();
-        let next = cluster.partner(before);
+        let next = partner(before);
         let lock = mutex(&holder, &tag).with(Options::new().lease(LEASE));
         let lease = lock.acquire(LONG).unwrap();
         let fence = lease.fencing_token();
