@@ -31,7 +31,7 @@
 //! | repeat a write that got no answer, and not double it | [`Lease::commit_once`] |
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
 //! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
-//! | get a connection that times out and comes back clean | [`Pool`] |
+//! | get a connection that times out and comes back clean | [`Pool`]; on a Redis Cluster [`Nodes`] |
 //! | know what went wrong, and what to do about it | [`Error`], [`guide::errors`] |
 //! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |

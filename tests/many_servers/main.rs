@@ -24,6 +24,7 @@ mod plain_url;
 mod quorum;
 mod replicas;
 mod sentinels;
+mod silent_nodes;
 mod watchdogs;
 
 use std::time::Duration;
