@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Nodes, Result, acquire_lock_with_timeout};
+use leasehold::{Error, Locks, Nodes, Result, acquire_lock_with_timeout};
 use parking_lot::Mutex;
 
 use crate::common::{Fake, LONG, MS, Server, slack::slack};
@@ -133,6 +133,49 @@ fn nodes_that_name_each_other_are_followed_five_times() {
         "{error:?}"
     );
     assert_eq!(attempts(&a) + attempts(&b), 6);
+}
+
+#[test]
+fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
+    let (one, other) = (Said::new(""), Said::new(""));
+    let (a, b) = (one.by_a_node(), other.by_a_node());
+    for (to_b, to_a) in [
+        (
+            format!("-MOVED 1 127.0.0.1:{}\r\n", b.port()),
+            format!("-MOVED 1 127.0.0.1:{}\r\n", a.port()),
+        ),
+        (
+            format!("-ASK 1 127.0.0.1:{}\r\n", b.port()),
+            format!("-ASK 1 127.0.0.1:{}\r\n", a.port()),
+        ),
+        (
+            String::from("-MOVED 1 127.0.0.1:1\r\n"),
+            String::from("-ASK 1 127.0.0.1:1\r\n"),
+        ),
+        (
+            String::from("-TRYAGAIN no\r\n"),
+            String::from("-CLUSTERDOWN no\r\n"),
+        ),
+    ] {
+        for (said, words_to) in [(&one, &to_b), (&other, &to_a)] {
+            said.now(|words| {
+                words.slots = all_at(a.port());
+                words.rest.clone_from(words_to);
+            });
+        }
+        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let asked = Instant::now();
+        assert!(locks.lock("a").acquire(LIMIT).is_err(), "{to_b}");
+        let took = asked.elapsed();
+        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
+        let asked = Instant::now();
+        assert!(
+            !matches!(locks.write("a").try_acquire(), Ok(Some(_))),
+            "{to_b}"
+        );
+        let took = asked.elapsed();
+        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
+    }
 }
 
 #[test]
