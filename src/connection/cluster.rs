@@ -147,8 +147,8 @@ impl Nodes {
     /// is called twice.**
     ///
     /// A function that takes a lock and works under it, such as [`transaction_with_lock`](crate::transaction_with_lock), may find that
-    /// the lock has moved in between. It has written nothing, but cannot give the lock back, which stays until its lease ends: run
-    /// again, it waits for that.
+    /// the lock has moved in between. That is [unknown](Error::Unknown) too: nothing was written, and the lock is held by the
+    /// [token](Error::token) until it is released or its lease ends.
     ///
     /// # Errors
     /// What the closure returns, and as [`get_for`](Self::get_for).

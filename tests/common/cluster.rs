@@ -285,7 +285,7 @@ fn master_at_first(slot: u16) -> usize {
 }
 
 /// Whose slot it is, by `CLUSTER NODES`.
-fn owner_in(known: &str, slot: u16) -> Option<&str> {
+pub(super) fn owner_in(known: &str, slot: u16) -> Option<&str> {
     known.lines().find_map(|line| {
         let mut words = line.split(' ');
         let id = words.next()?;

@@ -1,14 +1,18 @@
 //! Slots on their way from one master of a cluster to another, in the steps of `redis-cli --cluster reshard`.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use redis::{Connection, Pipeline, Value};
 
-use super::Cluster;
+use super::{Cluster, cluster::owner_in};
 
 /// So many are opened, emptied and closed at a time.
 const TOGETHER: usize = 64;
 /// How long one batch of keys may take, in milliseconds.
 const MIGRATE: u32 = 5_000;
+
+/// How often both ends are told that the slots have arrived.
+const CLOSINGS: u32 = 10;
 
 /// Moves slots from one master to another.
 pub struct Resharding<'a> {
@@ -74,12 +78,28 @@ impl<'a> Resharding<'a> {
         }
     }
 
-    /// They have arrived.
+    /// They have arrived. One at a time: a node that gets slots counts its configuration up, and takes others back with it that it
+    /// has not been told yet to have given away.
     pub fn close(&mut self, slots: &[u16]) -> anyhow::Result<()> {
+        static CLOSING: Mutex<()> = Mutex::new(());
+        let _one_at_a_time = CLOSING.lock();
         let target = self.cluster.id(self.to);
-        set_slots(slots, "NODE", target).exec(&mut self.target)?;
-        set_slots(slots, "NODE", target).exec(&mut self.source)?;
-        Ok(())
+        for _ in 0..CLOSINGS {
+            let mut have_arrived = true;
+            for conn in [&mut self.target, &mut self.source] {
+                set_slots(slots, "NODE", target).exec(conn)?;
+            }
+            for conn in [&mut self.target, &mut self.source] {
+                let known: String = redis::cmd("CLUSTER").arg("NODES").query(conn)?;
+                have_arrived &= slots
+                    .iter()
+                    .all(|slot| owner_in(&known, *slot) == Some(target));
+            }
+            if have_arrived {
+                return Ok(());
+            }
+        }
+        bail!("the nodes do not agree whose the slots are")
     }
 
     /// They stay where they were, if no key has gone yet.
