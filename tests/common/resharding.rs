@@ -1,5 +1,10 @@
 //! Slots on their way from one master of a cluster to another, in the steps of `redis-cli --cluster reshard`.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use redis::{Connection, Pipeline, Value};
@@ -13,6 +18,8 @@ const MIGRATE: u32 = 5_000;
 
 /// How often both ends are told that the slots have arrived.
 const CLOSINGS: u32 = 10;
+/// How long one node takes at most to hear of another's configuration.
+const TO_HEAR: Duration = Duration::from_secs(2);
 
 /// Moves slots from one master to another.
 pub struct Resharding<'a> {
@@ -84,6 +91,12 @@ impl<'a> Resharding<'a> {
         static CLOSING: Mutex<()> = Mutex::new(());
         let _one_at_a_time = CLOSING.lock();
         let target = self.cluster.id(self.to);
+        // Who gets them has to count further than who has had them.
+        let counted = epoch(&mut self.source)?;
+        let asked = Instant::now();
+        while epoch(&mut self.target)? < counted && asked.elapsed() < TO_HEAR {
+            thread::sleep(Duration::from_millis(1));
+        }
         for _ in 0..CLOSINGS {
             let mut have_arrived = true;
             for conn in [&mut self.target, &mut self.source] {
@@ -114,6 +127,14 @@ impl<'a> Resharding<'a> {
         }
         Ok(())
     }
+}
+
+/// The configuration that a node has heard of.
+fn epoch(conn: &mut Connection) -> anyhow::Result<u64> {
+    let info: String = redis::cmd("CLUSTER").arg("INFO").query(conn)?;
+    let mut lines = info.lines();
+    let epoch = lines.find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+    Ok(epoch.context("no epoch")?.trim().parse()?)
 }
 
 fn set_slots(slots: &[u16], how: &str, node: &str) -> Pipeline {
