@@ -163,6 +163,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn enough_replicas_in_time_make_it_a_grant_after_all() {
     let group = Replicated::start(1);
     let locks = group.locks(1);
@@ -186,6 +187,7 @@ fn enough_replicas_in_time_make_it_a_grant_after_all() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn an_end_that_replicas_have_not_confirmed_is_none() {
     let group = Replicated::start(1);
     let locks = group.locks(1).with(Options::new().lease(4_000 * MS));
@@ -322,6 +324,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
 
 /// What a crash can lose: the reason for all of this.
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn two_hold_a_lock_after_its_write_was_lost_unless_replicas_had_to_have_it() {
     let plan = Plan {
         gated: true,

@@ -96,6 +96,7 @@ fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
     let mut cluster = Cluster::start().unwrap();
     let nodes = Nodes::builder()

@@ -161,22 +161,26 @@ fn run(way: Way, rounds: usize) {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_planned_failover_of_a_shard_loses_no_lease_and_nobody_has_a_lock_twice() {
     run(Way::Planned, 3);
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_crash_of_a_master_loses_no_lease_and_nobody_has_a_lock_twice() {
     run(Way::Crash, 1);
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_master_that_comes_back_after_its_shard_has_another_grants_no_lock_twice() {
     run(Way::Frozen, 1);
 }
 
 /// What lies in the sockets of a silent master is executed when it goes on, before it hears that it is none.
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn what_a_silent_master_grants_when_another_has_its_place_is_no_lock() {
     let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
     let tag = cluster.tag(0, "late").unwrap();
@@ -230,6 +234,7 @@ fn what_a_silent_master_grants_when_another_has_its_place_is_no_lock() {
 
 /// All others are silent, so that it is alone, and clients reach it.
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
     let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
     let tag = cluster.tag(0, "alone").unwrap();
@@ -294,6 +299,7 @@ fn many_masters_that_come_back() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
     let mut cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
     let tag = cluster.tag(1, "waiting").unwrap();
