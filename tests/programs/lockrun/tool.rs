@@ -1,7 +1,7 @@
 //! lockrun as a process.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write},
     mem,
     os::unix::process::ExitStatusExt,
@@ -186,6 +186,15 @@ impl Drop for Tool {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether this signal is ignored here, and so by every program that a test starts: by that of a test that a script runs in the
+/// background `SIGINT` is.
+pub(crate) fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+    mask >> (signal as i32 - 1) & 1 == 1
 }
 
 /// lockrun for the lock `a`.
