@@ -182,7 +182,7 @@ fn a_hand_over_that_is_on_its_way_is_not_lost_to_the_next() {
             .lock("a")
             .with(handing);
         let (off, on) = (AtomicU32::new(0), AtomicU32::new(0));
-        for round in 0..300_u64 {
+        for round in 0..120_u64 {
             let cancel = Cancel::new();
             let first = lock.acquire(LONG).unwrap();
             thread::scope(|scope| {
