@@ -61,8 +61,10 @@ impl<'a> Resharding<'a> {
         Ok(())
     }
 
-    /// One key after the other, so that those of one lock are apart for a moment.
+    /// One key after the other, so that those of one lock are apart for a moment. One at a time in all tests: a node does nothing
+    /// else while it sends a key, so that two that send one to each other at once wait until the time for it is over.
     pub fn move_keys(&mut self, slot: u16) -> anyhow::Result<usize> {
+        static SENDING: Mutex<()> = Mutex::new(());
         let mut moved = 0;
         loop {
             let keys: Vec<String> = redis::cmd("CLUSTER")
@@ -73,6 +75,7 @@ impl<'a> Resharding<'a> {
             let Some(key) = keys.first() else {
                 return Ok(moved);
             };
+            let _one_at_a_time = SENDING.lock();
             let _: Value = redis::cmd("MIGRATE")
                 .arg("127.0.0.1")
                 .arg(self.cluster.nodes[self.to].port())
