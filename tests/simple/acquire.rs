@@ -93,21 +93,23 @@ fn a_lease_below_a_second_is_a_lease() {
 
 #[test]
 fn a_reply_that_came_too_late_was_ours_all_the_same() {
-    // The request is held back until the client has given up on it: its repetition finds the client's own token.
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    let mut conn = proxy.connection().unwrap();
-    proxy
-        .at("SET")
-        .run(|| thread::sleep(Duration::from_millis(300)));
-    conn.set_read_timeout(Some(Duration::from_millis(100)))
-        .unwrap();
+    wait::unless_halted(|| {
+        // The request is held back until the client has given up on it: its repetition finds the client's own token.
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = proxy.connection().unwrap();
+        proxy
+            .at("SET")
+            .run(|| thread::sleep(Duration::from_millis(300)));
+        conn.set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
 
-    let token = acquire_lock_with_timeout(&mut conn, "a", LEASE, LEASE).unwrap();
+        let token = acquire_lock_with_timeout(&mut conn, "a", LEASE, LEASE).unwrap();
 
-    let token: Token = token.unwrap();
-    conn.set_read_timeout(None).unwrap();
-    assert_eq!(conn.get("lock:a"), Ok(token.to_string()));
+        let token: Token = token.unwrap();
+        conn.set_read_timeout(None).unwrap();
+        assert_eq!(conn.get("lock:a"), Ok(token.to_string()));
+    });
 }
 
 #[test]
