@@ -143,8 +143,9 @@ pub enum Error {
     },
     /// This process is the child of a fork, and the pool or the locks are its parent's. Nothing was sent.
     ///
-    /// The two would read each other's answers from one socket. Make a new [`Pool`](crate::Pool), or new
-    /// [`Locks`](crate::Locks), in the child.
+    /// The two would read each other's answers from one socket. Fork before the first [`Pool`](crate::Pool) or
+    /// [`Locks`](crate::Locks) is made, or have the child start a program (`std::process::Command`). New ones in the child are not safe:
+    /// what another thread had locked at the moment of the fork stays locked there, so they may hang.
     Forked,
     /// A thread could not be started.
     Thread {
@@ -327,7 +328,7 @@ impl fmt::Display for Error {
             ),
             Self::Pool { reason, .. } => write!(f, "no connection from the pool: {reason}"),
             Self::Forked => f.write_str(
-                "this process is a fork's child, and the pool is its parent's: make a new one in the child",
+                "this process is a fork's child, and the pool is its parent's: fork before a pool is made, or start a program in the child",
             ),
             Self::Thread { .. } => f.write_str("could not start a thread"),
             Self::Other { source } => source.fmt(f),

@@ -11,6 +11,8 @@ use super::{connect, mutex};
 use crate::common::{Cluster, LONG, MS, Resharding, hold::comes_true, slack::slack};
 
 const LEASE: Duration = Duration::from_millis(1_500);
+/// The tag of locks that stay where they are.
+const STAYS: &str = "stays";
 /// Longer than the lease.
 const FROZEN: Duration = Duration::from_millis(2_500);
 
@@ -78,24 +80,28 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
     }
 }
 
+/// Two leases of the first shard, of which the slot of one has moved to the second. Both have been renewed since.
+fn parted(cluster: &Cluster, locks: &Locks) -> (Lease, Lease) {
+    let goes = cluster.tag(0, "goes").unwrap();
+    let kept = mutex(locks, &cluster.tag(0, STAYS).unwrap());
+    let (kept, gone) = (
+        kept.acquire(LONG).unwrap(),
+        mutex(locks, &goes).acquire(LONG).unwrap(),
+    );
+    let slot = cluster.slot_of(&goes).unwrap();
+    let mut resharding = Resharding::new(cluster, 0, 1).unwrap();
+    resharding.run(&[slot]).unwrap();
+    thread::sleep(LEASE);
+    (kept, gone)
+}
+
 /// Their keeper is that of the silent shard.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_time() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
-    let (stays, goes) = (
-        cluster.tag(0, "stays").unwrap(),
-        cluster.tag(0, "goes").unwrap(),
-    );
-    let kept = mutex(&locks, &stays).acquire(LONG).unwrap();
-    let gone = mutex(&locks, &goes).acquire(LONG).unwrap();
-    let slot = cluster.slot_of(&goes).unwrap();
-    Resharding::new(&cluster, 0, 1)
-        .unwrap()
-        .run(&[slot])
-        .unwrap();
-    thread::sleep(LEASE);
+    let (kept, gone) = parted(&cluster, &locks);
     cluster.nodes[0].freeze().unwrap();
     let began = Instant::now();
     while began.elapsed() < FROZEN {
@@ -113,20 +119,10 @@ fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_tim
 fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_renewed_on_time() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
-    let (stays, goes) = (
-        cluster.tag(0, "stays").unwrap(),
-        cluster.tag(0, "goes").unwrap(),
-    );
-    let kept = mutex(&locks, &stays).acquire(LONG).unwrap();
-    let gone = mutex(&locks, &goes).acquire(LONG).unwrap();
-    let slot = cluster.slot_of(&goes).unwrap();
-    Resharding::new(&cluster, 0, 1)
-        .unwrap()
-        .run(&[slot])
-        .unwrap();
-    thread::sleep(LEASE);
+    let (kept, gone) = parted(&cluster, &locks);
     assert!(kept.is_held() && gone.is_held());
     cluster.nodes[1].freeze().unwrap();
+    let stays = cluster.tag(0, STAYS).unwrap();
     others_go_on(&locks, &[stays], &[kept]);
     assert!(!gone.is_held());
     cluster.nodes[1].thaw().unwrap();

@@ -188,8 +188,8 @@ impl Drop for Tool {
     }
 }
 
-/// Whether this signal is ignored here, and so by every program that a test starts: by that of a test that a script runs in the
-/// background `SIGINT` is.
+/// Whether this signal is ignored here, and so by every program that a test starts: where a script runs the tests in the
+/// background `SIGINT` is, and under `nohup` `SIGHUP`.
 pub(crate) fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
