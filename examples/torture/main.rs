@@ -53,9 +53,14 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use options::Options;
+use peak_alloc::PeakAlloc;
 use report::Report;
 use role::Role;
 use round::Round;
+
+/// Counts what is allocated: what a process has of the system is more, and is given back late or never.
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
 
 fn main() -> ExitCode {
     let result = match Role::of_this_process() {

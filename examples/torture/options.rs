@@ -38,6 +38,10 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) pairs: bool,
 
+    /// With `--pairs`: not more than so many in a second, so that it can go on for hours beside other work
+    #[arg(long, requires = "pairs")]
+    pub(crate) pace: Option<u64>,
+
     /// With a bug in the workers: it has to be caught. `all` for one after the other
     #[arg(long)]
     pub(crate) bug: Option<String>,

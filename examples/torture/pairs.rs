@@ -5,7 +5,7 @@ use std::{
     fs,
     ops::Range,
     sync::{
-        Mutex, PoisonError,
+        Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
@@ -18,7 +18,7 @@ use leasehold::{
 };
 use serde::Serialize;
 
-use crate::{common::Server, options::Options};
+use crate::{HEAP, common::Server, options::Options};
 
 /// How long only locks of one sort are taken.
 const SLICE: Duration = Duration::from_secs(10);
@@ -31,6 +31,8 @@ pub(crate) struct PairsReport {
     seed: u64,
     seconds: f64,
     threads: u64,
+    /// Not more than so many pairs in a second.
+    pace: Option<u64>,
     pairs: BTreeMap<&'static str, u64>,
     pairs_in_all: u64,
     pairs_without_hand_over: u64,
@@ -50,7 +52,7 @@ struct Growth {
 }
 
 /// When, and what there was of each thing that is watched.
-type Sample = (f64, [f64; 5]);
+type Sample = (f64, [f64; WATCHED.len()]);
 
 /// One lock, and who is in by what memory says.
 struct Cell {
@@ -69,6 +71,33 @@ struct Shared {
     broken: Mutex<Vec<String>>,
     /// Which of [`SORTS`] is taken now.
     sort: AtomicUsize,
+    pace: Option<Pace>,
+}
+
+/// How many pairs may still be made in this second. They are made as fast as can be, so that threads meet at the locks, and then all rest.
+#[derive(Default)]
+struct Pace {
+    left: Mutex<u64>,
+    more: Condvar,
+}
+
+impl Pace {
+    fn allow(&self, pairs: u64) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = pairs;
+        self.more.notify_all();
+    }
+
+    /// Waits for one more, at most a second. False: there is none yet.
+    fn take(&self) -> bool {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .more
+            .wait_timeout_while(left, Duration::from_secs(1), |left| *left == 0);
+        let mut left = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let is_one = *left > 0;
+        *left = left.saturating_sub(1);
+        is_one
+    }
 }
 
 /// The sorts of locks that are taken by turns, by where they stand among the cells: few that many threads want, twice, since it makes the
@@ -121,6 +150,7 @@ pub(crate) fn run(
         failures: AtomicU64::new(0),
         broken: Mutex::default(),
         sort: AtomicUsize::new(0),
+        pace: options.pace.map(|_| Pace::default()),
     };
     let threads = u64::from(options.workers) * 2;
     let (started, mut samples) = (Instant::now(), Vec::new());
@@ -152,6 +182,7 @@ pub(crate) fn run(
         seed,
         seconds: started.elapsed().as_secs_f64(),
         threads,
+        pace: options.pace,
         pairs_in_all: in_all,
         pairs_without_hand_over: in_all - pairs.get("hand-over").copied().unwrap_or(0),
         pairs,
@@ -196,12 +227,18 @@ fn watch(
     samples: &mut Vec<Sample>,
     interrupted: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let mut last = Instant::now();
+    let (mut last, mut second) = (Instant::now(), 0);
     while started.elapsed() < options.duration() && !interrupted.load(Ordering::SeqCst) {
         thread::sleep(Duration::from_millis(100));
         let slice = started.elapsed().as_secs() / SLICE.as_secs();
         let sort = usize::try_from(slice)? % SORTS.len();
         shared.sort.store(sort, Ordering::Relaxed);
+        if let (Some(pace), Some(pairs)) = (&shared.pace, options.pace)
+            && started.elapsed().as_secs() > second
+        {
+            second = started.elapsed().as_secs();
+            pace.allow(pairs);
+        }
         if last.elapsed() >= SAMPLE {
             last = Instant::now();
             samples.push((started.elapsed().as_secs_f64(), sample(conn)?));
@@ -214,6 +251,9 @@ fn work(shared: &Shared, thread: u64, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed ^ thread);
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
     while !shared.stop.load(Ordering::Relaxed) {
+        if shared.pace.as_ref().is_some_and(|pace| !pace.take()) {
+            continue;
+        }
         let among = SORTS[shared.sort.load(Ordering::Relaxed)].clone();
         let cell = &shared.cells[random.usize(among)];
         match pair(cell, thread + 1, &shared.longest) {
@@ -271,15 +311,16 @@ fn broken(what: String) -> Result<(), Trouble> {
     Err(Trouble::Broken(what))
 }
 
-const WATCHED: [&str; 5] = [
+const WATCHED: [&str; 6] = [
     "resident KiB",
+    "allocated KiB",
     "threads",
     "files",
     "server's clients",
     "server's keys",
 ];
 
-fn sample(conn: &mut Connection) -> anyhow::Result<[f64; 5]> {
+fn sample(conn: &mut Connection) -> anyhow::Result<[f64; WATCHED.len()]> {
     let status = fs::read_to_string("/proc/self/status")?;
     let of = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -290,6 +331,7 @@ fn sample(conn: &mut Connection) -> anyhow::Result<[f64; 5]> {
     let keys: u32 = redis::cmd("DBSIZE").query(conn)?;
     Ok([
         of("VmRSS:").unwrap_or(0.0),
+        f64::from(HEAP.current_usage_as_kb()),
         of("Threads:").unwrap_or(0.0),
         f64::from(u32::try_from(files)?),
         f64::from(u32::try_from(clients.lines().count())?),
