@@ -50,6 +50,8 @@ use crate::{
 const QUITTING: Duration = Duration::from_millis(50);
 /// How long a try that may not wait waits for a connection, when all are lent to others for a moment.
 const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
+/// The same for a wait that is shorter: after it there may be an intent to take back, and a wait ends at its time and 250 ms.
+const LENT_WHILE_WAITING: Duration = Duration::from_millis(100);
 
 /// A shard that has been silent for so long may have another master by now, and what it was asked before is granted by the one that
 /// had the shard when it was asked. So it is asked again, by the same token,
@@ -84,6 +86,8 @@ struct Wait<'a> {
     lease_millis: u64,
     started: Instant,
     deadline: Deadline,
+    /// It is no try that may not wait.
+    waits: bool,
     attempts: Attempts<'a>,
 }
 
@@ -133,11 +137,12 @@ pub(crate) fn acquire(
         lease_millis,
         started,
         deadline,
+        waits: !timeout.is_zero(),
     };
-    let acquired = if timeout.is_zero() {
-        wait.try_once()
-    } else {
+    let acquired = if wait.waits {
         wait.in_turn(timeout)
+    } else {
+        wait.try_once()
     };
     wait.abandon_what_is_out(&acquired);
     if settings.is_cancelled() {
@@ -238,10 +243,15 @@ impl Wait<'_> {
     /// By a connection of the pool, which is given back at once.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<Outcome> {
         let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
+        let lent = if self.waits {
+            LENT_WHILE_WAITING
+        } else {
+            LENT_TO_OTHERS
+        };
         loop {
             self.attempts.made += 1;
             let patience = Patience {
-                lent: self.deadline.remaining().max(LENT_TO_OTHERS),
+                lent: self.deadline.remaining().max(lent),
                 is_here: true,
                 tells_of_moves: true,
                 ..Patience::USUAL
