@@ -26,6 +26,15 @@ pub(crate) struct Hold {
 
 pub(crate) type History = Mutex<Vec<Hold>>;
 
+/// Ends the work when it is dropped, also by a panic: those who work would go on for ever.
+pub(crate) struct Stopping<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Takes the lock again and again, and writes down when it had it.
 pub(crate) fn work(lock: &Lock, history: &History, stop: &AtomicBool) {
     while !stop.load(Ordering::SeqCst) {

@@ -5,7 +5,7 @@
 
 use std::{
     env,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::AtomicBool,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use redis::Commands;
 
 use super::{
     connect,
-    history::{History, SECOND, median, probe, violations, work},
+    history::{History, SECOND, Stopping, median, probe, violations, work},
 };
 use crate::common::{LONG, MS, Sentinels, sentinels::Plan};
 
@@ -46,6 +46,7 @@ fn fail_over(group: &mut Sentinels, way: Way, options: &Options) -> (Option<Took
     let before = group.master().unwrap();
     let (history, stop, url) = (History::default(), AtomicBool::new(false), group.url());
     let took = thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let lock = connect(&url).lock("a").with(options.clone());
@@ -69,7 +70,7 @@ fn fail_over(group: &mut Sentinels, way: Way, options: &Options) -> (Option<Took
         let promoted = Instant::now();
         let named = group.another_is_named(before).unwrap();
         thread::sleep(2_500 * MS);
-        stop.store(true, Ordering::SeqCst);
+        drop(stopping);
         let grants = probe.join().unwrap();
         let mut conn = group.servers[next].connection().unwrap();
         let mut by_the_next = (0..grants.len()).filter(|n| {

@@ -19,7 +19,7 @@ use crate::{
         Cluster, LONG, MS, cluster::partner, hold::comes_true, sentinels::in_step, server::signal,
         slack::slack,
     },
-    history::{History, SECOND, median, probe, violations, work},
+    history::{History, SECOND, Stopping, median, probe, violations, work},
     long::failovers,
 };
 
@@ -59,7 +59,10 @@ fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
         .unwrap();
     let (history, stop) = (History::default(), AtomicBool::new(false));
     let name = |n| format!("probe-{n}{{{tag}}}");
+    let mut conn = cluster.nodes[before].connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
     let took = thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let work = |locks: Locks| work(&mutex(&locks, tag), &history, &stop);
         for _ in 0..THREADS / 2 {
             // Two of one process, and two of another.
@@ -72,15 +75,15 @@ fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
         }
         let probe = scope.spawn(|| probe(&connect(cluster), name, &stop));
         let mut bare = cluster.nodes[before].connection().unwrap();
+        let stop = &stop;
         let bare = scope.spawn(move || {
-            while bare.get::<_, Option<String>>(key(tag)).is_ok() {
+            let mut is_served = || bare.get::<_, Option<String>>(key(tag)).is_ok();
+            while !stop.load(Ordering::SeqCst) && is_served() {
                 thread::sleep(MS);
             }
             Instant::now()
         });
         thread::sleep(200 * MS);
-        let mut conn = cluster.nodes[before].connection().unwrap();
-        assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
         let began = Instant::now();
         match way {
             Way::Planned => assert_eq!(cluster.fail_over(before).unwrap(), next),
@@ -95,7 +98,7 @@ fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
             cluster.nodes[before].thaw().unwrap();
         }
         thread::sleep(1_200 * MS);
-        stop.store(true, Ordering::SeqCst);
+        drop(stopping);
         let grants = probe.join().unwrap();
         let mut conn = cluster.nodes[next].connection().unwrap();
         let granted = (0..grants.len()).find(|n| {
