@@ -201,6 +201,7 @@ impl Lease {
         let operation = Operation::new(RELEASING, hold.lock_name().text());
         let commit = Commit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
+        let release = self.to_repeat(false);
         // From here on no renewal touches the lock.
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
             return Err(operation.lost());
@@ -216,7 +217,7 @@ impl Lease {
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
         };
         // What is to be said of it is said by the outcome of the commit.
-        let _ = self.settle(RELEASING, given_back, state);
+        let _ = self.settle(RELEASING, (given_back, release), state);
         done.map(drop)
     }
 

@@ -44,7 +44,8 @@ use crate::{
 /// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon after the server knows;
 ///   at the end of the lease by our own clock.
 /// - When `release` has returned, nothing is sent for this hold any more; unless an attempt to acquire it got no answer, and
-///   may be delivered late: then the watchdog's thread releases it again, for some minutes and ever more seldom.
+///   may be delivered late: then the watchdog's thread releases it again, for some minutes and ever more seldom. Or another server
+///   becomes the master within a minute: it is released there as well.
 ///
 /// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
 /// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.

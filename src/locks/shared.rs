@@ -7,7 +7,10 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::settings::Settings;
+use super::{
+    given_back::{GivenBack, Release},
+    settings::Settings,
+};
 use crate::{
     connection::Process,
     error::Result,
@@ -24,6 +27,7 @@ pub(crate) struct Shared<L> {
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Settings, L>,
+    given_back: GivenBack,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
     siblings: Option<Siblings<L>>,
@@ -43,6 +47,7 @@ impl<L: Send + 'static> Shared<L> {
             clock,
             keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
+            given_back: GivenBack::default(),
             process: Process::current(),
             server,
             siblings,
@@ -60,6 +65,21 @@ impl<L> Shared<L> {
     /// A thread of ours has let a lock go.
     pub(crate) fn released(&self, key: &str) {
         self.queues.released(key);
+    }
+
+    /// A release was answered by a server whose place another may take.
+    pub(super) fn remember(&self, release: Release) {
+        let is_of_before = release.epoch() != self.server.epoch();
+        self.given_back.remember(release, self.clock.now());
+        if is_of_before {
+            self.give_back_again();
+        }
+    }
+
+    /// Where another server has become the master, it may not know of what the one before has answered.
+    fn give_back_again(&self) {
+        let again = (self.given_back).again(self.server.epoch(), self.clock.now());
+        self.keeper.give_back(again);
     }
 
     /// What was heard here of a key is of use where a lease of it is kept, which may be on the shard that had the key before.
@@ -91,6 +111,7 @@ impl<L: Send> Observer for Shared<L> {
 
     fn look_again(&self) {
         self.keeper.look_at_all();
+        self.give_back_again();
     }
 
     fn waits(&self) -> bool {
@@ -98,7 +119,7 @@ impl<L: Send> Observer for Shared<L> {
     }
 
     fn holds(&self) -> bool {
-        self.keeper.leases() > 0
+        self.keeper.leases() > 0 || self.given_back.is_relied_on(self.clock.now())
     }
 
     #[cfg(feature = "testing")]

@@ -70,6 +70,11 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Whether another may take its place, so that one that cannot be reached is worth waiting for.
     fn is_watched(&self) -> bool;
 
+    /// Grows when another has taken its place.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
     /// How far the clock of one that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 
@@ -209,7 +214,7 @@ pub(crate) trait Observer: Send + Sync {
     fn look_again(&self);
     /// Whether somebody waits, and relies on being told.
     fn waits(&self) -> bool;
-    /// Whether somebody has a lease, and relies on being told.
+    /// Whether somebody has a lease, or had one lately, and relies on being told.
     fn holds(&self) -> bool;
     /// What a test of the library's users has done.
     #[cfg(feature = "testing")]

@@ -138,6 +138,10 @@ impl Server for RedisServer {
         self.connector.is_watched()
     }
 
+    fn epoch(&self) -> u64 {
+        self.connector.epoch()
+    }
+
     fn clock_skew(&self) -> Duration {
         self.connector.clock_skew()
     }

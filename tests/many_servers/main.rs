@@ -13,6 +13,7 @@ mod clusters;
 mod documents;
 mod failovers;
 mod following;
+mod given_back;
 mod groups;
 mod history;
 mod long;

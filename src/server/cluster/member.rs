@@ -127,6 +127,10 @@ impl Server for Member {
         true
     }
 
+    fn epoch(&self) -> u64 {
+        self.own.epoch()
+    }
+
     fn clock_skew(&self) -> Duration {
         self.own.clock_skew()
     }

@@ -1,0 +1,171 @@
+//! Releases that a master has answered, and of which the next one does not know.
+
+use std::time::Duration;
+
+use leasehold::{Lease, Locks, Once, Options};
+use redis::{Commands, Connection};
+
+use super::connect;
+use crate::common::{
+    Cluster, LONG, MS, Sentinels,
+    hold::{comes_true, every_kind},
+    sentinels::{Plan, in_step},
+};
+
+/// What was not given back again is there for longer than any test.
+const LEASE: Duration = Duration::from_secs(600);
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A group of which only clients reach the master once its gate is shut.
+fn group() -> Sentinels {
+    let plan = Plan {
+        gated: true,
+        ..Plan::default()
+    };
+    Sentinels::planned(plan).unwrap()
+}
+
+fn held(locks: &Locks) -> Vec<Lease> {
+    let locks = locks.with(Options::new().lease(LEASE));
+    let all = every_kind(&locks);
+    all.iter().map(|lock| lock.acquire(LONG).unwrap()).collect()
+}
+
+fn wait_until_replicated(group: &Sentinels) {
+    let mut conn = group.servers[0].connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+}
+
+fn is_there(conn: &mut Connection, name: &str) -> bool {
+    conn.exists(format!("lock:{name}")).unwrap()
+}
+
+fn names(leases: &[Lease]) -> Vec<String> {
+    leases.iter().map(|lease| lease.name().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_crash_has_taken_the_release_of_is_free_on_the_new_master_though_nobody_asks() {
+    let mut group = group();
+    let locks = connect(&group.url());
+    let leases = held(&locks);
+    let names = names(&leases);
+    wait_until_replicated(&group);
+    group.gates[0].shut_for_replicas();
+    for lease in leases {
+        lease.release().unwrap();
+    }
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let mut next = group.servers[1].connection().unwrap();
+    assert!(names.iter().all(|name| is_there(&mut next, name)));
+    for name in &names {
+        assert!(comes_true(|| !is_there(&mut next, name)), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_deposed_master_was_given_back_is_free_on_the_new_one() {
+    let group = Sentinels::start().unwrap();
+    let locks = connect(&group.url());
+    let leases = held(&locks);
+    let names = names(&leases);
+    wait_until_replicated(&group);
+    assert_eq!(group.fail_over().unwrap(), 1);
+    let mut next = group.servers[1].connection().unwrap();
+    assert!(names.iter().all(|name| is_there(&mut next, name)));
+    for lease in leases {
+        lease.release().unwrap();
+    }
+    for name in &names {
+        assert!(comes_true(|| !is_there(&mut next, name)), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn nothing_is_given_back_that_somebody_else_has_by_then() {
+    let mut group = group();
+    let locks = connect(&group.url());
+    let leases = held(&locks);
+    let reentrant = locks.reentrant("twice").with(Options::new().lease(LEASE));
+    let (outer, inner) = (
+        reentrant.acquire(LONG).unwrap(),
+        reentrant.acquire(LONG).unwrap(),
+    );
+    wait_until_replicated(&group);
+    group.gates[0].shut_for_replicas();
+    for lease in leases {
+        lease.release().unwrap();
+    }
+    inner.release().unwrap();
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    // Before a sentinel names it, so before anybody but this test asks it.
+    let mut next = group.servers[1].connection().unwrap();
+    let () = next.del(&["lock:mutex", "lock:write"]).unwrap();
+    let others = Locks::connect(&group.servers[1].url()).unwrap();
+    let others = others.with(Options::new().lease(LEASE));
+    let others = [
+        others.lock("mutex").acquire(LONG).unwrap(),
+        others.read("read").acquire(LONG).unwrap(),
+        others.write("write").acquire(LONG).unwrap(),
+    ];
+    assert!(comes_true(|| !is_there(&mut next, "reentrant")));
+    // One reader, and of which kind the lock is.
+    let fields = |conn: &mut Connection| conn.hlen::<_, usize>("lock:read").unwrap();
+    assert!(comes_true(|| fields(&mut next) == 2));
+    for lease in &others {
+        lease.verify().unwrap();
+    }
+    // What was entered twice was left once.
+    assert!(outer.is_held() && comes_true(|| outer.verify().is_ok()));
+    outer.release().unwrap();
+    assert!(comes_true(|| !is_there(&mut next, "twice")));
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_run_whose_mark_was_lost_with_its_master_is_marked_again() {
+    let mut group = group();
+    let locks = connect(&group.url());
+    let lock = locks.lock("job").with(Options::new().lease(LEASE));
+    let ran = lock.run_once(LEASE, LONG, |_| {
+        wait_until_replicated(&group);
+        group.gates[0].shut_for_replicas();
+        Ok::<_, leasehold::Error>(())
+    });
+    assert!(matches!(ran, Ok(Once::Ran(ran)) if ran.released.is_ok()));
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let other = connect(&group.url()).lock("job");
+    let again = other.run_once(LEASE, LONG, |_| Ok::<_, leasehold::Error>(()));
+    assert!(matches!(again, Ok(Once::HasBeenRun(_))), "{again:?}");
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_shard_has_lost_the_release_of_is_free_on_its_new_master() {
+    let mut cluster = Cluster::planned(NODE_TIMEOUT, true).unwrap();
+    let tag = cluster.tag(0, "given-back").unwrap();
+    let locks = connect(&cluster.url()).with(Options::new().lease(LEASE));
+    let (first, second) = (format!("first{{{tag}}}"), format!("second{{{tag}}}"));
+    let lease = locks.lock(&first).acquire(LONG).unwrap();
+    let commit = locks.lock(&second).acquire(LONG).unwrap();
+    let mut conn = cluster.nodes[0].connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+    cluster.gates[0].shut_for_replicas();
+    lease.release().unwrap();
+    let committed = commit.commit_and_release(|pipe| {
+        pipe.set(format!("data{{{tag}}}"), 1);
+    });
+    committed.unwrap();
+    cluster.nodes[0].kill().unwrap();
+    cluster.wait_until_master(3).unwrap();
+    let others = connect(&cluster.url());
+    for name in [first, second] {
+        drop(others.lock(&name).acquire(LONG + 1_000 * MS).unwrap());
+    }
+}
