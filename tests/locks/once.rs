@@ -217,6 +217,22 @@ fn the_period_counts_by_the_servers_clock_from_the_end_of_the_run() {
 }
 
 #[test]
+fn it_is_not_run_again_a_fraction_of_a_millisecond_before_the_period_is_over() {
+    let (_server, lock, _) = start();
+    let period = 3 * MS;
+    let (mut ended, mut runs) = (None::<Instant>, 0);
+    while runs < 200 {
+        let done = lock.run_once(period, LONG, |_| {
+            let since = ended.map(|ended| ended.elapsed());
+            assert!(since.is_none_or(|since| since >= period), "{since:?}");
+            ended = Some(Instant::now());
+            Ok::<_, ()>(())
+        });
+        runs += u32::from(outcome(&done) == "run");
+    }
+}
+
+#[test]
 fn of_many_that_start_together_one_runs_it_and_the_others_learn_of_it() {
     let cases = [
         crate::options(),

@@ -17,7 +17,8 @@ do
     end
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
-    if math.abs(now - run[1]) < tonumber(period) then
+    -- Both are whole milliseconds: where they differ by the period it may lack a fraction.
+    if math.abs(now - run[1]) <= tonumber(period) then
       return { 'ran', run[1], run[2] or '', string.format('%.0f', now) }
     end
   elseif redis.call('EXISTS', KEYS[#KEYS]) == 1 then

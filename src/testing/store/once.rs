@@ -54,7 +54,7 @@ impl Store {
 
     fn run_within(&self, mark: &str, period_millis: u64, now: Now) -> Option<Value> {
         let at = self.runs.get(mark)?.at;
-        let is_within = now.millis().abs_diff(at) < period_millis;
+        let is_within = now.millis().abs_diff(at) <= period_millis;
         is_within.then(|| self.last_run(mark, now)).flatten()
     }
 
