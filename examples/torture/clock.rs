@@ -1,6 +1,9 @@
 //! The one clock of all processes: `CLOCK_MONOTONIC`, in nanoseconds.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fs,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -18,6 +21,13 @@ pub(crate) fn nanos(duration: Duration) -> Nanos {
 
 pub(crate) const fn millis(count: u64) -> Nanos {
     count * 1_000_000
+}
+
+/// For how long this thread could have run so far, and no core was free, as Linux counts it.
+pub(crate) fn kept_ready() -> Nanos {
+    let counted = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let second = counted.split_whitespace().nth(1);
+    second.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// How many nanoseconds the wall clock is ahead of [`now`].

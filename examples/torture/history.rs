@@ -53,6 +53,11 @@ pub(crate) enum Record {
         at: Nanos,
         unknown: bool,
     },
+    /// The thread that waited could have run for so long, and no core was free.
+    KeptReady {
+        id: u64,
+        by: Nanos,
+    },
     /// The holder was sure that it had the lock, asked after this moment.
     Held {
         id: u64,

@@ -175,10 +175,11 @@ fn too_late(
     };
     (late > forgiven + silence).then(|| {
         let what = format!(
-            "a wait of {} ms of {} took {} ms",
+            "a wait of {} ms of {} took {} ms, {} ms of them ready to run without a core",
             timeout / 1_000_000,
             hold.asked.job,
-            waited.length() / 1_000_000
+            waited.length() / 1_000_000,
+            hold.kept_ready / 1_000_000
         );
         Violation::new(Checker::Deadline, lock, waited, what)
     })
@@ -221,11 +222,12 @@ fn beside_a_free_lock(
         .max_by_key(|gap| gap.length())?;
     (longest.length() > SLACK).then(|| {
         let what = format!(
-            "{} of worker {} waited for {} ms, of which {} ms beside a free lock",
+            "{} of worker {} waited for {} ms, of which {} ms beside a free lock, and {} ms ready to run without a core",
             hold.asked.job,
             hold.asked.worker,
             waited.length() / 1_000_000,
-            longest.length() / 1_000_000
+            longest.length() / 1_000_000,
+            hold.kept_ready / 1_000_000
         );
         Violation::new(Checker::Free, lock, longest, what)
     })

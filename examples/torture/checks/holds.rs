@@ -17,6 +17,8 @@ pub(crate) struct Hold {
     pub(crate) sure_until: Nanos,
     /// When the answer was that it is not ours, or that nobody knows.
     pub(crate) refused: Option<(Nanos, bool)>,
+    /// For how long its thread could have run while it waited, and no core was free.
+    pub(crate) kept_ready: Nanos,
     pub(crate) ended: Option<(Nanos, Option<Nanos>)>,
     /// When its process was killed, if that was before its end.
     pub(crate) killed: Option<Nanos>,
@@ -29,6 +31,7 @@ impl Hold {
             granted: None,
             sure_until: 0,
             refused: None,
+            kept_ready: 0,
             ended: None,
             killed: None,
         }
@@ -107,6 +110,11 @@ impl Holds {
                 Record::Refused { id, at, unknown } => {
                     if let Some(hold) = by_id.get_mut(id) {
                         hold.refused = Some((*at, *unknown));
+                    }
+                }
+                Record::KeptReady { id, by } => {
+                    if let Some(hold) = by_id.get_mut(id) {
+                        hold.kept_ready = *by;
                     }
                 }
                 Record::Held { id, at } => {

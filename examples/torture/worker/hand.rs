@@ -9,7 +9,7 @@ use super::{
     foreign::{Notes, Python},
 };
 use crate::{
-    clock::{Nanos, millis, nanos, now},
+    clock::{Nanos, kept_ready, millis, nanos, now},
     history::{Asked, Granted, Mode, Record, Writer},
     resource::Resource,
 };
@@ -29,7 +29,12 @@ pub(crate) struct Hand {
     writer: Writer,
     resource: Option<Resource>,
     next: u64,
+    /// When this thread has last asked for a lock, and [`kept_ready`] then.
+    asked: (u64, Nanos),
 }
+
+/// What a thread is kept from running by others is no news if it is less.
+const USUAL: Nanos = millis(20);
 
 impl Hand {
     pub(super) fn new(
@@ -53,6 +58,7 @@ impl Hand {
             writer,
             resource: Resource::at(plan.resource).ok(),
             next: u64::from(plan.worker) << 40 | thread << 32,
+            asked: (0, 0),
         }
     }
 
@@ -106,6 +112,7 @@ impl Hand {
         timeout: Option<Duration>,
     ) -> u64 {
         self.next += 1;
+        self.asked = (self.next, kept_ready());
         let asked = Asked {
             id: self.next,
             worker: self.plan.worker,
@@ -129,6 +136,7 @@ impl Hand {
             fence,
             token,
         }));
+        self.note_how_long_it_was_kept_ready(id);
     }
 
     pub(crate) fn refused(&mut self, id: u64, error: Option<&Error>) {
@@ -138,8 +146,16 @@ impl Hand {
             None | Some(Error::Contended { .. } | Error::Invalid { .. })
         );
         self.writer.write(&Record::Refused { id, at, unknown });
+        self.note_how_long_it_was_kept_ready(id);
         if let Some(error) = error {
             self.failed_with(error);
+        }
+    }
+
+    fn note_how_long_it_was_kept_ready(&mut self, id: u64) {
+        let by = kept_ready().saturating_sub(self.asked.1);
+        if self.asked.0 == id && by > USUAL {
+            self.writer.write(&Record::KeptReady { id, by });
         }
     }
 
