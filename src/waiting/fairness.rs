@@ -43,6 +43,9 @@ pub(super) struct Fairness {
     waits_until_others: u32,
     /// When another process was last seen to have the lock.
     others_seen: Option<Instant>,
+    /// What was known before the first refusal since the last turn: a thread of this process that does not stand in the queue may
+    /// have been the reason, as its release shows.
+    before_refusals: Option<Known>,
     /// Since when the others have been let go first, until the next turn.
     away: Option<Away>,
     /// How long it took until this process had its next turn, the last time.
@@ -53,6 +56,14 @@ pub(super) struct Fairness {
     asked_on_news: bool,
     /// How often others were faster since the last turn of this process: after a release of which the head had heard, or had
     /// been rung by a thread of this process. One more when it stays away.
+    in_vain: u32,
+}
+
+/// What a refusal says about others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Known {
+    waits_until_others: u32,
+    others_seen: Option<Instant>,
     in_vain: u32,
 }
 
@@ -92,6 +103,7 @@ impl Default for Fairness {
             waits: 0,
             waits_until_others: 1,
             others_seen: None,
+            before_refusals: None,
             away: None,
             others_took: Duration::ZERO,
             has_heard: false,
@@ -111,6 +123,7 @@ impl Fairness {
             Held::BesideOthers
         };
         (self.has_heard, self.asked_on_news, self.in_vain) = (false, false, 0);
+        self.before_refusals = None;
         if let Some(away) = self.away.take() {
             self.others_took = if away.refused {
                 // What took long once need not take long again.
@@ -132,6 +145,11 @@ impl Fairness {
         if self.is_held_here() {
             return;
         }
+        self.before_refusals.get_or_insert(Known {
+            waits_until_others: self.waits_until_others,
+            others_seen: self.others_seen,
+            in_vain: self.in_vain,
+        });
         let was_our_turn = mem::take(&mut self.turns_in_a_row) > 0;
         self.waits_until_others = 1;
         self.others_seen = Some(now);
@@ -144,8 +162,13 @@ impl Fairness {
     /// A thread of this process has released the lock. Says when the head asks.
     pub(super) fn released(&mut self, now: Instant) -> Instant {
         if !self.is_held_here() {
-            // By a thread that did not stand in the queue.
+            // By a thread that did not stand in the queue, and kept the head out meanwhile.
             self.turns_in_a_row += 1;
+            if let Some(known) = self.before_refusals.take() {
+                self.waits_until_others = known.waits_until_others;
+                self.others_seen = known.others_seen;
+                self.in_vain = known.in_vain;
+            }
         }
         self.held = Held::No;
         if self.turns_in_a_row < IN_A_ROW {

@@ -284,6 +284,24 @@ fn a_head_asks_in_brief_where_the_lock_goes_from_process_to_process() {
 }
 
 #[test]
+fn a_refusal_while_a_thread_of_ours_had_the_lock_outside_the_queue_is_no_sign_of_others() {
+    let (mut queue, head) = waiting_head();
+    queue.released(moment(1));
+    assert!(!asks(&mut queue, head, 1).is_brief, "it was our own");
+    queue.refused(head, moment(1), None);
+    queue.join(1, (), moment(2));
+    queue.leave(head, Leaving::Exclusive, moment(2), None);
+    queue.released(moment(3));
+    assert!(asks(&mut queue, 1, 3).is_brief, "others were seen before");
+    queue.refused(1, moment(3), None);
+    queue.released(moment(4));
+    assert!(
+        asks(&mut queue, 1, 4).is_brief,
+        "they have not been forgotten"
+    );
+}
+
+#[test]
 fn not_every_time_does_a_head_look_first() {
     let (mut queue, head) = waiting_head();
     let looks = (1..200).map(|now| is_too_late(&mut queue, head, now).looks_first);
