@@ -16,18 +16,16 @@ mod measure;
 mod mutex;
 mod pairs;
 mod processes;
+mod purchases;
 mod watchdog;
 mod worker;
 
-use std::{
-    path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
-use leasehold::{acquire_lock_with_timeout, market, purchase_item_with_lock, release_lock};
-use measure::{Comparison, Effort, Work, compare};
+use leasehold::{acquire_lock_with_timeout, release_lock};
+use measure::{Comparison, Effort, compare};
+use purchases::Market;
 use redis::Connection;
 
 /// Measures what docs/benchmarks.md reports.
@@ -108,8 +106,13 @@ fn main() -> anyhow::Result<()> {
         }
     }
     if options.want("purchases") {
-        let compared = purchases(&mut connections[..1], effort)?;
+        let market = Market::stocked(&mut connections[0])?;
+        let compared = market.beside_seven_round_trips(&mut connections[..1], effort)?;
         show("purchase under an item lock / 7 round trips", &compared);
+        match market.beside_python(&server, &mut connections[0], effort)? {
+            Some(compared) => show("the same / a program in Python", &compared),
+            None => println!("no Python with redis-py: not measured beside it"),
+        }
     }
     if options.want("mutex") {
         mutex::mutex(&mut connections[..1], effort)?;
@@ -160,38 +163,4 @@ fn lock_and_unlock(conn: &mut Connection, thread: usize) -> anyhow::Result<()> {
 
 fn lock_and_unlock_by_hand(conn: &mut Connection, thread: usize) -> anyhow::Result<()> {
     by_hand::lock_and_unlock(conn, &format!("lock:benchmark-{thread}"))
-}
-
-/// Both buy from one well-stocked market: each purchase takes the next item that was put up for sale.
-fn purchases(connections: &mut [Connection], effort: Effort) -> anyhow::Result<Comparison> {
-    const ITEMS: u64 = 400_000;
-    let Some(conn) = connections.first_mut() else {
-        anyhow::bail!("no connection")
-    };
-    redis::cmd("HSET")
-        .arg(market::user_key("buyer"))
-        .arg("funds")
-        .arg(ITEMS)
-        .exec(conn)?;
-    for first in (0..ITEMS).step_by(10_000) {
-        let mut add = redis::cmd("ZADD");
-        add.arg(market::MARKET);
-        for item in first..first + 10_000 {
-            add.arg(1).arg(format!("item{item}.seller"));
-        }
-        add.exec(conn)?;
-    }
-    let next = AtomicU64::new(0);
-    let ours = |conn: &mut Connection, _: usize| {
-        let item = format!("item{}", next.fetch_add(1, Ordering::Relaxed));
-        let bought = purchase_item_with_lock(conn, "buyer", &item, "seller", None)?;
-        anyhow::ensure!(bought.is_bought(), "{bought:?}");
-        Ok(())
-    };
-    let by_hand = |conn: &mut Connection, _: usize| {
-        let item = format!("item{}", next.fetch_add(1, Ordering::Relaxed));
-        by_hand::purchase_in_seven_round_trips(conn, "buyer", &item, "seller")
-    };
-    let (ours, by_hand): (Work<'_>, Work<'_>) = (&ours, &by_hand);
-    compare(connections, effort, ours, by_hand)
 }

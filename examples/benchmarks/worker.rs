@@ -1,4 +1,4 @@
-//! A process that works for this one: this program, or a build of it before, started again.
+//! A process that works for this one: this program, or a build of it before, started again, or another.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,8 +17,12 @@ pub(crate) struct Worker {
 impl Worker {
     /// The variable tells it that it works, and how.
     pub(crate) fn start(program: &Path, variable: &str, how: &str) -> anyhow::Result<Self> {
-        let mut process = Command::new(program)
-            .env(variable, how)
+        Self::of(Command::new(program).env(variable, how))
+    }
+
+    /// Any program that hears and says lines.
+    pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
+        let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
