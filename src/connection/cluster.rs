@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    exchange::asking,
     name::LockName,
     time::{Backoff, Deadline},
 };
@@ -142,8 +143,10 @@ impl Nodes {
     ///
     /// The closure is run again only if it returns an [`Error::Redis`] with one of the server's words `MOVED`, `ASK`, `TRYAGAIN`,
     /// `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: then the function that has returned it has done nothing. It follows five `MOVED`
-    /// at most; after the others it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. An outcome that is
-    /// [unknown](Error::Unknown) is never tried again. **If the closure calls two functions and the second is refused, the first
+    /// at most; after the others it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. After an `ASK` it is run
+    /// at the node that the slot is on its way to as well: there a lock is renewed and released, and whatever else a script does with
+    /// its keys. What takes a book lock, or writes under one, waits until the slot has one place: of a key that has not come yet that
+    /// node says that it does not exist. An outcome that is [unknown](Error::Unknown) is never tried again. **If the closure calls two functions and the second is refused, the first
     /// is called twice.**
     ///
     /// A function that takes a lock and works under it, such as [`transaction_with_lock`](crate::transaction_with_lock), may find that
@@ -183,13 +186,31 @@ impl Nodes {
                     hops += 1;
                     hops > HOPS
                 }
-                Some(Redirect::Ask { .. } | Redirect::TryAgain | Redirect::Down) => {
-                    !pauses.pause(deadline)
+                Some(Redirect::Ask { to, .. }) => {
+                    match self.asked_at(&to, deadline, &mut function) {
+                        Some(outcome) => return outcome,
+                        None => !pauses.pause(deadline),
+                    }
                 }
+                Some(Redirect::TryAgain | Redirect::Down) => !pauses.pause(deadline),
             };
             if is_over {
                 return outcome;
             }
+        }
+    }
+
+    /// Runs it at a node that is being given the slot, as the one that has it has just said. `None`: there it cannot be done either.
+    fn asked_at<T>(
+        &self,
+        to: &Address,
+        deadline: Deadline,
+        function: &mut impl FnMut(&mut Connection) -> Result<T>,
+    ) -> Option<Result<T>> {
+        let mut conn = self.open_at(to, deadline).ok()?;
+        match asking(&mut conn, function) {
+            Err(Error::Redis { source, .. }) if self.redirect(&source).is_some() => None,
+            outcome => Some(outcome),
         }
     }
 

@@ -220,7 +220,11 @@ fn message(error: &RedisError) -> &str {
 /// [`Nodes`](crate::Nodes) learns from it.
 fn naming_the_url(error: RedisError) -> RedisError {
     let reason = match error.code() {
-        Some("MOVED" | "ASK") => {
+        Some("ASK") => {
+            "the key is not here, and its slot of a Redis Cluster is on its way to another node: what is held there `Locks` renew and \
+             release, by a redis+cluster:// URL, and so does `Nodes::run`; all else waits until the slot has one place"
+        }
+        Some("MOVED") => {
             "this node of a Redis Cluster has not got the key: `Locks`, and `Nodes::run`, go to the one that has, by a redis+cluster:// URL"
         }
         Some("CROSSSLOT") => {

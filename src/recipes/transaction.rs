@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
+    exchange::refuse_to_ask,
     time::Deadline,
     transaction::command,
 };
@@ -113,6 +114,7 @@ impl<'a> Transaction<'a> {
         mut entry: Option<&mut Entry>,
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Result<Done<T>> {
+        refuse_to_ask(conn).map_err(|error| self.operation.failed(error))?;
         let release = entry
             .as_ref()
             .map(|entry| command(&["DEL", entry.lock.key()]));

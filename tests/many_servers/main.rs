@@ -20,6 +20,7 @@ mod long;
 mod lying;
 mod lying_nodes;
 mod nodes;
+mod open_slots;
 mod plain_on_nodes;
 mod plain_url;
 mod quorum;

@@ -71,7 +71,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result},
-    exchange::leave,
+    exchange::{ask_first, leave},
     name::{LockName, Owner},
     script::{Call, Refusal},
     time::lease_millis,
@@ -340,11 +340,10 @@ fn count_and_kind(
     lock: &LockName,
     owner: &Owner,
 ) -> RedisResult<(Option<Bytes>, Option<Bytes>)> {
-    redis::cmd("HMGET")
-        .arg(lock.key())
-        .arg(owner.as_str())
-        .arg("kind")
-        .query(conn)
+    let mut question = redis::cmd("HMGET");
+    question.arg(lock.key()).arg(owner.as_str()).arg("kind");
+    ask_first(conn)
+        .and_then(|()| question.query(conn))
         .inspect_err(|error| leave(conn, error))
 }
 
