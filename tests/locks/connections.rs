@@ -104,15 +104,16 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
                     .acquire(LONG)
                     .unwrap();
                 let short = (fault != "killed and nothing due").then(|| {
-                    let short = locks.lock("short").with(lease(900 * MS));
+                    let short = locks.lock("short").with(lease(2_400 * MS));
                     short.acquire(LONG).unwrap()
                 });
                 // They are looked at after 20 ms.
                 assert!(comes_true(|| tracked(&mut conn) == 1));
                 thread::sleep(100 * MS);
                 if fault == "slow answer" {
+                    // A renewal is due after a third of the lease, and given up after two.
                     server.freeze().unwrap();
-                    thread::sleep(700 * MS);
+                    thread::sleep(1_650 * MS);
                     server.thaw().unwrap();
                 } else {
                     assert!(kill(&server, is_tracked) > 0);
@@ -139,20 +140,24 @@ fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
     let _held = ["a", "b"].map(|name| others.lock(name).acquire(LONG).unwrap());
     let ids = |conn: &mut Connection| -> Vec<String> {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
-        let evalsha = |line: &&str| line.contains("cmd=evalsha") && is_tracked(line);
         let id = |line: &str| line.split_whitespace().next().map(str::to_owned);
-        list.lines().filter(evalsha).filter_map(id).collect()
+        let tracked = list.lines().filter(|line| is_tracked(line));
+        tracked.filter_map(id).collect()
     };
-    assert!(locks.lock("a").acquire(50 * MS).is_err());
+    // The others' watchdog has one.
+    assert!(comes_true(|| ids(&mut conn).len() == 1));
+    let theirs = ids(&mut conn);
+    assert!(comes_true(|| {
+        locks.lock("a").acquire(50 * MS).is_err() && ids(&mut conn).len() == 2
+    }));
     let before = ids(&mut conn);
     proxy.at("EVALSHA").nth(2).delay(600 * MS);
-    assert!(locks.lock("a").acquire(100 * MS).is_err());
+    assert!(locks.lock("a").acquire(500 * MS).is_err());
     assert!(proxy.happened());
     assert!(locks.lock("b").acquire(50 * MS).is_err());
-    // The others' watchdog has one as well.
-    let kept = ids(&mut conn).into_iter().filter(|id| before.contains(id));
-    let kept = kept.count();
-    assert!(kept < before.len(), "{before:?}");
+    let after = ids(&mut conn).into_iter();
+    let kept: Vec<_> = after.filter(|id| before.contains(id)).collect();
+    assert_eq!(kept, theirs, "{before:?}");
 }
 
 /// Counts renewals.

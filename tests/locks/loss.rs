@@ -41,6 +41,22 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::Lost { .. }))
 }
 
+/// A renewal writes the lock, and a write ends the tracking of its key.
+#[test]
+fn a_loss_is_told_at_once_after_a_renewal() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let options = crate::options().lease(9_000 * MS);
+        let lease = bench.locks.lock("a").with(options).acquire(LONG).unwrap();
+        let left = |conn: &mut redis::Connection| conn.pttl::<_, i64>("lock:a").unwrap();
+        // A third of the lease after the grant, and again so much later.
+        assert!(comes_true(|| left(&mut bench.conn) < 7_000));
+        assert!(comes_true(|| left(&mut bench.conn) > 7_000));
+        let () = bench.conn.del("lock:a").unwrap();
+        assert!(lease.lost().wait_for(1_500 * MS));
+    });
+}
+
 #[test]
 fn a_guard_ends_before_the_server_does() {
     let bench = bench();

@@ -280,7 +280,13 @@ fn releases_and_renewals_without_an_answer_are_unknown_and_done_in_the_end() {
             let held: Vec<_> = (0..PLACES)
                 .map(|number| bench.locks.lock(&number.to_string()).acquire(LONG).unwrap())
                 .collect();
-            thread::sleep(60 * MS); // The watchdog has looked at them.
+            // The watchdog has looked at them: at the key of each and that beside it.
+            let () = bench.conn.del("{lock:warm}:lease").unwrap();
+            let looked = format!("tracking_total_keys:{}\r\n", 2 * PLACES);
+            assert!(comes_true(|| {
+                let stats: String = redis::cmd("INFO").query(&mut bench.conn).unwrap();
+                stats.contains(&looked)
+            }));
             let calls = held.into_iter().map(|lease| {
                 let release = move || {
                     if renews {

@@ -45,8 +45,8 @@ def mutants():
 
 
 def target_of(test):
-    """The words for cargo, and those for the test program: the beginning of the tests' names."""
-    words = test.split()
+    """The words for cargo, and those for the test program: the beginning of the tests' names, and options."""
+    words = [word for word in test.split() if word != "--"]
     named = 1 if words[0] == "--lib" else 2
     return tuple(words[:named]), words[named:]
 
@@ -54,14 +54,20 @@ def target_of(test):
 class Copy:
     def __init__(self, at):
         unwanted = shutil.ignore_patterns("target", ".git")
-        # With the times of today, so that cargo builds what a run before this one has left with a bug.
-        shutil.copytree(PROJECT, at, dirs_exist_ok=True, ignore=unwanted, copy_function=shutil.copy)
         self.at, self.took, self.programs = at, {}, {}
-        script = at / "src/script.rs"
-        text = script.read_text()
-        if text.count(INCLUDED) != 1:
-            sys.exit("src/script.rs includes the scripts in another way than is known here")
-        script.write_text(text.replace(INCLUDED, READ))
+        shutil.copytree(PROJECT, at, dirs_exist_ok=True, ignore=unwanted, copy_function=self.copy)
+
+    def copy(self, path, to):
+        """Writes what differs, at the time of today: cargo builds anew what a run before this one has left with a bug, and no more."""
+        path, to = pathlib.Path(path), pathlib.Path(to)
+        content = path.read_bytes()
+        if path == PROJECT / "src/script.rs":
+            if content.count(INCLUDED.encode()) != 1:
+                sys.exit("src/script.rs includes the scripts in another way than is known here")
+            content = content.replace(INCLUDED.encode(), READ.encode())
+        if not to.exists() or to.read_bytes() != content:
+            to.write_bytes(content)
+            shutil.copymode(path, to)
 
     def build(self, target):
         """Builds a test program. False: it does not compile."""

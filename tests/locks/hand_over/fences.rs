@@ -34,6 +34,19 @@ fn what_is_reserved_lies_before_the_clock_and_the_first_is_seen_by_others() {
     });
 }
 
+/// Those before the last fencing token may be somebody's, however many are wanted.
+#[test]
+fn only_numbers_after_the_last_fencing_token_are_reserved() {
+    let bench = bench(handing(1_000_000));
+    let other = lock(&bench.server, Options::new());
+    for _ in 0..20 {
+        let last = other.acquire(LONG).unwrap();
+        let used = fence(&last);
+        last.release().unwrap();
+        assert!(fence(&bench.lock.acquire(LONG).unwrap()) > used);
+    }
+}
+
 fn micros(conn: &mut Connection) -> u64 {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(conn).unwrap();
     seconds * 1_000_000 + micros

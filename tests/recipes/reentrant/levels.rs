@@ -57,6 +57,17 @@ fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
     assert_eq!(release(&mut conn, &ours, &short), Release::Freed);
 }
 
+/// As the scripts of the notes leave it, for which there are no levels.
+#[test]
+fn entering_again_gives_a_lock_without_an_end_that_of_its_longest_level() {
+    let (_server, mut conn) = start();
+    let (ours, long, short) = (owner("ours"), Token::random(), Token::random());
+    reentrant::try_acquire(&mut conn, "a", &ours, &long, MINUTE).unwrap();
+    let () = conn.persist("lock:a").unwrap();
+    try_acquire(&mut conn, &ours, &short).unwrap();
+    assert!((40_000..=60_000).contains(&left(&mut conn)));
+}
+
 /// An end is kept in whole milliseconds, and the last of them belongs to the lease. The release has to come in this very
 /// millisecond, so it is tried until one did.
 #[test]
