@@ -6,7 +6,7 @@ mod replicas;
 
 pub(crate) use call::{Call, Script, count, fencing_token, is_unknown_script, yes_or_no};
 pub(crate) use packed::Packed;
-pub(crate) use replicas::Replicas;
+pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 
 /// Declares scripts, by paths from the file that declares them: a script may begin with what several have in common.
 macro_rules! scripts {

@@ -138,6 +138,8 @@ impl Options {
     /// down means no locks. It is no consensus: where a mistake must not happen, the resource has to check the
     /// [fencing token](crate::Lease::fencing_token).
     ///
+    /// For what the plain functions acquire: [`Recipe::confirm_by_replicas`](crate::recipes::Recipe::confirm_by_replicas).
+    ///
     /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease: 100 ms is enough where
     /// replication is healthy. While too few answer, other threads that wait on the same shared connection, and renewals in
     /// the same batch, are held up for so long. Costs an acquire what the replicas' answer takes, and no round trip.

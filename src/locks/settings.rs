@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result},
     event::Events,
     name::Owner,
-    script::Replicas,
+    script::{MOST_REPLICAS, Replicas},
     server::Server,
     time::lease_millis,
     waiting::HandOverBudget,
@@ -21,7 +21,6 @@ use crate::{
 /// So many fencing tokens are the last 10 ms.
 const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
-const MOST_REPLICAS: u32 = 100;
 
 /// What the [`Options`] that were given one after another have come to, and the defaults for the rest.
 #[derive(Clone)]

@@ -5,13 +5,18 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Connection, RedisError, RedisResult, Value, make_extension_error};
+use redis::{
+    Cmd, Connection, ConnectionLike, RedisError, RedisResult, Value, make_extension_error,
+};
 
 use crate::{
-    error::{REFUSED_WAIT, TOO_FEW_REPLICAS, makes_no_sense},
+    error::{Error, REFUSED_WAIT, Result, TOO_FEW_REPLICAS, makes_no_sense},
     exchange::{exchange, leave},
-    time::whole_millis,
+    time::{lease_millis, whole_millis},
 };
+
+/// So many are more than anybody has.
+pub(crate) const MOST_REPLICAS: u32 = 100;
 
 /// How many replicas have to have a write, and how long they are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,25 @@ impl Replicas {
             count: self.count.max(other.count),
             wait: self.wait.max(other.wait),
         }
+    }
+
+    /// Whoever asks for none has none to wait for.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(crate) fn wanted(count: u32, wait: Duration) -> Result<Self> {
+        lease_millis("wait", wait)?;
+        if count == 0 || count > MOST_REPLICAS {
+            return Err(Error::invalid("replicas", "it has to be 1 to 100"));
+        }
+        Ok(Self { count, wait })
+    }
+
+    /// Asks how many have all that was written before on this connection. Too few are an error.
+    pub(crate) fn confirm(self, conn: &mut dyn ConnectionLike) -> RedisResult<()> {
+        let had = conn.req_command(&self.question());
+        let had = had.inspect_err(|error| leave(conn, error))?;
+        self.check(had)
     }
 
     /// The question how many of them have all that was written before it on the same connection.

@@ -1,6 +1,7 @@
 //! Locks that count only once replicas have them.
 
 mod kept;
+mod plain;
 mod unconfirmed;
 
 use std::{

@@ -1,0 +1,136 @@
+//! What plain functions have acquired, and replicas have to have.
+
+use leasehold::{
+    Owner, Token, acquire_lock_with_timeout,
+    recipes::{
+        Recipe,
+        mutex::{self, End},
+        read_write::{self, ReadHold, WriteHold},
+        reentrant,
+    },
+};
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Acquires a lock of each kind by its plain function, and says which hold that is.
+fn acquired(conn: &mut Connection) -> Vec<(&'static str, Box<dyn Recipe>)> {
+    let token = Token::random();
+    let end = End::After(LEASE);
+    let owner = Owner::new("me").unwrap();
+    assert!(
+        mutex::try_acquire(conn, "mutex", &token, end)
+            .unwrap()
+            .is_some()
+    );
+    assert!(mutex::try_acquire_unfenced(conn, "unfenced", &token, LEASE).unwrap());
+    let granted = reentrant::try_acquire(conn, "reentrant", &owner, &token, LEASE);
+    assert!(granted.unwrap().is_some());
+    assert!(read_write::try_acquire_read(conn, "read", &token, LEASE).unwrap());
+    let granted = read_write::try_acquire_write(conn, "write", &token, LEASE);
+    assert!(granted.unwrap().is_some());
+    let simple = acquire_lock_with_timeout(conn, "simple", Duration::ZERO, LEASE);
+    let simple = simple.unwrap().unwrap();
+    vec![
+        (
+            "mutex",
+            Box::new(mutex::Hold::new("mutex", &token).unwrap()),
+        ),
+        (
+            "unfenced",
+            Box::new(mutex::Hold::new("unfenced", &token).unwrap()),
+        ),
+        (
+            "reentrant",
+            Box::new(reentrant::Hold::new("reentrant", &owner, &token).unwrap()),
+        ),
+        ("read", Box::new(ReadHold::new("read", &token).unwrap())),
+        ("write", Box::new(WriteHold::new("write", &token).unwrap())),
+        (
+            "simple",
+            Box::new(mutex::Hold::new("simple", &simple).unwrap()),
+        ),
+    ]
+}
+
+#[test]
+fn what_a_plain_function_has_acquired_is_confirmed_once_so_many_replicas_have_it() {
+    let group = Replicated::start(2);
+    let mut conn = group.conn();
+    for (name, hold) in acquired(&mut conn) {
+        hold.confirm_by_replicas(&mut conn, 2, 1_000 * MS).unwrap();
+        for replica in &group.replicas {
+            assert!(exists(&mut replica.connection().unwrap(), name), "{name}");
+        }
+        assert!(hold.release(&mut conn).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn what_too_few_replicas_have_of_it_is_given_back_and_nothing_of_anybody_else() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    group.gate.shut_for_replicas();
+    for (name, hold) in acquired(&mut conn) {
+        let asked = Instant::now();
+        let answer = hold.confirm_by_replicas(&mut conn, 1, 100 * MS);
+        assert!(is_too_few(&answer), "{name}: {answer:?}");
+        assert!(asked.elapsed() >= 100 * MS && asked.elapsed() < 100 * MS + slack());
+        assert!(!exists(&mut conn, name), "{name}");
+        assert!(!hold.release(&mut conn).unwrap(), "{name}");
+    }
+    let other = Locks::connect(&group.master.url()).unwrap();
+    let lease = other.lock("a").acquire(LONG).unwrap();
+    let not_ours = mutex::Hold::new("a", &Token::random()).unwrap();
+    assert!(is_too_few(&not_ours.confirm_by_replicas(
+        &mut conn,
+        1,
+        100 * MS
+    )));
+    lease.verify().unwrap();
+}
+
+#[test]
+fn a_server_that_forbids_to_wait_for_replicas_has_the_lock_given_back() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    let mut user = redis::cmd("ACL");
+    user.arg(&["SETUSER", "default", "-wait"])
+        .exec(&mut conn)
+        .unwrap();
+    for (name, hold) in acquired(&mut conn) {
+        let refused = hold.confirm_by_replicas(&mut conn, 1, 100 * MS);
+        assert!(
+            matches!(refused, Err(Error::Redis { .. })),
+            "{name}: {refused:?}"
+        );
+        assert!(!exists(&mut conn, name), "{name}");
+    }
+}
+
+#[test]
+fn without_an_answer_nobody_knows_whether_replicas_have_it() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    group.gate.shut_for_replicas();
+    let token = Token::random();
+    mutex::try_acquire(&mut conn, "a", &token, End::After(LEASE)).unwrap();
+    let hold = mutex::Hold::new("a", &token).unwrap();
+    let refused = |count, wait, conn: &mut Connection| {
+        let answer = hold.confirm_by_replicas(conn, count, wait);
+        assert!(matches!(answer, Err(Error::Invalid { .. })), "{answer:?}");
+    };
+    refused(0, 100 * MS, &mut conn);
+    refused(101, 100 * MS, &mut conn);
+    refused(1, Duration::ZERO, &mut conn);
+    assert!(exists(&mut conn, "a"));
+    conn.set_read_timeout(Some(100 * MS)).unwrap();
+    let answer = hold.confirm_by_replicas(&mut conn, 1, 5_000 * MS);
+    let Err(error @ Error::Unknown { .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(error.token(), Some(&token));
+    let mut other = group.conn();
+    assert!(exists(&mut other, "a") && hold.release(&mut other).unwrap());
+}
