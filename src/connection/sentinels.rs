@@ -4,13 +4,11 @@
 //! since that casts doubt on the answer; and once a second while somebody relies on a connection, since a master that was
 //! replaced as planned goes on granting locks on its open connections until it is told, ten seconds later.
 //!
-//! What is believed:
-//! - Nothing of an older configuration than the newest that was heard of: a sentinel that lags behind would lead back to the master
-//!   that was replaced.
-//! - Another address for the same configuration only while the one that is known is in doubt: so two sentinels that contradict
-//!   each other do not send us to and fro.
+//! What of their answers is believed: [`known`].
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
+
+mod known;
 
 use std::{
     collections::HashMap,
@@ -20,6 +18,8 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, Value};
+
+use known::{Belief, Known, Master};
 
 use super::{
     dial::{prepared, set_timeouts},
@@ -48,26 +48,6 @@ pub(super) struct Sentinels {
     epoch: AtomicU64,
     known: Mutex<Known>,
     asking: Mutex<Asking>,
-}
-
-/// What they have said.
-#[derive(Default)]
-struct Known {
-    master: Option<Master>,
-    /// When one of them has said so last.
-    answered: Option<Instant>,
-    /// When they were asked last, whatever came of it.
-    asked: Option<Instant>,
-    /// Something has happened since that the answer does not explain.
-    in_doubt: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Master {
-    host: String,
-    port: u16,
-    /// Counts the failovers.
-    config_epoch: u64,
 }
 
 /// Who is asked.
@@ -192,7 +172,8 @@ impl Sentinels {
     }
 
     /// One after another, the one that has answered last first, until one says what can be believed; while that is in doubt, until
-    /// one says something new, since the one that leads a failover knows of it two seconds before the others.
+    /// one says something new, since the one that leads a failover knows of it two seconds before the others. While one counts the
+    /// configurations in another way, the others are asked whether they do.
     ///
     /// One that was silent lately is asked only if no other answers.
     fn ask_all(&self, mut asking: MutexGuard<'_, Asking>, deadline: Deadline) -> Result<()> {
@@ -206,7 +187,7 @@ impl Sentinels {
         let parts = u32::try_from(count + 1).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut why = self.silent("none answers", None);
-        let mut old_news = false;
+        let (mut old_news, mut agrees) = (false, false);
         for at in asking.in_order(count) {
             if deadline.has_passed() || old_news && asking.was_silent_lately(at) {
                 break;
@@ -214,18 +195,20 @@ impl Sentinels {
             let kept = asking.connection.take_if(|(of, _)| *of == at);
             let kept = kept.map(|(_, connection)| connection);
             match self.answer_of(at, kept, deadline.remaining_up_to(each)) {
-                Ok((master, connection)) => match self.believe(master) {
-                    Ok(is_news) => {
-                        if is_news || !old_news {
+                Ok((master, connection)) => match self.believe(at, master) {
+                    Belief::Not(reason) => why = self.silent(reason, None),
+                    belief => {
+                        let is_news = belief == Belief::News;
+                        if is_news || !agrees {
                             asking.first = at;
                             asking.connection = Some((at, connection));
                         }
+                        agrees |= belief == Belief::AsBefore;
                         old_news = true;
-                        if is_news || !in_doubt {
+                        if is_news || belief == Belief::AsBefore && !in_doubt {
                             return Ok(());
                         }
                     }
-                    Err(reason) => why = self.silent(reason, None),
                 },
                 Err(error) => {
                     if error.is_timeout() {
@@ -286,24 +269,14 @@ impl Sentinels {
         })
     }
 
-    /// Takes what a sentinel says for true, or says why not. True: it is news.
-    fn believe(&self, master: Master) -> Result<bool, &'static str> {
+    /// Takes what a sentinel says for true, or says why not.
+    fn believe(&self, at: usize, said: Master) -> Belief {
         let mut known = self.known.lock();
-        if let Some(before) = &known.master {
-            if master.config_epoch < before.config_epoch {
-                return Err("the last one knows an older configuration than was heard of before");
-            }
-            if master.config_epoch == before.config_epoch && master != *before && !known.in_doubt {
-                return Err("the last one names another master for the same configuration");
-            }
-        }
-        known.answered = Some(time::now());
-        let is_news = known.master.as_ref() != Some(&master);
-        if is_news {
-            known.master = Some(master);
+        let belief = known.believe((at, self.clients.len()), said, time::now());
+        if belief == Belief::News {
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
-        Ok(is_news)
+        belief
     }
 
     fn silent(&self, why: &str, source: Option<RedisError>) -> Error {

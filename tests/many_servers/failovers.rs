@@ -12,7 +12,7 @@ use super::{LEASE, connect};
 use crate::common::{
     LONG, MS, Sentinels,
     hold::comes_true,
-    sentinels::{Plan, in_step},
+    sentinels::{MASTER, Plan, in_step},
     slack::slack,
 };
 
@@ -174,4 +174,37 @@ fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
         })
     );
     assert!(is_told, "{lost:?}");
+}
+
+/// `SENTINEL REMOVE` and `SENTINEL MONITOR`: they count the failovers from 0 again.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn where_sentinels_watch_the_same_master_anew_connections_are_opened_as_before() {
+    let group = Sentinels::start().unwrap();
+    let locks = connect(&group.url());
+    drop(locks.lock("warm").acquire(LONG).unwrap());
+    assert_eq!(group.fail_over().unwrap(), 1);
+    group.wait_until_known(1).unwrap();
+    let mut next = group.servers[1].connection().unwrap();
+    assert!(comes_true(|| {
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        let is_there = next.exists::<_, bool>("lock:a").unwrap();
+        drop(lease);
+        is_there
+    }));
+    for sentinel in &group.watching {
+        let mut conn = sentinel.connection().unwrap();
+        let port = group.announced(1).to_string();
+        let remove: &[&str] = &["REMOVE", MASTER];
+        let monitor: &[&str] = &["MONITOR", MASTER, "127.0.0.1", &port, "2"];
+        for words in [remove, monitor] {
+            redis::cmd("SENTINEL").arg(words).exec(&mut conn).unwrap();
+        }
+    }
+    thread::sleep(1_100 * MS);
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    assert!(kill.query::<u64>(&mut next).unwrap() > 0);
+    let _lease = locks.lock("b").acquire(LONG).unwrap();
+    assert!(next.exists::<_, bool>("lock:b").unwrap());
 }

@@ -101,6 +101,60 @@ fn a_smaller_config_epoch_is_never_believed() {
     assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
 }
 
+/// Sentinels that were set up anew count their failovers from 0.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn sentinels_that_were_set_up_anew_are_believed_as_soon_as_most_of_them_agree_for_ten_seconds() {
+    let (mut old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = [(); 3].map(|()| Said::default());
+    let all_say = |port, epoch| said.iter().for_each(|one| one.now(port, epoch));
+    all_say(old.port(), 7);
+    let fakes = said.each_ref().map(Said::by_a_sentinel);
+    let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
+    let locks = Locks::connect(&urls).unwrap();
+    assert_eq!(granted_on(&locks, "a", &[&old, &new]), [0]);
+    let late = Locks::connect(&urls)
+        .unwrap()
+        .with(Options::new().lease(1_000 * MS));
+    assert_eq!(granted_on(&late, "b", &[&old, &new]), [0]);
+    // The same master by another number: new connections are opened to it at once.
+    all_say(old.port(), 0);
+    thread::sleep(1_100 * MS);
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let killed: u64 = kill.query(&mut old.connection().unwrap()).unwrap();
+    assert!(killed > 0);
+    assert_eq!(granted_on(&locks, "c", &[&old, &new]), [0]);
+    let held = locks.lock("held").acquire(LONG).unwrap();
+    thread::sleep(12_000 * MS);
+    // The next failover by the new numbers is found as soon as any other: by who has looked meanwhile.
+    let moved = Instant::now();
+    all_say(new.port(), 1);
+    assert!(comes_true(|| !held.is_held()));
+    let told_after = moved.elapsed();
+    assert!(
+        told_after < Duration::from_secs(2) + slack(),
+        "{told_after:?}"
+    );
+    assert_eq!(granted_on(&locks, "d", &[&old, &new]), [1]);
+    // Who has not looked finds another master, and believes in it when the one that it knows is gone and ten seconds are over.
+    let asked = Instant::now();
+    old.kill().unwrap();
+    let lease = late.lock("e").acquire(30_000 * MS).unwrap();
+    assert!(
+        asked.elapsed() >= Duration::from_secs(8),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert!(
+        new.connection()
+            .unwrap()
+            .exists::<_, bool>("lock:e")
+            .unwrap()
+    );
+    drop(lease);
+}
+
 /// The same configuration at two addresses: who of them has the connections keeps them, until it fails.
 #[test]
 fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
