@@ -96,7 +96,7 @@ fn run(way: Way, options: &Options) -> usize {
     let mut group = Sentinels::planned(plan).unwrap();
     group.look_often().unwrap();
     let (mut all, mut violations) = (Vec::new(), 0);
-    for _ in 0..failovers() {
+    for round in 1..=failovers() {
         let (took, wrong) = fail_over(&mut group, way, options);
         all.extend(took);
         violations += wrong;
@@ -105,7 +105,14 @@ fn run(way: Way, options: &Options) -> usize {
                 let _: redis::RedisResult<()> = redis::cmd("FLUSHALL").query(&mut conn);
             }
         }
-        group.revive().unwrap();
+        if round % 20 == 0 {
+            println!("{round} failovers, {way:?}, so far: {violations} violations");
+        }
+        if let Err(why) = group.revive() {
+            println!("another group after {round} failovers: {why}");
+            group = Sentinels::planned(plan).unwrap();
+            group.look_often().unwrap();
+        }
     }
     println!(
         "{} failovers, {way:?}, {options:?}: {violations} violations",
