@@ -236,20 +236,24 @@ fn what_may_pass_is_asked_again_until_the_time_is_over() {
     }
 }
 
+/// The slot of the lock `a`.
+const SLOT: u16 = 6_035;
+
 #[test]
-fn a_map_that_leaves_something_open_is_none_and_nobody_is_asked_for_a_lock() {
-    let half = |host: &'static str| (0, 8_191, host, 1);
+fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
+    let half = |host: &'static str| (8_192, SLOTS - 1, host, 1);
+    let hole = "serves the slot 6035 of `lock:a`";
     for (answer, why) in [
         (String::from("*0\r\n"), "every slot"),
-        (slots(&[half("127.0.0.1")]), "every slot"),
+        (slots(&[half("127.0.0.1")]), hole),
         (
-            slots(&[half("127.0.0.1"), (8_192, SLOTS - 2, "127.0.0.1", 1)]),
-            "every slot",
+            slots(&[
+                (0, SLOT - 1, "127.0.0.1", 1),
+                (SLOT + 1, SLOTS - 1, "127.0.0.1", 1),
+            ]),
+            hole,
         ),
-        (
-            slots(&[half("127.0.0.1"), (8_192, SLOTS - 1, "?", 2)]),
-            "where every master is",
-        ),
+        (slots(&[(0, 8_191, "?", 2), half("127.0.0.1")]), hole),
         (slots(&[(0, SLOTS - 1, "?", 1)]), "where every master is"),
         (
             String::from("-ERR This instance has cluster support disabled\r\n"),
@@ -264,7 +268,7 @@ fn a_map_that_leaves_something_open_is_none_and_nobody_is_asked_for_a_lock() {
         let node = said.by_a_node();
         said.now(|words| words.slots = answer.clone());
         let refused = text(refused(&nodes_of(&[node.port()])));
-        assert!(refused.contains("no node of the cluster says"), "{refused}");
+        assert!(refused.contains("no node of the cluster "), "{refused}");
         assert!(refused.contains(why), "{answer} {refused}");
         assert_eq!(attempts(&node), 0, "{answer}");
     }
@@ -275,12 +279,37 @@ fn a_map_that_leaves_something_open_is_none_and_nobody_is_asked_for_a_lock() {
 fn the_next_node_is_asked_when_one_cannot_be_believed() {
     let (server, empty, broken) = (Server::start().unwrap(), Said::new(""), Said::new(""));
     let (first, second) = (empty.by_a_node(), broken.by_a_node());
+    // Like one that has just been added, and has heard of a part.
+    empty.now(|words| words.slots = slots(&[(0, 8_191, "127.0.0.1", 1)]));
     broken.now(|words| words.slots = String::from("?what\r\n"));
     let knows = Said::new("");
     knows.now(|words| words.slots = all_at(server.port()));
     let third = knows.by_a_node();
     let nodes = nodes_of(&[first.port(), second.port(), third.port()]);
     assert!(acquire(&nodes).unwrap());
+}
+
+#[test]
+fn who_says_most_of_the_newest_configuration_is_believed_where_all_leave_holes() {
+    let (server, stranger) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = [(); 3].map(|()| Said::new(""));
+    let part = |last, server: &Server| slots(&[(0, last, "127.0.0.1", server.port())]);
+    let [little, much, old] = &said;
+    little.now(|words| (words.slots, words.epoch) = (part(SLOT, &stranger), 3));
+    much.now(|words| (words.slots, words.epoch) = (part(SLOT + 1, &server), 3));
+    old.now(|words| (words.slots, words.epoch) = (part(SLOTS - 2, &stranger), 2));
+    let fakes = said.each_ref().map(Said::by_a_node);
+    let ports: Vec<_> = fakes.iter().map(Fake::port).collect();
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let nodes = nodes_of(&order.map(|at| ports[at]));
+        acquire(&nodes).unwrap();
+    }
+    let count = |server: &Server| {
+        let size = redis::cmd("DBSIZE");
+        size.query::<usize>(&mut server.connection().unwrap())
+            .unwrap()
+    };
+    assert_eq!((count(&server), count(&stranger)), (1, 0));
 }
 
 #[test]

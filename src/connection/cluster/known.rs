@@ -5,7 +5,8 @@
 //! - Nothing of an older configuration than the newest that was heard of: a node that lags behind would lead back to masters that
 //!   were replaced. Unless a node that was known is one of another cluster by now, which knows none of the nodes that were: that was
 //!   made anew at the same addresses, and counts its configurations anew.
-//! - Nothing with a hole: every slot has a master with an address, or the answer counts for nothing.
+//! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
+//!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of `MOVED` its one slot, and that the node which it names is the master of its shard. If that is not so, the node says so
 //!   when a connection to it is opened.
 
@@ -170,18 +171,49 @@ impl Known {
         layout: &Layout,
         config_epoch: Option<u64>,
     ) -> Result<bool, &'static str> {
-        if config_epoch.is_some_and(|epoch| epoch < self.config_epoch) {
-            return Err("the last one knows an older configuration than was heard of before");
+        self.refuse_what_is_older(config_epoch)?;
+        has_no_hole(layout)?;
+        self.take(layout, config_epoch, vec![NOBODY; usize::from(SLOTS)])
+    }
+
+    /// The same of an answer with a hole, as far as it goes.
+    pub(super) fn believe_in_part(
+        &mut self,
+        layout: &Layout,
+        config_epoch: Option<u64>,
+    ) -> Result<bool, &'static str> {
+        self.refuse_what_is_older(config_epoch)?;
+        let is_reached = |group: &&Group| group.master.address.is_some();
+        let layout: Layout = layout.iter().filter(is_reached).cloned().collect();
+        if layout.is_empty() {
+            return Err("none of them knows of any slot whose it is");
         }
-        let masters = has_no_hole(layout)?;
+        self.take(&layout, config_epoch, self.slots.clone())
+    }
+
+    fn refuse_what_is_older(&self, config_epoch: Option<u64>) -> Result<(), &'static str> {
+        match config_epoch {
+            Some(epoch) if epoch < self.config_epoch => {
+                Err("the last one knows an older configuration than was heard of before")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Every master of the layout has an address. The slots are those that it may leave as they are.
+    fn take(
+        &mut self,
+        layout: &Layout,
+        config_epoch: Option<u64>,
+        mut slots: Vec<u16>,
+    ) -> Result<bool, &'static str> {
         let ids = self.recognised(layout)?;
         let mut is_news = false;
         for shard in &mut self.shards {
             shard.serves = false;
         }
-        let mut slots = vec![NOBODY; usize::from(SLOTS)];
-        for ((group, address), id) in layout.iter().zip(&masters).zip(&ids) {
-            is_news |= self.update(*id, group, address);
+        for (group, id) in layout.iter().zip(&ids) {
+            is_news |= self.update(*id, group);
             for slot in group.slots.iter().cloned().flatten() {
                 if let Some(place) = slots.get_mut(usize::from(slot)) {
                     *place = id.0;
@@ -235,7 +267,10 @@ impl Known {
     }
 
     /// The shard as it is now. New ones come in the order of their numbers.
-    fn update(&mut self, id: ShardId, group: &Group, address: &Address) -> bool {
+    fn update(&mut self, id: ShardId, group: &Group) -> bool {
+        let Some(address) = &group.master.address else {
+            return false;
+        };
         let all = group.replicas.iter().chain([&group.master]);
         let nodes = all.map(|node: &Node| (node.id.clone(), node.address.clone()));
         let (nodes, master) = (nodes.collect(), group.master.id.clone());
@@ -283,17 +318,18 @@ impl Known {
     }
 }
 
-/// Where the masters are, if every slot has one.
-fn has_no_hole(layout: &Layout) -> Result<Vec<Address>, &'static str> {
+/// Every slot has a master, whose address is known.
+pub(super) fn has_no_hole(layout: &Layout) -> Result<(), &'static str> {
     let served = layout
         .iter()
         .flat_map(|group| group.slots.iter().cloned().flatten());
     if served.collect::<HashSet<_>>().len() != usize::from(SLOTS) {
         return Err("the last one does not know of every slot whose it is");
     }
-    (layout.iter().map(|group| group.master.address.clone()))
-        .collect::<Option<_>>()
-        .ok_or("the last one does not know where every master is")
+    if layout.iter().any(|group| group.master.address.is_none()) {
+        return Err("the last one does not know where every master is");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -151,7 +151,10 @@ impl Map {
             None => {
                 self.ask(Need::Unknown, deadline)?;
                 let found = self.known.lock().shard_of(slot);
-                found.ok_or_else(|| silent("the last one named another", None))
+                found.ok_or_else(|| Error::Pool {
+                    reason: format!("no node of the cluster serves the slot {slot} of `{key}`"),
+                    source: None,
+                })
             }
         }
     }
@@ -313,6 +316,7 @@ impl Map {
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut why = silent("none answers", None);
+        let mut with_a_hole: Option<(Answer, Address, Connection)> = None;
         for address in all {
             if deadline.has_passed() {
                 break;
@@ -325,7 +329,13 @@ impl Map {
                         asking.heard(address, connection, is_news, in_doubt);
                         return Ok(());
                     }
-                    Err(reason) => why = silent(reason, None),
+                    Err(reason) => {
+                        why = silent(reason, None);
+                        let best = with_a_hole.as_ref().map(|(best, ..)| worth(best));
+                        if best.is_none_or(|best| best < worth(&answer)) {
+                            with_a_hole = Some((answer, address, connection));
+                        }
+                    }
                 },
                 Err(error) => {
                     asking.silent.insert(address, time::now());
@@ -333,7 +343,19 @@ impl Map {
                 }
             }
         }
-        Err(why)
+        let Some((answer, address, connection)) = with_a_hole else {
+            return Err(why);
+        };
+        let is_news = self.believe_in_part(&answer).map_err(|_| why)?;
+        asking.heard(address, connection, is_news, in_doubt);
+        Ok(())
+    }
+
+    fn believe_in_part(&self, (layout, config_epoch): &Answer) -> Result<bool, &'static str> {
+        let mut known = self.known.lock();
+        let is_news = known.believe_in_part(layout, *config_epoch)?;
+        known.answered = Some(time::now());
+        Ok(is_news)
     }
 
     fn believe(
@@ -401,6 +423,12 @@ impl Map {
         };
         Ok((layout, epoch))
     }
+}
+
+/// Of two answers with holes that of the newer configuration is the better one, and then the one that says more.
+fn worth((layout, config_epoch): &Answer) -> (Option<u64>, usize) {
+    let slots = (layout.iter()).flat_map(|group| group.slots.iter().cloned().flatten());
+    (*config_epoch, slots.count())
 }
 
 /// Counts the changes: as far as the node that was asked knows of them.

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod failovers;
+mod holes;
 mod moving;
 mod silent;
 mod undisturbed;

@@ -102,6 +102,42 @@ fn an_older_configuration_a_hole_and_an_unknown_address_are_not_believed() {
 }
 
 #[test]
+fn an_answer_with_a_hole_takes_nothing_away() {
+    let (mut known, one, other) = two();
+    // A replica has taken over, and of the other half nobody says anything.
+    let half = vec![group(&["b", "a"], 0..HALF)];
+    assert_eq!(known.believe_in_part(&half, Some(6)), Ok(true));
+    assert_eq!(
+        (known.shard_of(0), known.shard_of(HALF)),
+        (Some(one), Some(other))
+    );
+    assert_eq!(
+        (leads_to(&known, one), leads_to(&known, other)),
+        (("b", 1), ("c", 0))
+    );
+    assert_eq!(known.believe_in_part(&half, Some(6)), Ok(false));
+    assert!(known.believe_in_part(&half, Some(5)).is_err());
+    assert!(known.believe_in_part(&Layout::new(), Some(6)).is_err());
+    // Whose master is nowhere is another hole.
+    let mut nowhere = vec![group(&["d"], HALF..SLOTS), group(&["a"], 0..1)];
+    nowhere[0].master.address = None;
+    assert_eq!(known.believe_in_part(&nowhere, Some(6)), Ok(true));
+    assert_eq!(leads_to(&known, other), ("c", 0));
+    assert!(
+        known
+            .believe_in_part(&nowhere[..1].to_vec(), Some(6))
+            .is_err()
+    );
+    // What nobody has ever said of anybody stays open, until one has it.
+    let mut known = Known::nothing();
+    assert_eq!(known.believe_in_part(&half, Some(1)), Ok(true));
+    assert!(known.shard_of(0).is_some() && known.shard_of(HALF).is_none());
+    let all = vec![group(&["b", "a"], 0..HALF), group(&["c"], HALF..SLOTS)];
+    assert_eq!(known.believe(&all, Some(1)), Ok(true));
+    assert!(known.shard_of(HALF).is_some());
+}
+
+#[test]
 fn another_cluster_at_the_address_of_a_node_is_not_older() {
     let (mut known, one, _) = two();
     let (at_a, at_seed) = (Address::new("a", 1), Address::new("seed", 1));

@@ -1,0 +1,147 @@
+//! Slots that no master has: the locks in them are refused with the reason, and the others are none the worse.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, Locks, Nodes, Result, acquire_lock_with_timeout};
+use redis::Connection;
+
+use super::{connect, mutex};
+use crate::common::{Cluster, LONG, MS, slack::slack};
+
+/// How long a call has.
+const LIMIT: Duration = Duration::from_secs(1);
+
+fn each_node(cluster: &Cluster, does: impl Fn(&mut Connection)) {
+    for node in &cluster.nodes {
+        does(&mut node.connection().unwrap());
+    }
+}
+
+/// Has every node forget whose these slots are.
+fn make_a_hole(cluster: &Cluster, slots: &[u16]) {
+    each_node(cluster, |conn| {
+        for slot in slots {
+            // One that has been told by another node by now says so.
+            let _ = redis::cmd("CLUSTER").arg("DELSLOTS").arg(*slot).exec(conn);
+        }
+    });
+}
+
+fn cover_only_what_is_there(cluster: &Cluster, how: &str) {
+    each_node(cluster, |conn| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg(&["SET", "cluster-require-full-coverage", how]);
+        set.exec(conn).unwrap();
+    });
+}
+
+/// Why a lock is not had, in time.
+fn why_not(locks: &Locks, tag: &str) -> Error {
+    let asked = Instant::now();
+    let error = mutex(locks, tag).acquire(LIMIT).unwrap_err();
+    assert!(asked.elapsed() < LIMIT + slack(), "{:?}", asked.elapsed());
+    error
+}
+
+fn plain(nodes: &Nodes, tag: &str) -> Result<bool> {
+    let name = format!("plain{{{tag}}}");
+    let token = nodes.run(&name, |conn| {
+        acquire_lock_with_timeout(conn, &name, MS, LIMIT)
+    })?;
+    Ok(token.is_some())
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
+    let cluster = Cluster::start().unwrap();
+    let before = connect(&cluster);
+    let (here, hole) = (
+        cluster.tag(0, "here").unwrap(),
+        cluster.tag(0, "hole").unwrap(),
+    );
+    let slot = cluster.slot_of(&hole).unwrap();
+    let held = mutex(&before, &hole).acquire(LONG).unwrap();
+    cover_only_what_is_there(&cluster, "no");
+    make_a_hole(&cluster, &[slot]);
+
+    // Who comes now finds a map with a hole.
+    let (nodes, after) = (Nodes::connect(&cluster.url()).unwrap(), connect(&cluster));
+    for master in 0..3 {
+        let tag = cluster.tag(master, "here").unwrap();
+        mutex(&after, &tag)
+            .acquire(LONG)
+            .unwrap()
+            .release()
+            .unwrap();
+        assert!(plain(&nodes, &tag).unwrap());
+    }
+    let named = format!("no node of the cluster serves the slot {slot} of `lock:");
+    for error in [why_not(&after, &hole), plain(&nodes, &hole).unwrap_err()] {
+        let said = matches!(&error, Error::Pool { reason, .. } if reason.starts_with(&named));
+        assert!(said, "{error:?}");
+    }
+    // Who knew the map is told by the node that had the slot.
+    let error = why_not(&before, &hole);
+    let said =
+        matches!(&error, Error::Redis { source, .. } if source.code() == Some("CLUSTERDOWN"));
+    assert!(said, "{error:?}");
+    mutex(&before, &here)
+        .acquire(LONG)
+        .unwrap()
+        .release()
+        .unwrap();
+
+    // One master takes it, and both find it there. What was held in it went with the slot.
+    let mut owner = cluster.nodes[1].connection().unwrap();
+    redis::cmd("CLUSTER")
+        .arg("ADDSLOTS")
+        .arg(slot)
+        .exec(&mut owner)
+        .unwrap();
+    cluster.wait_until_whole().unwrap();
+    for locks in [&before, &after] {
+        mutex(locks, &hole)
+            .acquire(LONG)
+            .unwrap()
+            .release()
+            .unwrap();
+    }
+    assert!(matches!(held.release(), Err(Error::Lost { .. })));
+}
+
+/// As nodes are that want all slots to be served, while they are being put together.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_cluster_that_wants_all_its_slots_says_that_it_is_down_until_it_has_them() {
+    let cluster = Cluster::start().unwrap();
+    let (here, hole) = (
+        cluster.tag(1, "here").unwrap(),
+        cluster.tag(0, "hole").unwrap(),
+    );
+    let slot = cluster.slot_of(&hole).unwrap();
+    make_a_hole(&cluster, &[slot]);
+    let (nodes, locks) = (Nodes::connect(&cluster.url()).unwrap(), connect(&cluster));
+    for error in [why_not(&locks, &here), plain(&nodes, &here).unwrap_err()] {
+        let down =
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some("CLUSTERDOWN"));
+        assert!(down, "{error:?}");
+    }
+    let mut owner = cluster.nodes[0].connection().unwrap();
+    redis::cmd("CLUSTER")
+        .arg("ADDSLOTS")
+        .arg(slot)
+        .exec(&mut owner)
+        .unwrap();
+    mutex(&locks, &here)
+        .acquire(LONG)
+        .unwrap()
+        .release()
+        .unwrap();
+    cluster.wait_until_whole().unwrap();
+    mutex(&locks, &hole)
+        .acquire(LONG)
+        .unwrap()
+        .release()
+        .unwrap();
+}
