@@ -79,6 +79,8 @@ struct Wait<'a> {
     stack: Stack<'a>,
     /// How often in a row the key was said to be elsewhere.
     hops: u32,
+    /// Between attempts where that leads nowhere, or a shard is down: of the whole wait, whichever shard is asked.
+    doubts: Backoff,
     /// The last answer was a grant after a long silence.
     is_confirming: bool,
     settings: &'a Settings,
@@ -130,6 +132,10 @@ pub(crate) fn acquire(
         stacks,
         stack,
         hops: 0,
+        doubts: Backoff::between(
+            settings.backoff.first,
+            settings.backoff.last.max(LONGEST_DOUBT),
+        ),
         is_confirming: false,
         settings,
         attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),

@@ -135,6 +135,65 @@ fn nodes_that_name_each_other_are_followed_five_times() {
     assert_eq!(attempts(&a) + attempts(&b), 6);
 }
 
+/// So many attempts to take a lock came.
+fn tries(node: &Fake) -> usize {
+    let asked = node.asked();
+    let takes = |name: &&String| name.starts_with("EVAL") || name.as_str() == "SET";
+    asked.iter().filter(takes).count()
+}
+
+/// Two nodes that have a half each and say this of the other's address.
+fn halves(says: impl Fn(u16) -> String) -> (Fake, Fake) {
+    let (one, other) = (Said::new(""), Said::new(""));
+    let (a, b) = (one.by_a_node(), other.by_a_node());
+    let halves = slots(&[
+        (0, 8_191, "127.0.0.1", a.port()),
+        (8_192, SLOTS - 1, "127.0.0.1", b.port()),
+    ]);
+    for (said, to) in [(&one, b.port()), (&other, a.port())] {
+        said.now(|words| (words.slots, words.rest) = (halves.clone(), says(to)));
+    }
+    (a, b)
+}
+
+#[test]
+fn locks_follow_nodes_that_name_each_other_five_times() {
+    for code in ["MOVED", "ASK"] {
+        let (a, b) = halves(|to| format!("-{code} {SLOT} 127.0.0.1:{to}\r\n"));
+        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let error = locks.lock("a").try_acquire().unwrap_err();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
+            "{error:?}"
+        );
+        assert_eq!(tries(&a) + tries(&b), 6, "{code}");
+    }
+}
+
+/// From a millisecond to a quarter of a second: the sixth pause is longer than all before it.
+#[test]
+fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
+    let wait = 2 * LIMIT;
+    let said: [(usize, &dyn Fn(u16) -> String); 2] = [
+        (6, &|to| format!("-MOVED {SLOT} 127.0.0.1:{to}\r\n")),
+        (1, &|_| String::from("-CLUSTERDOWN The cluster is down\r\n")),
+    ];
+    for (each_time, says) in said {
+        let (a, b) = halves(says);
+        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let asked = Instant::now();
+        assert!(locks.lock("a").acquire(wait).is_err());
+        assert!(asked.elapsed() < wait + slack(), "{:?}", asked.elapsed());
+        let tries = tries(&a) + tries(&b);
+        // Each pause may be shorter by a half.
+        let pauses = 8 + 2 * usize::try_from(wait.as_millis()).unwrap() / 250;
+        assert!(
+            (each_time..=each_time * (pauses + 1)).contains(&tries),
+            "{tries} of {each_time}"
+        );
+    }
+}
+
 #[test]
 fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
     let (one, other) = (Said::new(""), Said::new(""));

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Asked, LONGEST_DOUBT, UNTIL_CONFIRMED, Wait};
+use super::{Asked, UNTIL_CONFIRMED, Wait};
 use crate::{
     error::{Error, Result},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings},
@@ -22,7 +22,6 @@ impl Wait<'_> {
     pub(super) fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease>) -> Result<Asked> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
-        let mut doubts = Backoff::between(first, last.max(LONGEST_DOUBT));
         let (shared, key) = (Arc::clone(&self.stack), self.key().to_owned());
         shared.server.want();
         let cancel = self.settings.cancel.as_ref();
@@ -66,11 +65,12 @@ impl Wait<'_> {
                 Err(Unsent::NoConnection(error)) => {
                     self.attempts.was_not_sent(error);
                     let pauses = if self.stacks.are_many() {
-                        &mut doubts
+                        &mut self.doubts
                     } else {
                         &mut pauses
                     };
-                    place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
+                    let pause = pauses.next_pause(Duration::MAX);
+                    place.look_again_at(Some(self.now() + pause));
                     continue;
                 }
                 Err(Unsent::InUse { has_failed }) => {
@@ -102,7 +102,7 @@ impl Wait<'_> {
                     tracked: true,
                 } => {
                     pauses.start_again();
-                    doubts.start_again();
+                    self.doubts.start_again();
                     let look_again = (looks_first || is_brief).then(|| self.now() + FINDS_ALL_OUT);
                     place.refused(ask_again_at.into_iter().chain(look_again).min());
                 }
@@ -111,11 +111,12 @@ impl Wait<'_> {
                 }
                 Outcome::Failed => {
                     let pauses = if self.stacks.are_many() && self.attempts.is_in_doubt() {
-                        &mut doubts
+                        &mut self.doubts
                     } else {
                         &mut pauses
                     };
-                    place.look_again_at(Some(self.now() + pauses.next_pause(Duration::MAX)));
+                    let pause = pauses.next_pause(Duration::MAX);
+                    place.look_again_at(Some(self.now() + pause));
                 }
             }
         }
