@@ -149,9 +149,11 @@ impl Nodes {
     /// node says that it does not exist. An outcome that is [unknown](Error::Unknown) is never tried again. **If the closure calls two functions and the second is refused, the first
     /// is called twice.**
     ///
-    /// A function that takes a lock and works under it, such as [`transaction_with_lock`](crate::transaction_with_lock), may find that
-    /// the lock has moved in between. That is [unknown](Error::Unknown) too: nothing was written, and the lock is held by the
-    /// [token](Error::token) until it is released or its lease ends.
+    /// A function that takes a lock and works under it may find that the lock has moved in between. Then the lock is held by the
+    /// [token](Error::token) of an error until it is released, by `run`, or its lease ends: with
+    /// [`transaction_with_lock`](crate::transaction_with_lock), which has written nothing then, that is the answer; with
+    /// [`with_lock`](crate::with_lock), whose closure has run, it stands in [`Ran::released`](crate::Ran::released). What that closure
+    /// sends after the move is refused, and is not followed: `run` does not know what it has done before.
     ///
     /// # Errors
     /// What the closure returns, and as [`get_for`](Self::get_for).

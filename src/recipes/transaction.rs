@@ -14,7 +14,7 @@ use redis::{Connection, Pipeline, Value};
 
 use super::{
     commit::Proof,
-    simple::giving_back::{give_back, leaves_a_lock},
+    simple::giving_back::{give_back, is_elsewhere, leaves_a_lock},
 };
 use crate::{
     error::{Error, Operation, Result},
@@ -137,9 +137,8 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// The slot of the lock is on its way to another node of a cluster, or there.
 fn has_moved(error: &Error) -> bool {
-    matches!(error, Error::Redis { source, .. } if matches!(source.code(), Some("MOVED" | "ASK" | "TRYAGAIN")))
+    matches!(error, Error::Redis { source, .. } if is_elsewhere(source))
 }
 
 /// The connection and a lock that is given back when this is dropped, if it is held then.

@@ -11,7 +11,7 @@ use std::{
 
 use leasehold::{
     Error, Nodes, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock,
-    transaction_while_held, transaction_with_lock,
+    transaction_while_held, transaction_with_lock, with_lock,
 };
 use redis::{Commands, Value};
 
@@ -245,4 +245,32 @@ fn a_lock_that_moves_away_under_its_transaction_is_told_with_its_token() {
     let mut back = Resharding::new(&cluster, 2, 1).unwrap();
     back.run(&slot).unwrap();
     assert!(given_back.unwrap().unwrap() && !written, "{error:?}");
+}
+
+#[test]
+fn a_lock_that_moves_away_under_what_runs_is_told_with_its_token() {
+    let cluster = shared();
+    let tag = cluster.tag(2, "ran").unwrap();
+    let slot = [cluster.slot_of(&tag).unwrap()];
+    let work = Work::on(&cluster, &tag);
+    let (lock, count) = (&work.lock, &work.count);
+    let mut runs = 0;
+    let ran = work.nodes.run(lock, |conn| {
+        with_lock(conn, lock, WAIT, LEASE, |conn, _| {
+            runs += 1;
+            conn.set::<_, _, ()>(count, 1).unwrap();
+            let mut there = Resharding::new(&cluster, 2, 0).unwrap();
+            there.run(&slot).unwrap();
+            conn.incr::<_, _, u64>(count, 1)
+        })
+    });
+    let ran = ran.unwrap().unwrap();
+    let release = |token: &Token| work.nodes.run(lock, |conn| release_lock(conn, lock, token));
+    let given_back = (ran.released.as_ref().err().and_then(Error::token)).map(release);
+    let written: u64 = work.nodes.get_for(lock).unwrap().get(count).unwrap();
+    let mut back = Resharding::new(&cluster, 0, 2).unwrap();
+    back.run(&slot).unwrap();
+    assert!(given_back.unwrap().unwrap(), "{:?}", ran.released);
+    let refused = ran.value.unwrap_err();
+    assert_eq!((refused.code(), runs, written), (Some("MOVED"), 1, 1));
 }

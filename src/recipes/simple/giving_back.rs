@@ -1,6 +1,6 @@
 //! The `finally` of the book's `try … finally`: giving back a lock after whatever has happened under it.
 
-use redis::Connection;
+use redis::{Connection, RedisError};
 
 use super::release_lock;
 use crate::{
@@ -41,4 +41,9 @@ pub(crate) fn was_interrupted(error: &Error) -> bool {
         Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
         _ => false,
     }
+}
+
+/// The slot of the lock is on its way to another node of a cluster, or there.
+pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
 }

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use redis::{Connection, Pipeline};
 
-use super::{acquire, giving_back::give_back};
+use super::{
+    acquire,
+    giving_back::{give_back, is_elsewhere},
+};
 use crate::{
-    error::{Operation, Result},
+    error::{Error, Operation, Result},
     name::LockName,
     recipes::{
         commit::Proof,
@@ -29,6 +32,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// [`commit_while_held`](crate::commit_while_held) and [`transaction_while_held`]. Three round trips.
 ///
 /// When it has run the answer is [`Ran`], with its value, whatever happened to the lock: [`Ran::unless_lost`] makes a loss an error.
+/// Where the lock could not be given back, since no answer came or it has moved to another node of a cluster, `released` is
+/// [`Error::Unknown`](crate::Error::Unknown) with the [token](crate::Error::token), by which it can be released elsewhere. After a panic
+/// there it ends by itself.
 ///
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): it has not run.
@@ -74,6 +80,11 @@ pub fn with_lock<T>(
     let released = match give_back(locked.conn, &lock, &token) {
         Ok(true) => Ok(()),
         Ok(false) => Err(operation.lost()),
+        // The caller has no other way to know whose the lock is.
+        Err(Error::Unknown { source, .. }) => Err(operation.unknown(Some(&token), source)),
+        Err(Error::Redis { source, .. }) if is_elsewhere(&source) => {
+            Err(operation.unknown(Some(&token), source))
+        }
         Err(error) => Err(error),
     };
     Ok(Some(Ran { value, released }))
