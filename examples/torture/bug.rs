@@ -1,10 +1,14 @@
-//! Each checker has to catch what it is for: rounds without faults, in which the workers have a bug.
+//! Each checker has to catch what it is for: rounds in which the workers have a bug, without faults where none is needed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::ensure;
 
-use crate::{checks::Checker, options::Options, round::Round};
+use crate::{
+    checks::Checker,
+    options::{Options, Topology},
+    round::Round,
+};
 
 /// A bug of workers, and who has to find it.
 const BUGS: &[(&str, Checker)] = &[
@@ -34,7 +38,14 @@ const BUGS: &[(&str, Checker)] = &[
     ("twice", Checker::Once),
     // A lock is left without an end.
     ("leftover", Checker::LeftBehind),
+    // A lock that all replicas were to have is granted without them, and lost with its master.
+    ("not-replicated", Checker::Exclusion),
 ];
+
+/// What a bug shows only where a fault meets it.
+pub(crate) fn needs(bug: &str) -> Option<(Topology, &'static str)> {
+    (bug == "not-replicated").then_some((Topology::Sentinel, "master-write-lost"))
+}
 
 /// True if what was asked for was caught.
 pub(crate) fn all_are_caught(
@@ -79,7 +90,7 @@ fn is_caught(
         if outcome
             .violations
             .iter()
-            .any(|found| found.checker == checker)
+            .any(|found| found.checker == checker && !found.announced)
         {
             return Ok(true);
         }

@@ -5,6 +5,7 @@ use std::{collections::HashMap, env, path::PathBuf, process::Command, sync::Pois
 use crate::{
     clock::{Nanos, now},
     faults::{self, Target},
+    options::Topology,
     role::{Part, Role},
     worker::Plan,
 };
@@ -18,8 +19,11 @@ pub(crate) struct Crew {
     pub(crate) trades: bool,
     pub(crate) long_in: u32,
     pub(crate) bug: Option<String>,
+    pub(crate) topology: Topology,
     pub(crate) url: String,
-    pub(crate) proxy: String,
+    /// Before the one server.
+    pub(crate) proxy: Option<String>,
+    pub(crate) replicas: u32,
     pub(crate) resource: u16,
     pub(crate) folder: PathBuf,
     pub(crate) until: Nanos,
@@ -28,12 +32,14 @@ pub(crate) struct Crew {
 
 impl Crew {
     pub(crate) fn start(&self, worker: u32) -> anyhow::Result<Part> {
-        let by_proxy = worker % 2 == 1;
+        let by_proxy = self.proxy.as_ref().filter(|_| worker % 2 == 1);
         let plan = Plan {
             worker,
             seed: self.seed ^ u64::from(worker).wrapping_mul(0xD1B5_4A32_D192_ED03),
-            url: if by_proxy { &self.proxy } else { &self.url }.clone(),
+            topology: self.topology,
+            url: by_proxy.unwrap_or(&self.url).clone(),
             server: self.url.clone(),
+            replicas: self.replicas,
             resource: self.resource,
             folder: self.folder.clone(),
             until: self.until,

@@ -13,14 +13,14 @@ use nix::{sys::signal::Signal, unistd::Pid};
 
 use crate::{
     checks::{Checker, Span, Violation},
-    clock::{millis, now},
+    clock::{Nanos, millis, now},
     role::Part,
     stage::LOG,
 };
 
 /// Locks end by themselves, and what stands beside them has an end.
-pub(crate) fn left_on_the_server(conn: &mut Connection) -> Vec<Violation> {
-    let patience = now() + millis(3_000);
+pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<Violation> {
+    let patience = now() + patience;
     let mut locks: Vec<String> = conn.keys("lock:*").unwrap_or_default();
     while !locks.is_empty() && now() < patience {
         thread::sleep(Duration::from_millis(20));

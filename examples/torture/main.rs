@@ -3,11 +3,12 @@
 //! ```text
 //! cargo run --release --example torture -- --minutes 10
 //! cargo run --release --example torture -- --seed 7 --minutes 1 --kinds stop-holder,kill-holder --json
+//! cargo run --release --example torture -- --topology sentinel --minutes 10
 //! cargo run --release --example torture -- --pairs --minutes 5
 //! cargo run --release --example torture -- --bug all
 //! ```
 //!
-//! A run is a row of rounds. Each has a server, workers in processes of their own, and a resource that refuses smaller
+//! A run is a row of rounds. Each has a server, or several, workers in processes of their own, and a resource that refuses smaller
 //! fencing numbers; faults are made from a seed meanwhile; then all that the workers wrote down is checked. For Linux.
 #![allow(
     clippy::print_stdout,
@@ -35,6 +36,7 @@ mod report;
 mod resource;
 mod role;
 mod round;
+mod servers;
 mod stage;
 mod stalls;
 mod worker;

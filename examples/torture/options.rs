@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use crate::faults;
 
@@ -30,9 +31,9 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) workers: u32,
 
-    /// The seconds of a round
-    #[arg(long, default_value_t = 12.0)]
-    pub(crate) round: f64,
+    /// The seconds of a round: 12 on one server and 30 on several, unless it is said
+    #[arg(long)]
+    pub(crate) round: Option<f64>,
 
     /// Do not make faults: check as many acquire and release pairs as can be made
     #[arg(long)]
@@ -52,16 +53,22 @@ pub(crate) struct Options {
 }
 
 /// Which servers a round starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Topology {
     /// One server.
     One,
+    /// A master with a replica or two, and three sentinels.
+    Sentinel,
+    /// Three masters with a replica each.
+    Cluster,
 }
 
 impl Topology {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::One => "one",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
         }
     }
 }
@@ -71,6 +78,13 @@ impl Options {
         Duration::from_secs_f64(self.minutes.max(0.0) * 60.0)
     }
 
+    pub(crate) fn seconds_of_a_round(&self) -> f64 {
+        self.round.unwrap_or(match self.topology {
+            Topology::One => 12.0,
+            Topology::Sentinel | Topology::Cluster => 30.0,
+        })
+    }
+
     /// The kinds of faults that are wanted. An unknown name is an error of the user.
     pub(crate) fn kinds(&self) -> anyhow::Result<Vec<&'static faults::Kind>> {
         if self.kinds.iter().any(|name| name == "none") {
@@ -78,9 +92,9 @@ impl Options {
         }
         for name in &self.kinds {
             anyhow::ensure!(
-                faults::kinds().any(|kind| kind.name == name),
+                faults::kinds(self.topology).any(|kind| kind.name == name),
                 "there is no kind `{name}`; there are: none {}",
-                faults::kinds()
+                faults::kinds(self.topology)
                     .map(|kind| kind.name)
                     .collect::<Vec<_>>()
                     .join(" ")
@@ -89,6 +103,6 @@ impl Options {
         let is_wanted = |kind: &&faults::Kind| {
             self.kinds.is_empty() || self.kinds.iter().any(|name| name == kind.name)
         };
-        Ok(faults::kinds().filter(is_wanted).collect())
+        Ok(faults::kinds(self.topology).filter(is_wanted).collect())
     }
 }

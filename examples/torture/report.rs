@@ -23,6 +23,8 @@ pub(crate) struct Report {
     /// By kind.
     faults: BTreeMap<&'static str, u64>,
     faults_in_all: u64,
+    /// Something failed while they were made: they count as none, and may have broken what they announce.
+    faults_by_half: BTreeMap<&'static str, u64>,
     kinds: usize,
     /// By the kind of fault that announces it, and by checker.
     announced: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
@@ -58,6 +60,7 @@ impl Report {
             longest_wait_ms: 0.0,
             faults: BTreeMap::new(),
             faults_in_all: 0,
+            faults_by_half: BTreeMap::new(),
             kinds: 0,
             announced: BTreeMap::new(),
             not_announced: Vec::new(),
@@ -89,6 +92,9 @@ impl Report {
             *self.faults.entry(kind).or_default() += count;
             self.faults_in_all += count;
         }
+        for (kind, count) in outcome.half_faults {
+            *self.faults_by_half.entry(kind).or_default() += count;
+        }
         self.kinds = self.faults.len();
         for violation in outcome.violations {
             match violation.by {
@@ -115,7 +121,7 @@ impl Report {
         for (what, count) in figures.failures {
             *self.failures.entry(what).or_default() += count;
         }
-        self.never_bit = faults::kinds()
+        self.never_bit = faults::all_kinds()
             .filter(|kind| {
                 kind.announces.contains(&Checker::Exclusion)
                     && self.faults.contains_key(kind.name)

@@ -12,19 +12,22 @@ use std::{
     time::Duration,
 };
 
-use leasehold::redis::{Commands, Connection};
+use leasehold::{market::MARKET, redis::Commands};
 
 use crate::{
+    bug,
     checks::{Checker, Evidence, Figures, Span, Violation, check},
-    clock::{Nanos, millis, now, wall_is_ahead},
+    clock::{Nanos, millis, nanos, now, wall_is_ahead},
+    common::Proxy,
     crew::{Crew, Workers, programs},
-    faults::{self, AtClients, AtServer, Fault, Kind},
+    faults::{self, AtClients, AtServer, AtSeveral, Fault, Kind, in_turn},
     history::{self, Record},
-    left::{left_on_the_server, processes_left, server_logs},
-    options::Options,
+    left::{left_on_the_server, processes_left},
+    options::{Options, Topology},
+    servers::Servers,
     stage::Stage,
     stalls::Stalls,
-    worker::Money,
+    worker::{LONG_LEASE, Money},
 };
 
 /// No faults at the end, so that everything can come to rest.
@@ -32,12 +35,18 @@ const QUIET: Nanos = millis(1_500);
 /// A worker has ended so long after its time: the longest wait, the longest hold, and what a fault makes of them.
 const PATIENCE: Nanos = millis(15_000);
 
+/// Numbers that are counted up under the locks in whose slots they are.
+pub(crate) const COMMITS: &str = "{lock:m1}:number";
+pub(crate) const PLAIN: &str = "{lock:p0}:number";
+pub(crate) const ONCE: &str = "{lock:c0}:number";
+
 pub(crate) struct Round {
     pub(crate) seed: u64,
     number: u64,
     length: Nanos,
     kinds: Vec<&'static Kind>,
     workers: u32,
+    topology: Topology,
     bug: Option<String>,
 }
 
@@ -47,6 +56,8 @@ pub(crate) struct Outcome {
     pub(crate) violations: Vec<Violation>,
     pub(crate) figures: Figures,
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// Those that were made by half.
+    pub(crate) half_faults: BTreeMap<&'static str, u64>,
     pub(crate) stood_still: Nanos,
 }
 
@@ -57,29 +68,36 @@ impl Round {
         let mut random = fastrand::Rng::with_seed(seed);
         let wanted = options.kinds().unwrap_or_default();
         let kinds = if options.kinds.is_empty() {
-            some(&wanted, &mut random)
+            some(&wanted, options.topology, &mut random)
         } else {
             wanted
         };
-        let seconds = options.round.min(left.as_secs_f64().max(4.0));
+        let seconds = options
+            .seconds_of_a_round()
+            .min(left.as_secs_f64().max(4.0));
         Self {
             seed,
             number,
-            length: crate::clock::nanos(Duration::from_secs_f64(seconds.max(2.0))),
+            length: nanos(Duration::from_secs_f64(seconds.max(2.0))),
             kinds,
             workers: options.workers,
+            topology: options.topology,
             bug: None,
         }
     }
 
-    /// Without faults, with a bug in the workers.
+    /// With a bug in the workers, and without faults unless it needs one.
     pub(crate) fn with_bug(options: &Options, bug: &str, seed: u64) -> Self {
+        let needs = bug::needs(bug);
+        let topology = needs.map_or(options.topology, |(topology, _)| topology);
+        let needed = |kind: &&Kind| needs.is_some_and(|(_, name)| name == kind.name);
         Self {
             seed,
             number: 0,
-            length: millis(5_000),
-            kinds: Vec::new(),
+            length: millis(if needs.is_some() { 15_000 } else { 5_000 }),
+            kinds: faults::kinds(topology).filter(needed).collect(),
             workers: options.workers,
+            topology,
             bug: Some(bug.to_owned()),
         }
     }
@@ -87,8 +105,16 @@ impl Round {
     pub(crate) fn run(&self, interrupted: &AtomicBool, tick: &dyn Fn()) -> anyhow::Result<Outcome> {
         let stalls = Stalls::watch();
         let with_clock = self.kinds.iter().any(|kind| kind.sets_clock());
-        let mut stage = Stage::set(with_clock, self.bug.as_deref() == Some("stale-accepted"))?;
-        let money = Money::endow(&mut stage.operator()?)?;
+        let mut stage = Stage::set(
+            self.topology,
+            fastrand::Rng::with_seed(self.seed).usize(1..3),
+            with_clock,
+            self.bug.as_deref() == Some("stale-accepted"),
+        )?;
+        let money = match self.topology {
+            Topology::One => Some(Money::endow(&mut stage.judge(MARKET)?)?),
+            _ => None,
+        };
         let ahead = wall_is_ahead();
         // Looking for programs takes its time on a busy machine, which is not the workers'.
         let programs = programs();
@@ -103,8 +129,10 @@ impl Round {
                 30
             },
             bug: self.bug.clone(),
-            url: stage.server.url(),
-            proxy: stage.proxy.url(),
+            topology: self.topology,
+            url: stage.servers.url(),
+            proxy: stage.proxy.as_ref().map(Proxy::url),
+            replicas: stage.servers.replicas(),
             resource: stage.resource_port,
             folder: stage.folder.path().to_owned(),
             until,
@@ -116,11 +144,12 @@ impl Round {
         let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
         let killed = by_faults(killed, &log, &mut violations);
 
-        let mut conn = stage.operator()?;
         let records = history::read(stage.folder.path())?;
-        violations.extend(self.sums(&mut conn, &records, killed.len(), money));
+        violations.extend(self.sums(&stage, &records, killed.len(), money)?);
         if !with_clock {
-            violations.extend(left_on_the_server(&mut conn));
+            for mut conn in stage.judges()? {
+                violations.extend(left_on_the_server(&mut conn, self.longest_left()));
+            }
         }
         violations.extend(processes_left(stage.folder.path()));
         for violation in &mut violations {
@@ -134,13 +163,14 @@ impl Round {
             faults: &log,
             killed: &killed,
             stalls: &stood_still,
-            server_logs: &server_logs(&stage.folder.path().join("data"))?,
+            server_logs: &stage.logs()?,
             wall_is_ahead: (!with_clock && !moved).then_some(ahead),
         });
         violations.extend(found);
-        self.keep(&violations, &log, stage.folder.path());
+        self.keep(&violations, &log, &stage);
         Ok(Outcome {
             faults: count(&log, &records),
+            half_faults: count_half(&log),
             violations,
             figures,
             stood_still: stood_still.iter().map(|span| span.length()).sum(),
@@ -165,18 +195,9 @@ impl Round {
         workers.show(targets);
         let (at_server, at_clients): (Vec<_>, Vec<_>) =
             self.kinds.iter().partition(|kind| kind.is_at_server());
-        let url = stage.server.url();
-        let mut breaks_server = AtServer {
-            server: &mut stage.server,
-            url: &url,
-            folder: stage.folder.path(),
-            has_clock: stage.has_clock,
-            clock_ahead: 0,
-            random: fastrand::Rng::with_seed(self.seed ^ 1),
-        };
         let mut breaks_clients = AtClients {
-            proxy: &stage.proxy,
-            url: &url,
+            proxy: stage.proxy.as_ref(),
+            urls: stage.servers.urls(),
             targets,
             random: fastrand::Rng::with_seed(self.seed ^ 2),
             armed: Vec::new(),
@@ -186,7 +207,11 @@ impl Round {
         let violations = Mutex::new(Vec::new());
         thread::scope(|scope| -> anyhow::Result<()> {
             let (one, two) = (stop(over), stop(over));
-            scope.spawn(move || breaks_server.work(&at_server, &one, log));
+            let servers = &mut stage.servers;
+            let (folder, has_clock) = (stage.folder.path(), stage.has_clock);
+            scope.spawn(move || {
+                self.break_servers(servers, folder, has_clock, &at_server, &one, log);
+            });
             scope.spawn(move || breaks_clients.work(&at_clients, &two, log));
             while !workers.parts.is_empty() {
                 thread::sleep(Duration::from_millis(10));
@@ -213,18 +238,51 @@ impl Round {
         Ok((workers.killed, violations))
     }
 
+    /// Makes the faults of the servers' side.
+    fn break_servers(
+        &self,
+        servers: &mut Servers,
+        folder: &Path,
+        has_clock: bool,
+        kinds: &[&'static Kind],
+        go_on: &dyn Fn() -> bool,
+        log: &faults::Log,
+    ) {
+        let random = fastrand::Rng::with_seed(self.seed ^ 1);
+        match servers {
+            Servers::One(server) => {
+                let url = server.url();
+                let mut at = AtServer {
+                    server,
+                    url: &url,
+                    folder,
+                    has_clock,
+                    clock_ahead: 0,
+                    random,
+                };
+                in_turn(&mut at, kinds, go_on, log);
+            }
+            Servers::Watched(group) => {
+                in_turn(&mut AtSeveral::new(group, random), kinds, go_on, log);
+            }
+            Servers::Sharded(cluster) => {
+                in_turn(&mut AtSeveral::new(cluster, random), kinds, go_on, log);
+            }
+        }
+    }
+
     /// Whether what was counted is there.
     fn sums(
         &self,
-        conn: &mut Connection,
+        stage: &Stage,
         records: &[Record],
         killed: usize,
-        money: Money,
-    ) -> Vec<Violation> {
+        money: Option<Money>,
+    ) -> anyhow::Result<Vec<Violation>> {
         let whole = Span { from: 0, to: now() };
         let mut found = Vec::new();
         let mut say = |what: String| found.push(Violation::new(Checker::Sums, "", whole, what));
-        for number in ["number:commits", "number:plain", "number:once"] {
+        for number in [COMMITS, PLAIN, ONCE] {
             let of_number = records.iter().filter_map(|record| match record {
                 Record::Added { number: of, done } if of == number => Some(*done),
                 _ => None,
@@ -234,7 +292,7 @@ impl Round {
                 done += u64::from(was_done == Some(true));
                 perhaps += u64::from(was_done.is_none());
             }
-            let value: Option<u64> = conn.get(number).unwrap_or_default();
+            let value: Option<u64> = stage.judge(number)?.get(number).unwrap_or_default();
             let value = value.unwrap_or(0);
             if value < done || value > done + perhaps {
                 say(format!(
@@ -242,15 +300,23 @@ impl Round {
                 ));
             }
         }
-        if self.trades() {
-            match Money::count(conn) {
+        if let Some(money) = money.filter(|_| self.trades()) {
+            match Money::count(&mut stage.judge(MARKET)?) {
                 Ok(now)
                     if now.funds == money.funds && now.items == money.items && now.poorest >= 0 => {
                 }
                 other => say(format!("the market has {other:?}, and had {money:?}")),
             }
         }
-        found
+        Ok(found)
+    }
+
+    /// How long a lock may be there after the end of all workers.
+    fn longest_left(&self) -> Nanos {
+        match self.topology {
+            Topology::One => millis(3_000),
+            _ => nanos(LONG_LEASE) + millis(2_000),
+        }
     }
 
     fn trades(&self) -> bool {
@@ -258,21 +324,21 @@ impl Round {
     }
 
     /// What a violation was found in, for whoever wants to know why.
-    fn keep(&self, violations: &[Violation], log: &[Fault], folder: &Path) {
+    fn keep(&self, violations: &[Violation], log: &[Fault], stage: &Stage) {
         let is_one = violations.iter().any(|violation| !violation.announced);
         let Some(to) = env::var_os("TORTURE_KEEP").filter(|_| is_one && self.bug.is_none()) else {
             return;
         };
         let to = PathBuf::from(to).join(format!("{}-{}", self.seed, self.number));
         let _ = fs::create_dir_all(&to);
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let _ = fs::copy(entry.path(), to.join(entry.file_name()));
-        }
-        for (nth, log) in server_logs(&folder.join("data"))
+        for entry in fs::read_dir(stage.folder.path())
             .into_iter()
             .flatten()
-            .enumerate()
+            .flatten()
         {
+            let _ = fs::copy(entry.path(), to.join(entry.file_name()));
+        }
+        for (nth, log) in stage.logs().into_iter().flatten().enumerate() {
             let _ = fs::write(to.join(format!("log-{nth}")), log);
         }
         let said: Vec<_> = violations.iter().map(ToString::to_string).collect();
@@ -288,8 +354,14 @@ impl Round {
 }
 
 /// A dozen kinds, those that lose data or set the clock in some rounds only: what they announce would hide much.
-fn some(wanted: &[&'static Kind], random: &mut fastrand::Rng) -> Vec<&'static Kind> {
+fn some(
+    wanted: &[&'static Kind],
+    topology: Topology,
+    random: &mut fastrand::Rng,
+) -> Vec<&'static Kind> {
     let (loses, sets) = (random.u32(..3) == 0, random.u32(..4) == 0);
+    // Of several servers most faults may lose some.
+    let loses = loses || topology != Topology::One && random.bool();
     let mut kinds: Vec<_> = wanted
         .iter()
         .copied()
@@ -337,6 +409,14 @@ fn by_faults(
     when
 }
 
+fn count_half(log: &[Fault]) -> BTreeMap<&'static str, u64> {
+    let mut counted = BTreeMap::new();
+    for fault in log.iter().filter(|fault| !fault.counts) {
+        *counted.entry(fault.kind.name).or_default() += 1;
+    }
+    counted
+}
+
 fn count(log: &[Fault], records: &[Record]) -> BTreeMap<&'static str, u64> {
     let mut counted = BTreeMap::new();
     for fault in log.iter().filter(|fault| fault.counts) {
@@ -344,7 +424,7 @@ fn count(log: &[Fault], records: &[Record]) -> BTreeMap<&'static str, u64> {
     }
     for record in records {
         if let Record::Made { kind, .. } = record
-            && let Some(kind) = faults::kinds().find(|known| known.name == kind)
+            && let Some(kind) = faults::all_kinds().find(|known| known.name == kind)
         {
             *counted.entry(kind.name).or_default() += 1;
         }

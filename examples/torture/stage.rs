@@ -1,4 +1,4 @@
-//! What a round plays on: a server with a proxy in front of it, a resource, and a folder for all that is written down.
+//! What a round plays on: its servers, a resource, and a folder for all that is written down.
 
 use std::{
     env, fs,
@@ -17,7 +17,10 @@ use crate::{
         Proxy, Server,
         server::{find_binary, free_port},
     },
+    left::server_logs,
+    options::Topology,
     role::{Part, Role},
+    servers::Servers,
 };
 
 /// What an operator's command may take.
@@ -33,8 +36,9 @@ pub(crate) const LOG: &str = "appendonlydir";
 const CLOCK: &str = include_str!("clock.c");
 
 pub(crate) struct Stage {
-    pub(crate) server: Server,
-    pub(crate) proxy: Proxy,
+    pub(crate) servers: Servers,
+    /// Before the one server.
+    pub(crate) proxy: Option<Proxy>,
     pub(crate) resource_port: u16,
     pub(crate) has_clock: bool,
     _resource: Part,
@@ -43,28 +47,23 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `with_clock`: the server's clock can be set, if there is a C compiler.
-    pub(crate) fn set(with_clock: bool, resource_accepts_everything: bool) -> anyhow::Result<Self> {
+    /// `with_clock`: the clock of the one server can be set, if there is a C compiler.
+    pub(crate) fn set(
+        topology: Topology,
+        replicas: usize,
+        with_clock: bool,
+        resource_accepts_everything: bool,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("torture-").tempdir()?;
-        let data = folder.path().join("data");
-        fs::create_dir(&data)?;
         let has_clock = with_clock && build_clock(&folder)?;
-        let program = wrapper(&folder, has_clock)?;
-        let data = data.to_string_lossy().into_owned();
-        let server = Server::start_by(
-            &program,
-            free_port,
-            &[
-                ["--dir", &data],
-                ["--appendonly", "yes"],
-                // Written before each answer, so that a process that is killed loses nothing.
-                ["--appendfsync", "no"],
-                ["--auto-aof-rewrite-percentage", "0"],
-                ["--enable-debug-command", "local"],
-            ]
-            .concat(),
-        )?;
-        let proxy = Proxy::in_front_of(&server)?;
+        let (servers, proxy) = match topology {
+            Topology::One => {
+                let server = start_one(&folder, has_clock)?;
+                let proxy = Proxy::in_front_of(&server)?;
+                (Servers::One(server), Some(proxy))
+            }
+            _ => (Servers::several(topology, replicas)?, None),
+        };
         let mut resource = Role::Resource {
             accepts_everything: resource_accepts_everything,
         }
@@ -73,7 +72,7 @@ impl Stage {
         let says = resource.0.stdout.take().context("no stdout")?;
         BufReader::new(says).read_line(&mut port)?;
         Ok(Self {
-            server,
+            servers,
             proxy,
             resource_port: port.trim().parse()?,
             has_clock,
@@ -82,13 +81,53 @@ impl Stage {
         })
     }
 
-    /// A connection of somebody who looks at what there is.
-    pub(crate) fn operator(&self) -> anyhow::Result<Connection> {
-        let url = self.server.url();
-        let conn = Client::open(url)?.get_connection_with_timeout(JUDGE)?;
-        conn.set_read_timeout(Some(JUDGE))?;
-        Ok(conn)
+    /// A connection of somebody who looks at what there is, to where this key is.
+    pub(crate) fn judge(&self, key: &str) -> anyhow::Result<Connection> {
+        patient(self.servers.master_of(key)?)
     }
+
+    /// One to each server that has keys of its own.
+    pub(crate) fn judges(&self) -> anyhow::Result<Vec<Connection>> {
+        self.servers.masters().into_iter().map(patient).collect()
+    }
+
+    /// What the servers have written, each by itself.
+    pub(crate) fn logs(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        let Servers::One(_) = &self.servers else {
+            let each = self.servers.all().into_iter();
+            let logs: Vec<_> = each
+                .map(|server| server_logs(server.directory()))
+                .collect::<anyhow::Result<_>>()?;
+            return Ok(logs.into_iter().flatten().collect());
+        };
+        server_logs(&self.folder.path().join("data"))
+    }
+}
+
+fn patient(server: &Server) -> anyhow::Result<Connection> {
+    let conn = Client::open(server.url())?.get_connection_with_timeout(JUDGE)?;
+    conn.set_read_timeout(Some(JUDGE))?;
+    Ok(conn)
+}
+
+fn start_one(folder: &TempDir, has_clock: bool) -> anyhow::Result<Server> {
+    let data = folder.path().join("data");
+    fs::create_dir(&data)?;
+    let program = wrapper(folder, has_clock)?;
+    let data = data.to_string_lossy().into_owned();
+    Server::start_by(
+        &program,
+        free_port,
+        &[
+            ["--dir", &data],
+            ["--appendonly", "yes"],
+            // Written before each answer, so that a process that is killed loses nothing.
+            ["--appendfsync", "no"],
+            ["--auto-aof-rewrite-percentage", "0"],
+            ["--enable-debug-command", "local"],
+        ]
+        .concat(),
+    )
 }
 
 pub(crate) fn operator(url: &str) -> anyhow::Result<Connection> {

@@ -1,5 +1,7 @@
 //! A Redis Cluster of three masters with a replica each, on this machine and stopped when dropped.
 
+mod gates;
+
 use std::{
     sync::{Arc, Weak},
     thread,
@@ -12,6 +14,7 @@ use redis::Connection;
 
 use super::{
     Gate, Server,
+    sentinels::Marks,
     server::{free_cluster_port, free_port},
 };
 
@@ -23,11 +26,25 @@ const FORM_LIMIT: Duration = Duration::from_secs(30);
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
 
+/// How a cluster is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// How long a node has to be silent before it is taken for dead.
+    pub node_timeout: Duration,
+    /// Everybody reaches the nodes through gates.
+    pub gated: bool,
+    /// The nodes reach each other through gates of their own, so that one can be cut off.
+    pub bus_gated: bool,
+    /// More settings of the nodes.
+    pub settings: &'static [&'static str],
+}
+
 /// Six nodes: the first three are the masters at first, and node `n + 3` is the replica of node `n`.
 pub struct Cluster {
     pub nodes: Vec<Server>,
     /// As many as nodes, if there are any.
     pub gates: Vec<Gate>,
+    bus_gates: Vec<Gate>,
     ids: Vec<String>,
 }
 
@@ -37,33 +54,39 @@ impl Cluster {
         Self::planned(Duration::from_secs(1), false)
     }
 
-    /// Starts one, and waits until it takes writes for all slots: about two seconds. Gated, everybody reaches the nodes through
-    /// gates, except for the messages among the nodes.
-    pub fn planned(node_timeout: Duration, behind_gates: bool) -> anyhow::Result<Self> {
-        let (mut nodes, mut gates) = (Vec::new(), Vec::new());
-        for _ in 0..2 * MASTERS {
-            let node = start_node(node_timeout)?;
-            if behind_gates {
-                let gate = Gate::before(node.port())?;
-                let bus = node.port() + 10_000;
-                let announced = [
-                    ("cluster-announce-port", gate.port()),
-                    ("cluster-announce-bus-port", bus),
-                ];
-                for (name, port) in announced {
-                    redis::cmd("CONFIG")
-                        .arg(&["SET", name])
-                        .arg(port)
-                        .exec(&mut node.connection()?)?;
-                }
-                gates.push(gate);
+    /// One that is gated, or not.
+    pub fn planned(node_timeout: Duration, gated: bool) -> anyhow::Result<Self> {
+        Self::laid_out(Layout {
+            node_timeout,
+            gated,
+            bus_gated: false,
+            settings: &[],
+        })
+    }
+
+    /// Starts one, and waits until it takes writes for all slots: about two seconds.
+    pub fn laid_out(layout: Layout) -> anyhow::Result<Self> {
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            gates: Vec::new(),
+            bus_gates: Vec::new(),
+            ids: Vec::new(),
+        };
+        for at in 0..2 * MASTERS {
+            let node = start_node(layout)?;
+            if layout.gated {
+                cluster.gates.push(Gate::before(node.port())?);
             }
-            nodes.push(node);
+            if layout.bus_gated {
+                cluster.bus_gates.push(Gate::before(bus_port(&node))?);
+            }
+            cluster.nodes.push(node);
+            cluster.announce_gates(at)?;
         }
-        let mut ids = Vec::new();
-        for (at, node) in nodes.iter().enumerate() {
+        for (at, node) in cluster.nodes.iter().enumerate() {
             let mut conn = node.connection()?;
-            ids.push(redis::cmd("CLUSTER").arg("MYID").query(&mut conn)?);
+            let id = redis::cmd("CLUSTER").arg("MYID").query(&mut conn)?;
+            cluster.ids.push(id);
             redis::cmd("CLUSTER")
                 .arg("SET-CONFIG-EPOCH")
                 .arg(at + 1)
@@ -77,7 +100,6 @@ impl Cluster {
                 slots.exec(&mut conn)?;
             }
         }
-        let cluster = Self { nodes, gates, ids };
         cluster.introduce()?;
         cluster.wait_until_known()?;
         for at in 0..MASTERS {
@@ -163,8 +185,8 @@ impl Cluster {
 
     /// Waits until every slot is served, and every node but the masters is a replica in step with its master.
     pub fn wait_until_whole(&self) -> anyhow::Result<()> {
-        let started = Instant::now();
-        while !self.is_whole().unwrap_or(false) {
+        let (started, mut marks) = (Instant::now(), Marks::default());
+        while !self.is_whole(&mut marks).unwrap_or(false) {
             if started.elapsed() > WHOLE_LIMIT {
                 bail!("the cluster is not whole within {WHOLE_LIMIT:?}");
             }
@@ -182,6 +204,7 @@ impl Cluster {
     /// has when this returns.
     pub fn revive(&mut self, node: usize) -> anyhow::Result<()> {
         self.nodes[node].restart()?;
+        self.announce_gates(node)?;
         self.wait_until_whole()
     }
 
@@ -205,11 +228,12 @@ impl Cluster {
 
     fn introduce(&self) -> anyhow::Result<()> {
         let mut first = self.nodes[0].connection()?;
-        for node in &self.nodes[1..] {
+        for (at, node) in self.nodes.iter().enumerate().skip(1) {
             redis::cmd("CLUSTER")
                 .arg("MEET")
                 .arg("127.0.0.1")
                 .arg(node.port())
+                .arg(self.announced_bus(at))
                 .exec(&mut first)?;
         }
         Ok(())
@@ -238,9 +262,9 @@ impl Cluster {
         }
     }
 
-    fn is_whole(&self) -> anyhow::Result<bool> {
+    fn is_whole(&self, marks: &mut Marks) -> anyhow::Result<bool> {
         let mut in_step = 0;
-        for node in &self.nodes {
+        for (at, node) in self.nodes.iter().enumerate() {
             let mut conn = connection(node)?;
             let state: String = redis::cmd("CLUSTER").arg("INFO").query(&mut conn)?;
             let known: String = redis::cmd("CLUSTER").arg("NODES").query(&mut conn)?;
@@ -248,7 +272,7 @@ impl Cluster {
                 return Ok(false);
             }
             if node.is_master() {
-                in_step += super::sentinels::in_step(&mut conn)?;
+                in_step += marks.in_step(at, &mut conn)?;
             }
         }
         Ok(in_step == MASTERS)
@@ -260,8 +284,8 @@ pub fn partner(node: usize) -> usize {
     (node + MASTERS) % (2 * MASTERS)
 }
 
-fn start_node(node_timeout: Duration) -> anyhow::Result<Server> {
-    let timeout = node_timeout.as_millis().to_string();
+fn start_node(layout: Layout) -> anyhow::Result<Server> {
+    let timeout = layout.node_timeout.as_millis().to_string();
     let args = [
         "--cluster-enabled",
         "yes",
@@ -274,7 +298,12 @@ fn start_node(node_timeout: Duration) -> anyhow::Result<Server> {
         "--repl-diskless-sync-delay",
         "0",
     ];
-    Server::start_on(free_cluster_port, &args)
+    Server::start_on(free_cluster_port, &[&args, layout.settings].concat())
+}
+
+/// At which a node hears the others.
+fn bus_port(node: &Server) -> u16 {
+    node.port() + 10_000
 }
 
 /// The slots of a master at first.

@@ -2,11 +2,12 @@
 //!
 //! The [`Proxy`](super::Proxy) takes conversations apart, which replication is not. A gate passes on bytes. A server that
 //! announces its gate's port is reached through it by clients, by its replicas and by sentinels alike; the messages between the
-//! nodes of a cluster go another way.
+//! nodes of a cluster go another way, which may have a gate of its own.
 
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +20,9 @@ use parking_lot::Mutex;
 /// What a replica asks its master for.
 const REPLICATE: &[u8] = b"PSYNC";
 
+/// Where a node of a cluster writes its name in each message to another.
+const SENDER: Range<usize> = 40..80;
+
 /// Open until it is shut; ends when it is dropped.
 pub struct Gate {
     port: u16,
@@ -30,6 +34,8 @@ struct Shared {
     doors: Mutex<Vec<Arc<Door>>>,
     shut_for_replicas: AtomicBool,
     shut: AtomicBool,
+    /// The node of a cluster that must not pass.
+    shut_for: Mutex<Option<String>>,
     ended: AtomicBool,
 }
 
@@ -38,6 +44,8 @@ struct Door {
     client: TcpStream,
     server: TcpStream,
     is_of_a_replica: AtomicBool,
+    /// What came first through it, if it was as long as a message between nodes.
+    sender: Mutex<Option<Vec<u8>>>,
 }
 
 impl Gate {
@@ -50,6 +58,7 @@ impl Gate {
             doors: Mutex::default(),
             shut_for_replicas: AtomicBool::new(false),
             shut: AtomicBool::new(false),
+            shut_for: Mutex::default(),
             ended: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -74,8 +83,16 @@ impl Gate {
         self.shared.cut_what_is_shut_out();
     }
 
+    /// From now on that node of a cluster does not get through, by its id. The gate is before the port for the messages among
+    /// the nodes.
+    pub fn shut_for(&self, node: &str) {
+        *self.shared.shut_for.lock() = Some(node.to_owned());
+        self.shared.cut_what_is_shut_out();
+    }
+
     /// Everybody may pass again.
     pub fn open(&self) {
+        *self.shared.shut_for.lock() = None;
         self.shared.shut_for_replicas.store(false, Ordering::SeqCst);
         self.shared.shut.store(false, Ordering::SeqCst);
     }
@@ -108,6 +125,7 @@ impl Shared {
             client,
             server,
             is_of_a_replica: AtomicBool::new(false),
+            sender: Mutex::default(),
         });
         let mut doors = self.doors.lock();
         doors.retain(|door| Arc::strong_count(door) > 1);
@@ -134,6 +152,10 @@ impl Shared {
             {
                 door.is_of_a_replica.store(true, Ordering::SeqCst);
             }
+            if let Some(sender) = request.get(SENDER) {
+                let mut first = door.sender.lock();
+                first.get_or_insert_with(|| sender.to_owned());
+            }
             if length == 0 || self.shuts_out(door) {
                 return Ok(());
             }
@@ -154,8 +176,11 @@ impl Shared {
 
     fn shuts_out(&self, door: &Door) -> bool {
         let is_of_a_replica = door.is_of_a_replica.load(Ordering::SeqCst);
+        let is_of_that_node = (self.shut_for.lock().as_ref())
+            .is_some_and(|node| door.sender.lock().as_deref() == Some(node.as_bytes()));
         self.shut.load(Ordering::SeqCst)
             || is_of_a_replica && self.shut_for_replicas.load(Ordering::SeqCst)
+            || is_of_that_node
     }
 
     fn cut_what_is_shut_out(&self) {

@@ -3,6 +3,7 @@
 mod sentinel;
 
 use std::{
+    collections::HashMap,
     thread,
     time::{Duration, Instant},
 };
@@ -31,6 +32,8 @@ pub struct Plan {
     pub down_after: Duration,
     /// What each sentinel wants to hear first.
     pub password: Option<&'static str>,
+    /// More settings of the servers.
+    pub settings: &'static [&'static str],
 }
 
 impl Default for Plan {
@@ -40,6 +43,7 @@ impl Default for Plan {
             gated: false,
             down_after: Duration::from_millis(500),
             password: None,
+            settings: &[],
         }
     }
 }
@@ -63,12 +67,11 @@ impl Sentinels {
     pub fn planned(plan: Plan) -> anyhow::Result<Self> {
         let (mut servers, mut gates) = (Vec::new(), Vec::new());
         for _ in 0..plan.servers {
-            let server = Server::start_with(&["--repl-diskless-sync-delay", "0"])?;
+            let settings = [&["--repl-diskless-sync-delay", "0"], plan.settings].concat();
+            let server = Server::start_with(&settings)?;
             if plan.gated {
                 let gate = Gate::before(server.port())?;
-                let mut conn = server.connection()?;
-                set(&mut conn, "replica-announce-ip", "127.0.0.1")?;
-                set(&mut conn, "replica-announce-port", &gate.port().to_string())?;
+                announce(&server, &gate)?;
                 gates.push(gate);
             }
             servers.push(server);
@@ -242,6 +245,9 @@ impl Sentinels {
         for at in (0..self.servers.len()).filter(|at| *at != master) {
             if self.servers[at].connection().is_err() {
                 self.servers[at].restart()?;
+                if let Some(gate) = self.gates.get(at) {
+                    announce(&self.servers[at], gate)?;
+                }
             }
             let mut conn = self.servers[at].connection()?;
             redis::cmd("REPLICAOF")
@@ -255,9 +261,9 @@ impl Sentinels {
     /// Waits until every server but the master is a replica of it, in step with it, and known as that to all sentinels: only
     /// then can it be promoted.
     pub fn wait_until_whole(&self) -> anyhow::Result<()> {
-        let asked = Instant::now();
+        let (asked, mut marks) = (Instant::now(), Marks::default());
         while asked.elapsed() < 2 * FAILOVER_LIMIT {
-            if self.is_whole().unwrap_or(false) {
+            if self.is_whole(&mut marks).unwrap_or(false) {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(50));
@@ -268,10 +274,10 @@ impl Sentinels {
         )
     }
 
-    fn is_whole(&self) -> anyhow::Result<bool> {
+    fn is_whole(&self, marks: &mut Marks) -> anyhow::Result<bool> {
         let master = self.master()?;
         let mut conn = self.servers[master].connection()?;
-        let in_step = in_step(&mut conn)?;
+        let in_step = marks.in_step(master, &mut conn)?;
         Ok(self.servers[master].is_master()
             && in_step == self.servers.len() - 1
             && self.know_each_other())
@@ -315,14 +321,39 @@ impl Sentinels {
 
 /// How many replicas have all that their master has.
 pub fn in_step(master: &mut Connection) -> anyhow::Result<usize> {
-    let info: String = redis::cmd("INFO").arg("replication").query(master)?;
-    let offset = info
-        .lines()
-        .find_map(|line| line.strip_prefix("master_repl_offset:"))
-        .context("INFO without an offset")?;
-    let in_step = format!("offset={offset},");
-    let is_in_step = |line: &&str| line.contains("state=online") && line.contains(&in_step);
-    Ok(info.lines().filter(is_in_step).count())
+    Marks::default().in_step(0, master)
+}
+
+/// What servers had written when each was looked at first: whoever works meanwhile writes more and more.
+#[derive(Default)]
+pub struct Marks(HashMap<usize, u64>);
+
+impl Marks {
+    /// How many replicas have what their master had when it was looked at first.
+    pub fn in_step(&mut self, server: usize, master: &mut Connection) -> anyhow::Result<usize> {
+        let info: String = redis::cmd("INFO").arg("replication").query(master)?;
+        let now = info.lines().find_map(|line| {
+            let offset = line.strip_prefix("master_repl_offset:")?;
+            offset.trim().parse::<u64>().ok()
+        });
+        let now = now.context("INFO without an offset")?;
+        let mark = *self.0.entry(server).or_insert(now);
+        let is_past = |line: &&str| {
+            let offset = line
+                .split(',')
+                .find_map(|word| word.strip_prefix("offset="));
+            let offset = offset.and_then(|offset| offset.parse::<u64>().ok());
+            line.contains("state=online") && offset.is_some_and(|offset| offset >= mark)
+        };
+        Ok(info.lines().filter(is_past).count())
+    }
+}
+
+/// Tells a server that was just started by which port others are to reach it.
+fn announce(server: &Server, gate: &Gate) -> anyhow::Result<()> {
+    let mut conn = server.connection()?;
+    set(&mut conn, "replica-announce-ip", "127.0.0.1")?;
+    set(&mut conn, "replica-announce-port", &gate.port().to_string())
 }
 
 fn set(conn: &mut Connection, name: &str, value: &str) -> anyhow::Result<()> {

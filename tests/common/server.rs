@@ -4,6 +4,7 @@ use std::{
     env,
     io::{BufRead, BufReader, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -88,6 +89,11 @@ impl Server {
     /// The number of its process.
     pub fn process(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Where it keeps its files, unless it was told another place.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// A connection of its own, not through any pool, without time-outs.

@@ -28,12 +28,19 @@ fn of_lock(lock: &str, holds: &[Hold]) -> Vec<Violation> {
                 from: first.asked.at.min(hold.asked.at),
                 to: span.from,
             };
-            let both = other.within(span) / 1_000;
+            let both = other.within(span);
             let what = format!(
-                "{} of worker {} came in while {} of worker {} was sure, for {both} µs",
-                hold.asked.job, hold.asked.worker, first.asked.job, first.asked.worker
+                "{} of worker {} came in while {} of worker {} was sure, for {} µs",
+                hold.asked.job,
+                hold.asked.worker,
+                first.asked.job,
+                first.asked.worker,
+                both / 1_000
             );
-            found.push(Violation::new(Checker::Exclusion, lock, cause, what));
+            found.push(Violation {
+                over: span.from + both,
+                ..Violation::new(Checker::Exclusion, lock, cause, what)
+            });
         }
         inside.push((span, hold));
     }

@@ -48,7 +48,7 @@ fn they_grow(lock: &str, holds: &[Hold]) -> Vec<Violation> {
         };
         let is_same_hold =
             most == fence && other.asked.owner.is_some() && other.asked.owner == hold.asked.owner;
-        if fence <= most && !is_same_hold {
+        if fence <= most && !is_same_hold && !is_entered_again(hold, holds) {
             let what = format!(
                 "{} has {fence}, after {most} of {}",
                 hold.asked.job, other.asked.job
@@ -61,6 +61,21 @@ fn they_grow(lock: &str, holds: &[Hold]) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether its owner is in already, with the same number.
+fn is_entered_again(hold: &Hold, holds: &[Hold]) -> bool {
+    let is_around = |outer: &Hold| match (&outer.granted, &hold.granted) {
+        (Some(first), Some(again)) => {
+            hold.asked.owner.is_some()
+                && outer.asked.owner == hold.asked.owner
+                && first.fence == again.fence
+                && first.at <= hold.asked.at
+                && outer.ended.is_none_or(|(at, _)| at >= hold.asked.at)
+        }
+        _ => false,
+    };
+    holds.iter().any(is_around)
 }
 
 fn used_once(lock: &str, holds: &[Hold]) -> Vec<Violation> {
@@ -133,7 +148,7 @@ fn at_the_resource(
                 "{fence} of {} was refused while it was held",
                 hold.asked.job
             );
-            found.push(Violation::new(Checker::Fencing, lock, span, what));
+            found.push(Violation::refusal(lock, span, what));
         }
         if accepted {
             *greatest = (*greatest).max(fence);

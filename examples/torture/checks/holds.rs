@@ -6,6 +6,7 @@ use super::{Checker, Evidence, Figures, Span, Violation};
 use crate::{
     clock::Nanos,
     history::{Asked, Granted, Mode, Record},
+    round::ONCE,
 };
 
 /// An attempt to get a lock, and what became of it.
@@ -131,7 +132,7 @@ impl Holds {
                 Record::Ran { .. } => {
                     *figures.pairs.entry("run-once".to_owned()).or_default() += 1;
                 }
-                Record::Added { number, .. } if number == "number:once" => {
+                Record::Added { number, .. } if number == ONCE => {
                     *figures.pairs.entry("commit-once".to_owned()).or_default() += 1;
                 }
                 Record::Failed { what } => {

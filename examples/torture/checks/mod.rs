@@ -12,7 +12,7 @@ use std::{collections::HashMap, fmt};
 
 use crate::{
     clock::{Nanos, millis},
-    faults::Fault,
+    faults::{self, Fault},
     history::Record,
 };
 pub(crate) use holds::{Hold, Holds};
@@ -20,6 +20,9 @@ pub(crate) use spans::Span;
 
 /// What "at once" means where nobody promises less.
 pub(crate) const SLACK: Nanos = millis(250);
+
+/// Who goes by a clock of its own, and is not told of another master, believes in a lock for so long: a lease.
+const NOT_TOLD: Nanos = millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Checker {
@@ -87,6 +90,10 @@ pub(crate) struct Violation {
     /// A fault in this time may be what it comes from.
     pub(crate) span: Span,
     pub(crate) what: String,
+    /// When it was over.
+    pub(crate) over: Nanos,
+    /// What was broken is that the resource refused a holder, since it knew another with a greater number.
+    pub(crate) is_refusal: bool,
     /// By a fault for which docs/guarantees.md says so: its kind.
     pub(crate) announced: bool,
     pub(crate) by: Option<&'static str>,
@@ -99,8 +106,17 @@ impl Violation {
             lock: lock.to_owned(),
             span,
             what,
+            over: span.to,
+            is_refusal: false,
             announced: false,
             by: None,
+        }
+    }
+
+    pub(crate) fn refusal(lock: &str, span: Span, what: String) -> Self {
+        Self {
+            is_refusal: true,
+            ..Self::new(Checker::Fencing, lock, span, what)
         }
     }
 
@@ -108,11 +124,12 @@ impl Violation {
     pub(crate) fn judge(&mut self, faults: &[Fault]) {
         let explains = |fault: &&Fault| {
             fault.kind.announces.contains(&self.checker)
-                && fault.lock.is_none_or(|lock| lock == self.lock)
+                && fault.hits(&self.lock)
                 && self.span.meets(Span {
                     from: fault.from,
-                    to: fault.to,
+                    to: fault.broke_until,
                 })
+                && (!fault.kind.fails_over() || self.may_come_of_a_failover(fault))
         };
         let cause = faults
             .iter()
@@ -120,6 +137,13 @@ impl Violation {
             .or_else(|| self.lost_number(faults));
         self.announced = cause.is_some();
         self.by = cause.map(|fault| fault.kind.name);
+    }
+
+    /// Not at a lock that all replicas had; numbers grow all the same; and in time all are told.
+    fn may_come_of_a_failover(&self, fault: &Fault) -> bool {
+        self.lock != faults::REPLICATED
+            && (self.checker != Checker::Fencing || self.is_refusal)
+            && (self.checker == Checker::Sums || self.over <= fault.broke_until + NOT_TOLD + SLACK)
     }
 
     /// Where the last number is lost *and* the clock is set back, numbers may be smaller than before.

@@ -21,6 +21,7 @@ const fn of(name: &'static str, disturbs: u64, make: fn(&mut AtClients<'_>) -> M
         name,
         announces: &[],
         disturbs,
+        fails_over: false,
         make: Make::AtClients(make),
     }
 }
@@ -64,7 +65,7 @@ fn kill(conn: &mut Connection, id: &str) -> anyhow::Result<i64> {
     Ok(cmd("CLIENT").arg(&["KILL", "ID", id]).query(conn)?)
 }
 
-/// Not those of operators: what they have begun has to be ended.
+/// Not those of operators: what they have begun has to be ended. Nor those of other servers and of sentinels.
 fn workers_connections(
     conn: &mut Connection,
     is_wanted: fn(&str) -> bool,
@@ -72,10 +73,15 @@ fn workers_connections(
     let list: String = cmd("CLIENT").arg("LIST").query(conn)?;
     let of_workers = list
         .lines()
-        .filter(|line| word(line, "name=") != Some(OPERATOR))
+        .filter(|line| word(line, "name=").is_none_or(|name| !is_no_workers(name)))
+        .filter(|line| !word(line, "flags=").is_some_and(|flags| flags.contains(['S', 'M'])))
         .filter(|line| word(line, "flags=").is_some_and(is_wanted));
     let ids = of_workers.filter_map(|line| word(line, "id=").map(str::to_owned));
     Ok(ids.collect())
+}
+
+fn is_no_workers(name: &str) -> bool {
+    name == OPERATOR || name.starts_with("sentinel-")
 }
 
 fn word<'l>(line: &'l str, start: &str) -> Option<&'l str> {

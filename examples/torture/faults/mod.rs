@@ -1,10 +1,14 @@
 //! The kinds of faults, what guarantees.md announces for each, and those who make them.
 
 mod clients;
+mod cluster;
 mod keys;
+mod made;
 mod network;
 mod processes;
+mod sentinels;
 mod server;
+mod several;
 
 use std::{
     path::Path,
@@ -16,18 +20,25 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use leasehold::redis::Connection;
 use nix::unistd::Pid;
 
 use crate::{
     checks::Checker,
     clock::{Nanos, millis, now},
-    common::{Proxy, Server},
+    common::{Cluster, Proxy, Sentinels, Server},
+    options::Topology,
     stage,
 };
+pub(crate) use made::{Fault, Log, Maker, in_turn};
+use made::{Hit, Made, note};
+pub(crate) use several::AtSeveral;
 
 /// The locks that faults are made to.
 const LOCKS: &[&str] = &["m0", "m1", "h0", "r0", "w0", "d0", "p0"];
+/// The lock that all replicas have to have before it is granted.
+pub(crate) const REPLICATED: &str = "s0";
 
 /// A kind of fault.
 #[derive(Debug)]
@@ -37,6 +48,8 @@ pub(crate) struct Kind {
     pub(crate) announces: &'static [Checker],
     /// For so long after it nothing is promised about how long a wait takes, in milliseconds.
     pub(crate) disturbs: u64,
+    /// It is another master that grants what was granted, so that numbers grow all the same, and what all replicas have is kept.
+    fails_over: bool,
     make: Make,
 }
 
@@ -44,7 +57,10 @@ pub(crate) struct Kind {
 enum Make {
     /// What is done to the server and what it holds.
     AtServer(fn(&mut AtServer<'_>) -> Made),
-    /// What is done to processes, connections, and what lies between.
+    /// What is done to a group that sentinels watch.
+    AtSentinels(fn(&mut AtSeveral<'_, Sentinels>) -> Made),
+    AtCluster(fn(&mut AtSeveral<'_, Cluster>) -> Made),
+    /// What is done to processes and connections.
     AtClients(fn(&mut AtClients<'_>) -> Made),
     /// What lies in wait in the proxy for a command.
     AtProxy(Arm),
@@ -55,29 +71,6 @@ enum Make {
 /// Lays it there, and answers what tells that the command came.
 type Arm = fn(&mut AtClients<'_>) -> Arc<AtomicBool>;
 
-/// `None`: there was nothing to do it to.
-type Made = anyhow::Result<Option<Hit>>;
-
-/// What was hit.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Hit {
-    lock: Option<&'static str>,
-    /// A worker, and for how long it was kept from working.
-    workers: Vec<u32>,
-}
-
-/// A fault that was made.
-#[derive(Clone, Debug)]
-pub(crate) struct Fault {
-    pub(crate) kind: &'static Kind,
-    /// It was made whole.
-    pub(crate) counts: bool,
-    pub(crate) from: Nanos,
-    pub(crate) to: Nanos,
-    pub(crate) lock: Option<&'static str>,
-    pub(crate) worker: Option<u32>,
-}
-
 /// A worker process as those who make faults see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
@@ -86,7 +79,6 @@ pub(crate) struct Target {
 }
 
 pub(crate) type Targets = Mutex<Vec<Target>>;
-pub(crate) type Log = Mutex<Vec<Fault>>;
 
 /// Everything that a fault of the server's side needs.
 pub(crate) struct AtServer<'a> {
@@ -100,8 +92,9 @@ pub(crate) struct AtServer<'a> {
 
 /// Everything that a fault of the clients' side needs.
 pub(crate) struct AtClients<'a> {
-    pub(crate) proxy: &'a Proxy,
-    pub(crate) url: &'a str,
+    pub(crate) proxy: Option<&'a Proxy>,
+    /// Of each server.
+    pub(crate) urls: Vec<String>,
     pub(crate) targets: &'a Targets,
     pub(crate) random: fastrand::Rng,
     /// What waits in the proxy for a command that has not come yet.
@@ -118,15 +111,22 @@ pub(crate) struct Armed {
 }
 
 /// All kinds that there are.
-pub(crate) fn kinds() -> impl Iterator<Item = &'static Kind> {
+pub(crate) fn all_kinds() -> impl Iterator<Item = &'static Kind> {
     let tables = [
         processes::KINDS,
         clients::KINDS,
         network::KINDS,
         keys::KINDS,
         server::KINDS,
+        sentinels::KINDS,
+        cluster::KINDS,
     ];
     tables.into_iter().flatten()
+}
+
+/// Those that can be made where these servers are.
+pub(crate) fn kinds(topology: Topology) -> impl Iterator<Item = &'static Kind> {
+    all_kinds().filter(move |kind| kind.is_for(topology))
 }
 
 /// A kind of fault at the server.
@@ -140,13 +140,30 @@ const fn at_server(
         name,
         announces,
         disturbs,
+        fails_over: false,
         make: Make::AtServer(make),
     }
 }
 
 impl Kind {
     pub(crate) fn is_at_server(&self) -> bool {
-        matches!(self.make, Make::AtServer(_))
+        !matches!(
+            self.make,
+            Make::AtClients(_) | Make::AtProxy(_) | Make::ByWorkers
+        )
+    }
+
+    fn is_for(&self, topology: Topology) -> bool {
+        match self.make {
+            Make::AtServer(_) | Make::AtProxy(_) => topology == Topology::One,
+            Make::AtSentinels(_) => topology == Topology::Sentinel,
+            Make::AtCluster(_) => topology == Topology::Cluster,
+            Make::AtClients(_) | Make::ByWorkers => true,
+        }
+    }
+
+    pub(crate) fn fails_over(&self) -> bool {
+        self.fails_over
     }
 
     /// Whether data is lost that no lease protects.
@@ -165,27 +182,8 @@ impl Kind {
 }
 
 impl AtServer<'_> {
-    /// Makes faults of these kinds, one after the other.
-    pub(crate) fn work(&mut self, kinds: &[&'static Kind], go_on: &dyn Fn() -> bool, log: &Log) {
-        let mut order = Vec::new();
-        while !kinds.is_empty() && go_on() {
-            let kind = next(&mut order, kinds, &mut self.random);
-            let from = now();
-            let made = match kind.make {
-                Make::AtServer(make) => make(self),
-                _ => Ok(None),
-            };
-            note(kind, from, made, log);
-            self.rest(150);
-        }
-    }
-
     fn operator(&self) -> anyhow::Result<Connection> {
         stage::operator(self.url)
-    }
-
-    fn rest(&mut self, most: u64) {
-        thread::sleep(Duration::from_millis(self.random.u64(most / 5..=most)));
     }
 
     fn lock(&mut self) -> &'static str {
@@ -193,29 +191,27 @@ impl AtServer<'_> {
     }
 }
 
-impl AtClients<'_> {
-    /// Makes faults of these kinds, one after the other.
-    pub(crate) fn work(&mut self, kinds: &[&'static Kind], go_on: &dyn Fn() -> bool, log: &Log) {
-        let mut order = Vec::new();
-        while !kinds.is_empty() && go_on() {
-            let kind = next(&mut order, kinds, &mut self.random);
-            let from = now();
-            let made = match kind.make {
-                Make::AtClients(make) => make(self),
-                Make::AtProxy(arm) => {
-                    self.arm(kind, from, arm);
-                    Ok(None)
-                }
-                _ => Ok(None),
-            };
-            note(kind, from, made, log);
-            self.note_what_came(log);
-            self.rest(120);
+impl Maker for AtServer<'_> {
+    fn random(&mut self) -> &mut fastrand::Rng {
+        &mut self.random
+    }
+
+    fn make(&mut self, kind: &'static Kind) -> Made {
+        match kind.make {
+            Make::AtServer(make) => make(self),
+            _ => Ok(None),
         }
+    }
+}
+
+impl AtClients<'_> {
+    /// Makes faults of these kinds, and waits for what is armed then.
+    pub(crate) fn work(&mut self, kinds: &[&'static Kind], go_on: &dyn Fn() -> bool, log: &Log) {
+        in_turn(self, kinds, go_on, log);
         // What is still armed may happen while the workers end. An interrupted run does not wait for that.
         let was_interrupted = now() + millis(2_500) < self.proxied_until;
         while !was_interrupted && self.proxied_until > now() && !self.armed.is_empty() {
-            self.rest(120);
+            self.rest(self.longest_rest());
             self.note_what_came(log);
         }
     }
@@ -239,12 +235,22 @@ impl AtClients<'_> {
         }
     }
 
-    fn operator(&self) -> anyhow::Result<Connection> {
-        stage::operator(self.url)
+    /// To one of the servers.
+    fn operator(&mut self) -> anyhow::Result<Connection> {
+        if let [url] = &*self.urls {
+            return stage::operator(url);
+        }
+        let url = self.random.choice(&self.urls).context("no server")?;
+        stage::operator(url)
     }
 
-    fn rest(&mut self, most: u64) {
-        thread::sleep(Duration::from_millis(self.random.u64(most / 5..=most)));
+    /// To all of them that answer.
+    fn operators(&self) -> anyhow::Result<Vec<Connection>> {
+        if let [url] = &*self.urls {
+            return Ok(vec![stage::operator(url)?]);
+        }
+        let answer = self.urls.iter().filter_map(|url| stage::operator(url).ok());
+        Ok(answer.collect())
     }
 
     fn targets(&self) -> Vec<Target> {
@@ -253,39 +259,29 @@ impl AtClients<'_> {
     }
 }
 
-/// Each kind once, in an order of its own, before any comes again.
-fn next(
-    order: &mut Vec<&'static Kind>,
-    kinds: &[&'static Kind],
-    random: &mut fastrand::Rng,
-) -> &'static Kind {
-    if order.is_empty() {
-        order.extend_from_slice(kinds);
-        random.shuffle(order);
+impl Maker for AtClients<'_> {
+    fn random(&mut self) -> &mut fastrand::Rng {
+        &mut self.random
     }
-    order.pop().unwrap_or(kinds[0])
-}
 
-/// A fault that failed counts as none, and may have happened by half: what it announces and disturbs it does all the same.
-fn note(kind: &'static Kind, from: Nanos, made: Made, log: &Log) {
-    let (hit, counts) = match made {
-        Ok(None) => return,
-        Ok(Some(hit)) => (hit, true),
-        Err(_) => (Hit::default(), false),
-    };
-    let fault = |worker| Fault {
-        kind,
-        counts,
-        from,
-        to: now(),
-        lock: hit.lock,
-        worker,
-    };
-    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-    if hit.workers.is_empty() {
-        log.push(fault(None));
+    fn make(&mut self, kind: &'static Kind) -> Made {
+        match kind.make {
+            Make::AtClients(make) => make(self),
+            Make::AtProxy(arm) => {
+                self.arm(kind, now(), arm);
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
     }
-    log.extend(hit.workers.iter().map(|worker| fault(Some(*worker))));
+
+    fn longest_rest(&self) -> u64 {
+        120
+    }
+
+    fn after_each(&mut self, log: &Log) {
+        self.note_what_came(log);
+    }
 }
 
 /// Undoes until it is undone: what stays would be no fault but another server.
@@ -297,17 +293,4 @@ fn surely(mut undo: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
         thread::sleep(Duration::from_millis(40));
     }
     undo()
-}
-
-impl Hit {
-    fn all() -> Self {
-        Self::default()
-    }
-
-    fn lock(lock: &'static str) -> Self {
-        Self {
-            lock: Some(lock),
-            workers: Vec::new(),
-        }
-    }
 }

@@ -25,6 +25,7 @@ const fn of(name: &'static str, make: Make) -> Kind {
         name,
         announces: &[],
         disturbs: 0,
+        fails_over: false,
         make,
     }
 }
@@ -85,18 +86,16 @@ fn halt(targets: &[Target], millis: u64) -> Option<Hit> {
 }
 
 fn hit(targets: &[Target]) -> Option<Hit> {
-    (!targets.is_empty()).then(|| Hit {
-        lock: None,
-        workers: targets.iter().map(|target| target.worker).collect(),
-    })
+    let workers = targets.iter().map(|target| target.worker).collect();
+    (!targets.is_empty()).then(|| Hit::workers(workers))
 }
 
 /// Workers that hold a lock at the moment, in any order.
 fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
-    let mut conn = at.operator()?;
+    let mut conns = at.operators()?;
     let mut found: Vec<Target> = Vec::new();
     for lock in LOCKS {
-        if let Some(target) = holder(&mut conn, lock, &at.targets())?
+        if let Some(target) = holder_at_any(&mut conns, lock, &at.targets())?
             && found.iter().all(|other| other.worker != target.worker)
         {
             found.push(target);
@@ -104,6 +103,19 @@ fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
     }
     at.random.shuffle(&mut found);
     Ok(found)
+}
+
+/// Of several servers one has the lock, and others refuse to tell.
+fn holder_at_any(
+    conns: &mut [Connection],
+    lock: &str,
+    targets: &[Target],
+) -> anyhow::Result<Option<Target>> {
+    if let [conn] = conns {
+        return holder(conn, lock, targets);
+    }
+    let mut all = conns.iter_mut();
+    Ok(all.find_map(|conn| holder(conn, lock, targets).ok().flatten()))
 }
 
 fn holder(conn: &mut Connection, lock: &str, targets: &[Target]) -> anyhow::Result<Option<Target>> {

@@ -2,20 +2,24 @@
 
 use std::{thread, time::Duration};
 
-use leasehold::{Error, Locks, Options, Pool, PooledConnection};
+use leasehold::{Error, Locks, Options, PooledConnection, Watchdog};
 
 use super::{
     Plan,
     foreign::{Notes, Python},
+    reach::{Lent, Reach},
 };
 use crate::{
     clock::{Nanos, kept_ready, millis, nanos, now},
     history::{Asked, Granted, Mode, Record, Writer},
+    options::Topology,
     resource::Resource,
 };
 
 /// The usual lease of a round: short, so that much happens to it.
 pub(crate) const LEASE: Duration = Duration::from_millis(400);
+/// One that a failover does not outlast.
+pub(crate) const LONG_LEASE: Duration = Duration::from_secs(4);
 
 pub(crate) struct Hand {
     pub(crate) plan: Plan,
@@ -24,8 +28,10 @@ pub(crate) struct Hand {
     pub(crate) random: fastrand::Rng,
     pub(crate) python: Option<Python>,
     pub(crate) notes: Option<Notes>,
-    pub(crate) watchdog: Option<leasehold::Watchdog>,
-    pool: Pool,
+    pub(crate) watchdog: Option<Watchdog>,
+    /// The next hold is one for most of a long lease.
+    pub(crate) stays: bool,
+    reach: Reach,
     writer: Writer,
     resource: Option<Resource>,
     next: u64,
@@ -42,7 +48,7 @@ impl Hand {
         job: &'static str,
         number: usize,
         locks: Locks,
-        pool: Pool,
+        reach: Reach,
         writer: Writer,
     ) -> Self {
         let thread = u64::try_from(number).unwrap_or(0);
@@ -54,7 +60,8 @@ impl Hand {
             python: None,
             notes: None,
             watchdog: None,
-            pool,
+            stays: false,
+            reach,
             writer,
             resource: Resource::at(plan.resource).ok(),
             next: u64::from(plan.worker) << 40 | thread << 32,
@@ -62,12 +69,20 @@ impl Hand {
         }
     }
 
-    pub(crate) fn connection(&self) -> leasehold::Result<PooledConnection> {
-        self.pool.get()
+    /// To where a lock is.
+    pub(crate) fn connection(&self, lock: &str) -> leasehold::Result<PooledConnection> {
+        self.reach.connection(lock)
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+    pub(crate) fn lend(&self, lock: &'static str) -> leasehold::Result<Lent> {
+        self.reach.lend(lock)
+    }
+
+    pub(crate) fn start_watchdog(&mut self) -> leasehold::Result<()> {
+        if self.watchdog.is_none() {
+            self.watchdog = Some(self.reach.watchdog()?);
+        }
+        Ok(())
     }
 
     pub(crate) fn chance(&mut self, in_so_many: u32) -> bool {
@@ -84,6 +99,17 @@ impl Hand {
         Options::new().lease(LEASE).renewal(renewal)
     }
 
+    /// Where a master can fail one lease in four outlasts that, and half of these are not renewed.
+    pub(crate) fn options_and_lease(&mut self) -> (Options, Duration) {
+        let options = self.options();
+        if self.plan.topology == Topology::One || !self.chance(4) {
+            return (options, LEASE);
+        }
+        self.stays = self.chance(4);
+        let renewal = self.chance(2);
+        (options.lease(LONG_LEASE).renewal(renewal), LONG_LEASE)
+    }
+
     /// How long to wait for a lock.
     pub(crate) fn timeout(&mut self) -> Duration {
         match self.random.u32(..8) {
@@ -95,7 +121,9 @@ impl Hand {
 
     /// How long to hold one: mostly for a moment, at times past the lease.
     pub(crate) fn hold_for(&mut self) -> Duration {
-        let most = if self.chance(self.plan.long_in) {
+        let most = if std::mem::take(&mut self.stays) {
+            4_000
+        } else if self.chance(self.plan.long_in) {
             700
         } else {
             8

@@ -12,7 +12,9 @@ use super::hand::{Hand, LEASE};
 use crate::{
     clock::{millis, now},
     common::child::Forked,
+    faults::REPLICATED,
     history::Mode,
+    round::COMMITS,
 };
 
 /// What a job does beside holding.
@@ -25,6 +27,7 @@ struct Way {
     owner: Option<String>,
     /// Whether the token may be known: a lock whose token is known is not handed over.
     tells_token: bool,
+    lease: Duration,
 }
 
 impl Way {
@@ -34,6 +37,7 @@ impl Way {
             mode,
             owner: None,
             tells_token: true,
+            lease: LEASE,
         }
     }
 }
@@ -54,12 +58,19 @@ pub(super) fn mutex(hand: &mut Hand) -> anyhow::Result<()> {
         thread::sleep(Duration::from_secs(1));
         hand.refused(id, None);
     }
-    let mut options = hand.options();
+    let (mut options, lease) = match name {
+        "m0" => hand.options_and_lease(),
+        _ => (hand.options(), LEASE),
+    };
     if hand.chance(4) {
         options = options.fencing(false);
     }
     let lock = hand.locks.lock(name).with(options);
-    take(hand, &lock, &Way::of(name, Mode::Exclusive), &mut |_, _| {});
+    let way = Way {
+        lease,
+        ..Way::of(name, Mode::Exclusive)
+    };
+    take(hand, &lock, &way, &mut |_, _| {});
     Ok(())
 }
 
@@ -74,14 +85,30 @@ pub(super) fn commit(hand: &mut Hand) -> anyhow::Result<()> {
         &Way::of(name, Mode::Exclusive),
         &mut |hand, lease| {
             let done = lease.commit(|pipe| {
-                pipe.cmd("INCR").arg("number:commits");
+                pipe.cmd("INCR").arg(COMMITS);
             });
-            hand.added("number:commits", outcome(&done));
+            hand.added(COMMITS, outcome(&done));
             if hand.plan.has_bug("lost-commit") {
-                hand.added("number:commits", Some(true));
+                hand.added(COMMITS, Some(true));
             }
         },
     );
+    Ok(())
+}
+
+/// One that all replicas have to have.
+pub(super) fn replicated(hand: &mut Hand) -> anyhow::Result<()> {
+    let (count, wait) = (hand.plan.replicas, Duration::from_millis(100));
+    let (mut options, lease) = hand.options_and_lease();
+    if !hand.plan.has_bug("not-replicated") {
+        options = options.replicas(count, wait);
+    }
+    let lock = hand.locks.lock(REPLICATED).with(options);
+    let way = Way {
+        lease,
+        ..Way::of(REPLICATED, Mode::Exclusive)
+    };
+    take(hand, &lock, &way, &mut |_, _| {});
     Ok(())
 }
 
@@ -158,7 +185,7 @@ fn enter(hand: &mut Hand, lock: &Lock, around: &[&Lease], deepest: usize) {
 
 /// Of a lock that is held so often by this thread, the server has to say so.
 fn count_is_at_least(hand: &mut Hand, levels: &[&Lease], owner: &Owner) {
-    let Ok(mut conn) = hand.connection() else {
+    let Ok(mut conn) = hand.connection("r0") else {
         return;
     };
     let Ok(count) = holds(&mut *conn, "r0", owner) else {
@@ -206,7 +233,11 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
 fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
     let timeout = hand.timeout();
     let renews_once = hand.chance(12);
-    let longest = if renews_once { LEASE * 2 } else { LEASE };
+    let longest = if renews_once {
+        way.lease.max(LEASE * 2)
+    } else {
+        way.lease
+    };
     let id = hand.ask(
         way.name,
         way.mode,
@@ -256,7 +287,7 @@ fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
     }
     if hand.plan.has_bug("leftover") && hand.chance(10) {
         let _ = lease.leave();
-        if let Ok(mut conn) = hand.connection() {
+        if let Ok(mut conn) = hand.connection(way.name) {
             let _: Result<(), _> = cmd("PERSIST")
                 .arg(format!("lock:{}", way.name))
                 .exec(&mut conn);

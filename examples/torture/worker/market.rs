@@ -66,7 +66,7 @@ pub(super) fn trade(hand: &mut Hand) -> anyhow::Result<()> {
         return Ok(());
     }
     let me = format!("u{}", hand.random.u32(..USERS));
-    let mut conn = hand.connection()?;
+    let mut conn = hand.connection("market")?;
     if hand.plan.has_bug("coin") && hand.chance(20) {
         let _: i64 = conn.hincr(user_key(&me), "funds", 1)?;
     }

@@ -7,6 +7,7 @@ mod lockrun;
 mod market;
 mod once;
 mod plain;
+mod reach;
 
 use std::{
     collections::HashMap,
@@ -18,20 +19,20 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{
-    Locks, Pool,
-    redis::{Client, cmd},
-};
+use leasehold::redis::cmd;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{Nanos, millis, now},
     history::{Record, Writer},
+    options::Topology,
     stage::operator,
 };
 use hand::Hand;
+pub(crate) use hand::LONG_LEASE;
 pub(crate) use lockrun::UnderLockrun;
 pub(crate) use market::Money;
+use reach::Reach;
 
 /// What a pool waits for a server.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(500);
@@ -58,7 +59,18 @@ const JOBS: &[(&str, usize, Turn)] = &[
     ("plain", 1, plain::simple),
     ("watchdog", 1, plain::watchdog),
     ("market", 2, market::trade),
+    ("replicated", 1, leases::replicated),
 ];
+
+/// What only some servers have.
+fn has_job(topology: Topology, job: &str) -> bool {
+    match job {
+        // Whoever has to be told of another master, and the market, whose keys are in many slots.
+        "market" | "set-nx" | "notes-scripts" | "python" | "shell" => topology == Topology::One,
+        "replicated" => topology != Topology::One,
+        _ => true,
+    }
+}
 
 /// Jobs of which one worker of four has one each: they start programs, or share locks with other programs.
 const RARE_JOBS: &[(&str, u32, Turn)] = &[
@@ -76,10 +88,13 @@ const RARE_JOBS: &[(&str, u32, Turn)] = &[
 pub(crate) struct Plan {
     pub(crate) worker: u32,
     pub(crate) seed: u64,
-    /// Of the server, or of the proxy in front of it.
+    pub(crate) topology: Topology,
+    /// Of the server, or of the proxy in front of it; of the sentinels; of nodes.
     pub(crate) url: String,
-    /// Of the server itself.
+    /// Of the one server itself.
     pub(crate) server: String,
+    /// How many replicas a master has.
+    pub(crate) replicas: u32,
     pub(crate) resource: u16,
     pub(crate) folder: PathBuf,
     pub(crate) until: Nanos,
@@ -112,12 +127,8 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     });
     heart(plan)?;
     let files_before = open_files();
-    let pool = Pool::builder()
-        .max_size(plan.pool)
-        .io_timeout(IO_TIMEOUT)
-        .connect_timeout(IO_TIMEOUT)
-        .build(&Client::open(plan.url.as_str())?)?;
-    let locks = Locks::new(&pool)?;
+    let reach = Reach::of(plan)?;
+    let locks = reach.locks()?;
     let mut writer = Writer::create(&plan.history(999))?;
     if plan.pool == 1 {
         writer.write(&Record::Made {
@@ -133,19 +144,21 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
         .filter(|(_, worker, _)| plan.worker % 4 == *worker)
         .map(|(name, _, turn)| (*name, *turn));
     thread::scope(|scope| {
-        for (number, (job, turn)) in everyday.chain(rare).enumerate() {
-            let (locks, pool) = (&locks, &pool);
+        let jobs = everyday.chain(rare);
+        let of_topology = jobs.filter(|(job, _)| has_job(plan.topology, job));
+        for (number, (job, turn)) in of_topology.enumerate() {
+            let (locks, reach) = (&locks, &reach);
             scope.spawn(move || {
                 // A worker without its files can tell nobody: the round misses its records and says so.
                 let Ok(writer) = Writer::create(&plan.history(number)) else {
                     return;
                 };
-                let mut hand = Hand::new(plan, job, number, locks.clone(), pool.clone(), writer);
+                let mut hand = Hand::new(plan, job, number, locks.clone(), reach.clone(), writer);
                 work_in_turns(&mut hand, turn);
             });
         }
     });
-    drop((locks, pool));
+    drop((locks, reach));
     let mut files = open_files();
     for _ in 0..100 {
         if files <= files_before + OURS {
@@ -161,11 +174,12 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes when this process, or the server, is kept waiting by other work of the machine. Until the process ends.
+/// Notes when this process, or the one server, is kept waiting by other work of the machine. Until the process ends.
 fn heart(plan: &Plan) -> anyhow::Result<()> {
     let mut writer = Writer::create(&plan.history(998))?;
     let (worker, url) = (plan.worker, plan.server.clone());
-    let mut conn = operator(&url).ok();
+    let asks_server = plan.topology == Topology::One;
+    let mut conn = asks_server.then(|| operator(&url).ok()).flatten();
     thread::spawn(move || -> ! {
         loop {
             let from = now();
@@ -177,7 +191,7 @@ fn heart(plan: &Plan) -> anyhow::Result<()> {
             if to - from > LATE {
                 writer.write(&Record::Stalled { worker, from, to });
             }
-            if !answered {
+            if !answered && asks_server {
                 conn = operator(&url).ok();
             }
         }

@@ -13,6 +13,7 @@ use super::hand::{Hand, LEASE};
 use crate::{
     clock::{nanos, now},
     history::Record,
+    round::ONCE,
 };
 
 /// Shorter than the pauses are together, so that it is done now and then.
@@ -64,11 +65,11 @@ pub(super) fn commit_once(hand: &mut Hand) -> anyhow::Result<()> {
             continue;
         };
         let done = lease.commit_once(&id, Duration::from_secs(60), |pipe| {
-            pipe.cmd("INCR").arg("number:once");
+            pipe.cmd("INCR").arg(ONCE);
         });
         match done {
             Ok(_) => {
-                hand.added("number:once", Some(true));
+                hand.added(ONCE, Some(true));
                 return Ok(());
             }
             Err(error) => {
@@ -77,6 +78,6 @@ pub(super) fn commit_once(hand: &mut Hand) -> anyhow::Result<()> {
             }
         }
     }
-    hand.added("number:once", if is_in_doubt { None } else { Some(false) });
+    hand.added(ONCE, if is_in_doubt { None } else { Some(false) });
     Ok(())
 }

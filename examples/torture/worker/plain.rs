@@ -3,36 +3,37 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{
-    Keep, Token, Watchdog, acquire_lock_with_timeout, commit_while_held, recipes::mutex,
-    release_lock,
+    Keep, Token, acquire_lock_with_timeout, commit_while_held, recipes::mutex, release_lock,
 };
 
 use super::{
     hand::{Hand, LEASE},
     leases::outcome,
 };
-use crate::history::Mode;
+use crate::{history::Mode, round::PLAIN};
 
 const NO_WAIT: Duration = Duration::ZERO;
 
 /// The book's lock, shared with the book's own programs; its holder goes by its clock.
 pub(super) fn simple(hand: &mut Hand) -> anyhow::Result<()> {
-    let mut conn = hand.connection()?;
+    let mut lent = hand.lend("p0")?;
     let id = hand.ask("p0", Mode::Exclusive, None, LEASE, None);
     let before = Instant::now();
-    let asked = acquire_lock_with_timeout(&mut conn, "p0", NO_WAIT, LEASE);
+    let asked = lent.run(|conn| acquire_lock_with_timeout(conn, "p0", NO_WAIT, LEASE));
     let Some(token) = granted(hand, id, asked) else {
         return Ok(());
     };
     hand.granted(id, None, Some(token.to_string()));
     let was_held = hand.hold(id, "p0", None, || before.elapsed() < LEASE);
     if was_held {
-        let done = commit_while_held::<(i64,)>(&mut conn, "p0", &token, |pipe| {
-            pipe.cmd("INCR").arg("number:plain");
+        let done = lent.run(|conn| {
+            commit_while_held::<(i64,)>(conn, "p0", &token, |pipe| {
+                pipe.cmd("INCR").arg(PLAIN);
+            })
         });
-        hand.added("number:plain", outcome(&done));
+        hand.added(PLAIN, outcome(&done));
     }
-    let released = release_lock(&mut conn, "p0", &token);
+    let released = lent.run(|conn| release_lock(conn, "p0", &token));
     hand.ended(id, matches!(released, Ok(true)));
     released?;
     Ok(())
@@ -40,15 +41,13 @@ pub(super) fn simple(hand: &mut Hand) -> anyhow::Result<()> {
 
 /// The mutex recipe, kept alive by a watchdog, which is told of a loss at the next renewal only.
 pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
-    let mut conn = hand.connection()?;
-    if hand.watchdog.is_none() {
-        hand.watchdog = Some(Watchdog::start(hand.pool())?);
-    }
+    let mut lent = hand.lend("d0")?;
+    hand.start_watchdog()?;
     let token = Token::random();
     let id = hand.ask("d0", Mode::Exclusive, None, LEASE, None);
     let before = Instant::now();
     let end = mutex::End::After(LEASE);
-    let asked = mutex::try_acquire(&mut *conn, "d0", &token, end);
+    let asked = lent.run(|conn| mutex::try_acquire(conn, "d0", &token, end));
     let Some(grant) = granted(hand, id, asked) else {
         return Ok(());
     };
@@ -61,7 +60,7 @@ pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
         hand.hold(id, "d0", Some(fence), || renewal.is_held());
         renewal.stop();
     }
-    let released = mutex::release(&mut *conn, "d0", &token);
+    let released = lent.run(|conn| mutex::release(conn, "d0", &token));
     hand.ended(id, matches!(released, Ok(true)));
     released?;
     Ok(())

@@ -1,0 +1,111 @@
+//! Faults of a master that sentinels watch, of its replicas, and of the sentinels.
+
+use std::{thread, time::Duration};
+
+use super::{
+    Hit, Kind, Made,
+    several::{AtSeveral, WHAT_IT_HAS_NOT_GOT as LOST, of_group as of, told, wait_for_a_hold},
+};
+use crate::{clock::Nanos, common::Sentinels};
+
+type At<'a> = AtSeveral<'a, Sentinels>;
+
+pub(super) const KINDS: &[Kind] = &[
+    of("master-kill", LOST, 1_500, |at| kill(at, false)),
+    of("master-write-lost", LOST, 1_500, |at| kill(at, true)),
+    of("master-replaced", LOST, 1_500, replace),
+    of("master-stop", LOST, 1_500, stop),
+    of("master-stop-briefly", &[], 1_500, |at| {
+        let master = at.servers.master()?;
+        at.halt(master, 50, 400)?;
+        Ok(Some(Hit::all()))
+    }),
+    of("sentinel-stop", &[], 0, |at| stop_sentinels(at, 1)),
+    of("sentinels-stop", &[], 1_500, |at| {
+        stop_sentinels(at, usize::MAX)
+    }),
+    of("replica-kill", &[], 1_500, kill_replica),
+    of("replication-cut", &[], 1_500, cut_replication),
+];
+
+/// The master dies. `cut_first`: no replica has what it wrote last.
+fn kill(at: &mut At<'_>, cut_first: bool) -> Made {
+    let before = at.servers.master()?;
+    at.replaces();
+    if cut_first {
+        at.servers.gates[before].shut_for_replicas();
+        let lock = at.lock_with_long_leases();
+        wait_for_a_hold(&at.servers.servers[before], lock)?;
+    }
+    at.servers.servers[before].kill()?;
+    at.servers.gates[before].open();
+    let until = promoted(at, before)?;
+    at.servers.revive()?;
+    Ok(Some(Hit::all().broke_until(until)))
+}
+
+/// As planned: the master before does not know of it.
+fn replace(at: &mut At<'_>) -> Made {
+    let before = at.servers.master()?;
+    at.replaces();
+    at.servers.ask_for_failover()?;
+    let until = promoted(at, before)?;
+    at.pause(2_200, 3_000);
+    at.servers.revive()?;
+    Ok(Some(Hit::all().broke_until(until)))
+}
+
+/// It is silent until another has its place, and comes back.
+fn stop(at: &mut At<'_>) -> Made {
+    let before = at.servers.master()?;
+    at.replaces();
+    at.servers.servers[before].freeze()?;
+    let until = promoted(at, before);
+    at.pause(1, 1_000);
+    at.servers.servers[before].thaw()?;
+    let until = until?;
+    at.pause(500, 2_000);
+    at.servers.revive()?;
+    Ok(Some(Hit::all().broke_until(until)))
+}
+
+/// Until when something may break by it.
+fn promoted(at: &At<'_>, before: usize) -> anyhow::Result<Nanos> {
+    at.servers.promoted_after(before)?;
+    Ok(told())
+}
+
+/// For less than what makes them doubt their clocks.
+fn stop_sentinels(at: &mut At<'_>, most: usize) -> Made {
+    let sentinels = &at.servers.watching;
+    let count = most.min(sentinels.len());
+    let first = at.random.usize(..sentinels.len());
+    let chosen = || sentinels.iter().cycle().skip(first).take(count);
+    for sentinel in chosen() {
+        sentinel.freeze()?;
+    }
+    thread::sleep(Duration::from_millis(at.random.u64(200..1_300)));
+    for sentinel in chosen() {
+        sentinel.thaw()?;
+    }
+    Ok(Some(Hit::all()))
+}
+
+fn kill_replica(at: &mut At<'_>) -> Made {
+    let master = at.servers.master()?;
+    let replica = (master + 1) % at.servers.servers.len();
+    at.servers.servers[replica].kill()?;
+    at.pause(200, 800);
+    at.servers.revive()?;
+    Ok(Some(Hit::all()))
+}
+
+/// The replicas get nothing for a while.
+fn cut_replication(at: &mut At<'_>) -> Made {
+    let master = at.servers.master()?;
+    at.servers.gates[master].shut_for_replicas();
+    at.pause(200, 1_000);
+    at.servers.gates[master].open();
+    at.servers.wait_until_whole()?;
+    Ok(Some(Hit::all()))
+}

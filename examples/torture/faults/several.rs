@@ -1,0 +1,231 @@
+//! What all faults of several servers share: what a failover may break, and that it is noticed if one happens by itself.
+
+use std::{thread, time::Duration};
+
+use leasehold::redis::pipe;
+
+use super::{Hit, Kind, Log, Made, Make, Maker, REPLICATED, made::note};
+use crate::{
+    checks::Checker,
+    clock::{Nanos, millis, now},
+    common::{Cluster, Sentinels, Server},
+    stage,
+};
+
+/// All locks of the workers.
+pub(super) const ALL_LOCKS: &[&str] = &[
+    "m0", "m1", "h0", "r0", "w0", "d0", "p0", "o0", "c0", "s0", "l0", "f0",
+];
+
+/// What the next master has not got is lost: a second holder, and data. Not what all replicas had to have.
+pub(super) const WHAT_IT_HAS_NOT_GOT: &[Checker] = &[
+    Checker::Exclusion,
+    Checker::Fencing,
+    Checker::ServerLog,
+    Checker::ReEntry,
+    Checker::Once,
+    Checker::Sums,
+];
+
+/// So long after a promotion the last client has heard of it.
+const TOLD: Nanos = millis(2_000);
+
+/// A machine that has no time for a master has it replaced.
+pub(super) const BY_ITSELF: &Kind = &Kind {
+    name: "replaced-by-itself",
+    announces: WHAT_IT_HAS_NOT_GOT,
+    disturbs: 5_000,
+    fails_over: true,
+    make: Make::ByWorkers,
+};
+
+/// Everything that a fault of several servers needs.
+pub(crate) struct AtSeveral<'a, S> {
+    pub(super) servers: &'a mut S,
+    pub(super) random: fastrand::Rng,
+    masters: Masters,
+}
+
+/// Who says that it is a master, as it was seen last.
+#[derive(Default)]
+struct Masters {
+    known: Vec<usize>,
+    looked_at: Nanos,
+    /// They change by a fault.
+    replaced: bool,
+    /// When they have changed by themselves.
+    changed: Vec<(Nanos, Nanos)>,
+}
+
+/// Servers of which some are masters.
+pub(super) trait Several {
+    fn each(&self) -> &[Server];
+}
+
+impl Several for Sentinels {
+    fn each(&self) -> &[Server] {
+        &self.servers
+    }
+}
+
+impl Several for Cluster {
+    fn each(&self) -> &[Server] {
+        &self.nodes
+    }
+}
+
+#[allow(private_bounds, reason = "of two types that everybody knows")]
+impl<'a, S: Several> AtSeveral<'a, S> {
+    pub(crate) fn new(servers: &'a mut S, random: fastrand::Rng) -> Self {
+        let mut at = Self {
+            servers,
+            random,
+            masters: Masters::default(),
+        };
+        at.masters.replaced = true;
+        at.look();
+        at
+    }
+
+    /// A fault that replaces a master begins.
+    pub(super) fn replaces(&mut self) {
+        self.look();
+        self.masters.replaced = true;
+    }
+
+    /// Looks who is a master, and notes if one has become it by itself.
+    fn look(&mut self) {
+        let servers = self.servers.each().iter().enumerate();
+        let masters: Vec<_> = servers
+            .filter_map(|(at, server)| server.is_master().then_some(at))
+            .collect();
+        let seen = &mut self.masters;
+        let is_new = masters.iter().any(|master| !seen.known.contains(master));
+        if is_new && !seen.replaced {
+            seen.changed.push((seen.looked_at, now() + TOLD));
+        }
+        seen.known = masters;
+        seen.looked_at = now();
+        seen.replaced = false;
+    }
+
+    /// A lock of which some leases are longer than a failover takes.
+    pub(super) fn lock_with_long_leases(&mut self) -> &'static str {
+        if self.random.bool() { "m0" } else { REPLICATED }
+    }
+
+    pub(super) fn pause(&mut self, least: u64, most: u64) {
+        thread::sleep(Duration::from_millis(self.random.u64(least..most)));
+    }
+
+    /// A server is silent for a while.
+    pub(super) fn halt(&mut self, server: usize, least: u64, most: u64) -> anyhow::Result<()> {
+        self.servers.each()[server].freeze()?;
+        self.pause(least, most);
+        self.servers.each()[server].thaw()
+    }
+
+    pub(super) fn note_what_came_by_itself(&mut self, log: &Log) {
+        self.look();
+        for (from, until) in self.masters.changed.drain(..) {
+            note(
+                BY_ITSELF,
+                from,
+                Ok(Some(Hit::all().broke_until(until))),
+                log,
+            );
+        }
+    }
+}
+
+/// Waits a little until somebody who stays has a lock that he had not got before, on this server.
+pub(super) fn wait_for_a_hold(server: &Server, lock: &str) -> anyhow::Result<()> {
+    let (mut conn, key) = (stage::operator(&server.url())?, format!("lock:{lock}"));
+    let mut holder = || -> anyhow::Result<(Option<String>, i64)> {
+        Ok(pipe().get(&key).pttl(&key).query(&mut conn)?)
+    };
+    let (before, patience) = (holder()?.0, now() + millis(3_000));
+    let mut last = None;
+    while now() < patience {
+        thread::sleep(Duration::from_millis(30));
+        let (has_it, left) = holder()?;
+        let stays = has_it.is_some() && has_it == last && left > 2_000;
+        if stays && has_it != before {
+            break;
+        }
+        last = has_it;
+    }
+    Ok(())
+}
+
+/// Until when a promotion that has just happened may break something.
+pub(super) fn told() -> Nanos {
+    now() + TOLD
+}
+
+pub(super) const fn of_group(
+    name: &'static str,
+    announces: &'static [Checker],
+    disturbs: u64,
+    make: fn(&mut AtSeveral<'_, Sentinels>) -> Made,
+) -> Kind {
+    kind(name, announces, disturbs, Make::AtSentinels(make))
+}
+
+pub(super) const fn of_cluster(
+    name: &'static str,
+    announces: &'static [Checker],
+    disturbs: u64,
+    make: fn(&mut AtSeveral<'_, Cluster>) -> Made,
+) -> Kind {
+    kind(name, announces, disturbs, Make::AtCluster(make))
+}
+
+const fn kind(
+    name: &'static str,
+    announces: &'static [Checker],
+    disturbs: u64,
+    make: Make,
+) -> Kind {
+    Kind {
+        name,
+        announces,
+        disturbs,
+        fails_over: !announces.is_empty(),
+        make,
+    }
+}
+
+impl Maker for AtSeveral<'_, Sentinels> {
+    fn random(&mut self) -> &mut fastrand::Rng {
+        &mut self.random
+    }
+
+    fn make(&mut self, kind: &'static Kind) -> Made {
+        match kind.make {
+            Make::AtSentinels(make) => make(self),
+            _ => Ok(None),
+        }
+    }
+
+    fn after_each(&mut self, log: &Log) {
+        self.note_what_came_by_itself(log);
+    }
+}
+
+impl Maker for AtSeveral<'_, Cluster> {
+    fn random(&mut self) -> &mut fastrand::Rng {
+        &mut self.random
+    }
+
+    fn make(&mut self, kind: &'static Kind) -> Made {
+        match kind.make {
+            Make::AtCluster(make) => make(self),
+            _ => Ok(None),
+        }
+    }
+
+    fn after_each(&mut self, log: &Log) {
+        self.note_what_came_by_itself(log);
+    }
+}

@@ -1,0 +1,105 @@
+//! The servers of a round: one, a group that sentinels watch, or a cluster.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::{
+    common::{Cluster, Sentinels, Server, cluster::Layout, sentinels::Plan},
+    options::Topology,
+};
+
+/// How long one of several has to be silent before it is taken for dead.
+pub(crate) const DOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// All that was ever written stays in the logs, in the words of commands.
+const SETTINGS: &[&str] = &[
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "no",
+    "--auto-aof-rewrite-percentage",
+    "0",
+    "--aof-disable-auto-gc",
+    "yes",
+    "--aof-use-rdb-preamble",
+    "no",
+];
+
+pub(crate) enum Servers {
+    One(Server),
+    Watched(Sentinels),
+    Sharded(Cluster),
+}
+
+impl Servers {
+    /// `replicas`: of the master that is watched. In a cluster each has one.
+    pub(crate) fn several(topology: Topology, replicas: usize) -> anyhow::Result<Self> {
+        Ok(match topology {
+            Topology::One => bail!("that is one"),
+            Topology::Sentinel => {
+                let group = Sentinels::planned(Plan {
+                    servers: 1 + replicas,
+                    gated: true,
+                    down_after: DOWN_AFTER,
+                    settings: SETTINGS,
+                    ..Plan::default()
+                })?;
+                group.look_often()?;
+                Self::Watched(group)
+            }
+            Topology::Cluster => Self::Sharded(Cluster::laid_out(Layout {
+                node_timeout: DOWN_AFTER,
+                gated: true,
+                bus_gated: true,
+                settings: SETTINGS,
+            })?),
+        })
+    }
+
+    /// What workers are told.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::One(server) => server.url(),
+            Self::Watched(group) => group.url(),
+            Self::Sharded(cluster) => cluster.url(),
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<&Server> {
+        match self {
+            Self::One(server) => vec![server],
+            Self::Watched(group) => group.servers.iter().collect(),
+            Self::Sharded(cluster) => cluster.nodes.iter().collect(),
+        }
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.all().into_iter().map(Server::url).collect()
+    }
+
+    /// How many replicas each master has.
+    pub(crate) fn replicas(&self) -> u32 {
+        match self {
+            Self::One(_) => 0,
+            Self::Watched(group) => u32::try_from(group.servers.len() - 1).unwrap_or(0),
+            Self::Sharded(_) => 1,
+        }
+    }
+
+    /// Where a key is.
+    pub(crate) fn master_of(&self, key: &str) -> anyhow::Result<&Server> {
+        let at = match self {
+            Self::One(server) => return Ok(server),
+            Self::Watched(group) => group.master()?,
+            Self::Sharded(cluster) => cluster.master_of(key)?,
+        };
+        self.all().get(at).copied().context("no such server")
+    }
+
+    /// Those that have keys of their own.
+    pub(crate) fn masters(&self) -> Vec<&Server> {
+        let masters = self.all().into_iter();
+        masters.filter(|server| server.is_master()).collect()
+    }
+}
