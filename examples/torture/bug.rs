@@ -32,6 +32,10 @@ const BUGS: &[(&str, Checker)] = &[
     ("lost-level", Checker::ReEntry),
     // A commit that was not made is reported.
     ("lost-commit", Checker::Sums),
+    // Money is taken from an account and given to none.
+    ("half-transfer", Checker::Sums),
+    // A wait that was called off ends late.
+    ("late-cancel", Checker::Deadline),
     // A coin is made.
     ("coin", Checker::Sums),
     // Work is done again before its time.

@@ -58,6 +58,11 @@ pub(crate) enum Record {
         id: u64,
         by: Nanos,
     },
+    /// A wait was called off at this moment, or had ended before.
+    CalledOff {
+        id: u64,
+        at: Nanos,
+    },
     /// The holder was sure that it had the lock, asked after this moment.
     Held {
         id: u64,

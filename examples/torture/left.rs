@@ -21,16 +21,16 @@ use crate::{
 /// Locks end by themselves, and what stands beside them has an end.
 pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<Violation> {
     let patience = now() + patience;
-    let mut locks: Vec<String> = conn.keys("lock:*").unwrap_or_default();
+    let mut locks = locks_on(conn);
     while !locks.is_empty() && now() < patience {
         thread::sleep(Duration::from_millis(20));
-        locks = conn.keys("lock:*").unwrap_or_default();
+        locks = locks_on(conn);
     }
-    let companions: Vec<String> = conn.keys("{lock:*}:lease*").unwrap_or_default();
-    let endless = companions.into_iter().filter(|key| {
-        let left: i64 = conn.pttl(key).unwrap_or(-1);
-        left < 0
-    });
+    // Of a lock with a hash tag of its own it stands without braces.
+    let companions: Vec<String> = conn.keys("*lock:*:lease*").unwrap_or_default();
+    // A server that has lost its part of a cluster still lists keys, and tells nothing of them.
+    let has_no_end = |key: &String| conn.pttl(key).is_ok_and(|left: i64| left == -1);
+    let endless = companions.into_iter().filter(has_no_end);
     let endless: Vec<_> = endless.collect();
     let left = locks.into_iter().chain(endless).map(|key| {
         let left: i64 = cmd("PTTL").arg(&key).query(conn).unwrap_or(-2);
@@ -44,6 +44,12 @@ pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<
         )
     });
     left.collect()
+}
+
+fn locks_on(conn: &mut Connection) -> Vec<String> {
+    let mut keys: Vec<String> = conn.keys("lock:*").unwrap_or_default();
+    keys.retain(|key| !key.contains(":lease"));
+    keys
 }
 
 /// Processes that were started in the round, by their environment, which names its folder.

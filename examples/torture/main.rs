@@ -39,6 +39,7 @@ mod round;
 mod servers;
 mod stage;
 mod stalls;
+mod sums;
 mod worker;
 
 use std::{

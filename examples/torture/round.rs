@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{market::MARKET, redis::Commands};
+use leasehold::market::MARKET;
 
 use crate::{
     bug,
@@ -27,18 +27,14 @@ use crate::{
     servers::Servers,
     stage::Stage,
     stalls::Stalls,
-    worker::{LONG_LEASE, Money},
+    sums::{self, TRANSFERS},
+    worker::{LONG_LEASE, Money, endow_accounts},
 };
 
 /// No faults at the end, so that everything can come to rest.
 const QUIET: Nanos = millis(1_500);
 /// A worker has ended so long after its time: the longest wait, the longest hold, and what a fault makes of them.
 const PATIENCE: Nanos = millis(15_000);
-
-/// Numbers that are counted up under the locks in whose slots they are.
-pub(crate) const COMMITS: &str = "{lock:m1}:number";
-pub(crate) const PLAIN: &str = "{lock:p0}:number";
-pub(crate) const ONCE: &str = "{lock:c0}:number";
 
 pub(crate) struct Round {
     pub(crate) seed: u64,
@@ -115,6 +111,7 @@ impl Round {
             Topology::One => Some(Money::endow(&mut stage.judge(MARKET)?)?),
             _ => None,
         };
+        endow_accounts(&mut stage.judge(TRANSFERS)?)?;
         let ahead = wall_is_ahead();
         // Looking for programs takes its time on a busy machine, which is not the workers'.
         let programs = programs();
@@ -145,7 +142,8 @@ impl Round {
         let killed = by_faults(killed, &log, &mut violations);
 
         let records = history::read(stage.folder.path())?;
-        violations.extend(self.sums(&stage, &records, killed.len(), money)?);
+        let money = money.filter(|_| self.trades());
+        violations.extend(sums::check(&stage, &records, killed.len(), money)?);
         if !with_clock {
             for mut conn in stage.judges()? {
                 violations.extend(left_on_the_server(&mut conn, self.longest_left()));
@@ -163,6 +161,7 @@ impl Round {
             faults: &log,
             killed: &killed,
             stalls: &stood_still,
+            are_several: self.topology != Topology::One,
             server_logs: &stage.logs()?,
             wall_is_ahead: (!with_clock && !moved).then_some(ahead),
         });
@@ -269,46 +268,6 @@ impl Round {
                 in_turn(&mut AtSeveral::new(cluster, random), kinds, go_on, log);
             }
         }
-    }
-
-    /// Whether what was counted is there.
-    fn sums(
-        &self,
-        stage: &Stage,
-        records: &[Record],
-        killed: usize,
-        money: Option<Money>,
-    ) -> anyhow::Result<Vec<Violation>> {
-        let whole = Span { from: 0, to: now() };
-        let mut found = Vec::new();
-        let mut say = |what: String| found.push(Violation::new(Checker::Sums, "", whole, what));
-        for number in [COMMITS, PLAIN, ONCE] {
-            let of_number = records.iter().filter_map(|record| match record {
-                Record::Added { number: of, done } if of == number => Some(*done),
-                _ => None,
-            });
-            let (mut done, mut perhaps) = (0_u64, u64::try_from(killed).unwrap_or(0));
-            for was_done in of_number {
-                done += u64::from(was_done == Some(true));
-                perhaps += u64::from(was_done.is_none());
-            }
-            let value: Option<u64> = stage.judge(number)?.get(number).unwrap_or_default();
-            let value = value.unwrap_or(0);
-            if value < done || value > done + perhaps {
-                say(format!(
-                    "{number} is {value}, after {done} commits and {perhaps} that nobody knows of"
-                ));
-            }
-        }
-        if let Some(money) = money.filter(|_| self.trades()) {
-            match Money::count(&mut stage.judge(MARKET)?) {
-                Ok(now)
-                    if now.funds == money.funds && now.items == money.items && now.poorest >= 0 => {
-                }
-                other => say(format!("the market has {other:?}, and had {money:?}")),
-            }
-        }
-        Ok(found)
     }
 
     /// How long a lock may be there after the end of all workers.

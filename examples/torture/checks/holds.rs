@@ -6,7 +6,7 @@ use super::{Checker, Evidence, Figures, Span, Violation};
 use crate::{
     clock::Nanos,
     history::{Asked, Granted, Mode, Record},
-    round::ONCE,
+    sums::ONCE,
 };
 
 /// An attempt to get a lock, and what became of it.
@@ -20,6 +20,8 @@ pub(crate) struct Hold {
     pub(crate) refused: Option<(Nanos, bool)>,
     /// For how long its thread could have run while it waited, and no core was free.
     pub(crate) kept_ready: Nanos,
+    /// When the wait was called off, or its end would have been if it had not ended before.
+    pub(crate) called_off: Option<Nanos>,
     pub(crate) ended: Option<(Nanos, Option<Nanos>)>,
     /// When its process was killed, if that was before its end.
     pub(crate) killed: Option<Nanos>,
@@ -32,6 +34,7 @@ impl Hold {
             granted: None,
             sure_until: 0,
             refused: None,
+            called_off: None,
             kept_ready: 0,
             ended: None,
             killed: None,
@@ -116,6 +119,11 @@ impl Holds {
                 Record::KeptReady { id, by } => {
                     if let Some(hold) = by_id.get_mut(id) {
                         hold.kept_ready = *by;
+                    }
+                }
+                Record::CalledOff { id, at } => {
+                    if let Some(hold) = by_id.get_mut(id) {
+                        hold.called_off = Some(*at);
                     }
                 }
                 Record::Held { id, at } => {

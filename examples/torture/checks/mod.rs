@@ -190,6 +190,8 @@ pub(crate) struct Evidence<'a> {
     /// When processes of workers were killed, by us or by an accident.
     pub(crate) killed: &'a HashMap<u32, Nanos>,
     pub(crate) stalls: &'a [Span],
+    /// There are several servers.
+    pub(crate) are_several: bool,
     pub(crate) server_logs: &'a [Vec<u8>],
     /// How far the server's clock is ahead of ours, if it was not set.
     pub(crate) wall_is_ahead: Option<i128>,

@@ -1,10 +1,11 @@
 //! Faults of connections and of what a process may have: closed by the server, no descriptors left.
 
-use std::{process::Command, thread, time::Duration};
+use std::{fs, path::PathBuf, process::Command, thread, time::Duration};
 
+use anyhow::Context;
 use leasehold::redis::{Connection, cmd};
 
-use super::{AtClients, Hit, Kind, Made, Make};
+use super::{AtClients, Hit, Kind, Made, Make, surely};
 use crate::stage::OPERATOR;
 
 pub(super) const KINDS: &[Kind] = &[
@@ -14,6 +15,7 @@ pub(super) const KINDS: &[Kind] = &[
     of("kill-pooled", 600, kill_pooled),
     of("kill-all", 1_500, kill_all),
     of("few-descriptors", 1_500, few_descriptors),
+    of("few-threads", 1_500, few_threads),
 ];
 
 const fn of(name: &'static str, disturbs: u64, make: fn(&mut AtClients<'_>) -> Made) -> Kind {
@@ -112,4 +114,79 @@ fn few_descriptors(at: &mut AtClients<'_>) -> Made {
     }
     limit("1024")?;
     Ok(Some(Hit::all()))
+}
+
+/// A worker may start no thread and no process for a while, and connections are closed.
+fn few_threads(at: &mut AtClients<'_>) -> Made {
+    let mut targets = at.targets();
+    at.random.shuffle(&mut targets);
+    let Some(target) = targets.pop() else {
+        return Ok(None);
+    };
+    // One that has just begun has no threads to work with yet.
+    let threads = fs::read_dir(format!("/proc/{}/task", target.pid));
+    if threads.map_or(0, Iterator::count) < ALL_BEGUN {
+        return Ok(None);
+    }
+    let Ok(limit) = ThreadLimit::of(target.pid.as_raw()) else {
+        return Ok(None);
+    };
+    for _ in 0..4 {
+        let _ = kill_one(at, |_| true);
+        thread::sleep(Duration::from_millis(100));
+    }
+    limit.lift()?;
+    Ok(Some(Hit::all()))
+}
+
+/// A worker that has so many threads has begun all of its jobs.
+const ALL_BEGUN: usize = 20;
+
+/// A group of the kernel's with one process in it, which may start no thread. Also root is bound by it.
+struct ThreadLimit {
+    group: PathBuf,
+    before: PathBuf,
+    pid: String,
+}
+
+impl ThreadLimit {
+    /// Only where such groups can be made, by root as a rule.
+    fn of(pid: i32) -> anyhow::Result<Self> {
+        let (root, before) = [("/sys/fs/cgroup/pids", "pids"), ("/sys/fs/cgroup", "")]
+            .into_iter()
+            .find_map(|(root, controller)| Some((PathBuf::from(root), group(pid, controller)?)))
+            .context("no groups that limit threads")?;
+        let limit = Self {
+            group: root.join(format!("torture-{pid}")),
+            before: root.join(before.trim_start_matches('/')),
+            pid: pid.to_string(),
+        };
+        let made = fs::create_dir(&limit.group)
+            .and_then(|()| fs::write(limit.group.join("pids.max"), "1"))
+            .and_then(|()| fs::write(limit.group.join("cgroup.procs"), &limit.pid));
+        if made.is_err() {
+            let _ = fs::remove_dir(&limit.group);
+        }
+        made?;
+        Ok(limit)
+    }
+
+    fn lift(&self) -> anyhow::Result<()> {
+        fs::write(self.group.join("pids.max"), "max")?;
+        // It may have been killed meanwhile, and its children are in it as well.
+        let inside = fs::read_to_string(self.group.join("cgroup.procs"))?;
+        for pid in inside.lines() {
+            let _ = fs::write(self.before.join("cgroup.procs"), pid);
+        }
+        surely(|| Ok(fs::remove_dir(&self.group)?))
+    }
+}
+
+/// The group that a process is in.
+fn group(pid: i32, controller: &str) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    groups.lines().find_map(|line| {
+        let mut words = line.splitn(3, ':').skip(1);
+        (words.next()? == controller).then(|| words.next().map(str::to_owned))?
+    })
 }

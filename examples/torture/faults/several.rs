@@ -14,7 +14,7 @@ use crate::{
 
 /// All locks of the workers.
 pub(super) const ALL_LOCKS: &[&str] = &[
-    "m0", "m1", "h0", "r0", "w0", "d0", "p0", "o0", "c0", "s0", "l0", "f0",
+    "m0", "m1", "h0", "r0", "w0", "d0", "p0", "o0", "c0", "s0", "l0", "f0", "x0", "t0{w}", "t1{w}",
 ];
 
 /// What the next master has not got is lost: a second holder, and data. Not what all replicas had to have.

@@ -78,6 +78,10 @@ impl Hand {
         self.reach.lend(lock)
     }
 
+    pub(crate) fn fresh_locks(&self) -> leasehold::Result<Locks> {
+        self.reach.locks()
+    }
+
     pub(crate) fn start_watchdog(&mut self) -> leasehold::Result<()> {
         if self.watchdog.is_none() {
             self.watchdog = Some(self.reach.watchdog()?);
@@ -171,7 +175,7 @@ impl Hand {
         let at = now();
         let unknown = !matches!(
             error,
-            None | Some(Error::Contended { .. } | Error::Invalid { .. })
+            None | Some(Error::Contended { .. } | Error::Invalid { .. } | Error::Cancelled { .. })
         );
         self.writer.write(&Record::Refused { id, at, unknown });
         self.note_how_long_it_was_kept_ready(id);
@@ -268,6 +272,12 @@ impl Hand {
         self.ended(id, true);
     }
 
+    /// The last wait was called off at this moment.
+    pub(crate) fn called_off(&mut self, at: Nanos) {
+        let id = self.next;
+        self.writer.write(&Record::CalledOff { id, at });
+    }
+
     pub(crate) fn added(&mut self, number: &str, done: Option<bool>) {
         let number = number.to_owned();
         self.writer.write(&Record::Added { number, done });
@@ -308,6 +318,9 @@ impl Hand {
             Error::Reply { .. } => "reply",
             Error::WrongKind { .. } => "wrong kind",
             Error::Pool { .. } => "no connection",
+            Error::Thread { .. } => "no thread",
+            Error::Cancelled { .. } => "called off",
+            Error::TooFewReplicas { .. } => "too few replicas",
             _ => "other",
         };
         self.note_failure(what);

@@ -4,9 +4,16 @@
     reason = "a turn of any job may fail, and those of these write down themselves what did"
 )]
 
-use std::{thread, time::Duration};
+use std::{
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Duration,
+};
 
-use leasehold::{Error, Lease, Lock, Options, Owner, recipes::reentrant::holds, redis::cmd};
+use leasehold::{
+    Cancel, Error, Lease, Lock, Options, Owner, recipes::reentrant::holds, redis::cmd,
+};
 
 use super::hand::{Hand, LEASE};
 use crate::{
@@ -14,14 +21,14 @@ use crate::{
     common::child::Forked,
     faults::REPLICATED,
     history::Mode,
-    round::COMMITS,
+    sums::COMMITS,
 };
 
 /// What a job does beside holding.
-type Beside<'a> = &'a mut dyn FnMut(&mut Hand, &Lease);
+pub(super) type Beside<'a> = &'a mut dyn FnMut(&mut Hand, &Lease);
 
 /// How a lock is taken.
-struct Way {
+pub(super) struct Way {
     name: &'static str,
     mode: Mode,
     owner: Option<String>,
@@ -31,7 +38,7 @@ struct Way {
 }
 
 impl Way {
-    fn of(name: &'static str, mode: Mode) -> Self {
+    pub(super) fn of(name: &'static str, mode: Mode) -> Self {
         Self {
             name,
             mode,
@@ -200,6 +207,40 @@ fn count_is_at_least(hand: &mut Hand, levels: &[&Lease], owner: &Owner) {
     }
 }
 
+/// A wait that another thread calls off. Whatever comes of it, it ends soon after that.
+pub(super) fn called_off(hand: &mut Hand) -> anyhow::Result<()> {
+    let cancel = Cancel::new();
+    let options = hand.options().cancel(&cancel);
+    let lock = hand.locks.lock("m0").with(options);
+    let delay = Duration::from_millis(hand.random.u64(..400));
+    let calls = move || {
+        thread::sleep(delay);
+        let at = now();
+        cancel.cancel();
+        at
+    };
+    // Where no thread can be started nothing is called off.
+    let calling = thread::Builder::new().spawn(calls)?;
+    let way = Way::of("m0", Mode::Exclusive);
+    take(hand, &lock, &way, &mut |_, _| {});
+    if let Ok(at) = calling.join() {
+        hand.called_off(at);
+    }
+    hand.pause(100);
+    Ok(())
+}
+
+/// With `Locks` of its own, whose threads and connections are begun and ended with it.
+pub(super) fn anew(hand: &mut Hand) -> anyhow::Result<()> {
+    let fresh = hand.fresh_locks()?;
+    let locks = mem::replace(&mut hand.locks, fresh);
+    let lock = hand.locks.lock("x0").with(hand.options());
+    take(hand, &lock, &Way::of("x0", Mode::Exclusive), &mut |_, _| {});
+    hand.locks = locks;
+    hand.pause(500);
+    Ok(())
+}
+
 /// Forks while a lock is held: whatever the child does, the lock is the parent's.
 pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
     let lock = hand.locks.lock("f0").with(Options::new().lease(LEASE * 5));
@@ -208,13 +249,22 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
     if std::io::pipe().and_then(|_pipe| std::io::pipe()).is_err() {
         return Ok(());
     }
-    let child = Forked::start(|| {
-        let is_refused = matches!(lock.try_acquire(), Err(Error::Forked));
-        if let Some(lease) = lease.take() {
-            drop(lease);
-        }
-        is_refused.to_string()
-    });
+    if thread::Builder::new().spawn(|| ()).is_err() {
+        return Ok(());
+    }
+    let forked = catch_unwind(AssertUnwindSafe(|| {
+        Forked::start(|| {
+            let is_refused = matches!(lock.try_acquire(), Err(Error::Forked));
+            if let Some(lease) = lease.take() {
+                drop(lease);
+            }
+            is_refused.to_string()
+        })
+    }));
+    // It panics where the kernel refuses to fork.
+    let Ok(child) = forked else {
+        return Ok(());
+    };
     let said = child.said();
     hand.made("fork");
     if said.as_deref() != Some("true") {
@@ -230,7 +280,7 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
 }
 
 /// Takes the lock and gives it back, in one of the ways that there are.
-fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
+pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
     let timeout = hand.timeout();
     let renews_once = hand.chance(12);
     let longest = if renews_once {
@@ -248,6 +298,9 @@ fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
     let lease = match lock.acquire(timeout) {
         Ok(lease) => lease,
         Err(error) => {
+            if hand.plan.has_bug("late-cancel") && matches!(error, Error::Cancelled { .. }) {
+                thread::sleep(Duration::from_millis(600));
+            }
             if hand.plan.has_bug("late-waiter") && timeout > Duration::ZERO {
                 thread::sleep(Duration::from_millis(600));
             }

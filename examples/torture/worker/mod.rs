@@ -8,6 +8,7 @@ mod market;
 mod once;
 mod plain;
 mod reach;
+mod transfers;
 
 use std::{
     collections::HashMap,
@@ -33,6 +34,7 @@ pub(crate) use hand::LONG_LEASE;
 pub(crate) use lockrun::UnderLockrun;
 pub(crate) use market::Money;
 use reach::Reach;
+pub(crate) use transfers::{accounts_are_wrong, endow_accounts};
 
 /// What a pool waits for a server.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(500);
@@ -60,6 +62,9 @@ const JOBS: &[(&str, usize, Turn)] = &[
     ("watchdog", 1, plain::watchdog),
     ("market", 2, market::trade),
     ("replicated", 1, leases::replicated),
+    ("transaction", 1, transfers::transfer),
+    ("called-off", 1, leases::called_off),
+    ("locks-anew", 1, leases::anew),
 ];
 
 /// What only some servers have.

@@ -13,7 +13,7 @@ use super::hand::{Hand, LEASE};
 use crate::{
     clock::{nanos, now},
     history::Record,
-    round::ONCE,
+    sums::ONCE,
 };
 
 /// Shorter than the pauses are together, so that it is done now and then.

@@ -10,7 +10,7 @@ use super::{
     hand::{Hand, LEASE},
     leases::outcome,
 };
-use crate::{history::Mode, round::PLAIN};
+use crate::{history::Mode, sums::PLAIN};
 
 const NO_WAIT: Duration = Duration::ZERO;
 

@@ -1,0 +1,71 @@
+//! A job that moves money between two accounts, in transactions under two locks that both keep others from half of it only.
+
+use leasehold::{
+    Lease,
+    redis::{Commands, Connection, Pipeline},
+};
+
+use super::{
+    hand::Hand,
+    leases::{Way, outcome, take},
+};
+use crate::{history::Mode, sums::TRANSFERS};
+
+/// All in one slot, with the keys.
+const LOCKS: [&str; 2] = ["t0{w}", "t1{w}"];
+const ACCOUNTS: [&str; 2] = ["{w}:a", "{w}:b"];
+const FUNDS: i64 = 100;
+
+/// What the accounts have, whatever moves between them.
+pub(crate) fn endow_accounts(conn: &mut Connection) -> anyhow::Result<()> {
+    for account in ACCOUNTS {
+        let _: () = conn.set(account, FUNDS)?;
+    }
+    Ok(())
+}
+
+/// What is wrong with them, if anything is.
+pub(crate) fn accounts_are_wrong(conn: &mut Connection) -> anyhow::Result<Option<String>> {
+    let [a, b] = ACCOUNTS;
+    let (a, b): (Option<i64>, Option<i64>) = conn.mget(&[a, b])?;
+    let (a, b) = (a.unwrap_or(0), b.unwrap_or(0));
+    let is_well = a >= 0 && b >= 0 && a + b == 2 * FUNDS;
+    Ok((!is_well).then(|| format!("the accounts have {a} and {b}, and had {FUNDS} each")))
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "a turn of any job may fail")]
+pub(super) fn transfer(hand: &mut Hand) -> anyhow::Result<()> {
+    let name = LOCKS[usize::from(hand.random.bool())];
+    let lock = hand.locks.lock(name).with(hand.options());
+    let way = Way::of(name, Mode::Exclusive);
+    take(hand, &lock, &way, &mut move_some);
+    hand.pause(20);
+    Ok(())
+}
+
+/// Moves an amount, if it is there.
+fn move_some(hand: &mut Hand, lease: &Lease) {
+    let amount = hand.random.i64(1..FUNDS);
+    let [from, to] = if hand.random.bool() {
+        ACCOUNTS
+    } else {
+        [ACCOUNTS[1], ACCOUNTS[0]]
+    };
+    let is_half = hand.plan.has_bug("half-transfer");
+    let done = lease.transaction(&ACCOUNTS, |conn, pipe: &mut Pipeline| {
+        let funds: Option<i64> = conn.get(from)?;
+        if funds.unwrap_or(0) < amount {
+            return Ok(false);
+        }
+        pipe.decr(from, amount).incr(TRANSFERS, 1);
+        if !is_half {
+            pipe.incr(to, amount);
+        }
+        Ok(true)
+    });
+    let was_done = match done {
+        Ok(moved) => Some(moved),
+        Err(_) => outcome(&done),
+    };
+    hand.added(TRANSFERS, was_done);
+}
