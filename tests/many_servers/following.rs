@@ -15,7 +15,12 @@ use leasehold::{
 };
 use redis::{Commands, Value};
 
-use crate::common::{Cluster, MS, Resharding, cluster::shared, slack::slack};
+use crate::common::{
+    Cluster, MS, Resharding,
+    cluster::{partner, shared},
+    server::signal,
+    slack::slack,
+};
 
 const WORKERS: usize = 4;
 const LEASE: Duration = Duration::from_secs(30);
@@ -43,6 +48,8 @@ struct Work {
     done: AtomicU64,
     perhaps: AtomicU64,
     over: AtomicBool,
+    /// Who is in has the lock on a replica as well.
+    is_confirmed: AtomicBool,
 }
 
 impl Work {
@@ -57,6 +64,7 @@ impl Work {
             done: AtomicU64::new(0),
             perhaps: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            is_confirmed: AtomicBool::new(false),
         }
     }
 
@@ -97,7 +105,11 @@ impl Work {
             })
         }));
         self.is_in.store(false, SeqCst);
-        // Until it is known: nobody else gets in before.
+    }
+
+    /// Until it is known: nobody else gets in before.
+    fn give_back(&self, token: &Token) {
+        let lock = &self.lock;
         while !self.over.load(SeqCst) {
             let released =
                 Self::timed(|| self.nodes.run(lock, |conn| release_lock(conn, lock, token)));
@@ -105,6 +117,19 @@ impl Work {
                 return;
             }
         }
+    }
+
+    /// With the lock, whether that counts.
+    fn acquire(&self) -> Result<Option<(Token, bool)>> {
+        let wanted = self.is_confirmed.load(SeqCst);
+        self.nodes.run(&self.lock, |conn| {
+            let token = acquire_lock_with_timeout(conn, &self.lock, WAIT, LEASE)?;
+            Ok(token.map(|token| {
+                let mut replicas = || redis::cmd("WAIT").arg(&[1, 200]).query::<u32>(conn);
+                let counts = !wanted || replicas().is_ok_and(|replicas| replicas > 0);
+                (token, counts)
+            }))
+        })
     }
 
     fn in_one(&self) -> Result<Option<()>> {
@@ -131,16 +156,15 @@ impl Work {
             let left = if worker == 0 {
                 self.in_one().err()
             } else {
-                let took = Self::timed(|| {
-                    self.nodes.run(lock, |conn| {
-                        acquire_lock_with_timeout(conn, lock, WAIT, LEASE)
-                    })
-                });
-                match took {
-                    Ok(token) => {
-                        token.inspect(|token| self.under_a_lock(token));
+                match Self::timed(|| self.acquire()) {
+                    Ok(Some((token, counts))) => {
+                        if counts {
+                            self.under_a_lock(&token);
+                        }
+                        self.give_back(&token);
                         None
                     }
+                    Ok(None) => None,
                     Err(error) => Some(error),
                 }
             };
@@ -206,6 +230,39 @@ fn a_slot_that_moves_to_and_fro_loses_no_write_and_lets_nobody_in_twice() {
         thread::sleep(200 * MS);
     });
     work.check(20);
+}
+
+/// What no replica has when its master dies is lost, as on one server. So whoever takes the lock asks for one before it is in.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_crash_of_a_master_lets_nobody_in_twice() {
+    let mut cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
+    for round in 0..3 {
+        let tag = cluster.tag(0, &format!("crash-{round}")).unwrap();
+        let before = cluster.master_of(&tag).unwrap();
+        let work = Work::on(&cluster, &tag);
+        work.is_confirmed.store(true, SeqCst);
+        let mut later = (0, 0);
+        work.meanwhile(|| {
+            thread::sleep(300 * MS);
+            let at_first = work.done.load(SeqCst);
+            signal(cluster.nodes[before].process(), "KILL").unwrap();
+            cluster.wait_until_master(partner(before)).unwrap();
+            // It has none itself.
+            work.is_confirmed.store(false, SeqCst);
+            let promoted = work.done.load(SeqCst);
+            thread::sleep(1_000 * MS);
+            later = (at_first, work.done.load(SeqCst) - promoted);
+        });
+        let mut conn = work.nodes.get_for_key(&work.count).unwrap();
+        let there: u64 = conn.get(&work.count).unwrap();
+        let (done, perhaps) = (work.done.load(SeqCst), work.perhaps.load(SeqCst));
+        println!("{there} writes, {done} acknowledged, {perhaps} perhaps");
+        assert!(there <= done + perhaps, "{done} {there} {perhaps}");
+        assert!(later.0 > 0 && later.1 > 0, "{later:?}");
+        cluster.nodes[before].kill().unwrap();
+        cluster.revive(before).unwrap();
+    }
 }
 
 #[test]
