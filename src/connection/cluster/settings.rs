@@ -57,7 +57,8 @@ impl NodesBuilder {
     }
 
     /// Where a node is reached from here, by the host and the port that the nodes name: for a cluster behind network address
-    /// translation, or in containers. Default: where they say.
+    /// translation, or in containers; with TLS, where certificates are for names, or the nodes (`tls-cluster no`) name their ports
+    /// without TLS. Default: where they say.
     ///
     /// It has to return the same for the same node each time, for a node that it does not know the two that it was given, and must
     /// not wait for anything. The nodes in the URL are not asked of it.
