@@ -1,4 +1,5 @@
-//! The one clock of all processes: `CLOCK_MONOTONIC`, in nanoseconds.
+//! The one clock of all processes, in nanoseconds: `CLOCK_BOOTTIME`, which is `CLOCK_MONOTONIC` of a machine that was never
+//! suspended. The latter may run at another rate in a worker, where the locks go by it.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 pub(crate) type Nanos = u64;
 
 pub(crate) fn now() -> Nanos {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
     nanos(time.unwrap_or_default())
 }
 

@@ -13,6 +13,19 @@ use crate::{
 /// A worker that takes the place of one that was killed has a number that is greater by this.
 const GENERATION: u32 = 32;
 
+/// A worker whose clock may run fast or slow, and those that take its place.
+pub(crate) fn has_own_clock(worker: u32) -> bool {
+    worker.is_multiple_of(GENERATION)
+}
+
+/// A clock that runs at another rate.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnClock {
+    pub(crate) library: PathBuf,
+    /// Faster by so many millionths.
+    pub(crate) rate: i64,
+}
+
 /// What all workers of a round are told.
 pub(crate) struct Crew {
     pub(crate) seed: u64,
@@ -28,10 +41,13 @@ pub(crate) struct Crew {
     pub(crate) folder: PathBuf,
     pub(crate) until: Nanos,
     pub(crate) programs: HashMap<String, String>,
+    /// Of one of them.
+    pub(crate) clock: Option<OwnClock>,
 }
 
 impl Crew {
     pub(crate) fn start(&self, worker: u32) -> anyhow::Result<Part> {
+        let clock = self.clock.as_ref().filter(|_| has_own_clock(worker));
         let by_proxy = self.proxy.as_ref().filter(|_| worker % 2 == 1);
         let plan = Plan {
             worker,
@@ -49,8 +65,16 @@ impl Crew {
             long_in: self.long_in,
             bug: self.bug.clone(),
             programs: self.programs.clone(),
+            has_own_clock: clock.is_some(),
         };
-        Role::Worker(plan).start()
+        let environment = clock.map(|clock| {
+            let library = clock.library.to_string_lossy().into_owned();
+            [
+                ("LD_PRELOAD", library),
+                ("TORTURE_RATE", clock.rate.to_string()),
+            ]
+        });
+        Role::Worker(plan).start_with(environment.as_ref().map_or(&[], |all| all.as_slice()))
     }
 }
 

@@ -51,9 +51,15 @@ impl Role {
     }
 
     pub(crate) fn start(&self) -> anyhow::Result<Part> {
+        self.start_with(&[])
+    }
+
+    /// With more in its environment.
+    pub(crate) fn start_with(&self, environment: &[(&str, String)]) -> anyhow::Result<Part> {
         let (name, role) = self.for_a_child()?;
         let child = Command::new(env::current_exe()?)
             .env(name, role)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

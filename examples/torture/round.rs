@@ -19,13 +19,13 @@ use crate::{
     checks::{Checker, Evidence, Figures, Span, Violation, check},
     clock::{Nanos, millis, nanos, now, wall_is_ahead},
     common::Proxy,
-    crew::{Crew, Workers, programs},
+    crew::{Crew, OwnClock, Workers, programs},
     faults::{self, AtClients, AtServer, AtSeveral, Fault, Kind, in_turn},
     history::{self, Record},
     left::{left_on_the_server, processes_left},
     options::{Options, Topology},
     servers::Servers,
-    stage::Stage,
+    stage::{Stage, build_client_clock},
     stalls::Stalls,
     sums::{self, TRANSFERS},
     worker::{LONG_LEASE, Money, endow_accounts},
@@ -134,11 +134,15 @@ impl Round {
             folder: stage.folder.path().to_owned(),
             until,
             programs,
+            clock: self.own_clock(&stage)?,
         };
         let (log, targets) = (faults::Log::default(), faults::Targets::default());
         let (killed, mut violations) =
             self.play(&mut stage, &crew, &log, &targets, interrupted, tick)?;
-        let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kind) = self.clock_kind().filter(|_| crew.clock.is_some()) {
+            log.push(Fault::of_a_round(kind, until.saturating_sub(self.length)));
+        }
         let killed = by_faults(killed, &log, &mut violations);
 
         let records = history::read(stage.folder.path())?;
@@ -268,6 +272,20 @@ impl Round {
                 in_turn(&mut AtSeveral::new(cluster, random), kinds, go_on, log);
             }
         }
+    }
+
+    /// The first of its kinds that is a clock's.
+    fn clock_kind(&self) -> Option<&'static Kind> {
+        let mut kinds = self.kinds.iter().copied();
+        kinds.find(|kind| kind.rate().is_some())
+    }
+
+    fn own_clock(&self, stage: &Stage) -> anyhow::Result<Option<OwnClock>> {
+        let Some(rate) = self.clock_kind().and_then(Kind::rate) else {
+            return Ok(None);
+        };
+        let library = build_client_clock(&stage.folder)?;
+        Ok(library.map(|library| OwnClock { library, rate }))
     }
 
     /// How long a lock may be there after the end of all workers.

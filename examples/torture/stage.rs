@@ -4,6 +4,7 @@ use std::{
     env, fs,
     io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
+    path::PathBuf,
     process::Command,
     time::Duration,
 };
@@ -34,6 +35,7 @@ pub(crate) const LOG: &str = "appendonlydir";
 
 /// The server's clock is that of the machine and so many microseconds, as a file says.
 const CLOCK: &str = include_str!("clock.c");
+const CLIENT_CLOCK: &str = include_str!("client_clock.c");
 
 pub(crate) struct Stage {
     pub(crate) servers: Servers,
@@ -156,12 +158,18 @@ fn wrapper(folder: &TempDir, has_clock: bool) -> anyhow::Result<String> {
 
 /// Whether there is one now.
 fn build_clock(folder: &TempDir) -> anyhow::Result<bool> {
-    let (source, library) = (
-        folder.path().join("clock.c"),
-        folder.path().join("clock.so"),
-    );
-    fs::write(&source, CLOCK)?;
     fs::write(folder.path().join("clock"), 0_i64.to_ne_bytes())?;
+    Ok(build(folder, "clock", CLOCK)?.is_some())
+}
+
+/// The library that changes the rate of a worker's clock; `None` without a C compiler.
+pub(crate) fn build_client_clock(folder: &TempDir) -> anyhow::Result<Option<PathBuf>> {
+    build(folder, "client-clock", CLIENT_CLOCK)
+}
+
+fn build(folder: &TempDir, name: &str, text: &str) -> anyhow::Result<Option<PathBuf>> {
+    let [source, library] = ["c", "so"].map(|end| folder.path().join(format!("{name}.{end}")));
+    fs::write(&source, text)?;
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let built = Command::new(compiler)
         .args(["-shared", "-fPIC", "-O1", "-o"])
@@ -169,12 +177,12 @@ fn build_clock(folder: &TempDir) -> anyhow::Result<bool> {
         .arg(&source)
         .output();
     let Ok(built) = built else {
-        return Ok(false);
+        return Ok(None);
     };
     ensure!(
         built.status.success(),
         "the clock does not compile: {}",
         String::from_utf8_lossy(&built.stderr)
     );
-    Ok(true)
+    Ok(Some(library))
 }

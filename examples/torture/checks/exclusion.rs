@@ -40,6 +40,7 @@ fn of_lock(lock: &str, holds: &[Hold]) -> Vec<Violation> {
             found.push(Violation {
                 over: span.from + both,
                 ..Violation::new(Checker::Exclusion, lock, cause, what)
+                    .of_workers(&[hold.asked.worker, first.asked.worker])
             });
         }
         inside.push((span, hold));

@@ -148,7 +148,8 @@ fn at_the_resource(
                 "{fence} of {} was refused while it was held",
                 hold.asked.job
             );
-            found.push(Violation::refusal(lock, span, what));
+            let refusal = Violation::refusal(lock, span, what);
+            found.push(refusal.of_workers(&[hold.asked.worker]));
         }
         if accepted {
             *greatest = (*greatest).max(fence);

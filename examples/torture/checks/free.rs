@@ -195,7 +195,7 @@ fn too_late(
             waited.length() / 1_000_000,
             hold.kept_ready / 1_000_000
         );
-        Violation::new(Checker::Deadline, lock, waited, what)
+        Violation::new(Checker::Deadline, lock, waited, what).of_workers(&[hold.asked.worker])
     })
 }
 

@@ -12,6 +12,7 @@ use std::{collections::HashMap, fmt};
 
 use crate::{
     clock::{Nanos, millis},
+    crew::has_own_clock,
     faults::{self, Fault},
     history::Record,
 };
@@ -90,6 +91,8 @@ pub(crate) struct Violation {
     /// A fault in this time may be what it comes from.
     pub(crate) span: Span,
     pub(crate) what: String,
+    /// Whose.
+    pub(crate) workers: Vec<u32>,
     /// When it was over.
     pub(crate) over: Nanos,
     /// What was broken is that the resource refused a holder, since it knew another with a greater number.
@@ -106,6 +109,7 @@ impl Violation {
             lock: lock.to_owned(),
             span,
             what,
+            workers: Vec::new(),
             over: span.to,
             is_refusal: false,
             announced: false,
@@ -120,6 +124,13 @@ impl Violation {
         }
     }
 
+    pub(crate) fn of_workers(self, workers: &[u32]) -> Self {
+        Self {
+            workers: workers.to_vec(),
+            ..self
+        }
+    }
+
     /// Looks for a fault that explains it.
     pub(crate) fn judge(&mut self, faults: &[Fault]) {
         let explains = |fault: &&Fault| {
@@ -129,6 +140,7 @@ impl Violation {
                     from: fault.from,
                     to: fault.broke_until,
                 })
+                && (fault.kind.rate().is_none() || self.workers.iter().any(|at| has_own_clock(*at)))
                 && (!fault.kind.fails_over() || self.may_come_of_a_failover(fault))
         };
         let cause = faults

@@ -47,7 +47,8 @@ pub(super) fn check(holds: &Holds, evidence: &Evidence<'_>) -> Vec<Violation> {
                 hold.asked.worker,
                 late / 1_000
             );
-            found.push(Violation::new(Checker::ServerLog, lock, span, what));
+            let violation = Violation::new(Checker::ServerLog, lock, span, what);
+            found.push(violation.of_workers(&[hold.asked.worker]));
         }
     }
     found

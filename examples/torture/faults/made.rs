@@ -82,6 +82,23 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// One that lasts for the whole of a round.
+    pub(crate) fn of_a_round(kind: &'static Kind, from: Nanos) -> Self {
+        let to = now();
+        Self {
+            kind,
+            counts: true,
+            from,
+            to,
+            broke_until: to,
+            lock: None,
+            shard: None,
+            worker: None,
+        }
+    }
+}
+
 /// Makes faults.
 pub(crate) trait Maker {
     fn random(&mut self) -> &mut fastrand::Rng;

@@ -66,6 +66,8 @@ enum Make {
     AtProxy(Arm),
     /// What workers do themselves.
     ByWorkers,
+    /// The clock of one worker is faster by so many millionths for the whole round.
+    ByClock(i64),
 }
 
 /// Lays it there, and answers what tells that the command came.
@@ -149,16 +151,24 @@ impl Kind {
     pub(crate) fn is_at_server(&self) -> bool {
         !matches!(
             self.make,
-            Make::AtClients(_) | Make::AtProxy(_) | Make::ByWorkers
+            Make::AtClients(_) | Make::AtProxy(_) | Make::ByWorkers | Make::ByClock(_)
         )
     }
 
     fn is_for(&self, topology: Topology) -> bool {
         match self.make {
-            Make::AtServer(_) | Make::AtProxy(_) => topology == Topology::One,
+            Make::AtServer(_) | Make::AtProxy(_) | Make::ByClock(_) => topology == Topology::One,
             Make::AtSentinels(_) => topology == Topology::Sentinel,
             Make::AtCluster(_) => topology == Topology::Cluster,
             Make::AtClients(_) | Make::ByWorkers => true,
+        }
+    }
+
+    /// By how many millionths the clock of a worker is faster.
+    pub(crate) fn rate(&self) -> Option<i64> {
+        match self.make {
+            Make::ByClock(rate) => Some(rate),
+            _ => None,
         }
     }
 

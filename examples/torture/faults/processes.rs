@@ -6,7 +6,7 @@ use leasehold::redis::{Commands, Connection};
 use nix::sys::signal::Signal;
 
 use super::{AtClients, Hit, Kind, LOCKS, Made, Make, Target};
-use crate::role::Part;
+use crate::{checks::Checker, role::Part};
 
 pub(super) const KINDS: &[Kind] = &[
     of("kill-holder", Make::AtClients(kill_holder)),
@@ -17,6 +17,17 @@ pub(super) const KINDS: &[Kind] = &[
     of("stop-all", Make::AtClients(stop_all)),
     of("fork", Make::ByWorkers),
     of("pool-of-one", Make::ByWorkers),
+    of("client-clock-fast", Make::ByClock(250_000)),
+    of("client-clock-slow", Make::ByClock(-40_000)),
+    Kind {
+        announces: &[
+            Checker::Exclusion,
+            Checker::Fencing,
+            Checker::ServerLog,
+            Checker::Deadline,
+        ],
+        ..of("client-clock-too-slow", Make::ByClock(-250_000))
+    },
 ];
 
 /// None of these excuses anything: a holder that is dead or halted loses its lock within its lease.

@@ -18,6 +18,8 @@ use crate::{
 
 /// The usual lease of a round: short, so that much happens to it.
 pub(crate) const LEASE: Duration = Duration::from_millis(400);
+/// How much sooner it ends for a holder whose clock may run slow.
+const SKEW: Duration = Duration::from_millis(40);
 /// One that a failover does not outlast.
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(4);
 
@@ -100,7 +102,11 @@ impl Hand {
 
     pub(crate) fn options(&mut self) -> Options {
         let renewal = !self.chance(4);
-        Options::new().lease(LEASE).renewal(renewal)
+        let options = Options::new().lease(LEASE).renewal(renewal);
+        if self.plan.has_own_clock {
+            return options.clock_skew(SKEW);
+        }
+        options
     }
 
     /// Where a master can fail one lease in four outlasts that, and half of these are not renewed.

@@ -67,9 +67,17 @@ const JOBS: &[(&str, usize, Turn)] = &[
     ("locks-anew", 1, leases::anew),
 ];
 
-/// What only some servers have.
-fn has_job(topology: Topology, job: &str) -> bool {
+/// What only some servers have, and only some workers.
+fn has_job(plan: &Plan, job: &str) -> bool {
+    let topology = plan.topology;
     match job {
+        // What has no `Options::clock_skew`.
+        "plain" | "watchdog" | "set-nx" | "notes-scripts" | "python" | "shell" | "lockrun"
+        | "reentrant" | "run-once"
+            if plan.has_own_clock =>
+        {
+            false
+        }
         // Whoever has to be told of another master, and the market, whose keys are in many slots.
         "market" | "set-nx" | "notes-scripts" | "python" | "shell" => topology == Topology::One,
         "replicated" => topology != Topology::One,
@@ -111,6 +119,8 @@ pub(crate) struct Plan {
     pub(crate) bug: Option<String>,
     /// Programs that are there.
     pub(crate) programs: HashMap<String, String>,
+    /// Its clock runs fast or slow: its leases end a little sooner by it than on the server.
+    pub(crate) has_own_clock: bool,
 }
 
 impl Plan {
@@ -150,7 +160,7 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
         .map(|(name, _, turn)| (*name, *turn));
     thread::scope(|scope| {
         let jobs = everyday.chain(rare);
-        let of_topology = jobs.filter(|(job, _)| has_job(plan.topology, job));
+        let of_topology = jobs.filter(|(job, _)| has_job(plan, job));
         for (number, (job, turn)) in of_topology.enumerate() {
             let (locks, reach) = (&locks, &reach);
             scope.spawn(move || {
