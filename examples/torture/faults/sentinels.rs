@@ -69,9 +69,10 @@ fn stop(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::all().broke_until(until)))
 }
 
-/// Until when something may break by it.
+/// Until when something may break by it: clients hear of it from the sentinels, one of which is the first to say so.
 fn promoted(at: &At<'_>, before: usize) -> anyhow::Result<Nanos> {
     at.servers.promoted_after(before)?;
+    at.servers.another_is_named(before)?;
     Ok(told())
 }
 

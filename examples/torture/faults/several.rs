@@ -27,7 +27,7 @@ pub(super) const WHAT_IT_HAS_NOT_GOT: &[Checker] = &[
     Checker::Sums,
 ];
 
-/// So long after a promotion the last client has heard of it.
+/// So long after a promotion, or after a sentinel names the next master, the last client has heard of it.
 const TOLD: Nanos = millis(2_000);
 
 /// A machine that has no time for a master has it replaced.
