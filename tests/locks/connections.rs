@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Events, Lock, Options, Pool};
+use leasehold::{Cancel, Events, Lock, Options, Pool};
 use redis::{Client, Commands, Connection};
 
 use crate::{
@@ -51,7 +51,9 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
         unless_halted(|| {
             let server = Server::start().unwrap();
             let proxy = Proxy::in_front_of(&server).unwrap();
-            let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS));
+            // Who can be called off has no line of its own.
+            let shares = Options::new().cancel(&Cancel::new());
+            let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS)).with(shares);
             let others = crate::plainly(&server.url());
             let minute = Options::new().lease(MINUTE);
             drop(locks.lock("warm").acquire(LONG).unwrap());

@@ -304,6 +304,9 @@ fn each_knows_the_lock_by_the_name_it_asked_for() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::plainly(&server.url()).with(handing(100));
+        // So that there are numbers for hand-overs.
+        let mut conn = server.connection().unwrap();
+        let () = conn.hset(COMPANION, "fence", 1).unwrap();
         let first = locks.lock("a").acquire(LONG).unwrap();
         let same = locks.lock("lock:a").with(handing(100).prefix(""));
         thread::scope(|scope| {

@@ -3,7 +3,7 @@
 
     tests/mutants/run.py --copy DIR              all, one after the other, in a copy of the project at DIR
     tests/mutants/run.py --copy DIR --from 10    beginning with the tenth
-    tests/mutants/run.py --copy DIR --only .lua  those in files whose names end so
+    tests/mutants/run.py --copy DIR --only .lua  those in files whose names end so, or which are named so
     tests/mutants/run.py --check                 only whether each still can be put in
 
 The copy gets a target/ of its own, so the beginning is slow: all tests are built there, and run without a bug to see that they pass and
@@ -132,7 +132,7 @@ def main():
     options.add_argument("--check", action="store_true")
     options = options.parse_args()
     wanted = [(number, *mutant) for number, mutant in enumerate(mutants(), 1) if number >= options.first]
-    wanted = [mutant for mutant in wanted if mutant[2].endswith(options.only)]
+    wanted = [mutant for mutant in wanted if mutant[2].endswith(options.only) or mutant[1] == options.only]
     bad = []
     for number, name, file, old, new, tests in wanted:
         count = (PROJECT / file).read_text().count(old)
