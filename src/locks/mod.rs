@@ -108,9 +108,9 @@ impl Locks {
     /// For tests: how many of them wait for the next write.
     #[doc(hidden)]
     #[must_use]
-    pub fn in_line(&self) -> usize {
+    pub fn unsent_calls(&self) -> usize {
         let stacks = self.stacks.all();
-        stacks.iter().map(|stack| stack.server.in_line()).sum()
+        stacks.iter().map(|stack| stack.server.unsent_calls()).sum()
     }
 
     /// Locks on a Redis Cluster that share its pools with other work. Opens no connection and starts no thread: that is done for

@@ -86,7 +86,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn go_together_always(&self) {}
 
     /// How many calls wait for the next such write.
-    fn in_line(&self) -> usize {
+    fn unsent_calls(&self) -> usize {
         0
     }
 

@@ -173,7 +173,7 @@ impl Server for RedisServer {
         self.combiner.crowd.go_together_always();
     }
 
-    fn in_line(&self) -> usize {
+    fn unsent_calls(&self) -> usize {
         self.combiner.waiting()
     }
 

@@ -77,7 +77,7 @@ impl Bench {
                 .zip(calls)
                 .map(|(place, call)| {
                     let asking = scope.spawn(move || (call(), Instant::now()));
-                    assert!(comes_true(|| self.locks.in_line() == place));
+                    assert!(comes_true(|| self.locks.unsent_calls() == place));
                     asking
                 })
                 .collect();
@@ -370,7 +370,7 @@ fn who_comes_behind_a_call_that_gets_no_answer_is_not_held_up() {
 }
 
 #[test]
-fn the_child_of_a_fork_is_refused_although_others_are_in_line() {
+fn the_child_of_a_fork_is_refused_although_others_wait_to_be_sent() {
     unless_halted(|| {
         let bench = bench(crate::options());
         let came = bench.acquire_all(|_| {

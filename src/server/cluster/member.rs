@@ -155,8 +155,8 @@ impl Server for Member {
         self.own.go_together_always();
     }
 
-    fn in_line(&self) -> usize {
-        self.own.in_line()
+    fn unsent_calls(&self) -> usize {
+        self.own.unsent_calls()
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {

@@ -1,22 +1,22 @@
 //! Calls of many threads in one write: command combining.
 //!
-//! [`RedisServer`](super::RedisServer) calls [`Combiner::ask`] on the caller's thread. A thread that finds the line free leads: it
+//! [`RedisServer`](super::RedisServer) calls [`Combiner::ask`] on the caller's thread. A thread that finds nobody leading leads: it
 //! takes all that wait, sends them in one write, reads the answers, and gives each to its caller as it comes. Threads
 //! that come meanwhile wait for the next write, which one of them leads. No thread waits so that more may come.
 //!
-//! - [`crowd`] decides whether a call goes in a line at all, or alone.
-//! - [`line`] says who waits and who leads: a plain value.
-//! - [`slot`] is what a thread has in the line.
+//! - [`crowd`] decides whether a call goes in the outbox at all, or alone.
+//! - [`outbox`] says who waits and who leads: a plain value.
+//! - [`slot`] is what a thread has in the outbox.
 //!
 //! Whatever happens to a leader, also a panic, its [`Turn`] ends: each caller whose call was taken is told, and another leads. A
 //! call that was not taken was not sent. It is not held up by others for long either: after a while it is taken back, to go
 //! alone.
 //!
-//! `line` is locked for a moment, and a slot's call within it, for what is copied from there. Nothing is locked while the
+//! `outbox` is locked for a moment, and a slot's call within it, for what is copied from there. Nothing is locked while the
 //! server is asked.
 
 mod crowd;
-mod line;
+mod outbox;
 mod slot;
 
 use std::{
@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use redis::{RedisError, RedisResult, Value};
 
 use crowd::Crowd;
-use line::{Line, Withdrawn};
+use outbox::{Outbox, Withdrawn};
 use slot::{Answer, Slot, Stage};
 
 use crate::{error::Result, time};
@@ -39,15 +39,15 @@ use crate::{error::Result, time};
 const MOST: usize = 128;
 /// How often a thread looks, and lets others run, before it sleeps: to be woken takes longer than a near server's answer.
 const LOOKS: u32 = 30;
-/// How long a call waits in the line at least before it goes alone.
+/// How long a call waits in the outbox at least before it goes alone.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// Or for so many round trips.
 const TRIPS: u32 = 4;
 
-/// The line for one server.
+/// The outbox for one server.
 #[derive(Default)]
 pub(super) struct Combiner {
-    line: Mutex<Line<Arc<Slot>>>,
+    outbox: Mutex<Outbox<Arc<Slot>>>,
     pub(super) crowd: Crowd,
 }
 
@@ -88,7 +88,7 @@ impl Combiner {
         let Some(own) = Slot::of_this_thread(packed) else {
             return Ok(Came::Unsent);
         };
-        if self.line.lock().join(Arc::clone(&own), terms.until) {
+        if self.outbox.lock().join(Arc::clone(&own), terms.until) {
             self.lead(&own, terms, &lead)?;
         }
         let leaves_at = terms.or_sooner(time::now() + self.patience(terms));
@@ -130,10 +130,10 @@ impl Combiner {
 
     /// How many calls wait for the next write.
     pub(super) fn waiting(&self) -> usize {
-        self.line.lock().len()
+        self.outbox.lock().len()
     }
 
-    /// How long a call stays in the line.
+    /// How long a call stays in the outbox.
     fn patience(&self, terms: Terms) -> Duration {
         let longest = (terms.io_timeout / 4).min(terms.unsent);
         if self.crowd.always_goes_together() {
@@ -144,8 +144,8 @@ impl Combiner {
 
     /// Whether a thread that was woken to lead does so: another may have been faster.
     fn leads_now(&self, own: &Arc<Slot>) -> bool {
-        let mut line = self.line.lock();
-        let leads = line.lead();
+        let mut outbox = self.outbox.lock();
+        let leads = outbox.lead();
         if own.stage() == Stage::Next {
             own.set(Stage::Waiting);
         }
@@ -170,10 +170,10 @@ impl Combiner {
         lead(&mut turn)
     }
 
-    /// Takes a call out of the line. False: it has been taken to be sent.
+    /// Takes a call out of the outbox. False: it has been taken to be sent.
     fn leaves(&self, own: &Arc<Slot>) -> bool {
-        let mut line = self.line.lock();
-        let Withdrawn::Gone { wake } = line.withdraw(own) else {
+        let mut outbox = self.outbox.lock();
+        let Withdrawn::Gone { wake } = outbox.withdraw(own) else {
             return false;
         };
         own.set(Stage::Answered);
@@ -212,13 +212,13 @@ impl Turn<'_> {
             // Those who have just been answered come back with the next.
             self.combiner.crowd.steps_aside();
         }
-        let mut line = self.combiner.line.lock();
-        line.take(self.own, MOST, &mut self.batch);
+        let mut outbox = self.combiner.outbox.lock();
+        outbox.take(self.own, MOST, &mut self.batch);
         for slot in &self.batch {
             slot.set(Stage::Taken);
             slot.pack_into(&mut self.packed);
         }
-        drop(line);
+        drop(outbox);
         self.combiner.crowd.went_together(self.batch.len());
         self.sent = time::now();
     }
@@ -259,16 +259,16 @@ impl Drop for Turn<'_> {
             let panicked = (redis::ErrorKind::Io, "the client library panicked");
             self.answer(Err(RedisError::from(panicked)));
         }
-        let mut line = self.combiner.line.lock();
+        let mut outbox = self.combiner.outbox.lock();
         if self.batch.is_empty() {
-            line.withdraw(self.own);
+            outbox.withdraw(self.own);
             self.own.set(Stage::Answered);
         }
-        wake_next(line.done());
+        wake_next(outbox.done());
     }
 }
 
-/// With the line locked, so that nobody takes its call meanwhile.
+/// With the outbox locked, so that nobody takes its call meanwhile.
 fn wake_next(next: Option<Arc<Slot>>) {
     if let Some(next) = next {
         next.set(Stage::Next);

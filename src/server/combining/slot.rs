@@ -1,4 +1,4 @@
-//! One thread's place in the line: what it wants to have sent, and what came of it.
+//! One thread's place in the outbox: what it wants to have sent, and what came of it.
 
 use std::{
     cell::RefCell,
@@ -18,9 +18,9 @@ use redis::{RedisResult, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Stage {
-    /// In the line.
+    /// In the outbox.
     Waiting,
-    /// In the line, and its caller has been woken to lead.
+    /// In the outbox, and its caller has been woken to lead.
     Next,
     /// Taken by the leader, and sent soon.
     Taken,
@@ -86,7 +86,7 @@ impl Slot {
         }
     }
 
-    /// Except for [`Answered`](Stage::Answered), under the lock of the line.
+    /// Except for [`Answered`](Stage::Answered), under the lock of the outbox.
     pub(super) fn set(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
     }

@@ -51,8 +51,8 @@ fn number(came: &Result<Came>) -> Option<i64> {
     }
 }
 
-/// Waits until so many calls are in the line.
-fn until_in_line(combiner: &Combiner, count: usize) {
+/// Waits until so many calls are in the outbox.
+fn until_in_outbox(combiner: &Combiner, count: usize) {
     while combiner.waiting() < count {
         thread::sleep(MS);
     }
@@ -75,7 +75,7 @@ fn behind_another(
                 Ok(())
             })
         });
-        while combiner.waiting() > 0 || !combiner.line.lock().is_led() {
+        while combiner.waiting() > 0 || !combiner.outbox.lock().is_led() {
             thread::sleep(MS);
         }
         let others: Vec<_> = (1..)
@@ -83,7 +83,7 @@ fn behind_another(
             .map(|(number, terms)| {
                 let ask = move || combiner.ask(&[number], *terms, lead);
                 let asking = scope.spawn(move || catch_unwind(AssertUnwindSafe(ask)));
-                until_in_line(combiner, number.into());
+                until_in_outbox(combiner, number.into());
                 asking
             })
             .collect();
@@ -190,7 +190,7 @@ fn a_call_that_nobody_takes_leaves_the_line_and_one_that_was_taken_is_waited_for
         let leading = scope.spawn(|| {
             combiner.ask(&[0], usual(), |turn| {
                 busy.wait();
-                until_in_line(&combiner, 2);
+                until_in_outbox(&combiner, 2);
                 turn.gather();
                 over.wait();
                 Ok(())
@@ -239,5 +239,5 @@ fn many_threads_get_the_answers_to_what_they_asked() {
             });
         }
     });
-    assert!(!combiner.line.lock().is_led());
+    assert!(!combiner.outbox.lock().is_led());
 }

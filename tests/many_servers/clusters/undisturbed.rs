@@ -265,5 +265,5 @@ fn where_all_goes_in_one_write_locks_of_all_shards_are_granted_and_released() {
             });
         }
     });
-    assert_eq!(locks.in_line(), 0);
+    assert_eq!(locks.unsent_calls(), 0);
 }

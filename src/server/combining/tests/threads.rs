@@ -1,4 +1,4 @@
-//! The line driven by threads, as [`Combiner`](super::super::Combiner) drives it, in orders that shuttle chooses. A lead that is
+//! The outbox driven by threads, as [`Combiner`](super::super::Combiner) drives it, in orders that shuttle chooses. A lead that is
 //! lost, or a caller that nobody wakes, would be a deadlock, which shuttle reports.
 
 use shuttle::{
@@ -6,7 +6,7 @@ use shuttle::{
     thread,
 };
 
-use super::super::line::{Line, Withdrawn};
+use super::super::outbox::{Outbox, Withdrawn};
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ enum Fate {
 }
 
 struct State {
-    line: Line<usize>,
+    outbox: Outbox<usize>,
     fates: Vec<Fate>,
     woken: Vec<bool>,
 }
@@ -28,7 +28,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Waits,
-    /// Leaves the line after a while, if it does not lead.
+    /// Leaves the outbox after a while, if it does not lead.
     GivesUp,
     /// Cannot send anything when it leads.
     Fails,
@@ -43,7 +43,7 @@ struct World {
 impl World {
     fn run(&self, own: usize, manner: Manner) {
         let mut state = self.state.lock().unwrap();
-        if state.line.join(own, None) {
+        if state.outbox.join(own, None) {
             drop(state);
             self.lead(own, manner);
             state = self.state.lock().unwrap();
@@ -56,13 +56,13 @@ impl World {
             // Also when it has just been woken to lead.
             if manner == Manner::GivesUp
                 && slept
-                && let Withdrawn::Gone { wake } = state.line.withdraw(&own)
+                && let Withdrawn::Gone { wake } = state.outbox.withdraw(&own)
             {
                 state.fates[own] = Fate::Withdrawn;
                 self.wake(&mut state, wake);
             } else if state.woken[own] {
                 state.woken[own] = false;
-                if state.line.lead() {
+                if state.outbox.lead() {
                     drop(state);
                     self.lead(own, manner);
                     state = self.state.lock().unwrap();
@@ -84,10 +84,10 @@ impl World {
         if manner == Manner::Fails {
             drop(state);
             state = self.state.lock().unwrap();
-            assert_eq!(state.line.withdraw(&own), Withdrawn::Gone { wake: None });
+            assert_eq!(state.outbox.withdraw(&own), Withdrawn::Gone { wake: None });
             state.fates[own] = Fate::Withdrawn;
         } else {
-            state.line.take(&own, self.most, &mut batch);
+            state.outbox.take(&own, self.most, &mut batch);
             assert!(batch.contains(&own) && batch.len() <= self.most);
         }
         for call in &batch {
@@ -101,7 +101,7 @@ impl World {
             state.fates[call] = Fate::Answered;
             self.sleepers[call].notify_one();
         }
-        let next = state.line.done();
+        let next = state.outbox.done();
         self.wake(&mut state, next);
     }
 
@@ -116,7 +116,7 @@ impl World {
 fn everybody_is_answered(manners: &'static [Manner], most: usize) {
     let world = Arc::new(World {
         state: Mutex::new(State {
-            line: Line::default(),
+            outbox: Outbox::default(),
             fates: vec![Fate::Waiting; manners.len()],
             woken: vec![false; manners.len()],
         }),
@@ -138,7 +138,7 @@ fn everybody_is_answered(manners: &'static [Manner], most: usize) {
         let is_answered = *fate == Fate::Answered;
         assert!(is_answered || *manner != Manner::Waits, "{:?}", state.fates);
     }
-    assert!(state.line.is_over());
+    assert!(state.outbox.is_over());
 }
 
 const CROWDS: [&[Manner]; 3] = [

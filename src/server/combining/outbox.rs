@@ -1,8 +1,8 @@
 //! Which calls wait for the next write of a [`Combiner`](super::Combiner), and whether a caller leads: a plain value, without a
-//! lock, a clock or I/O. (Not the [line](crate::server::Line) that one waiting thread has for itself.)
+//! lock, a clock or I/O.
 //!
 //! At most one caller leads. A caller that joins while none leads becomes the leader; the others wait. The leader takes calls out of
-//! the line, its own among them, and when it is [done](Line::done) it is told which caller to wake. That caller leads next, unless
+//! the outbox, its own among them, and when it is [done](Outbox::done) it is told which caller to wake. That caller leads next, unless
 //! one that came in between was faster: then that one takes the call of the other along. So the rule is: while calls wait and none
 //! leads, one of the callers that wait has been woken.
 
@@ -10,7 +10,7 @@ use std::{mem, time::Instant};
 
 /// Calls that wait for the next write, first in, first out.
 #[derive(Debug)]
-pub(super) struct Line<C> {
+pub(super) struct Outbox<C> {
     waiting: Vec<Waiting<C>>,
     is_led: bool,
 }
@@ -31,7 +31,7 @@ pub(super) enum Withdrawn<C> {
     Gone { wake: Option<C> },
 }
 
-impl<C> Default for Line<C> {
+impl<C> Default for Outbox<C> {
     fn default() -> Self {
         Self {
             waiting: Vec::new(),
@@ -40,7 +40,7 @@ impl<C> Default for Line<C> {
     }
 }
 
-impl<C: Clone + PartialEq> Line<C> {
+impl<C: Clone + PartialEq> Outbox<C> {
     /// One more call. True: its caller leads.
     pub(super) fn join(&mut self, call: C, until: Option<Instant>) -> bool {
         self.waiting.push(Waiting { call, until });
