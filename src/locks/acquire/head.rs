@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Asked, UNTIL_CONFIRMED, Wait};
 use crate::{
     error::{Error, Result},
-    locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings},
+    locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
     recipes::hold::Kind,
     script::{Call, Refusal},
     server::{Line, News, Unsent},
@@ -20,18 +20,12 @@ impl Wait<'_> {
     /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
     /// to another stack.
     pub(super) fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease>) -> Result<Asked> {
-        let Pauses { first, last } = self.settings.backoff;
-        let mut pauses = Backoff::between(first, last);
         let (shared, key) = (Arc::clone(&self.stack), self.key().to_owned());
         shared.server.want();
         let cancel = self.settings.cancel.as_ref();
-        let waiting = Arc::downgrade(&shared);
-        let wake = move || {
-            if let Some(shared) = waiting.upgrade() {
-                shared.queues.wake_all();
-            }
-        };
-        let _woken = cancel.map(|cancel| cancel.wakes(wake));
+        let _woken = cancel.map(|cancel| cancel.wakes(wakes_all(&shared)));
+        let Pauses { first, last } = self.settings.backoff;
+        let mut pauses = Backoff::between(first, last);
         let mut line: Option<Box<dyn Line>> = None;
         while self.waits_until_it_is_time(place, line.as_deref_mut()) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
@@ -39,23 +33,15 @@ impl Wait<'_> {
                 break;
             }
             self.attempts.made += 1;
-            let Manner {
-                looks_first,
-                is_brief,
-            } = self.manner(place);
-            let refusal = if is_brief {
-                Refusal::Bare
-            } else {
-                Refusal::WithItsEnd
-            };
-            let call = (self.hold).acquiring(self.lease_millis, true, refusal);
+            let manner = self.manner(place);
+            let call = self.call(manner);
             line = line.filter(|line| line.is_open());
             if line.is_none() && self.may_listen(&call) && place.is_alone() {
                 line = shared.server.line(&key);
             }
             let asked = match &mut line {
-                Some(line) => line.ask(&call, looks_first),
-                None => (shared.server).ask_for_head(&call, looks_first, self.deadline),
+                Some(line) => line.ask(&call, manner.looks_first),
+                None => (shared.server).ask_for_head(&call, manner.looks_first, self.deadline),
             };
             let reply = match asked {
                 Ok(reply) => reply,
@@ -64,12 +50,7 @@ impl Wait<'_> {
                 }
                 Err(Unsent::NoConnection(error)) => {
                     self.attempts.was_not_sent(error);
-                    let pauses = if self.stacks.are_many() {
-                        &mut self.doubts
-                    } else {
-                        &mut pauses
-                    };
-                    let pause = pauses.next_pause(Duration::MAX);
+                    let pause = self.next_pause(&mut pauses, self.stacks.are_many());
                     place.look_again_at(Some(self.now() + pause));
                     continue;
                 }
@@ -78,49 +59,82 @@ impl Wait<'_> {
                     break;
                 }
             };
-            match self.judge(reply)? {
-                Outcome::Granted {
-                    grant,
-                    next_asks_at,
-                } => {
-                    let next_asks_at = match line {
-                        // Nobody is told of a change, but a release is near.
-                        _ if is_brief => self.now() + PASSED_ON,
-                        // Nobody else is told of what comes on the line.
-                        Some(_) => self.now(),
-                        None => next_asks_at,
-                    };
-                    return Ok(Asked::Granted(grant, next_asks_at));
-                }
-                Outcome::HasBeenRun => return Ok(Asked::InVain),
-                Outcome::Moved if !Arc::ptr_eq(&shared, &self.stack) => return Ok(Asked::Moved),
-                Outcome::Unconfirmed => place.look_again_at(Some(self.now() + UNTIL_CONFIRMED)),
-                // The same shard at another address.
-                Outcome::Moved => place.look_again_at(Some(self.now())),
-                Outcome::Refused {
-                    ask_again_at,
-                    tracked: true,
-                } => {
-                    pauses.start_again();
-                    self.doubts.start_again();
-                    let look_again = (looks_first || is_brief).then(|| self.now() + FINDS_ALL_OUT);
-                    place.refused(ask_again_at.into_iter().chain(look_again).min());
-                }
-                Outcome::Refused { tracked: false, .. } => {
-                    place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
-                }
-                Outcome::Failed => {
-                    let pauses = if self.stacks.are_many() && self.attempts.is_in_doubt() {
-                        &mut self.doubts
-                    } else {
-                        &mut pauses
-                    };
-                    let pause = pauses.next_pause(Duration::MAX);
-                    place.look_again_at(Some(self.now() + pause));
-                }
+            let outcome = self.judge(reply)?;
+            if !Arc::ptr_eq(&shared, &self.stack) {
+                return Ok(Asked::Moved);
+            }
+            let has_line = line.is_some();
+            if let Some(asked) = self.follows(&outcome, place, manner, has_line, &mut pauses) {
+                return Ok(asked);
             }
         }
         (self.attempts.last_failure()).map_or(Ok(Asked::InVain), Err)
+    }
+
+    fn call(&self, manner: Manner) -> Call {
+        let refusal = if manner.is_brief {
+            Refusal::Bare
+        } else {
+            Refusal::WithItsEnd
+        };
+        (self.hold).acquiring(self.lease_millis, true, refusal)
+    }
+
+    /// What an outcome leads to: an end of the wait, or `None` and another attempt at the moment that the place is told.
+    fn follows(
+        &mut self,
+        outcome: &Outcome,
+        place: &Place<'_, Settings, Lease>,
+        manner: Manner,
+        has_line: bool,
+        pauses: &mut Backoff,
+    ) -> Option<Asked> {
+        match *outcome {
+            Outcome::Granted {
+                grant,
+                next_asks_at,
+            } => {
+                let next_asks_at = if manner.is_brief {
+                    // Nobody is told of a change, but a release is near.
+                    self.now() + PASSED_ON
+                } else if has_line {
+                    // Nobody else is told of what comes on the line.
+                    self.now()
+                } else {
+                    next_asks_at
+                };
+                return Some(Asked::Granted(grant, next_asks_at));
+            }
+            Outcome::HasBeenRun => return Some(Asked::InVain),
+            Outcome::Unconfirmed => place.look_again_at(Some(self.now() + UNTIL_CONFIRMED)),
+            // The same shard at another address.
+            Outcome::Moved => place.look_again_at(Some(self.now())),
+            Outcome::Refused {
+                ask_again_at,
+                tracked: true,
+            } => {
+                pauses.start_again();
+                self.doubts.start_again();
+                let knows_little = manner.looks_first || manner.is_brief;
+                let look_again = knows_little.then(|| self.now() + FINDS_ALL_OUT);
+                place.refused(ask_again_at.into_iter().chain(look_again).min());
+            }
+            Outcome::Refused { tracked: false, .. } => {
+                place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
+            }
+            Outcome::Failed => {
+                let in_doubt = self.stacks.are_many() && self.attempts.is_in_doubt();
+                let pause = self.next_pause(pauses, in_doubt);
+                place.look_again_at(Some(self.now() + pause));
+            }
+        }
+        None
+    }
+
+    /// After a failure. In doubt it is not known who the master is.
+    fn next_pause(&mut self, usual: &mut Backoff, in_doubt: bool) -> Duration {
+        let pauses = if in_doubt { &mut self.doubts } else { usual };
+        pauses.next_pause(Duration::MAX)
     }
 
     /// By the line, if it has it, and otherwise by whoever wakes it. False: it leaves.
@@ -176,6 +190,16 @@ impl Wait<'_> {
                 reason: String::from("the server did not answer others who wait"),
                 source: None,
             });
+        }
+    }
+}
+
+/// What a cancel does for those who wait in a stack.
+fn wakes_all(shared: &Arc<Shared<Lease>>) -> impl Fn() + Send + Sync + 'static {
+    let waiting = Arc::downgrade(shared);
+    move || {
+        if let Some(shared) = waiting.upgrade() {
+            shared.queues.wake_all();
         }
     }
 }
