@@ -50,10 +50,10 @@ pub(super) struct Fairness {
     away: Option<Away>,
     /// How long it took until this process had its next turn, the last time.
     others_took: Duration,
-    /// The head has heard of a release, and has not asked since.
-    has_heard: bool,
-    /// It had heard of one when it asked the last time.
-    asked_on_news: bool,
+    /// The releases that the head knows of, and has not asked after.
+    known: Releases,
+    /// Those that it knew of when it asked the last time.
+    asked_after: Releases,
     /// How often others were faster since the last turn of this process: after a release of which the head had heard, or had
     /// been rung by a thread of this process. One more when it stays away.
     in_vain: u32,
@@ -65,6 +65,15 @@ struct Known {
     waits_until_others: u32,
     others_seen: Option<Instant>,
     in_vain: u32,
+}
+
+/// Of which releases a waiting head knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Releases {
+    /// The server has told of one.
+    told: bool,
+    /// A thread of this process has released the lock.
+    own: bool,
 }
 
 /// Whether a thread that stood in the queue has the lock.
@@ -106,8 +115,8 @@ impl Default for Fairness {
             before_refusals: None,
             away: None,
             others_took: Duration::ZERO,
-            has_heard: false,
-            asked_on_news: false,
+            known: Releases::default(),
+            asked_after: Releases::default(),
             in_vain: 0,
         }
     }
@@ -122,7 +131,7 @@ impl Fairness {
         } else {
             Held::BesideOthers
         };
-        (self.has_heard, self.asked_on_news, self.in_vain) = (false, false, 0);
+        (self.known, self.asked_after, self.in_vain) = Default::default();
         self.before_refusals = None;
         if let Some(away) = self.away.take() {
             self.others_took = if away.refused {
@@ -137,7 +146,7 @@ impl Fairness {
 
     /// The head asks.
     pub(super) fn asks(&mut self) {
-        self.asked_on_news = mem::take(&mut self.has_heard);
+        self.asked_after = mem::take(&mut self.known);
     }
 
     /// The head was refused: if no thread of this process has the lock, others have their turns.
@@ -153,14 +162,16 @@ impl Fairness {
         let was_our_turn = mem::take(&mut self.turns_in_a_row) > 0;
         self.waits_until_others = 1;
         self.others_seen = Some(now);
-        self.in_vain += u32::from(mem::take(&mut self.asked_on_news) || was_our_turn);
+        let Releases { told, own } = mem::take(&mut self.asked_after);
+        self.in_vain += u32::from(told || own && was_our_turn);
         if let Some(away) = &mut self.away {
             away.refused = true;
         }
     }
 
-    /// A thread of this process has released the lock. Says when the head asks.
-    pub(super) fn released(&mut self, now: Instant) -> Instant {
+    /// A thread of this process has released the lock. Says when the head asks, if one waits.
+    pub(super) fn released(&mut self, now: Instant, waits: bool) -> Instant {
+        self.known.own = waits;
         if !self.is_held_here() {
             // By a thread that did not stand in the queue, and kept the head out meanwhile.
             self.turns_in_a_row += 1;
@@ -202,13 +213,13 @@ impl Fairness {
 
     /// The server says that something has happened to the lock.
     pub(super) fn heard(&mut self) {
-        self.has_heard = true;
+        self.known.told = true;
     }
 
     /// How the head asks, now that it does.
     pub(super) fn manner(&self, now: Instant) -> Manner {
         let comes_back = self.away.as_ref().is_some_and(|away| !away.refused);
-        let expects_to_wait = self.asked_on_news || comes_back;
+        let expects_to_wait = self.asked_after.told || comes_back;
         let expects_a_release = expects_to_wait || self.turns_in_a_row > 0;
         Manner {
             looks_first: expects_to_wait && !self.in_vain.is_multiple_of(LOOKS),

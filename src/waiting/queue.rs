@@ -194,7 +194,7 @@ impl<W, L> Queue<W, L> {
 
     /// A thread of this process has released the lock. Returns whom to wake.
     pub(crate) fn released(&mut self, now: Instant) -> Option<&W> {
-        let ask_at = self.fairness.released(now);
+        let ask_at = self.fairness.released(now, !self.waiting.is_empty());
         self.wake_head(Some(ask_at))
     }
 

@@ -247,6 +247,27 @@ fn a_head_looks_first_after_others_were_faster_and_until_its_next_turn() {
 }
 
 #[test]
+fn a_head_that_came_after_its_own_release_was_not_too_late() {
+    for waits in [false, true] {
+        let (mut queue, head) = waiting_head();
+        let joins = |queue: &mut Queue<(), ()>, now| queue.join(1, (), moment(now));
+        if waits {
+            joins(&mut queue, 1);
+        }
+        queue.leave(head, Leaving::Exclusive, moment(1), None);
+        queue.released(moment(2));
+        if !waits {
+            joins(&mut queue, 3);
+        }
+        asks(&mut queue, 1, 3);
+        queue.refused(1, moment(3), None);
+        queue.changed(moment(4));
+        let manner = asks(&mut queue, 1, 4);
+        assert_eq!(manner.looks_first, waits, "others were faster: {waits}");
+    }
+}
+
+#[test]
 fn a_release_that_is_told_while_the_head_asks_is_news_to_its_next_attempt() {
     let (mut queue, head) = waiting_head();
     is_too_late(&mut queue, head, 1);
