@@ -118,7 +118,8 @@ impl Locks {
     ///
     /// A lock whose slot moves to another shard is followed, also while it is held or waited for. While a slot is on its way, a free
     /// lock of it cannot be acquired: that is tried again until the deadline, and then the answer is
-    /// [`Error::Redis`](crate::Error::Redis) with the server's word `TRYAGAIN`.
+    /// [`Error::Redis`](crate::Error::Redis) with the server's word `TRYAGAIN`. (A reader's, and a mutex with [`Options::fencing`] off, is
+    /// of one key, and is granted where the slot goes.)
     ///
     /// Two locks are in one slot if their names have the same part in braces, `{shop}:report` and `{shop}:orders`: that is what
     /// [`Lease::commit`] needs of the keys that it writes.

@@ -219,7 +219,8 @@ impl Holding {
     fn prolonging(&self, lease_millis: u64) -> Call {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
-            Kind::Mutex => mutex::renew(lock, token, lease_millis),
+            Kind::Mutex if self.is_fenced => mutex::renew(lock, token, lease_millis),
+            Kind::Mutex => mutex::renew_unfenced(lock, token, lease_millis),
             Kind::Reentrant => {
                 reentrant::renew(lock, &self.owner, token, lease_millis, Levels::Counted)
             }

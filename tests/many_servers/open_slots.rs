@@ -8,7 +8,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Locks, Nodes, Result, Token, acquire_lock_with_timeout, commit_while_held,
+    Error, Locks, Nodes, Options, Result, Token, acquire_lock_with_timeout, commit_while_held,
     recipes::{mutex, read_write, reentrant},
     release_lock, transaction_while_held, transaction_with_lock, with_lock,
 };
@@ -410,4 +410,46 @@ fn a_node_that_is_being_given_a_slot_reads_and_writes_beside_the_keys_that_have_
     assert!(open.migrate(&here).is_err());
     assert_eq!(open.source.get::<_, u64>(&here).unwrap(), 5);
     open.source.del::<_, ()>(&here).unwrap();
+}
+
+/// What has one key alone is at one end, which the node that has the slot says by `ASK`: a reader, and a mutex without a companion.
+#[test]
+fn a_free_lock_of_one_key_is_granted_once_where_the_slot_goes_and_stays_held_there() {
+    let open = Open::closed_yet("one-key");
+    let name = open.named("lock");
+    let process = || {
+        let nodes = Nodes::connect(&open.cluster.url()).unwrap();
+        Locks::on_nodes(&nodes).with(Options::new().lease(900 * MS).fencing(false))
+    };
+    let locks: Vec<_> = (0..4).map(|_| process().lock(&name)).collect();
+    open.open();
+    let granted: Vec<_> = thread::scope(|scope| {
+        let tries: Vec<_> = locks
+            .iter()
+            .map(|lock| scope.spawn(|| lock.try_acquire().unwrap()))
+            .collect();
+        tries
+            .into_iter()
+            .filter_map(|tried| tried.join().unwrap())
+            .collect()
+    });
+    let [lease] = &granted[..] else {
+        panic!("{granted:?}");
+    };
+    let refused = || {
+        locks
+            .iter()
+            .all(|lock| lock.try_acquire().unwrap().is_none())
+    };
+    assert!(refused());
+    thread::sleep(1_200 * MS);
+    lease.verify().unwrap();
+    assert!(refused());
+    open.close();
+    lease.verify().unwrap();
+    assert!(refused());
+    for lease in granted {
+        lease.release().unwrap();
+    }
+    locks[0].acquire(LONG).unwrap().release().unwrap();
 }

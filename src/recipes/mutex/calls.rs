@@ -119,6 +119,14 @@ pub(crate) fn renew(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
         .arg(lease_millis)
 }
 
+/// The same of a lock without a companion: of one key, a node that is being given its slot does it as well.
+pub(crate) fn renew_unfenced(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
+    RENEW_MUTEX
+        .on([lock.key()])
+        .arg(token.as_str())
+        .arg(lease_millis)
+}
+
 /// Answers whether the lock was ours until now.
 pub(crate) fn release(lock: &LockName, token: &Token) -> Call {
     release_key(lock.key(), token)

@@ -1,5 +1,5 @@
 -- KEYS[1]  the lock: a STRING, its holder's token
--- KEYS[2]  its companion
+-- KEYS[2]  its companion; not named where there is none
 -- ARGV[1]  our token
 -- ARGV[2]  the lease from now, in milliseconds
 -- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours, or an error that begins with
@@ -16,7 +16,7 @@ end
 -- that is there tells of an earlier hold. It is looked at now, because a key of another type has to stop us before we
 -- write. That error gets a word of its own before it: the lock is still ours, and a watchdog must not take it for lost.
 -- `pcall` answers an error as a table instead of ending the script.
-local companion = redis.pcall('HGET', KEYS[2], 'token')
+local companion = KEYS[2] and redis.pcall('HGET', KEYS[2], 'token')
 if type(companion) == 'table' then
   return redis.error_reply('COMPANION ' .. companion.err)
 end

@@ -42,7 +42,8 @@ impl Store {
                 self.hold(key, now.after(number(lease)?), what);
                 Ok(yes(true))
             }
-            ("RENEW_MUTEX", [_, _, token, lease]) if holder == Some(token) => {
+            // With its companion, or without.
+            ("RENEW_MUTEX", [_, _, token, lease] | [_, token, lease]) if holder == Some(token) => {
                 self.extend(key, now.after(number(lease)?));
                 Ok(yes(true))
             }
@@ -50,7 +51,7 @@ impl Store {
                 self.locks.remove(key);
                 Ok(yes(true))
             }
-            ("RENEW_MUTEX", [_, _, _, _]) | ("RELEASE_MUTEX", [_, _]) => Ok(yes(false)),
+            ("RENEW_MUTEX", [_, _, _, _] | [_, _, _]) | ("RELEASE_MUTEX", [_, _]) => Ok(yes(false)),
             _ => Err(makes_no_sense()),
         }
     }

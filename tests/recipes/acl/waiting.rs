@@ -20,7 +20,6 @@ const MUTEX: &[&str] = &[
 ];
 const UNFENCED: &[&str] = &[
     "a `Lease` of a mutex with `Options::fencing(false)`",
-    "`mutex::renew`",
     "`mutex::release`",
 ];
 const REENTRANT: &[&str] = &[
