@@ -166,7 +166,14 @@ impl Cluster {
     pub fn fail_over(&self, master: usize) -> anyhow::Result<usize> {
         let replica = partner(master);
         let mut conn = self.nodes[replica].connection()?;
-        redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut conn)?;
+        let asked = Instant::now();
+        while let Err(why) = redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut conn) {
+            // On a busy machine it takes its master for dead at times.
+            if asked.elapsed() > FAILOVER_LIMIT {
+                return Err(why.into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
         self.wait_until_master(replica)?;
         Ok(replica)
     }

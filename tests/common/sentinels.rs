@@ -17,8 +17,8 @@ pub use sentinel::Sentinel;
 /// What the sentinels call the master.
 pub const MASTER: &str = "mymaster";
 const SENTINELS: usize = 3;
-/// How long it may take until all know each other.
-const FORM_LIMIT: Duration = Duration::from_secs(20);
+/// How long it may take until all know each other, on a busy machine.
+const FORM_LIMIT: Duration = Duration::from_secs(120);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
 
 /// How a group is started.
