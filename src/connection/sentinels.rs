@@ -272,8 +272,9 @@ impl Sentinels {
     /// Takes what a sentinel says for true, or says why not.
     fn believe(&self, at: usize, said: Master) -> Belief {
         let mut known = self.known.lock();
+        let is_first = known.master.is_none();
         let belief = known.believe((at, self.clients.len()), said, time::now());
-        if belief == Belief::News {
+        if belief == Belief::News && !is_first {
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         belief

@@ -81,6 +81,8 @@ struct Wait<'a> {
     hops: u32,
     /// Between attempts where that leads nowhere, or a shard is down: of the whole wait, whichever shard is asked.
     doubts: Backoff,
+    /// Its server's, a moment before it was asked last.
+    epoch: u64,
     /// The last answer was a grant after a long silence.
     is_confirming: bool,
     settings: &'a Settings,
@@ -130,6 +132,7 @@ pub(crate) fn acquire(
     let mut wait = Wait {
         operation,
         stacks,
+        epoch: stack.server.epoch(),
         stack,
         hops: 0,
         doubts: Backoff::between(
@@ -262,11 +265,12 @@ impl Wait<'_> {
                 tells_of_moves: true,
                 ..Patience::USUAL
             };
+            self.epoch = self.stack.server.epoch();
             let reply = self.stack.server.ask(&call, patience)?;
             match self.judge(reply)? {
                 Outcome::Moved => {}
                 Outcome::Unconfirmed => {
-                    thread::sleep(UNTIL_CONFIRMED);
+                    thread::sleep(self.until_confirmed());
                     call = call.again();
                 }
                 outcome => return Ok(outcome),
@@ -282,13 +286,15 @@ impl Wait<'_> {
         let mut outcome = self.attempts.judge(reply, self.now())?;
         if !has_moved {
             self.hops = 0;
-            if self.stacks.are_many() && matches!(outcome, Outcome::Granted { .. }) {
-                // The second was sent when the silence was over.
-                if took > LONG_SILENCE && !self.is_confirming {
+            if matches!(outcome, Outcome::Granted { .. }) {
+                let is_late = self.stacks.are_many() && took > LONG_SILENCE;
+                // The second was sent when the silence was over. What another server has granted than the one that is the master
+                // now is asked of that one.
+                if is_late && !self.is_confirming || self.has_another_master() {
                     self.attempts.is_unconfirmed();
                     outcome = Outcome::Unconfirmed;
                 }
-                self.is_confirming = !self.is_confirming && took > LONG_SILENCE;
+                self.is_confirming = !self.is_confirming && is_late;
             }
             return Ok(outcome);
         }
@@ -310,6 +316,20 @@ impl Wait<'_> {
             }
         }
         Ok(outcome)
+    }
+
+    /// Whether another server has become the master since it was asked.
+    fn has_another_master(&self) -> bool {
+        self.stack.server.epoch() != self.epoch
+    }
+
+    /// The pause before a grant is asked for again.
+    fn until_confirmed(&self) -> Duration {
+        if self.is_confirming {
+            UNTIL_CONFIRMED
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Before the next one asks, whom a writer's intent would keep out. A server that has not answered is not asked again: the
@@ -336,6 +356,10 @@ impl Wait<'_> {
         let keep = |standing, terms| Some(Handle::keep(&self.stack.keeper, standing, terms));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();
+        if self.has_another_master() {
+            // Whoever looked at all leases then did not see this one.
+            self.stack.keeper.changed(self.key());
+        }
         lease.map(Lease::claimed)
     }
 

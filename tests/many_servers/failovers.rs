@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, LostReason, Options, Pool, acquire_lock_with_timeout};
+use leasehold::{Error, Locks, LostReason, Options, Pool, acquire_lock_with_timeout};
 use redis::Commands;
 
 use super::{LEASE, connect};
@@ -207,4 +207,66 @@ fn where_sentinels_watch_the_same_master_anew_connections_are_opened_as_before()
     assert!(kill.query::<u64>(&mut next).unwrap() > 0);
     let _lease = locks.lock("b").acquire(LONG).unwrap();
     assert!(next.exists::<_, bool>("lock:b").unwrap());
+}
+
+/// What a silent master was asked is granted when it goes on, and by then another has its place, as this process knows.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_silent_master_grants_after_its_successor_is_known_is_no_lock() {
+    let group = Sentinels::start().unwrap();
+    let patient = Pool::builder().io_timeout(20 * LEASE).connect(&group.url());
+    let locks = Locks::new(&patient.unwrap()).unwrap();
+    let options = Options::new().lease(6 * LEASE);
+    let late = |n: usize| {
+        let options = options.clone().fencing(n.is_multiple_of(2));
+        locks.lock(&format!("late-{n}")).with(options)
+    };
+    // A connection for each.
+    thread::scope(|scope| {
+        for n in 0..4 {
+            let late = &late;
+            scope.spawn(move || drop(late(n).acquire(LONG).unwrap()));
+        }
+    });
+    group.servers[0].freeze().unwrap();
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..4)
+            .map(|n| {
+                let late = &late;
+                scope.spawn(move || match n / 2 {
+                    0 => (n, late(n).try_acquire()),
+                    _ => (n, late(n).acquire(10 * LEASE).map(Some)),
+                })
+            })
+            .collect();
+        group.wait_until_known(1).unwrap();
+        let others = connect(&group.url()).with(Options::new().lease(6 * LEASE));
+        let leases: Vec<_> = (0..4)
+            .map(|n| others.lock(&format!("late-{n}")).acquire(LONG).unwrap())
+            .collect();
+        // This process knows of it as well.
+        let known = locks.lock("known").acquire(LONG).unwrap();
+        known.verify().unwrap();
+        let mut next = group.servers[1].connection().unwrap();
+        assert!(next.exists::<_, bool>("lock:known").unwrap());
+        group.servers[0].thaw().unwrap();
+        let (tries, waits): (Vec<_>, Vec<_>) =
+            asking.into_iter().enumerate().partition(|(n, _)| *n < 2);
+        for (_, answer) in tries {
+            let (n, answer) = answer.join().unwrap();
+            assert!(
+                !matches!(answer, Ok(Some(_))),
+                "two have lock {n}: {answer:?}"
+            );
+        }
+        assert!(waits.iter().all(|(_, waiting)| !waiting.is_finished()));
+        for lease in leases {
+            lease.verify().unwrap();
+            lease.release().unwrap();
+        }
+        for (_, answer) in waits {
+            let (_, answer) = answer.join().unwrap();
+            answer.unwrap().unwrap().verify().unwrap();
+        }
+    });
 }

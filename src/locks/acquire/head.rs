@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Asked, UNTIL_CONFIRMED, Wait};
+use super::{Asked, Wait};
 use crate::{
     error::{Error, Result},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
@@ -39,6 +39,7 @@ impl Wait<'_> {
             if line.is_none() && self.may_listen(&call) && place.is_alone() {
                 line = shared.server.line(&key);
             }
+            self.epoch = shared.server.epoch();
             let asked = match &mut line {
                 Some(line) => line.ask(&call, manner.looks_first),
                 None => (shared.server).ask_for_head(&call, manner.looks_first, self.deadline),
@@ -106,7 +107,7 @@ impl Wait<'_> {
                 return Some(Asked::Granted(grant, next_asks_at));
             }
             Outcome::HasBeenRun => return Some(Asked::InVain),
-            Outcome::Unconfirmed => place.look_again_at(Some(self.now() + UNTIL_CONFIRMED)),
+            Outcome::Unconfirmed => place.look_again_at(Some(self.now() + self.until_confirmed())),
             // The same shard at another address.
             Outcome::Moved => place.look_again_at(Some(self.now())),
             Outcome::Refused {
