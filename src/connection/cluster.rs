@@ -174,14 +174,17 @@ impl Nodes {
         self.refuse_a_copy()?;
         let deadline = self.deadline();
         let (mut hops, mut pauses) = (0, Backoff::new());
+        let mut before = None;
         loop {
-            let outcome = {
-                let mut conn = self.lend_for(lock.key(), deadline)?;
-                function(&mut conn)
+            let outcome = match self.lend_for(lock.key(), deadline) {
+                Ok(mut conn) => function(&mut conn),
+                // Why it was tried again says more.
+                Err(error) => return before.unwrap_or(Err(error)),
             };
             let Err(Error::Redis { source, .. }) = &outcome else {
                 return outcome;
             };
+            let has_moved = source.code() == Some("MOVED");
             let is_over = match self.redirect(source) {
                 None => true,
                 Some(Redirect::Moved { .. }) => {
@@ -199,6 +202,7 @@ impl Nodes {
             if is_over {
                 return outcome;
             }
+            before = (!has_moved).then_some(outcome);
         }
     }
 

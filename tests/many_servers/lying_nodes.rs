@@ -298,6 +298,40 @@ fn what_may_pass_is_asked_again_until_the_time_is_over() {
 /// The slot of the lock `a`.
 const SLOT: u16 = 6_035;
 
+/// Somebody else has got the one connection of the pool when it is to be tried again.
+#[test]
+fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
+    let server = Server::start().unwrap();
+    let said = Said::new("");
+    said.now(|words| words.slots = all_at(server.port()));
+    let node = said.by_a_node();
+    let builder = Nodes::builder().max_size(1).get_timeout(LIMIT);
+    let nodes = builder.connect(&format!("redis+cluster://127.0.0.1:{}", node.port()));
+    let nodes = &nodes.unwrap();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let mut waits = Some(move || {
+        let conn = nodes.get_for("a");
+        let _ = is_over.recv();
+        drop(conn);
+    });
+    thread::scope(|scope| {
+        let outcome = nodes.run("a", |_| {
+            if let Some(waits) = waits.take() {
+                scope.spawn(waits);
+                thread::sleep(100 * MS);
+            }
+            let answer = redis::parse_redis_value(b"-TRYAGAIN no\r\n").unwrap();
+            Err::<(), _>(Error::from(answer.extract_error().unwrap_err()))
+        });
+        drop(over);
+        let error = outcome.unwrap_err();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some("TRYAGAIN")),
+            "{error:?}"
+        );
+    });
+}
+
 #[test]
 fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
     let half = |host: &'static str| (8_192, SLOTS - 1, host, 1);
