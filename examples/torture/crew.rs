@@ -36,6 +36,7 @@ pub(crate) struct Crew {
     pub(crate) url: String,
     /// Before the one server.
     pub(crate) proxy: Option<String>,
+    pub(crate) gates: Vec<String>,
     pub(crate) replicas: u32,
     pub(crate) resource: u16,
     pub(crate) folder: PathBuf,
@@ -55,6 +56,7 @@ impl Crew {
             topology: self.topology,
             url: by_proxy.unwrap_or(&self.url).clone(),
             server: self.url.clone(),
+            gates: self.gates.clone(),
             replicas: self.replicas,
             resource: self.resource,
             folder: self.folder.clone(),

@@ -129,6 +129,7 @@ impl Round {
             topology: self.topology,
             url: stage.servers.url(),
             proxy: stage.proxy.as_ref().map(Proxy::url),
+            gates: stage.servers.gates(),
             replicas: stage.servers.replicas(),
             resource: stage.resource_port,
             folder: stage.folder.path().to_owned(),
@@ -274,10 +275,13 @@ impl Round {
         }
     }
 
-    /// The first of its kinds that is a clock's.
+    /// One of its kinds that are a clock's.
     fn clock_kind(&self) -> Option<&'static Kind> {
-        let mut kinds = self.kinds.iter().copied();
-        kinds.find(|kind| kind.rate().is_some())
+        let clocks = self.kinds.iter().filter(|kind| kind.rate().is_some());
+        let clocks: Vec<_> = clocks.copied().collect();
+        fastrand::Rng::with_seed(self.seed ^ 3)
+            .choice(&clocks)
+            .copied()
     }
 
     fn own_clock(&self, stage: &Stage) -> anyhow::Result<Option<OwnClock>> {

@@ -78,6 +78,18 @@ impl Servers {
         self.all().into_iter().map(Server::url).collect()
     }
 
+    /// Of each of several servers, as clients reach it.
+    pub(crate) fn gates(&self) -> Vec<String> {
+        let announced = |at: usize| match self {
+            Self::One(server) => server.port(),
+            Self::Watched(group) => group.announced(at),
+            Self::Sharded(cluster) => cluster.announced(at),
+        };
+        let all = 0..self.all().len();
+        all.map(|at| format!("redis://127.0.0.1:{}/", announced(at)))
+            .collect()
+    }
+
     /// How many replicas each master has.
     pub(crate) fn replicas(&self) -> u32 {
         match self {

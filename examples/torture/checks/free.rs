@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use super::{Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, spans::gaps};
 use crate::{
     clock::{Nanos, millis},
+    faults::REPLICATED,
     history::{Mode, Record},
     worker::IO_TIMEOUT,
 };
@@ -66,6 +67,10 @@ pub(super) fn check(
                 kept,
                 &[&disturbed, &halted],
             ));
+            // An attempt that too few replicas have keeps all out, also whoever makes it.
+            if lock == REPLICATED {
+                continue;
+            }
             found.extend(beside_a_free_lock(
                 lock,
                 hold,

@@ -24,7 +24,7 @@ use leasehold::redis::cmd;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    clock::{Nanos, millis, now},
+    clock::{Nanos, millis, nanos, now},
     history::{Record, Writer},
     options::Topology,
     stage::operator,
@@ -106,6 +106,8 @@ pub(crate) struct Plan {
     pub(crate) url: String,
     /// Of the one server itself.
     pub(crate) server: String,
+    /// Of each of several servers, as clients reach it.
+    pub(crate) gates: Vec<String>,
     /// How many replicas a master has.
     pub(crate) replicas: u32,
     pub(crate) resource: u16,
@@ -189,24 +191,33 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes when this process, or the one server, is kept waiting by other work of the machine. Until the process ends.
+/// Notes when this process, or a server, is kept waiting by other work of the machine. Until the process ends.
 fn heart(plan: &Plan) -> anyhow::Result<()> {
-    let mut writer = Writer::create(&plan.history(998))?;
-    let (worker, url) = (plan.worker, plan.server.clone());
-    let asks_server = plan.topology == Topology::One;
-    let mut conn = asks_server.then(|| operator(&url).ok()).flatten();
+    if plan.topology == Topology::One {
+        return beat(plan, &plan.server, 998, Duration::from_millis(5));
+    }
+    // Several servers are asked less often: their answers go through gates.
+    let mut servers = plan.gates.iter().zip(900..);
+    servers.try_for_each(|(url, number)| beat(plan, url, number, Duration::from_millis(20)))
+}
+
+fn beat(plan: &Plan, url: &str, file: usize, pause: Duration) -> anyhow::Result<()> {
+    let mut writer = Writer::create(&plan.history(file))?;
+    let (worker, url) = (plan.worker, url.to_owned());
+    let late = LATE + nanos(pause).saturating_sub(millis(5));
+    let mut conn = operator(&url).ok();
     thread::spawn(move || -> ! {
         loop {
             let from = now();
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(pause);
             let answered = conn
                 .as_mut()
                 .is_some_and(|conn| cmd("PING").exec(conn).is_ok());
             let to = now();
-            if to - from > LATE {
+            if to - from > late {
                 writer.write(&Record::Stalled { worker, from, to });
             }
-            if !answered && asks_server {
+            if !answered {
                 conn = operator(&url).ok();
             }
         }
