@@ -90,7 +90,17 @@ fn is_caught(
     interrupted: &AtomicBool,
 ) -> anyhow::Result<bool> {
     for seed in 1..=3 {
-        let outcome = Round::with_bug(options, name, seed).run(interrupted, &|| ())?;
+        let round = Round::with_bug(options, name, seed).run(interrupted, &|| ());
+        ensure!(!interrupted.load(Ordering::SeqCst), "interrupted");
+        let outcome = match round {
+            Ok(outcome) => outcome,
+            // What a fault has left kept even us from judging it.
+            Err(error) if seed < 3 => {
+                eprintln!("{name}, round {seed}: not judged: {error:#}");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if outcome
             .violations
             .iter()
@@ -98,7 +108,6 @@ fn is_caught(
         {
             return Ok(true);
         }
-        ensure!(!interrupted.load(Ordering::SeqCst), "interrupted");
     }
     Ok(false)
 }
