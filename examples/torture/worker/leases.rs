@@ -15,7 +15,7 @@ use leasehold::{
     Cancel, Error, Lease, Lock, Options, Owner, recipes::reentrant::holds, redis::cmd,
 };
 
-use super::hand::{Hand, LEASE, LONG_LEASE};
+use super::hand::{Hand, LEASE};
 use crate::{
     clock::{millis, now},
     common::child::Forked,
@@ -106,13 +106,8 @@ pub(super) fn commit(hand: &mut Hand) -> anyhow::Result<()> {
 /// One that all replicas have to have.
 pub(super) fn replicated(hand: &mut Hand) -> anyhow::Result<()> {
     let (count, wait) = (hand.plan.replicas, Duration::from_millis(100));
-    let (mut options, mut lease) = hand.options_and_lease();
-    if hand.plan.has_bug("not-replicated") {
-        // Nearly all of them are long, so that few failovers show it.
-        hand.stays = !hand.chance(4);
-        lease = LONG_LEASE;
-        options = options.lease(LONG_LEASE).renewal(false);
-    } else {
+    let (mut options, lease) = hand.options_and_lease();
+    if !hand.plan.has_bug("not-replicated") {
         options = options.replicas(count, wait);
     }
     let lock = hand.locks.lock(REPLICATED).with(options);
