@@ -173,12 +173,14 @@ impl ThreadLimit {
 
     fn lift(&self) -> anyhow::Result<()> {
         fs::write(self.group.join("pids.max"), "max")?;
-        // It may have been killed meanwhile, and its children are in it as well.
-        let inside = fs::read_to_string(self.group.join("cgroup.procs"))?;
-        for pid in inside.lines() {
-            let _ = fs::write(self.before.join("cgroup.procs"), pid);
-        }
-        surely(|| Ok(fs::remove_dir(&self.group)?))
+        surely(|| {
+            // It may have been killed meanwhile, and its children are in it as well, also those that it makes now.
+            let inside = fs::read_to_string(self.group.join("cgroup.procs"))?;
+            for pid in inside.lines() {
+                let _ = fs::write(self.before.join("cgroup.procs"), pid);
+            }
+            Ok(fs::remove_dir(&self.group)?)
+        })
     }
 }
 
