@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
-use redis::{Connection, Pipeline, Value};
+use redis::{Connection, Pipeline, RedisResult, Value};
 
 use super::{Cluster, cluster::owner_in};
 
@@ -61,10 +61,8 @@ impl<'a> Resharding<'a> {
         Ok(())
     }
 
-    /// One key after the other, so that those of one lock are apart for a moment. One at a time in all tests: a node does nothing
-    /// else while it sends a key, so that two that send one to each other at once wait until the time for it is over.
+    /// One key after the other, so that those of one lock are apart for a moment.
     pub fn move_keys(&mut self, slot: u16) -> anyhow::Result<usize> {
-        static SENDING: Mutex<()> = Mutex::new(());
         let mut moved = 0;
         loop {
             let keys: Vec<String> = redis::cmd("CLUSTER")
@@ -75,15 +73,8 @@ impl<'a> Resharding<'a> {
             let Some(key) = keys.first() else {
                 return Ok(moved);
             };
-            let _one_at_a_time = SENDING.lock();
-            let _: Value = redis::cmd("MIGRATE")
-                .arg("127.0.0.1")
-                .arg(self.cluster.nodes[self.to].port())
-                .arg(key)
-                .arg(0)
-                .arg(MIGRATE)
-                .query(&mut self.source)
-                .with_context(|| format!("{key} stays"))?;
+            let port = self.cluster.nodes[self.to].port();
+            send_key(&mut self.source, port, key).with_context(|| format!("{key} stays"))?;
             moved += 1;
         }
     }
@@ -147,4 +138,14 @@ fn set_slots(slots: &[u16], how: &str, node: &str) -> Pipeline {
         set.arg(how).arg(node).ignore();
     }
     all
+}
+
+/// Has a node send a key to the one at that port. One at a time in all tests: a node does nothing else while it sends a key, so that
+/// two that send one to each other at once wait until the time for it is over, and the others take both for dead.
+pub fn send_key(source: &mut Connection, port: u16, key: &str) -> RedisResult<Value> {
+    static SENDING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = SENDING.lock();
+    redis::cmd("MIGRATE")
+        .arg(("127.0.0.1", port, key, 0, MIGRATE))
+        .query(source)
 }

@@ -14,7 +14,9 @@ use leasehold::{
 };
 use redis::{Commands, Connection, RedisResult, Value};
 
-use crate::common::{Cluster, LONG, MS, Resharding, cluster::shared, slack::slack};
+use crate::common::{
+    Cluster, LONG, MS, Resharding, cluster::shared, resharding::send_key, slack::slack,
+};
 
 const GET: Duration = Duration::from_millis(300);
 
@@ -80,11 +82,7 @@ impl Open {
     }
 
     fn migrate(&mut self, key: &str) -> RedisResult<Value> {
-        let port = self.cluster.nodes[1].port();
-        let migrate = redis::cmd("MIGRATE")
-            .arg(("127.0.0.1", port, key, 0, 5_000))
-            .clone();
-        migrate.query(&mut self.source)
+        send_key(&mut self.source, self.cluster.nodes[1].port(), key)
     }
 
     fn acquire(&self, name: &str) -> Result<Option<Token>> {
