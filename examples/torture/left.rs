@@ -74,10 +74,9 @@ pub(crate) fn processes_left(folder: &Path) -> Vec<Violation> {
     }
     let violation = |pid: u32| {
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let what = format!(
-            "process {pid} is left: {}",
-            command.split('\0').next().unwrap_or_default()
-        );
+        let program = Path::new(command.split('\0').next().unwrap_or_default());
+        let program = program.file_name().unwrap_or_default().display();
+        let what = format!("process {pid} is left: {program}");
         Part::signal(
             Pid::from_raw(i32::try_from(pid).unwrap_or(0)),
             Signal::SIGKILL,
