@@ -4,7 +4,7 @@ use std::{collections::HashSet, thread};
 
 use leasehold::{Error, Nodes, Pool, PooledConnection, acquire_lock_with_timeout, release_lock};
 
-use crate::common::{Cluster, LONG, MS};
+use crate::common::{Cluster, LONG, MS, hold::comes_true};
 
 fn port_of(conn: &mut PooledConnection) -> u16 {
     let info: String = redis::cmd("INFO").arg("server").query(conn).unwrap();
@@ -16,18 +16,17 @@ fn port_of(conn: &mut PooledConnection) -> u16 {
 fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
     let cluster = Cluster::start().unwrap();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
-    let masters = || -> HashSet<u16> {
-        (0..12)
-            .map(|n| {
-                let name = format!("lock-{n}");
-                let master = cluster.master_of(&format!("lock:{name}")).unwrap();
-                let port = port_of(&mut nodes.get_for(&name).unwrap());
-                assert_eq!(port, cluster.nodes[master].port(), "{name}");
-                port
-            })
-            .collect()
+    // Where connections lead, if that is where most nodes say.
+    let masters = || -> Option<HashSet<u16>> {
+        let leads = |n| {
+            let name = format!("lock-{n}");
+            let master = cluster.master_of(&format!("lock:{name}")).ok()?;
+            let port = port_of(&mut nodes.get_for(&name).unwrap());
+            (port == cluster.nodes[master].port()).then_some(port)
+        };
+        (0..12).map(leads).collect()
     };
-    assert_eq!(masters().len(), 3);
+    assert_eq!(masters().map(|ports| ports.len()), Some(3));
     // Planned: no connection breaks, and the first that is used says where the lock has gone.
     let held = |n: usize| {
         let name = format!("held-{n}");
@@ -46,7 +45,11 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
                 .unwrap()
         );
     }
-    assert!(masters().contains(&cluster.nodes[now].port()));
+    // Most nodes may hear of it later than who was told by the old master.
+    let port = cluster.nodes[now].port();
+    assert!(comes_true(
+        || masters().is_some_and(|ports| ports.contains(&port))
+    ));
 }
 
 /// Without `run`: the pool learns from what its borrower was told.
