@@ -193,7 +193,8 @@ fn a_connection_whose_read_timed_out_is_closed_and_never_lent_again() {
     server.freeze().unwrap();
     let asked = Instant::now();
     let owed: redis::RedisResult<String> = redis::cmd("ECHO").arg("owed").query(&mut conn);
-    assert!(owed.unwrap_err().is_timeout());
+    let error = owed.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
     assert!(asked.elapsed() >= FAIR && asked.elapsed() < LIMIT);
     drop(conn);
     server.thaw().unwrap();
@@ -211,7 +212,8 @@ fn a_blocking_call_is_not_left_behind_on_the_server() {
     let pool = build(io_timeout(FAIR), &server.url());
     let mut conn = pool.get().unwrap();
     let blocked = redis::cmd("BLPOP").arg("queue").arg(0).exec(&mut conn);
-    assert!(blocked.unwrap_err().is_timeout());
+    let error = blocked.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
     drop(conn);
 
     assert!(wait::comes_true(|| clients::count(&mut admin) == 0));
@@ -232,7 +234,8 @@ fn a_write_to_a_server_that_reads_nothing_times_out() {
     server.freeze().unwrap();
     let asked = Instant::now();
     let written = conn.send_packed_command(&more_than_the_sockets_hold);
-    assert!(written.unwrap_err().is_timeout());
+    let error = written.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
     assert!(asked.elapsed() >= FAIR && asked.elapsed() < LIMIT);
 }
 

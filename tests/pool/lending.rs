@@ -240,7 +240,8 @@ fn time_outs_that_a_borrower_changed_are_set_again() {
     let mut conn = pool.get().unwrap();
     let asked = Instant::now();
     let blocked = redis::cmd("BLPOP").arg("nothing").arg(3).exec(&mut conn);
-    assert!(blocked.unwrap_err().is_timeout());
+    let error = blocked.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
     assert!(asked.elapsed() < WAIT);
 }
 
