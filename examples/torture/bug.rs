@@ -82,20 +82,23 @@ pub(crate) fn all_are_caught(
     Ok(all)
 }
 
-/// In one of three rounds: a worker has to come to it.
+/// A worker has to come to it, and a thread that sleeps too long has to sleep beside a free lock.
+const ROUNDS: u64 = 10;
+
+/// In one of so many rounds.
 fn is_caught(
     options: &Options,
     name: &str,
     checker: Checker,
     interrupted: &AtomicBool,
 ) -> anyhow::Result<bool> {
-    for seed in 1..=3 {
+    for seed in 1..=ROUNDS {
         let round = Round::with_bug(options, name, seed).run(interrupted, &|| ());
         ensure!(!interrupted.load(Ordering::SeqCst), "interrupted");
         let outcome = match round {
             Ok(outcome) => outcome,
             // What a fault has left kept even us from judging it.
-            Err(error) if seed < 3 => {
+            Err(error) if seed < ROUNDS => {
                 eprintln!("{name}, round {seed}: not judged: {error:#}");
                 continue;
             }
