@@ -43,9 +43,9 @@ pub(super) struct Fairness {
     waits_until_others: u32,
     /// When another process was last seen to have the lock.
     others_seen: Option<Instant>,
-    /// What was known before the first refusal since the last turn: a thread of this process that does not stand in the queue may
-    /// have been the reason, as its release shows.
-    before_refusals: Option<Known>,
+    /// What was known of others before the first refusal since the last turn. A thread of this process that does not stand in
+    /// the queue may have been the reason, and then the refusal says nothing of others.
+    before_refusals: Option<SeenOfOthers>,
     /// Since when the others have been let go first, until the next turn.
     away: Option<Away>,
     /// How long it took until this process had its next turn, the last time.
@@ -59,9 +59,9 @@ pub(super) struct Fairness {
     in_vain: u32,
 }
 
-/// What a refusal says about others.
+/// What is known of other processes, and changes with a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Known {
+struct SeenOfOthers {
     waits_until_others: u32,
     others_seen: Option<Instant>,
     in_vain: u32,
@@ -154,7 +154,7 @@ impl Fairness {
         if self.is_held_here() {
             return;
         }
-        self.before_refusals.get_or_insert(Known {
+        self.before_refusals.get_or_insert(SeenOfOthers {
             waits_until_others: self.waits_until_others,
             others_seen: self.others_seen,
             in_vain: self.in_vain,
@@ -173,7 +173,7 @@ impl Fairness {
     pub(super) fn released(&mut self, now: Instant, waits: bool) -> Instant {
         self.known.own = waits;
         if !self.is_held_here() {
-            // By a thread that did not stand in the queue, and kept the head out meanwhile.
+            // By a thread that did not stand in the queue. It may have been the one that kept the head out.
             self.turns_in_a_row += 1;
             if let Some(known) = self.before_refusals.take() {
                 self.waits_until_others = known.waits_until_others;
