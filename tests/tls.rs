@@ -14,7 +14,7 @@ use std::{
 
 use common::{
     Server,
-    server::{find_binary, free_cluster_port, free_port},
+    server::{Port, find_binary, free_cluster_port, free_port},
     wait::comes_true,
 };
 use leasehold::{Error, Locks, Nodes, Pool, acquire_lock_with_timeout, redis, release_lock};
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 struct TlsServer {
     _server: Server,
     directory: TempDir,
-    port: u16,
+    port: Port,
     ca: String,
 }
 
@@ -89,7 +89,7 @@ fn certificate_authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 /// The spawner chooses the plain port; that for TLS is chosen here, and may be taken by somebody else meanwhile.
-fn start_server(certificate: &str, key: &str) -> (Server, u16) {
+fn start_server(certificate: &str, key: &str) -> (Server, Port) {
     let start = || {
         let port = free_port()?;
         let port_text = port.to_string();
@@ -171,7 +171,7 @@ fn a_wait_for_a_handshake_that_does_not_come_ends() {
 /// One that watches the server, speaks TLS alone and names hosts, since certificates do.
 struct TlsSentinel {
     process: Child,
-    port: u16,
+    port: Port,
 }
 
 impl TlsSentinel {
@@ -239,7 +239,7 @@ fn sentinels_and_the_master_with_certificates_of_a_private_ca_are_used() {
 
 /// Three masters of a cluster, each with a port for TLS and one without, and certificates for `localhost` alone.
 struct TlsCluster {
-    nodes: Vec<(Server, u16)>,
+    nodes: Vec<(Server, Port)>,
     files: TlsServer,
 }
 
@@ -299,7 +299,11 @@ impl TlsCluster {
             ask(conn, &words(format!("ADDSLOTSRANGE {range}")));
         }
         for (node, tls_port) in &self.nodes[1..] {
-            let port = if speaks { *tls_port } else { node.port() };
+            let port = if speaks {
+                tls_port.number()
+            } else {
+                node.port()
+            };
             ask(&mut conns[0], &words(format!("MEET 127.0.0.1 {port}")));
         }
         let mut is_whole = || {
@@ -399,7 +403,7 @@ fn a_cluster_that_speaks_no_tls_within_is_used_by_tls_where_the_ports_are_mapped
     assert!(asked.elapsed() < LIMIT, "{error:?}");
     assert!(matches!(error, Error::Pool { .. }), "{error:?}");
     let ports: HashMap<_, _> = (cluster.nodes.iter())
-        .map(|(node, tls)| (node.port(), *tls))
+        .map(|(node, tls)| (node.port(), tls.number()))
         .collect();
     let mapped = move |host: &str, port: u16| (to_localhost(host, port).0, ports[&port]);
     locks_everywhere(

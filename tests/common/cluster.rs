@@ -12,11 +12,7 @@ use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use redis::Connection;
 
-use super::{
-    Gate, Server,
-    sentinels::Marks,
-    server::{free_cluster_port, free_port},
-};
+use super::{Gate, Server, sentinels::Marks, server::free_cluster_port};
 
 const MASTERS: usize = 3;
 const SLOTS: u16 = 16_384;

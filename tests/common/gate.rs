@@ -17,6 +17,8 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::server::{Port, free_port};
+
 /// What a replica asks its master for.
 const REPLICATE: &[u8] = b"PSYNC";
 
@@ -25,7 +27,7 @@ const SENDER: Range<usize> = 40..80;
 
 /// Open until it is shut; ends when it is dropped.
 pub struct Gate {
-    port: u16,
+    port: Port,
     shared: Arc<Shared>,
 }
 
@@ -51,8 +53,8 @@ struct Door {
 impl Gate {
     /// On a port that nobody else is given by chance, in front of that one.
     pub fn before(server: u16) -> anyhow::Result<Self> {
-        let port = super::server::free_port()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        let port = free_port()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
         let shared = Arc::new(Shared {
             server: (Ipv4Addr::LOCALHOST, server).into(),
             doors: Mutex::default(),
@@ -68,7 +70,7 @@ impl Gate {
 
     /// The port to go to instead of the server's.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// From now on no replica gets anything from this server. Its other clients do.
@@ -102,7 +104,7 @@ impl Drop for Gate {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.shut();
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()));
     }
 }
 

@@ -1,10 +1,10 @@
 //! A private redis-server or valkey-server from the PATH, on a free port, stopped when dropped.
 
 use std::{
-    env,
+    env, fmt,
     fs::{self, File},
     io::{BufRead, BufReader, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -23,7 +23,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 pub struct Server {
     process: Child,
     binary: String,
-    port: u16,
+    port: Port,
     args: Vec<String>,
     /// Deleted after the server has stopped.
     directory: TempDir,
@@ -42,7 +42,7 @@ impl Server {
 
     /// The same, on a port that this finds.
     pub fn start_on(
-        find_port: impl Fn() -> anyhow::Result<u16>,
+        find_port: impl Fn() -> anyhow::Result<Port>,
         args: &[&str],
     ) -> anyhow::Result<Self> {
         Self::start_by(&find_binary()?, find_port, args)
@@ -51,7 +51,7 @@ impl Server {
     /// The same, by a program that becomes the server that it was asked for.
     pub fn start_by(
         binary: &str,
-        find_port: impl Fn() -> anyhow::Result<u16>,
+        find_port: impl Fn() -> anyhow::Result<Port>,
         args: &[&str],
     ) -> anyhow::Result<Self> {
         #[cfg(test)]
@@ -61,7 +61,7 @@ impl Server {
             let port = find_port()?;
             let directory = tempfile::tempdir()?;
             let args = args.iter().map(ToString::to_string).collect::<Vec<_>>();
-            let process = spawn(binary, port, &args, &directory)?;
+            let process = spawn(binary, &port, &args, &directory)?;
             let binary = binary.to_owned();
             let mut server = Self {
                 process,
@@ -84,7 +84,7 @@ impl Server {
 
     /// The port that it listens on.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// The number of its process.
@@ -132,20 +132,14 @@ impl Server {
     }
 
     /// Starts it again on the same port after [`Server::kill`].
-    ///
-    /// Another test that looks for a free port may have this one for a moment: then it is tried again.
     pub fn restart(&mut self) -> anyhow::Result<()> {
-        let began = Instant::now();
-        while began.elapsed() < START_LIMIT {
-            self.process = spawn(&self.binary, self.port, &self.args, &self.directory)?;
-            if self.wait_until_ready()? {
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(50));
+        self.process = spawn(&self.binary, &self.port, &self.args, &self.directory)?;
+        if !self.wait_until_ready()? {
+            let (binary, port) = (&self.binary, &self.port);
+            let said = fs::read_to_string(said_in(&self.directory)).unwrap_or_default();
+            bail!("{binary} does not start again on port {port}. It said:\n{said}")
         }
-        let (binary, port) = (&self.binary, self.port);
-        let said = fs::read_to_string(said_in(&self.directory)).unwrap_or_default();
-        bail!("{binary} does not start again on port {port}. It said:\n{said}")
+        Ok(())
     }
 
     /// True once it answers, false if it has exited.
@@ -155,7 +149,7 @@ impl Server {
             if self.process.try_wait()?.is_some() {
                 return Ok(false);
             }
-            if answers(self.port, self.process.id()) && self.process.try_wait()?.is_none() {
+            if answers(self.port(), self.process.id()) && self.process.try_wait()?.is_none() {
                 return Ok(true);
             }
             thread::sleep(Duration::from_millis(5));
@@ -203,31 +197,60 @@ impl Drop for Server {
     }
 }
 
+/// A port that nobody else is given until this is dropped, whether somebody listens on it or not: where a server was killed,
+/// the next test's must not take its place.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    /// Bound to the same number, which only those bind who look for a free port here: so other test programs see it too.
+    _reservations: Vec<UdpSocket>,
+}
+
+impl Port {
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.number.fmt(f)
+    }
+}
+
 /// A port that nobody listens on.
 ///
 /// Not one of those that systems give to whoever asks for any port: a proxy or a client of another test could have it
 /// before our server does, and be taken for the server.
-pub fn free_port() -> anyhow::Result<u16> {
-    free_among(20_000, |_| true)
+pub fn free_port() -> anyhow::Result<Port> {
+    free_among(20_000, &[0])
 }
 
 /// A port for a node of a cluster, which listens on the one 10,000 above as well.
-pub fn free_cluster_port() -> anyhow::Result<u16> {
-    free_among(10_000, |port| is_free(port + 10_000))
+pub fn free_cluster_port() -> anyhow::Result<Port> {
+    free_among(10_000, &[0, 10_000])
 }
 
-fn free_among(ports: u128, is_suitable: impl Fn(u16) -> bool) -> anyhow::Result<u16> {
+/// `above`: how far above the port those are that are wanted too.
+fn free_among(ports: u128, above: &[u16]) -> anyhow::Result<Port> {
     for _ in 0..1_000 {
-        let port = u16::try_from(10_000 + uuid::Uuid::new_v4().as_u128() % ports)?;
-        if is_free(port) && is_suitable(port) {
-            return Ok(port);
+        let number = u16::try_from(10_000 + uuid::Uuid::new_v4().as_u128() % ports)?;
+        let reservations = above.iter().map(|above| reserve(number + above));
+        if let Some(reservations) = reservations.collect() {
+            return Ok(Port {
+                number,
+                _reservations: reservations,
+            });
         }
     }
     bail!("no port is free from 10000 on")
 }
 
-fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+fn reserve(number: u16) -> Option<UdpSocket> {
+    let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+    // After the reservation: who restarts a server on its own port is not to find it taken for a moment.
+    TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+    Some(reservation)
 }
 
 /// The server to start, checked to be a real one: a crate installs a toy under the same name.
@@ -255,7 +278,7 @@ fn said_in(directory: &TempDir) -> PathBuf {
     directory.path().join("said")
 }
 
-fn spawn(binary: &str, port: u16, args: &[String], directory: &TempDir) -> anyhow::Result<Child> {
+fn spawn(binary: &str, port: &Port, args: &[String], directory: &TempDir) -> anyhow::Result<Child> {
     let said = File::options()
         .create(true)
         .append(true)

@@ -12,12 +12,12 @@ use redis::Connection;
 use tempfile::TempDir;
 
 use super::{FORM_LIMIT, MASTER, Plan};
-use crate::common::server::{find_binary, free_port, signal};
+use crate::common::server::{Port, find_binary, free_port, signal};
 
 /// One sentinel.
 pub struct Sentinel {
     process: Child,
-    port: u16,
+    port: Port,
     password: Option<&'static str>,
     _directory: TempDir,
 }
@@ -61,7 +61,7 @@ impl Sentinel {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// A connection that may ask.

@@ -50,7 +50,7 @@ fn passwords_in_urls() {
     let no_url = |rest: &str| Pool::connect(&format!("redis://app:{PASSWORD}@{rest}")).unwrap_err();
     tells_nothing(&no_url("127.0.0.1:none/"));
     tells_nothing(&no_url("127.0.0.1/no-number"));
-    for port in [open, closed] {
+    for port in [open, closed.number()] {
         let url = format!("redis://:{PASSWORD}@127.0.0.1:{port}/");
         let client = redis::Client::open(url).unwrap();
         let wait = std::time::Duration::from_millis(100);

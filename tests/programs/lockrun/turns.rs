@@ -228,7 +228,8 @@ fn what_cannot_be_meant_is_refused_before_anything_is_run() {
 #[test]
 fn without_a_server_nothing_is_run() {
     unless_halted(|| {
-        let url = format!("redis://127.0.0.1:{}/", free_port().unwrap());
+        let closed = free_port().unwrap();
+        let url = format!("redis://127.0.0.1:{closed}/");
         let start = |args: &[&str]| {
             Tool::spawn(
                 program()
