@@ -21,7 +21,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 ///
 /// The wait ends at once, with [`Error::Cancelled`](crate::Error::Cancelled), and leaves nothing behind: the place in the queue is
 /// given up, a waiting writer's intent taken back, and a lock that was granted or handed over at that very moment is given back. If
-/// the server is being asked just then, its answer is waited for, at most one I/O time-out of the pool. A lock that is held is not
+/// the server is being asked just then, its answer is waited for, at most one I/O time-out of the pool. So is a connection that is
+/// being opened. A lock that is held is not
 /// touched. It stays raised: to wait again, make another `Cancel`.
 ///
 /// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc`, and of `signal_hook`'s iterator, run on a

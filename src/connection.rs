@@ -22,6 +22,7 @@ use std::{
 use redis::{Client, Connection};
 
 use crate::{
+    cancel::Cancel,
     error::{Error, Result},
     exchange::Finished,
     time::{self, Deadline},
@@ -197,33 +198,44 @@ impl Pool {
     pub fn get(&self) -> Result<PooledConnection> {
         let longest = self.shared.get_timeout;
         self.shared.process.refuse_a_copy()?;
-        self.lend(Borrower::Caller, longest, longest)
+        self.lend(Borrower::Caller, longest, longest, None)
     }
 
     /// The same for who knows that this is no child of a fork, by a deadline that is perhaps sooner.
     pub(crate) fn get_by(&self, deadline: Deadline) -> Result<PooledConnection> {
         let longest = deadline.remaining();
-        self.lend(Borrower::Caller, longest, longest)
+        self.lend(Borrower::Caller, longest, longest, None)
     }
 
     /// As [`get`](Self::get), for what this crate sends by itself.
     pub(crate) fn get_for_ourselves(&self) -> Result<PooledConnection> {
         self.shared.process.refuse_a_copy()?;
-        self.get_here(Duration::MAX, Duration::MAX)
+        self.get_here(Duration::MAX, Duration::MAX, None)
     }
 
     /// The same for who knows that this is no child of a fork, with a shorter wait while all are lent, and a shorter one for
-    /// the whole.
-    pub(crate) fn get_here(&self, lent: Duration, whole: Duration) -> Result<PooledConnection> {
-        self.lend(Borrower::Ourselves, lent, whole)
+    /// the whole. While all are lent, the wait may be called off.
+    pub(crate) fn get_here(
+        &self,
+        lent: Duration,
+        whole: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<PooledConnection> {
+        self.lend(Borrower::Ourselves, lent, whole, cancel)
     }
 
-    fn lend(&self, to: Borrower, lent: Duration, whole: Duration) -> Result<PooledConnection> {
+    fn lend(
+        &self,
+        to: Borrower,
+        lent: Duration,
+        whole: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<PooledConnection> {
         let whole = whole.min(self.shared.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self
             .permits
-            .take(to, lent)
+            .take(to, lent, cancel)
             .map_err(|callers| self.all_are_lent(lent, callers))?;
         loop {
             let mut lent = self.idle_or_new(deadline)?;

@@ -26,6 +26,8 @@ const BUGS: &[(&str, Checker)] = &[
     ("late-belief", Checker::ServerLog),
     // A waiter does not ask while the lock is free.
     ("sleeper", Checker::Free),
+    // A dead holder's lock is not free when it has to be.
+    ("long-lease", Checker::Free),
     // A waiter comes back late.
     ("late-waiter", Checker::Deadline),
     // The server counts less than there are levels.
@@ -46,9 +48,18 @@ const BUGS: &[(&str, Checker)] = &[
     ("not-replicated", Checker::Exclusion),
 ];
 
-/// What a bug shows only where a fault meets it, and not each time: it is not one of `all`.
+/// What a bug shows only where a fault meets it.
 pub(crate) fn needs(bug: &str) -> Option<(Topology, &'static str)> {
-    (bug == "not-replicated").then_some((Topology::Sentinel, "master-write-lost"))
+    match bug {
+        "not-replicated" => Some((Topology::Sentinel, "master-write-lost")),
+        "long-lease" => Some((Topology::One, "kill-holder")),
+        _ => None,
+    }
+}
+
+/// Not each time, where it is of several servers: that is not one of `all`.
+fn is_one_of_all(bug: &str) -> bool {
+    needs(bug).is_none_or(|(topology, _)| topology == Topology::One)
 }
 
 /// True if what was asked for was caught.
@@ -59,7 +70,7 @@ pub(crate) fn all_are_caught(
 ) -> anyhow::Result<bool> {
     let bugs: Vec<_> = BUGS
         .iter()
-        .filter(|(name, _)| wanted == "all" && needs(name).is_none() || *name == wanted)
+        .filter(|(name, _)| wanted == "all" && is_one_of_all(name) || *name == wanted)
         .collect();
     ensure!(
         !bugs.is_empty(),

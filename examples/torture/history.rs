@@ -120,6 +120,12 @@ pub(crate) enum Record {
         from: Nanos,
         to: Nanos,
     },
+    /// A job of a worker with a pool of one had the connection, for as long as it waited for a lock and held it.
+    Lent {
+        worker: u32,
+        from: Nanos,
+        to: Nanos,
+    },
     /// A worker at its end: file descriptors more than at its beginning.
     Left {
         worker: u32,

@@ -2,7 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::{
+    cancel::{Cancel, Woken},
+    time::Deadline,
+};
 
 /// The permits of a pool. r2d2 does not wake a waiting thread when a connection comes back broken. A permit comes back in any
 /// case, and whoever takes it finds an idle connection, or room to open one.
@@ -39,18 +44,49 @@ impl Permits {
         Self(Arc::new((Mutex::new(counts), Condvar::new())))
     }
 
-    /// Waits for a permit, at most `longest`. The error says how many are out with callers.
-    pub(super) fn take(&self, borrower: Borrower, longest: Duration) -> Result<Permit, u32> {
-        let (counts, returned) = &*self.0;
-        let mut counts = counts.lock();
+    /// Waits for a permit, at most `longest`, and no longer than until the wait is called off. The error says how many are out
+    /// with callers.
+    pub(super) fn take(
+        &self,
+        borrower: Borrower,
+        longest: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<Permit, u32> {
+        let mut counts = self.0.0.lock();
         if counts.free == 0 {
-            returned.wait_while_for(&mut counts, |counts| counts.free == 0, longest);
+            drop(counts);
+            counts = self.wait(longest, cancel);
         }
         counts.free = counts.free.checked_sub(1).ok_or(counts.callers)?;
         counts.callers += u32::from(borrower == Borrower::Caller);
         Ok(Permit {
             permits: self.clone(),
             borrower,
+        })
+    }
+
+    /// Until there is a permit, the time is over, or the wait is called off.
+    fn wait(&self, longest: Duration, cancel: Option<&Cancel>) -> MutexGuard<'_, Counts> {
+        let _woken = cancel.map(|cancel| self.woken_by(cancel));
+        let is_called_off = || cancel.is_some_and(Cancel::is_cancelled);
+        let deadline = Deadline::after(longest);
+        let (counts, returned) = &*self.0;
+        let mut counts = counts.lock();
+        while counts.free == 0 && !is_called_off() && !deadline.has_passed() {
+            let pause = cancel.and_then(Cancel::look_again).unwrap_or(longest);
+            let waits = |counts: &mut Counts| counts.free == 0 && !is_called_off();
+            returned.wait_while_for(&mut counts, waits, deadline.remaining().min(pause));
+        }
+        counts
+    }
+
+    /// Whoever raises it locks the counts for a moment, so that it does not come between a look at it and the sleep.
+    fn woken_by<'a>(&self, cancel: &'a Cancel) -> Woken<'a> {
+        let permits = self.clone();
+        cancel.wakes(move || {
+            let (counts, returned) = &*permits.0;
+            drop(counts.lock());
+            returned.notify_all();
         })
     }
 }

@@ -263,6 +263,7 @@ impl Wait<'_> {
                 lent: self.deadline.remaining().max(lent),
                 is_here: true,
                 tells_of_moves: true,
+                cancel: self.settings.cancel.as_ref(),
                 ..Patience::USUAL
             };
             self.epoch = self.stack.server.epoch();

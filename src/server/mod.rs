@@ -33,6 +33,7 @@ pub(crate) use renewals::RenewalsConnection;
 pub(crate) use renewals::refused;
 
 use crate::{
+    cancel::Cancel,
     connection::{Limits, PooledConnection},
     error::{Error, Operation, Result},
     script::Call,
@@ -80,7 +81,7 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
     /// what may be sent twice.
-    fn ask(&self, call: &Call, patience: Patience) -> Result<Reply>;
+    fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
     /// From now on no call goes alone that can go in one write with others.
     fn go_together_always(&self) {}
@@ -127,7 +128,7 @@ pub(crate) trait Server: Send + Sync + 'static {
 
 /// How long one answer may be waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Patience<'a> {
     /// For a connection, while all are lent to others.
     pub(crate) lent: Duration,
     /// For a connection in all.
@@ -138,9 +139,11 @@ pub(crate) struct Patience {
     pub(crate) is_here: bool,
     /// The caller wants to know that the key is on another server by now. Otherwise that one is asked.
     pub(crate) tells_of_moves: bool,
+    /// What calls the wait for a connection off, while all are lent to others.
+    pub(crate) cancel: Option<&'a Cancel>,
 }
 
-impl Patience {
+impl Patience<'_> {
     /// As the pool allows.
     pub(crate) const USUAL: Self = Self {
         lent: Duration::MAX,
@@ -148,6 +151,7 @@ impl Patience {
         answer: None,
         is_here: false,
         tells_of_moves: false,
+        cancel: None,
     };
 }
 

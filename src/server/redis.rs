@@ -64,15 +64,19 @@ impl RedisServer {
     fn ask_alone(
         &self,
         call: &Call,
-        patience: Patience,
+        patience: Patience<'_>,
         deadline: Deadline,
         mut before: Option<Reply>,
     ) -> Result<Reply> {
         loop {
-            let mut conn = match self.pool.get_here(patience.lent, deadline.remaining()) {
-                Ok(conn) => conn,
-                Err(error) => return before.ok_or(error),
-            };
+            let mut conn =
+                match self
+                    .pool
+                    .get_here(patience.lent, deadline.remaining(), patience.cancel)
+                {
+                    Ok(conn) => conn,
+                    Err(error) => return before.ok_or(error),
+                };
             let (sent, again) = (time::now(), before.is_some());
             let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
             match answer.as_ref().err().and_then(Finished::by_error) {
@@ -88,7 +92,12 @@ impl RedisServer {
     }
 
     /// In one write with others.
-    fn ask_together(&self, call: &Call, patience: Patience, deadline: Deadline) -> Result<Came> {
+    fn ask_together(
+        &self,
+        call: &Call,
+        patience: Patience<'_>,
+        deadline: Deadline,
+    ) -> Result<Came> {
         let io_timeout = self.limits().answer;
         let sooner = patience.answer.filter(|end| end.remaining() < io_timeout);
         let terms = Terms {
@@ -97,7 +106,9 @@ impl RedisServer {
             until: sooner.and_then(Deadline::moment),
         };
         self.combiner.ask(call.first(), terms, |turn| {
-            let mut conn = self.pool.get_here(patience.lent, deadline.remaining())?;
+            let mut conn =
+                self.pool
+                    .get_here(patience.lent, deadline.remaining(), patience.cancel)?;
             if let Some(finished) = answer_all(turn, &mut conn, io_timeout) {
                 self.finish(&mut conn, finished);
             }
@@ -146,14 +157,16 @@ impl Server for RedisServer {
         self.connector.clock_skew()
     }
 
-    fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
+    fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
         if !patience.is_here {
             self.connector.process().refuse_a_copy()?;
         }
         let deadline = Deadline::after(patience.whole);
         let inside = self.combiner.crowd.enter();
-        // Replicas are asked by the connection that has written, and waited for.
-        if call.replicas().is_some() || inside.goes_alone(self.pool.size()) {
+        // Replicas are asked by the connection that has written, and waited for. In a write with others, a wait that is called
+        // off would go on until they have a connection.
+        let must_go_alone = call.replicas().is_some() || patience.cancel.is_some();
+        if must_go_alone || inside.goes_alone(self.pool.size()) {
             return self.ask_alone(call, patience, deadline, None);
         }
         let Came::Answer((answer, sent)) = self.ask_together(call, patience, deadline)? else {
@@ -329,7 +342,7 @@ fn within(
 fn answered_by(
     conn: &mut PooledConnection,
     (call, again): (&Call, bool),
-    patience: Patience,
+    patience: Patience<'_>,
     io_timeout: Duration,
 ) -> RedisResult<Value> {
     if let Some(limit) = patience.answer.map(Deadline::remaining)

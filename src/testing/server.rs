@@ -224,7 +224,7 @@ impl server::Server for Server {
         Duration::ZERO
     }
 
-    fn ask(&self, call: &Call, _: Patience) -> Result<Reply> {
+    fn ask(&self, call: &Call, _: Patience<'_>) -> Result<Reply> {
         let (reply, changed) = self.shared.ask(call.first_parts(), false)?;
         if let Some(key) = changed {
             self.shared.of_each(|observer| observer.changed(&key));

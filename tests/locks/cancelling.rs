@@ -268,6 +268,36 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
     });
 }
 
+/// By whoever wakes it, and by a flag that it looks at.
+#[test]
+fn while_all_connections_are_lent_it_ends_at_once() {
+    at_once([false, true], |by_flag| {
+        let server = Server::start().unwrap();
+        let client = redis::Client::open(server.url()).unwrap();
+        let pool = leasehold::Pool::builder().max_size(1).build(&client);
+        let pool = pool.unwrap();
+        let cancel = Cancel::new();
+        let flag = by_flag.then(|| cancel.flag());
+        let lock = crate::sharing(&pool).lock("a").with(by(&cancel));
+        let lent = pool.get().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
+            thread::sleep(100 * MS); // by then it waits for the connection
+            assert!(!waiter.is_finished());
+            let raised = Instant::now();
+            match &flag {
+                Some(flag) => flag.store(true, Ordering::SeqCst),
+                None => cancel.cancel(),
+            }
+            assert!(waiter.join().unwrap());
+            let took = raised.elapsed();
+            assert!(took < 300 * MS + slack(), "{by_flag} {took:?}");
+        });
+        drop(lent);
+        assert!(!lock.inspect().unwrap().is_held());
+    });
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, spans::gaps};
+use super::{Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, deaths, spans::gaps};
 use crate::{
     clock::{Nanos, millis},
     faults::REPLICATED,
@@ -21,18 +21,25 @@ const LENT: Nanos = millis(200);
 /// A halted process goes on, and all of its threads have much to do.
 const GOING_ON: Nanos = millis(250);
 
+/// By worker.
+type Spans = HashMap<u32, Vec<Span>>;
+/// When a lock may have been taken, how, and whether by nothing but a writer's intent.
+pub(super) type Taken = [(Span, Mode, bool)];
+
 pub(super) fn check(
     holds: &Holds,
     evidence: &Evidence<'_>,
     figures: &mut Figures,
 ) -> Vec<Violation> {
     let disturbed = disturbances(evidence);
-    let mut stalls: HashMap<u32, Vec<Span>> = HashMap::new();
+    let (mut stalls, mut lent) = (Spans::new(), Spans::new());
     for record in evidence.records {
-        if let Record::Stalled { worker, from, to } = record {
-            let (from, to) = (*from, *to);
-            stalls.entry(*worker).or_default().push(Span { from, to });
-        }
+        let (spans, worker, from, to) = match record {
+            Record::Stalled { worker, from, to } => (&mut stalls, *worker, *from, *to),
+            Record::Lent { worker, from, to } => (&mut lent, *worker, *from, *to),
+            _ => continue,
+        };
+        spans.entry(worker).or_default().push(Span { from, to });
     }
     let mut found = Vec::new();
     for (lock, holds) in &holds.0 {
@@ -46,13 +53,11 @@ pub(super) fn check(
             figures.waits += 1;
             figures.longest_wait = figures.longest_wait.max(waited.length());
             let mut halted = halts(evidence, hold.asked.worker);
-            halted.extend(
-                stalls
-                    .get(&hold.asked.worker)
-                    .into_iter()
-                    .flatten()
-                    .filter(|span| span.meets(waited)),
-            );
+            halted.extend(of_worker(&stalls, hold, waited));
+            // Who is called off does not wait for a connection.
+            if hold.called_off.is_none() {
+                halted.extend(of_worker(&lent, hold, waited));
+            }
             // Of many servers and gates on one machine most waits of all rounds are held up.
             let kept = if evidence.are_several {
                 hold.kept_ready
@@ -80,10 +85,20 @@ pub(super) fn check(
                 &[&disturbed, &halted],
             ));
         }
-        deaths(holds, &disturbed, figures);
+        let excuses = |hold: &Hold, span: Span| {
+            let stalled = of_worker(&stalls, hold, span);
+            stalled.chain(of_worker(&lent, hold, span)).collect()
+        };
+        deaths::time(holds, &taken, &disturbed, excuses, figures);
         figures.halted_holds += halted_past_their_leases(holds, evidence);
     }
     found
+}
+
+/// Those of a hold's worker while it waited.
+fn of_worker(spans: &Spans, hold: &Hold, waited: Span) -> impl Iterator<Item = Span> {
+    let of_worker = spans.get(&hold.asked.worker).into_iter().flatten();
+    of_worker.copied().filter(move |span| span.meets(waited))
 }
 
 /// When nobody promises anything about how long something takes.
@@ -208,16 +223,38 @@ fn beside_a_free_lock(
     lock: &str,
     hold: &Hold,
     waited: Span,
-    taken: &[(Span, Mode, bool)],
+    taken: &Taken,
     kept: Nanos,
     excuses: &[&Vec<Span>],
 ) -> Option<Violation> {
     if waited.length() < SLACK {
         return None;
     }
+    let longest = longest_free(hold, waited, taken, excuses)?;
+    (longest.length() > SLACK + kept).then(|| {
+        let what = format!(
+            "{} of worker {} waited for {} ms, of which {} ms beside a free lock, and {} ms ready to run without a core",
+            hold.asked.job,
+            hold.asked.worker,
+            waited.length() / 1_000_000,
+            longest.length() / 1_000_000,
+            hold.kept_ready / 1_000_000
+        );
+        Violation::new(Checker::Free, lock, longest, what)
+    })
+}
+
+/// The longest time in which nobody else can have kept this one out, who waited.
+pub(super) fn longest_free(
+    hold: &Hold,
+    waited: Span,
+    taken: &Taken,
+    excuses: &[&Vec<Span>],
+) -> Option<Span> {
     let reads = hold.asked.mode == Mode::Shared;
+    let intent_ends = hold.waited().map(|own| own.to + INTENT);
     let is_in_the_way = |(span, mode, is_intent): &&(Span, Mode, bool)| {
-        let is_own = span.from == hold.asked.at && (!*is_intent || span.to == waited.to + INTENT);
+        let is_own = span.from == hold.asked.at && (!*is_intent || Some(span.to) == intent_ends);
         let counts = if *is_intent {
             reads
         } else {
@@ -237,52 +274,9 @@ fn beside_a_free_lock(
             .filter(|span| span.meets(waited)),
     );
     covers.sort_unstable();
-    let longest = gaps(waited, &covers)
+    gaps(waited, &covers)
         .into_iter()
-        .max_by_key(|gap| gap.length())?;
-    (longest.length() > SLACK + kept).then(|| {
-        let what = format!(
-            "{} of worker {} waited for {} ms, of which {} ms beside a free lock, and {} ms ready to run without a core",
-            hold.asked.job,
-            hold.asked.worker,
-            waited.length() / 1_000_000,
-            longest.length() / 1_000_000,
-            hold.kept_ready / 1_000_000
-        );
-        Violation::new(Checker::Free, lock, longest, what)
-    })
-}
-
-/// How long after the death of a holder the lock was another's. Whether that was too long is judged by the waits.
-fn deaths(holds: &[Hold], disturbed: &[Span], figures: &mut Figures) {
-    for dead in holds.iter().filter(|hold| hold.granted.is_some()) {
-        let Some(killed) = dead.killed else { continue };
-        let until = killed + dead.asked.lease + SLACK;
-        let in_time = Span {
-            from: killed,
-            to: until,
-        };
-        let waits = |hold: &&Hold| {
-            hold.asked.at < killed
-                && hold.excludes(dead)
-                && hold.waited().is_some_and(|waited| waited.to > killed)
-        };
-        let next = holds
-            .iter()
-            .filter(|hold| hold.asked.worker != dead.asked.worker && hold.excludes(dead))
-            .filter_map(|hold| hold.granted.as_ref())
-            .filter(|granted| granted.at > killed)
-            .map(|granted| granted.at)
-            .min();
-        let is_disturbed = disturbed.iter().any(|span| span.meets(in_time));
-        match next {
-            Some(next) if !is_disturbed && holds.iter().any(|hold| waits(&hold)) => {
-                figures.deaths.push(next - killed);
-                figures.deaths_late += usize::from(next > until);
-            }
-            _ => figures.deaths_untold += 1,
-        }
-    }
+        .max_by_key(|gap| gap.length())
 }
 
 /// Holds during which the process was halted for longer than their lease, and went on.

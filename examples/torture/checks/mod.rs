@@ -1,5 +1,6 @@
 //! What has to be true of a round's history. Each checker is shown to find what it is for: see [`crate::bug`].
 
+mod deaths;
 mod exclusion;
 mod fencing;
 mod free;

@@ -39,6 +39,8 @@ pub(crate) struct Hand {
     next: u64,
     /// When this thread has last asked for a lock, and [`kept_ready`] then.
     asked: (u64, Nanos),
+    /// Since when this turn has had a connection of the pool.
+    lent_since: Option<Nanos>,
 }
 
 /// What a thread is kept from running by others is no news if it is less.
@@ -68,6 +70,7 @@ impl Hand {
             resource: Resource::at(plan.resource).ok(),
             next: u64::from(plan.worker) << 40 | thread << 32,
             asked: (0, 0),
+            lent_since: None,
         }
     }
 
@@ -76,8 +79,24 @@ impl Hand {
         self.reach.connection(lock)
     }
 
-    pub(crate) fn lend(&self, lock: &'static str) -> leasehold::Result<Lent> {
-        self.reach.lend(lock)
+    /// The same, to the end of this turn.
+    pub(crate) fn lend(&mut self, lock: &'static str) -> leasehold::Result<Lent> {
+        let lent = self.reach.lend(lock)?;
+        self.keeps_a_connection();
+        Ok(lent)
+    }
+
+    /// From now on, to the end of this turn, this thread has a connection of the pool.
+    pub(crate) fn keeps_a_connection(&mut self) {
+        self.lent_since = Some(now());
+    }
+
+    /// A turn is over. Where the pool has one connection, others of this process may have waited for it.
+    pub(super) fn gives_its_connection_back(&mut self) {
+        if let Some(from) = self.lent_since.take().filter(|_| self.plan.pool == 1) {
+            let (worker, to) = (self.plan.worker, now());
+            self.writer.write(&Record::Lent { worker, from, to });
+        }
     }
 
     pub(crate) fn fresh_locks(&self) -> leasehold::Result<Locks> {
@@ -102,7 +121,12 @@ impl Hand {
 
     pub(crate) fn options(&mut self) -> Options {
         let renewal = !self.chance(4);
-        let options = Options::new().lease(LEASE).renewal(renewal);
+        let lease = if self.plan.has_bug("long-lease") {
+            LEASE * 3
+        } else {
+            LEASE
+        };
+        let options = Options::new().lease(lease).renewal(renewal);
         if self.plan.has_own_clock {
             return options.clock_skew(SKEW);
         }

@@ -67,6 +67,7 @@ pub(super) fn trade(hand: &mut Hand) -> anyhow::Result<()> {
     }
     let me = format!("u{}", hand.random.u32(..USERS));
     let mut conn = hand.connection("market")?;
+    hand.keeps_a_connection();
     if hand.plan.has_bug("coin") && hand.chance(20) {
         let _: i64 = conn.hincr(user_key(&me), "funds", 1)?;
     }

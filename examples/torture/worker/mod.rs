@@ -237,6 +237,7 @@ fn work_in_turns(hand: &mut Hand, turn: Turn) {
                 hand.broken("alive", hand.job, &format!("a panic: {what}"));
             }
         }
+        hand.gives_its_connection_back();
         hand.pause(10);
     }
     hand.finish();

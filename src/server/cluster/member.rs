@@ -42,19 +42,19 @@ impl Member {
         self.servers.server(id)
     }
 
-    fn asked(&self, call: &Call, patience: Patience) -> Result<Reply> {
+    fn asked(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
         let server = self.server_of(call.key(), patience.whole)?;
         server.ask(call, patience)
     }
 
     /// Until when the same is asked again, where the keys are on their way.
-    fn until(&self, patience: Patience) -> Deadline {
+    fn until(&self, patience: Patience<'_>) -> Deadline {
         let longest = Deadline::after(self.limits().answer);
         longest.or_sooner(patience.answer.and_then(Deadline::moment))
     }
 
     /// Goes where the answers lead, until one does something.
-    fn followed(&self, call: &Call, patience: Patience, mut reply: Reply) -> Result<Reply> {
+    fn followed(&self, call: &Call, patience: Patience<'_>, mut reply: Reply) -> Result<Reply> {
         let until = self.until(patience);
         let mut pauses = Backoff::new();
         let mut hops = 0;
@@ -135,7 +135,7 @@ impl Server for Member {
         self.own.clock_skew()
     }
 
-    fn ask(&self, call: &Call, patience: Patience) -> Result<Reply> {
+    fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
         if !patience.is_here {
             self.own.refuse_a_copy()?;
         }
