@@ -1,9 +1,6 @@
-//! `Locks`: guards on a free lock, and from hand to hand.
+//! `Locks`: guards on a free lock.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use anyhow::Context;
 use leasehold::Locks;
@@ -15,10 +12,6 @@ use crate::{
     measure::{Effort, compare},
     show,
 };
-
-/// Long enough for a waiter to wait.
-const QUIET: Duration = Duration::from_millis(3);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A guard, against its scripts and against the shortest safe way, by hand.
 pub(crate) fn free(
@@ -81,53 +74,4 @@ fn delete_if_ours(
     let released: bool = release.key(key).arg(token).invoke(conn)?;
     anyhow::ensure!(released, "the lock is lost");
     Ok(())
-}
-
-/// From the call that releases to the next holder, each with its own connections and threads as two processes have them,
-/// against a `PING` in between.
-pub(crate) fn hand_over(server: &Server, rounds: usize) -> anyhow::Result<()> {
-    let sides = [
-        Locks::connect(&server.url())?,
-        Locks::connect(&server.url())?,
-    ];
-    let mut conn = server.connection()?;
-    let (mut passed, mut pinged) = (Vec::new(), Vec::new());
-    let mut held = sides[0].lock("benchmark-hand-over").acquire(PATIENCE)?;
-    for turn in 1..=rounds * 100 {
-        let next = &sides[turn % 2];
-        let (lease, got, released) = thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                let lease = next.lock("benchmark-hand-over").acquire(PATIENCE)?;
-                anyhow::Ok((lease, Instant::now()))
-            });
-            thread::sleep(QUIET);
-            let released = Instant::now();
-            held.release()?;
-            let waited = waiting.join();
-            let (lease, got) = waited.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-            anyhow::Ok((lease, got, released))
-        })?;
-        held = lease;
-        passed.push(got - released);
-        // As quiet before it as before a release: what has slept is slower.
-        thread::sleep(QUIET);
-        let asked = Instant::now();
-        redis::cmd("PING").exec(&mut conn)?;
-        pinged.push(asked.elapsed());
-    }
-    let (passed, pinged) = (percentiles(passed), percentiles(pinged));
-    println!(
-        "hand-over p50 {:?} p99 {:?}; PING p50 {:?} p99 {:?}; ratio of p50 {:.2}",
-        passed.0,
-        passed.1,
-        pinged.0,
-        pinged.1,
-        passed.0.as_secs_f64() / pinged.0.as_secs_f64()
-    );
-    Ok(())
-}
-
-fn percentiles(mut times: Vec<Duration>) -> (Duration, Duration) {
-    times.sort();
-    (times[times.len() / 2], times[times.len() * 99 / 100])
 }

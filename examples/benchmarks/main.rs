@@ -17,6 +17,7 @@ mod mutex;
 mod pairs;
 mod processes;
 mod purchases;
+mod wake_ups;
 mod watchdog;
 mod worker;
 
@@ -60,12 +61,13 @@ impl Options {
     }
 }
 
-const GROUPS: [&str; 10] = [
+const GROUPS: [&str; 11] = [
     "locks",
     "purchases",
     "mutex",
     "guards",
     "cluster",
+    "wake-ups",
     "pairs",
     "crowd",
     "turns",
@@ -119,10 +121,12 @@ fn main() -> anyhow::Result<()> {
     }
     if options.want("guards") {
         guards::free(&server, &mut connections, effort)?;
-        guards::hand_over(&server, options.rounds)?;
     }
     if options.want("cluster") {
         clusters::free(&server, &mut connections, effort)?;
+    }
+    if options.want("wake-ups") {
+        wake_ups::wake_ups(&server, options.rounds)?;
     }
     if options.want("pairs") {
         let (before, chart) = (options.before.as_deref(), options.chart.as_deref());
