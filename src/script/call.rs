@@ -42,6 +42,7 @@ impl Script {
             script: self,
             by_hash,
             first_as: None,
+            needs_one_key: false,
             replicas: None,
         }
     }
@@ -55,6 +56,8 @@ pub(crate) struct Call {
     by_hash: Packed,
     /// A plain command to the same effect, for the first time that it is sent.
     first_as: Option<Packed>,
+    /// The script does what matters by the first of its keys alone.
+    needs_one_key: bool,
     /// How many replicas have to have what it writes, if any.
     replicas: Option<Replicas>,
 }
@@ -69,6 +72,33 @@ impl Call {
     pub(crate) fn first_as(mut self, command: Packed) -> Self {
         self.first_as = Some(command);
         self
+    }
+
+    /// The script may be sent with the first of its keys alone, where not all of them are in one place.
+    pub(crate) fn or_by_one_key(mut self) -> Self {
+        self.needs_one_key = true;
+        self
+    }
+
+    /// The same by the first key alone, if that will do and there are more. Of one key every node of a cluster knows where it is,
+    /// also in a slot that is on its way, where a request that names a key which is not there is refused.
+    pub(crate) fn by_one_key(&self) -> Option<Self> {
+        let keys = self.by_hash.words().nth(2)?;
+        let keys: usize = std::str::from_utf8(keys).ok()?.parse().ok()?;
+        if !self.needs_one_key || keys < 2 {
+            return None;
+        }
+        let by_hash = Packed::command("EVALSHA")
+            .arg(&*self.script.sha1)
+            .arg(1_u64);
+        let mut by_hash = by_hash.arg(self.key());
+        for argument in self.by_hash.words().skip(3 + keys) {
+            by_hash.push(argument);
+        }
+        Some(Self {
+            by_hash,
+            ..self.clone()
+        })
     }
 
     /// It has been sent before.
@@ -150,15 +180,26 @@ impl Call {
         }
     }
 
-    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
+    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again, and one more
+    /// where its keys are not in one place and [one of them](Self::by_one_key) will do.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
-        let answer = match answer_to(self.by_hash(), conn) {
-            Err(error) if is_unknown_script(&error) => answer_to(self.whole().as_bytes(), conn),
+        let answer = match self.answer_to_it(conn) {
+            Err(error) if is_try_again(&error) => match self.by_one_key() {
+                Some(by_one_key) => by_one_key.answer_to_it(conn),
+                None => Err(error),
+            },
             answer => answer,
         };
         answer
             .and_then(|answer| Ok(T::from_redis_value(answer)?))
             .inspect_err(|error| leave(conn, error))
+    }
+
+    fn answer_to_it(&self, conn: &mut dyn ConnectionLike) -> RedisResult<Value> {
+        match answer_to(self.by_hash(), conn) {
+            Err(error) if is_unknown_script(&error) => answer_to(self.whole().as_bytes(), conn),
+            answer => answer,
+        }
     }
 
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
@@ -253,6 +294,11 @@ impl fmt::Debug for Call {
 /// The server does not know the script: send it whole.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Not all keys of the request are in the part of the slot that is here.
+fn is_try_again(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }
 
 /// 1 or 0.

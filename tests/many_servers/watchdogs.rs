@@ -11,7 +11,12 @@ use leasehold::{
     release_lock,
 };
 
-use crate::common::{Cluster, MS, Resharding, cluster::shared, hold::comes_true, slack::slack};
+use crate::common::{
+    Cluster, MS, Resharding,
+    cluster::shared,
+    slack::slack,
+    wait::{comes_true, comes_true_within},
+};
 
 const LEASE: Duration = Duration::from_millis(900);
 
@@ -93,6 +98,36 @@ fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
         .run(&slots)
         .unwrap();
     assert!(was_held && was_ours.unwrap());
+}
+
+/// The renewal names the companion too, which a lock of the plain functions does not have: to a request of several keys, one of which
+/// is not there, both ends of an open slot say `TRYAGAIN`.
+#[test]
+fn a_lock_without_a_companion_is_kept_while_its_slot_stays_open_and_at_the_end_where_it_is() {
+    let cluster = shared();
+    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let watchdog = Watchdog::on_nodes(&nodes);
+    let name = &names(&cluster, "open-dog")[0];
+    let slot = cluster.slot_of(name).unwrap();
+    let (token, renewal) = kept(&nodes, &watchdog, name, LEASE);
+    let stays_held = || !comes_true_within(2 * LEASE, || !renewal.is_held());
+    let mut there = Resharding::new(&cluster, 0, 1).unwrap();
+    there.open(&[slot]).unwrap();
+    let was_held_here = stays_held();
+    assert!(there.move_keys(slot).unwrap() >= 1);
+    let was_held_there = stays_held();
+    let failure = renewal.failure();
+    there.close(&[slot]).unwrap();
+    renewal.stop();
+    let was_ours = nodes.run(name, |conn| release_lock(conn, name, &token));
+    Resharding::new(&cluster, 1, 0)
+        .unwrap()
+        .run(&[slot])
+        .unwrap();
+    assert!(
+        was_held_here && was_held_there && was_ours.unwrap(),
+        "{was_held_here} {was_held_there} {failure:?}"
+    );
 }
 
 #[test]

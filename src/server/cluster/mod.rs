@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `MOVED` | the map learns, and the shard that has the slot is asked |
 //! | `ASK` | the node that is being given the slot is asked, by `ASKING` and the whole script in one write: a script that it does not know would use the `ASKING` up |
-//! | `TRYAGAIN` | the keys of one lock are moved one after the other: the same again, after a pause |
+//! | `TRYAGAIN` | the keys of one lock are moved one after the other: the same again, after a pause; a renewal that can do without the second key goes at once by the first |
 //! | `CLUSTERDOWN` and the like | the map is doubted; the caller has the answer |
 //!
 //! A node that is being given a slot is asked only when the one that has it has just said so: it says "not yours" of a key that

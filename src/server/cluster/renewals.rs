@@ -5,6 +5,7 @@
 //! shard has little time to answer, and is left alone for a while after it was silent.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
@@ -43,16 +44,40 @@ pub(super) struct Following {
 
 /// What has to be sent, and what has become of it: the renewals, and behind them the orphans.
 struct Sending<'a> {
-    renewals: &'a [Call],
+    renewals: Cow<'a, [Call]>,
     orphans: &'a [Call],
     replies: Vec<RenewalReply>,
     /// How long another shard may take.
     limit: Duration,
+    /// The shortest of the leases that are renewed.
+    shortest_lease: Duration,
+    /// Something went to the shard whose connection this is.
+    has_been_home: bool,
 }
 
-impl<'a> Sending<'a> {
-    fn calls(&self) -> impl Iterator<Item = &'a Call> + use<'a> {
+/// Where answers lead.
+#[derive(Default)]
+struct Leads {
+    moved: HashMap<ShardId, Vec<usize>>,
+    asking: HashMap<Address, Vec<usize>>,
+    /// The keys of these are not all in one place.
+    apart: Vec<usize>,
+}
+
+impl Sending<'_> {
+    fn calls(&self) -> impl Iterator<Item = &Call> {
         self.renewals.iter().chain(self.orphans)
+    }
+
+    /// From now on the one at this place names one key alone. False: it has no other, or needs them.
+    fn narrow(&mut self, place: usize) -> bool {
+        let Some(by_one_key) = self.renewals.get(place).and_then(Call::by_one_key) else {
+            return false;
+        };
+        if let Some(renewal) = self.renewals.to_mut().get_mut(place) {
+            *renewal = by_one_key;
+        }
+        true
     }
 
     /// Those at these places, as two lists.
@@ -62,7 +87,7 @@ impl<'a> Sending<'a> {
             places.filter_map(|at| list.get(at).cloned()).collect()
         };
         (
-            chosen(self.renewals, 0),
+            chosen(&self.renewals, 0),
             chosen(self.orphans, self.renewals.len()),
         )
     }
@@ -100,26 +125,35 @@ impl Following {
         }
     }
 
-    /// Where each has to be sent, as far as is known: to its own shard, or to others.
-    fn sorted(&self, sending: &Sending<'_>) -> (Vec<usize>, HashMap<ShardId, Vec<usize>>) {
+    /// Sends each of these to the shard that has it, as far as is known: its own, or another one.
+    fn send_to_shards(&mut self, sending: &mut Sending<'_>, places: &[usize]) {
         let (mut home, mut away) = (Vec::new(), HashMap::<_, Vec<_>>::new());
-        for (place, call) in sending.calls().enumerate() {
-            match self.servers.nodes().known_shard_of(call.key()) {
+        for place in places.iter().copied() {
+            let key = sending.calls().nth(place).map_or("", Call::key);
+            match self.servers.nodes().known_shard_of(key) {
                 Some(shard) if shard != self.id => away.entry(shard).or_default().push(place),
                 _ => home.push(place),
             }
         }
-        (home, away)
+        self.has_been_away |= !away.is_empty();
+        for (shard, places) in away {
+            self.send_away(sending, shard, &places);
+        }
+        if !home.is_empty() {
+            self.send_home(sending, &home);
+        }
     }
 
-    fn send_home(&mut self, sending: &mut Sending<'_>, home: &[usize], shortest_lease: Duration) {
+    fn send_home(&mut self, sending: &mut Sending<'_>, home: &[usize]) {
+        sending.has_been_home = true;
+        let shortest_lease = sending.shortest_lease;
         if !self.own.is_open()
             && let Err(error) = self.open_soon(sending.limit)
         {
             return sending.enter_unsent(home, error);
         }
         if home.len() == sending.replies.len() {
-            let (renewals, orphans) = (sending.renewals, sending.orphans);
+            let (renewals, orphans) = (&*sending.renewals, sending.orphans);
             let judged = (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease);
             return sending.enter(home, judged);
         }
@@ -191,7 +225,24 @@ impl Following {
 
     /// Goes where the answers lead. False: none leads anywhere.
     fn follow(&mut self, sending: &mut Sending<'_>) -> bool {
-        let (mut moved, mut asking) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        let mut leads = self.leads(sending);
+        leads.apart.retain(|place| sending.narrow(*place));
+        let lead_away = !leads.moved.is_empty() || !leads.asking.is_empty();
+        self.has_been_away |= lead_away;
+        for (shard, places) in leads.moved {
+            self.send_away(sending, shard, &places);
+        }
+        for (to, places) in leads.asking {
+            self.ask_at(sending, &to, &places);
+        }
+        // Not where the answer came from, if that is the node which is being given the slot: that says "not ours" of a lock that
+        // has not come yet.
+        self.send_to_shards(sending, &leads.apart);
+        lead_away || !leads.apart.is_empty()
+    }
+
+    fn leads(&self, sending: &Sending<'_>) -> Leads {
+        let mut leads = Leads::default();
         for (place, (call, (_, failure))) in sending.calls().zip(&sending.replies).enumerate() {
             let Some(Failure::Sent(error)) = failure.as_deref() else {
                 continue;
@@ -204,22 +255,15 @@ impl Following {
                     if let Ok(shard) = found
                         && shard != self.id
                     {
-                        moved.entry(shard).or_default().push(place);
+                        leads.moved.entry(shard).or_default().push(place);
                     }
                 }
-                Some(Redirect::Ask { to, .. }) => asking.entry(to).or_default().push(place),
-                _ => {}
+                Some(Redirect::Ask { to, .. }) => leads.asking.entry(to).or_default().push(place),
+                Some(Redirect::TryAgain) => leads.apart.push(place),
+                Some(Redirect::Down) | None => {}
             }
         }
-        let leads_on = !moved.is_empty() || !asking.is_empty();
-        self.has_been_away |= leads_on;
-        for (shard, places) in moved {
-            self.send_away(sending, shard, &places);
-        }
-        for (to, places) in asking {
-            self.ask_at(sending, &to, &places);
-        }
-        leads_on
+        leads
     }
 
     /// Asks a node that is being given the slots of these, one after the other.
@@ -283,19 +327,15 @@ impl Renewals for Following {
     fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
         let part = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
         let mut sending = Sending {
-            renewals,
+            renewals: Cow::Borrowed(renewals),
             orphans,
             replies: vec![(Answer::Unanswered, None); renewals.len() + orphans.len()],
             limit: part.min(self.servers.nodes().limits().answer),
+            shortest_lease,
+            has_been_home: false,
         };
-        let (home, away) = self.sorted(&sending);
-        self.has_been_away |= !away.is_empty();
-        for (shard, places) in away {
-            self.send_away(&mut sending, shard, &places);
-        }
-        if !home.is_empty() {
-            self.send_home(&mut sending, &home, shortest_lease);
-        }
+        let all: Vec<usize> = (0..sending.replies.len()).collect();
+        self.send_to_shards(&mut sending, &all);
         for _ in 0..HOPS {
             if !self.follow(&mut sending) {
                 break;
@@ -305,7 +345,7 @@ impl Renewals for Following {
         Replies {
             renewals: sending.replies,
             orphans: orphans.into_iter().map(|(answer, _)| answer).collect(),
-            broken: !home.is_empty() && !self.own.is_open(),
+            broken: sending.has_been_home && !self.own.is_open(),
         }
     }
 }
