@@ -158,6 +158,16 @@ mod tests {
         }
     }
 
+    /// Where rustls has two to choose from, it panics unless one is chosen before it connects.
+    #[cfg(feature = "tls-rustls")]
+    #[test]
+    fn before_a_client_connects_by_tls_the_process_has_a_crypto_provider() {
+        use rustls::crypto::CryptoProvider;
+
+        prepared(&Client::open("rediss://127.0.0.1/").unwrap()).unwrap();
+        assert!(CryptoProvider::get_default().is_some());
+    }
+
     #[test]
     fn a_version_is_found_or_not() {
         let info = |version| format!("# Server\r\nredis_version:{version}\r\nredis_git_sha1:0\r\n");

@@ -81,6 +81,8 @@ impl Drop for Fake {
 }
 
 fn talk(mut client: TcpStream, answers: &Mutex<Answers>, asked: &Mutex<Vec<String>>) {
+    // Two answers in a row would be 40 ms apart.
+    let _ = client.set_nodelay(true);
     let (mut unread, mut chunk) = (Vec::new(), [0; 4096]);
     while let Ok(length) = client.read(&mut chunk) {
         if length == 0 {

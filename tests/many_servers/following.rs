@@ -1,6 +1,6 @@
 //! The plain functions by `Nodes::run` while a shard fails over and slots move.
 //!
-//! Nobody is in where somebody else is, every write that was acknowledged is there, none was done twice, and no call takes longer than
+//! Nobody has the lock while somebody else has it, by intervals on one clock; every write that was acknowledged is there, none was done twice, and no call takes longer than
 //! it has.
 
 use std::{
@@ -13,14 +13,17 @@ use leasehold::{
     Error, Nodes, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock,
     transaction_while_held, transaction_with_lock, with_lock,
 };
-use redis::{Commands, Value};
+use redis::{Commands, ConnectionLike, Value};
 
-use crate::common::{
-    Cluster, MS, Resharding,
-    cluster::{partner, shared},
-    hold::comes_true,
-    server::signal,
-    slack::slack,
+use crate::{
+    common::{
+        Cluster, MS, Resharding,
+        cluster::{partner, shared},
+        hold::comes_true,
+        server::signal,
+        slack::slack,
+    },
+    history::{History, Hold, violations},
 };
 
 const WORKERS: usize = 4;
@@ -39,13 +42,20 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Whether a replica has what was written on this connection.
+fn is_on_a_replica(conn: &mut impl ConnectionLike) -> bool {
+    let replicas = redis::cmd("WAIT").arg(&[1, 200]).query::<u32>(conn);
+    replicas.is_ok_and(|replicas| replicas > 0)
+}
+
 /// What the workers have done under one lock.
 struct Work {
     nodes: Nodes,
     tag: String,
     lock: String,
     count: String,
-    is_in: AtomicBool,
+    /// Who has had the lock from when until when.
+    history: History,
     done: AtomicU64,
     perhaps: AtomicU64,
     over: AtomicBool,
@@ -61,7 +71,7 @@ impl Work {
             tag: tag.to_owned(),
             lock: format!("{{{tag}}}:lock"),
             count: format!("{{{tag}}}:count"),
-            is_in: AtomicBool::new(false),
+            history: History::default(),
             done: AtomicU64::new(0),
             perhaps: AtomicU64::new(0),
             over: AtomicBool::new(false),
@@ -90,7 +100,6 @@ impl Work {
 
     fn under_a_lock(&self, token: &Token) {
         let (lock, count) = (&self.lock, &self.count);
-        assert!(!self.is_in.swap(true, SeqCst), "two are in");
         let _ = self.wrote(Self::timed(|| {
             self.nodes.run(lock, |conn| {
                 commit_while_held::<Value>(conn, lock, token, |pipe| _ = pipe.incr(count, 1))
@@ -105,7 +114,6 @@ impl Work {
                 })
             })
         }));
-        self.is_in.store(false, SeqCst);
     }
 
     /// Until it is known: nobody else gets in before.
@@ -125,22 +133,31 @@ impl Work {
         let wanted = self.is_confirmed.load(SeqCst);
         self.nodes.run(&self.lock, |conn| {
             let token = acquire_lock_with_timeout(conn, &self.lock, WAIT, LEASE)?;
-            Ok(token.map(|token| {
-                let mut replicas = || redis::cmd("WAIT").arg(&[1, 200]).query::<u32>(conn);
-                let counts = !wanted || replicas().is_ok_and(|replicas| replicas > 0);
-                (token, counts)
-            }))
+            Ok(token.map(|token| (token, !wanted || is_on_a_replica(conn))))
         })
+    }
+
+    /// From then until now: nothing has been sent yet that gives it back.
+    fn had_it(&self, from: Instant) {
+        let hold = Hold::without_a_fence(from, Instant::now());
+        self.history.lock().unwrap().push(hold);
     }
 
     fn in_one(&self) -> Result<Option<()>> {
         let (lock, count) = (&self.lock, &self.count);
         let keys = [count.as_str()];
+        let wanted = self.is_confirmed.load(SeqCst);
         let outcome = Self::timed(|| {
             self.nodes.run(lock, |conn| {
                 transaction_with_lock(conn, lock, WAIT, LEASE, &keys, |conn, pipe| {
+                    // The first read takes the lock.
                     let before: Option<u64> = conn.get(count)?;
+                    let counts = !wanted || is_on_a_replica(conn);
+                    let from = Instant::now();
                     pipe.set(count, before.unwrap_or(0) + 1);
+                    if counts {
+                        self.had_it(from);
+                    }
                     Ok(())
                 })
             })
@@ -160,7 +177,9 @@ impl Work {
                 match Self::timed(|| self.acquire()) {
                     Ok(Some((token, counts))) => {
                         if counts {
+                            let from = Instant::now();
                             self.under_a_lock(&token);
+                            self.had_it(from);
                         }
                         self.give_back(&token);
                         None
@@ -192,8 +211,17 @@ impl Work {
         });
     }
 
+    /// The holds follow each other, and some of each kind there were.
+    fn check_holds(&self) {
+        let holds = std::mem::take(&mut *self.history.lock().unwrap());
+        println!("{}: {} holds", self.tag, holds.len());
+        assert!(holds.len() > 10, "{}", holds.len());
+        assert_eq!(violations(holds.into()), 0, "two had the lock at once");
+    }
+
     /// The writes that are there are those that were acknowledged, and some of those of which nothing is known.
     fn check(&self, at_least: u64) {
+        self.check_holds();
         let mut conn = self.nodes.get_for_key(&self.count).unwrap();
         let there: u64 = conn.get(&self.count).unwrap();
         let (done, perhaps) = (self.done.load(SeqCst), self.perhaps.load(SeqCst));
@@ -255,6 +283,7 @@ fn a_crash_of_a_master_lets_nobody_in_twice() {
             let goes_on = comes_true(|| work.done.load(SeqCst) > promoted);
             later = (at_first > 0, goes_on);
         });
+        work.check_holds();
         let mut conn = work.nodes.get_for_key(&work.count).unwrap();
         let there: u64 = conn.get(&work.count).unwrap();
         let (done, perhaps) = (work.done.load(SeqCst), work.perhaps.load(SeqCst));

@@ -21,7 +21,21 @@ pub(crate) struct Hold {
     from: Instant,
     /// When it was given back, or the last moment at which it was held.
     until: Instant,
-    fence: u64,
+    fence: Option<u64>,
+}
+
+impl Hold {
+    /// Of a lock that gives none.
+    pub(crate) fn without_a_fence(from: Instant, until: Instant) -> Self {
+        let fence = None;
+        Self { from, until, fence }
+    }
+
+    /// The other one began later: not before this one was over, and with a greater fence where both have one.
+    fn is_before(&self, other: &Self) -> bool {
+        let fences = self.fence.zip(other.fence);
+        self.until <= other.from && fences.is_none_or(|(fence, next)| fence < next)
+    }
 }
 
 pub(crate) type History = Mutex<Vec<Hold>>;
@@ -47,7 +61,7 @@ pub(crate) fn work(lock: &Lock, history: &History, stop: &AtomicBool) {
             until = Instant::now();
             thread::sleep(MS);
         }
-        let fence = lease.fencing_token().unwrap().get();
+        let fence = Some(lease.fencing_token().unwrap().get());
         history.lock().unwrap().push(Hold { from, until, fence });
         let _ = lease.release();
     }
@@ -78,8 +92,7 @@ pub(crate) fn violations(history: History) -> usize {
     let mut history = history.into_inner().unwrap();
     history.sort_by_key(|hold| hold.from);
     let pairs = history.windows(2);
-    let is_wrong = |pair: &&[Hold]| pair[1].from < pair[0].until || pair[1].fence <= pair[0].fence;
-    pairs.filter(is_wrong).count()
+    pairs.filter(|pair| !pair[0].is_before(&pair[1])).count()
 }
 
 /// The middle one, and the longest.

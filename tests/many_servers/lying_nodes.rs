@@ -1,4 +1,8 @@
-//! Nodes of a cluster that name each other, nobody, or masters that are none: nothing is granted, and no call takes longer than it has.
+//! Nodes of a cluster that say of the slots what cannot be, or was: what is believed of it. Nobody is asked for a lock who may not
+//! have it, and no call takes longer than it has.
+
+mod held;
+mod redirects;
 
 use std::{
     sync::Arc,
@@ -6,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, Nodes, Result, acquire_lock_with_timeout};
+use leasehold::{Error, Nodes, NodesBuilder, Result, acquire_lock_with_timeout};
 use parking_lot::Mutex;
 
 use crate::common::{Fake, LONG, MS, Server, slack::slack, wait::unless_halted};
@@ -14,6 +18,10 @@ use crate::common::{Fake, LONG, MS, Server, slack::slack, wait::unless_halted};
 /// How long a call has.
 const LIMIT: Duration = Duration::from_millis(800);
 const SLOTS: u16 = 16_384;
+/// Who goes round without end meets another answer after so many, so that the test ends.
+const ENOUGH: usize = 2_000;
+/// The slot of the lock `a`.
+const SLOT: u16 = 6_035;
 
 /// What the nodes say, to be changed.
 #[derive(Clone)]
@@ -23,7 +31,11 @@ struct Words {
     /// To `CLUSTER SLOTS`.
     slots: String,
     epoch: u64,
+    /// By `CLUSTER INFO`.
+    state: &'static str,
     role: &'static str,
+    /// To `SET`, if it is another one.
+    set: Option<&'static str>,
     /// To everything else.
     rest: String,
 }
@@ -33,7 +45,9 @@ impl Said {
         Self(Arc::new(Mutex::new(Words {
             slots: String::from("*0\r\n"),
             epoch: 1,
+            state: "ok",
             role: "master",
+            set: None,
             rest: rest.to_owned(),
         })))
     }
@@ -44,11 +58,16 @@ impl Said {
             let said = said.0.lock();
             let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
             let answer = match command {
+                _ if before > ENOUGH => String::from("-ERR enough\r\n"),
                 // The two questions come in one write.
                 "CLUSTER" if before % 2 == 0 => said.slots.clone(),
-                "CLUSTER" => bulk(&format!("cluster_current_epoch:{}\r\n", said.epoch)),
+                "CLUSTER" => bulk(&format!(
+                    "cluster_state:{}\r\ncluster_current_epoch:{}\r\n",
+                    said.state, said.epoch
+                )),
                 "INFO" => bulk("redis_version:7.0.0\r\n"),
                 "ROLE" => format!("*1\r\n{}", bulk(said.role)),
+                "SET" => said.set.unwrap_or(&said.rest).to_owned(),
                 _ => said.rest.clone(),
             };
             answer.into_bytes()
@@ -75,16 +94,35 @@ fn all_at(port: u16) -> String {
     slots(&[(0, SLOTS - 1, "127.0.0.1", port)])
 }
 
+/// Two nodes that have a half each, answer this to `SET`, and say this of the other's address to everything else.
+fn halves(set: Option<&'static str>, says: impl Fn(u16) -> String) -> (Fake, Fake) {
+    let (one, other) = (Said::new(""), Said::new(""));
+    let (a, b) = (one.by_a_node(), other.by_a_node());
+    let halves = slots(&[
+        (0, 8_191, "127.0.0.1", a.port()),
+        (8_192, SLOTS - 1, "127.0.0.1", b.port()),
+    ]);
+    for (said, to) in [(&one, b.port()), (&other, a.port())] {
+        said.now(|words| {
+            (words.slots, words.set, words.rest) = (halves.clone(), set, says(to));
+        });
+    }
+    (a, b)
+}
+
+fn builder() -> NodesBuilder {
+    Nodes::builder()
+        .get_timeout(LIMIT)
+        .connect_timeout(LIMIT / 2)
+        .io_timeout(LIMIT)
+}
+
 fn nodes_of(ports: &[u16]) -> Nodes {
     let hosts: Vec<_> = ports
         .iter()
         .map(|port| format!("127.0.0.1:{port}"))
         .collect();
-    let builder = Nodes::builder()
-        .get_timeout(LIMIT)
-        .connect_timeout(LIMIT / 2)
-        .io_timeout(LIMIT);
-    let nodes = builder.connect(&format!("redis+cluster://{}", hosts.join(",")));
+    let nodes = builder().connect(&format!("redis+cluster://{}", hosts.join(",")));
     nodes.unwrap()
 }
 
@@ -110,226 +148,6 @@ fn attempts(node: &Fake) -> usize {
     let asked = node.asked();
     let is_ours = |name: &&String| !["CLUSTER", "INFO", "ROLE"].contains(&name.as_str());
     asked.iter().filter(is_ours).count()
-}
-
-#[test]
-fn nodes_that_name_each_other_are_followed_five_times() {
-    let (one, other) = (Said::new(""), Said::new(""));
-    let (a, b) = (one.by_a_node(), other.by_a_node());
-    let halves = slots(&[
-        (0, 8_191, "127.0.0.1", a.port()),
-        (8_192, SLOTS - 1, "127.0.0.1", b.port()),
-    ]);
-    for (said, to) in [(&one, b.port()), (&other, a.port())] {
-        said.now(|words| {
-            words.slots = halves.clone();
-            words.rest = format!("-MOVED 1 127.0.0.1:{to}\r\n");
-        });
-    }
-    let nodes = nodes_of(&[a.port(), b.port()]);
-    let error = refused(&nodes);
-    assert!(
-        matches!(&error, Error::Redis { source, .. } if source.code() == Some("MOVED")),
-        "{error:?}"
-    );
-    assert_eq!(attempts(&a) + attempts(&b), 6);
-}
-
-/// So many attempts to take a lock came.
-fn tries(node: &Fake) -> usize {
-    let asked = node.asked();
-    let takes = |name: &&String| name.starts_with("EVAL") || name.as_str() == "SET";
-    asked.iter().filter(takes).count()
-}
-
-/// Two nodes that have a half each and say this of the other's address.
-fn halves(says: impl Fn(u16) -> String) -> (Fake, Fake) {
-    let (one, other) = (Said::new(""), Said::new(""));
-    let (a, b) = (one.by_a_node(), other.by_a_node());
-    let halves = slots(&[
-        (0, 8_191, "127.0.0.1", a.port()),
-        (8_192, SLOTS - 1, "127.0.0.1", b.port()),
-    ]);
-    for (said, to) in [(&one, b.port()), (&other, a.port())] {
-        said.now(|words| (words.slots, words.rest) = (halves.clone(), says(to)));
-    }
-    (a, b)
-}
-
-#[test]
-fn locks_follow_nodes_that_name_each_other_five_times() {
-    for code in ["MOVED", "ASK"] {
-        let (a, b) = halves(|to| format!("-{code} {SLOT} 127.0.0.1:{to}\r\n"));
-        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
-        let error = locks.lock("a").try_acquire().unwrap_err();
-        assert!(
-            matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
-            "{error:?}"
-        );
-        assert_eq!(tries(&a) + tries(&b), 6, "{code}");
-    }
-}
-
-/// From a millisecond to a quarter of a second: the sixth pause is longer than all before it.
-#[test]
-fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
-    let wait = 2 * LIMIT;
-    let said: [(usize, &dyn Fn(u16) -> String); 2] = [
-        (6, &|to| format!("-MOVED {SLOT} 127.0.0.1:{to}\r\n")),
-        (1, &|_| String::from("-CLUSTERDOWN The cluster is down\r\n")),
-    ];
-    for (each_time, says) in said {
-        let (a, b) = halves(says);
-        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
-        let asked = Instant::now();
-        assert!(locks.lock("a").acquire(wait).is_err());
-        assert!(asked.elapsed() < wait + slack(), "{:?}", asked.elapsed());
-        let tries = tries(&a) + tries(&b);
-        // Each pause may be shorter by a half.
-        let pauses = 8 + 2 * usize::try_from(wait.as_millis()).unwrap() / 250;
-        assert!(
-            (each_time..=each_time * (pauses + 1)).contains(&tries),
-            "{tries} of {each_time}"
-        );
-    }
-}
-
-#[test]
-fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
-    let (one, other) = (Said::new(""), Said::new(""));
-    let (a, b) = (one.by_a_node(), other.by_a_node());
-    for (to_b, to_a) in [
-        (
-            format!("-MOVED 1 127.0.0.1:{}\r\n", b.port()),
-            format!("-MOVED 1 127.0.0.1:{}\r\n", a.port()),
-        ),
-        (
-            format!("-ASK 1 127.0.0.1:{}\r\n", b.port()),
-            format!("-ASK 1 127.0.0.1:{}\r\n", a.port()),
-        ),
-        (
-            String::from("-MOVED 1 127.0.0.1:1\r\n"),
-            String::from("-ASK 1 127.0.0.1:1\r\n"),
-        ),
-        (
-            String::from("-TRYAGAIN no\r\n"),
-            String::from("-CLUSTERDOWN no\r\n"),
-        ),
-    ] {
-        for (said, words_to) in [(&one, &to_b), (&other, &to_a)] {
-            said.now(|words| {
-                words.slots = all_at(a.port());
-                words.rest.clone_from(words_to);
-            });
-        }
-        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
-        let asked = Instant::now();
-        assert!(locks.lock("a").acquire(LIMIT).is_err(), "{to_b}");
-        let took = asked.elapsed();
-        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
-        let asked = Instant::now();
-        assert!(
-            !matches!(locks.write("a").try_acquire(), Ok(Some(_))),
-            "{to_b}"
-        );
-        let took = asked.elapsed();
-        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
-    }
-}
-
-#[test]
-fn a_move_to_nowhere_is_none() {
-    for nowhere in [
-        "127.0.0.1:1",
-        "127.0.0.1:0",
-        ":1",
-        "1",
-        "no.such.host.invalid:1",
-        "?:1",
-        "",
-    ] {
-        let said = Said::new(&format!("-MOVED 1 {nowhere}\r\n"));
-        let node = said.by_a_node();
-        said.now(|words| words.slots = all_at(node.port()));
-        let error = refused(&nodes_of(&[node.port()]));
-        assert!(
-            matches!(error, Error::Redis { .. } | Error::Pool { .. }),
-            "{nowhere} {error:?}"
-        );
-        assert!(attempts(&node) >= 1, "{nowhere}");
-    }
-}
-
-/// An answer that says that nothing was done is waited out, and then told.
-#[test]
-fn what_may_pass_is_asked_again_until_the_time_is_over() {
-    for answer in [
-        "-ASK 1 127.0.0.1:1\r\n",
-        "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
-        "-CLUSTERDOWN The cluster is down\r\n",
-    ] {
-        let said = Said::new(answer);
-        let node = said.by_a_node();
-        said.now(|words| words.slots = all_at(node.port()));
-        let nodes = nodes_of(&[node.port()]);
-        let asked = Instant::now();
-        let error = refused(&nodes);
-        assert!(
-            asked.elapsed() > LIMIT * 3 / 4,
-            "{answer} {:?}",
-            asked.elapsed()
-        );
-        let code = answer[1..].split(' ').next();
-        assert!(
-            matches!(&error, Error::Redis { source, .. } if source.code() == code),
-            "{error:?}"
-        );
-        // With pauses in between.
-        assert!(
-            (3..=LIMIT.as_millis() as usize).contains(&attempts(&node)),
-            "{answer}"
-        );
-        // It has passed.
-        said.now(|words| words.rest = String::from("+OK\r\n"));
-        assert!(acquire(&nodes).unwrap(), "{answer}");
-    }
-}
-
-/// The slot of the lock `a`.
-const SLOT: u16 = 6_035;
-
-/// Somebody else has got the one connection of the pool when it is to be tried again.
-#[test]
-fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
-    let server = Server::start().unwrap();
-    let said = Said::new("");
-    said.now(|words| words.slots = all_at(server.port()));
-    let node = said.by_a_node();
-    let builder = Nodes::builder().max_size(1).get_timeout(LIMIT);
-    let nodes = builder.connect(&format!("redis+cluster://127.0.0.1:{}", node.port()));
-    let nodes = &nodes.unwrap();
-    let (over, is_over) = std::sync::mpsc::channel::<()>();
-    let mut waits = Some(move || {
-        let conn = nodes.get_for("a");
-        let _ = is_over.recv();
-        drop(conn);
-    });
-    thread::scope(|scope| {
-        let outcome = nodes.run("a", |_| {
-            if let Some(waits) = waits.take() {
-                scope.spawn(waits);
-                thread::sleep(100 * MS);
-            }
-            let answer = redis::parse_redis_value(b"-TRYAGAIN no\r\n").unwrap();
-            Err::<(), _>(Error::from(answer.extract_error().unwrap_err()))
-        });
-        drop(over);
-        let error = outcome.unwrap_err();
-        assert!(
-            matches!(&error, Error::Redis { source, .. } if source.code() == Some("TRYAGAIN")),
-            "{error:?}"
-        );
-    });
 }
 
 #[test]

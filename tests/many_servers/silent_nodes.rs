@@ -7,9 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Nodes, acquire_lock_with_timeout, release_lock};
+use leasehold::{
+    Error, Nodes, acquire_lock_with_timeout,
+    recipes::{Recipe, mutex::Hold},
+    release_lock,
+};
 
-use crate::common::{Cluster, MS, slack::slack};
+use crate::common::{Cluster, MS, hold::comes_true, slack::slack};
 
 const GET: Duration = Duration::from_millis(800);
 const IO: Duration = Duration::from_millis(400);
@@ -84,4 +88,37 @@ fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_kill
         assert!(token.unwrap().is_some());
         assert_eq!(cluster.master_of(&format!("lock:{name}")).unwrap(), master);
     }
+}
+
+/// A plain function asks once. What it is granted by a master that was silent for long is no lock where another has its place, and
+/// a replica that is asked for says so: the master that comes back has none.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_has_to_have_it() {
+    let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
+    let tag = cluster.tag(0, "late").unwrap();
+    let name = &format!("{{{tag}}}");
+    let patient = Nodes::builder().io_timeout(Duration::from_secs(30));
+    let patient = patient.connect(&cluster.url()).unwrap();
+    let mut conn = patient.get_for(name).unwrap();
+    let lease = Duration::from_secs(60);
+    cluster.nodes[0].freeze().unwrap();
+    thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            let token = acquire_lock_with_timeout(&mut conn, name, MS, lease)?;
+            let token = token.unwrap();
+            let hold = Hold::new(name, &token)?;
+            Ok::<_, Error>(hold.confirm_by_replicas(&mut *conn, 1, 100 * MS))
+        });
+        cluster.wait_until_master(3).unwrap();
+        let others = Nodes::connect(&cluster.url()).unwrap();
+        let acquire =
+            |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, name, MS, lease);
+        let granted = comes_true(|| matches!(others.run(name, acquire), Ok(Some(_))));
+        cluster.nodes[0].thaw().unwrap();
+        assert!(granted);
+        let confirmed = late.join().unwrap();
+        println!("{confirmed:?}");
+        assert!(!matches!(confirmed, Ok(Ok(()))), "two have the lock");
+    });
 }

@@ -6,7 +6,7 @@ use leasehold::{Error, Locks, Nodes, Result, acquire_lock_with_timeout};
 use redis::Connection;
 
 use super::{connect, mutex};
-use crate::common::{Cluster, LONG, MS, slack::slack};
+use crate::common::{Cluster, LONG, MS, Server, slack::slack};
 
 /// How long a call has.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -27,12 +27,14 @@ fn make_a_hole(cluster: &Cluster, slots: &[u16]) {
     });
 }
 
-fn cover_only_what_is_there(cluster: &Cluster, how: &str) {
-    each_node(cluster, |conn| {
+/// On every node that is there.
+pub(super) fn cover_only_what_is_there(cluster: &Cluster, how: &str) {
+    let conns = cluster.nodes.iter().map(Server::connection);
+    for mut conn in conns.flatten() {
         let mut set = redis::cmd("CONFIG");
         set.arg(&["SET", "cluster-require-full-coverage", how]);
-        set.exec(conn).unwrap();
-    });
+        set.exec(&mut conn).unwrap();
+    }
 }
 
 /// Why a lock is not had, in time.

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Lease, Locks, Options};
+use leasehold::{Error, Lease, Locks, Options, Result};
 
-use super::{connect, mutex};
+use super::{connect, holes::cover_only_what_is_there, mutex};
 use crate::common::{Cluster, LONG, MS, Resharding, hold::comes_true, slack::slack};
 
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -78,6 +78,57 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
     for lease in leases {
         lease.release().unwrap();
     }
+}
+
+/// Where the nodes do not want all slots to be served: else none of them does anything as soon as they take the shard for dead.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_time_and_locks_granted()
+ {
+    let mut cluster = Cluster::start().unwrap();
+    cover_only_what_is_there(&cluster, "no");
+    let locks = connect(&cluster).with(Options::new().lease(LEASE));
+    let tags: Vec<_> = (0..3).map(|n| cluster.tag(n, "a").unwrap()).collect();
+    let mut leases: Vec<_> = (tags.iter())
+        .map(|tag| mutex(&locks, tag).acquire(LONG).unwrap())
+        .collect();
+    thread::sleep(100 * MS);
+    // The replica first, which would take over.
+    cluster.nodes[3].kill().unwrap();
+    cluster.nodes[0].kill().unwrap();
+    let of_the_dead = leases.remove(0);
+    thread::scope(|scope| {
+        let lock = locks.lock(&format!("wanted{{{}}}", tags[0]));
+        scope.spawn(move || {
+            let answer = lock.acquire(FROZEN);
+            assert!(
+                matches!(&answer, Err(error) if !error.is_contended()),
+                "{answer:?}"
+            );
+        });
+        others_go_on(&locks, &tags[1..], &leases);
+    });
+    assert!(!of_the_dead.is_held());
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_shard_that_has_died_with_its_replica_stops_the_others_where_all_slots_have_to_be_served() {
+    let mut cluster = Cluster::start().unwrap();
+    let locks = connect(&cluster);
+    let tag = cluster.tag(1, "a").unwrap();
+    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+    for node in [3, 0] {
+        cluster.nodes[node].kill().unwrap();
+    }
+    let is_down = |answer: Result<()>| matches!(answer, Err(Error::Redis { source, .. }) if source.code() == Some("CLUSTERDOWN"));
+    assert!(comes_true(|| is_down(lease.verify())));
+    assert!(is_down(
+        locks
+            .lock(&format!("other{{{tag}}}"))
+            .acquire(300 * MS)
+            .map(drop)
+    ));
 }
 
 /// Two leases of the first shard, of which the slot of one has moved to the second. Both have been renewed since.

@@ -1,23 +1,24 @@
-//! `rediss://` to a server whose certificate is of the test's own making: `cargo test --features tls-rustls --test tls`.
+//! `rediss://` to servers whose certificates are of the test's own making: `cargo test --features tls-rustls --test tls`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
 mod common;
 
+mod cluster;
+
 use std::{
-    collections::{HashMap, HashSet},
     fs,
     net::{Ipv4Addr, TcpListener},
     process::{Child, Command, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
 use common::{
     Server,
-    server::{Port, find_binary, free_cluster_port, free_port},
+    server::{Port, find_binary, free_port},
     wait::comes_true,
 };
-use leasehold::{Error, Locks, Nodes, Pool, acquire_lock_with_timeout, redis, release_lock};
+use leasehold::{Pool, acquire_lock_with_timeout, redis, release_lock};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
@@ -234,182 +235,5 @@ fn sentinels_and_the_master_with_certificates_of_a_private_ca_are_used() {
     assert!(
         refused.contains("no sentinel of 1") && refused.contains("certificate"),
         "{refused}"
-    );
-}
-
-/// Three masters of a cluster, each with a port for TLS and one without, and certificates for `localhost` alone.
-struct TlsCluster {
-    nodes: Vec<(Server, Port)>,
-    files: TlsServer,
-}
-
-impl TlsCluster {
-    /// `speaks`: the nodes talk to each other by TLS, and name the ports for it to whoever asks by TLS.
-    fn start(speaks: bool) -> Self {
-        let files = TlsServer::start();
-        let at = |name: &str| files.directory.path().join(name).display().to_string();
-        fs::write(at("ca.pem"), &files.ca).unwrap();
-        let (certificate, key, ca) = (at("certificate.pem"), at("key.pem"), at("ca.pem"));
-        let certificates = [
-            "--tls-cert-file",
-            &certificate,
-            "--tls-key-file",
-            &key,
-            "--tls-ca-cert-file",
-            &ca,
-        ];
-        let start = || {
-            let port = free_cluster_port()?;
-            let port_text = port.to_string();
-            let cluster = [
-                "--cluster-enabled",
-                "yes",
-                "--tls-cluster",
-                if speaks { "yes" } else { "no" },
-            ];
-            let tls = ["--tls-port", &port_text, "--tls-auth-clients", "no"];
-            let server = Server::start_on(
-                free_cluster_port,
-                &[&cluster[..], &tls, &certificates].concat(),
-            )?;
-            anyhow::Ok((server, port))
-        };
-        let nodes: Vec<_> = (0..3)
-            .map(|_| start().or_else(|_| start()).unwrap())
-            .collect();
-        let cluster = Self { nodes, files };
-        cluster.put_together(speaks);
-        cluster
-    }
-
-    fn put_together(&self, speaks: bool) {
-        let mut conns: Vec<_> = (self.nodes.iter())
-            .map(|(node, _)| node.connection().unwrap())
-            .collect();
-        let ask = |conn: &mut redis::Connection, words: &[String]| {
-            redis::cmd("CLUSTER")
-                .arg(words)
-                .query::<redis::Value>(conn)
-                .unwrap()
-        };
-        let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let ranges = ["0 5460", "5461 10922", "10923 16383"];
-        for (at, (conn, range)) in conns.iter_mut().zip(ranges).enumerate() {
-            ask(conn, &words(format!("SET-CONFIG-EPOCH {}", at + 1)));
-            ask(conn, &words(format!("ADDSLOTSRANGE {range}")));
-        }
-        for (node, tls_port) in &self.nodes[1..] {
-            let port = if speaks {
-                tls_port.number()
-            } else {
-                node.port()
-            };
-            ask(&mut conns[0], &words(format!("MEET 127.0.0.1 {port}")));
-        }
-        let mut is_whole = || {
-            conns.iter_mut().all(|conn| {
-                let info = redis::cmd("CLUSTER")
-                    .arg("INFO")
-                    .query::<String>(conn)
-                    .unwrap();
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
-            })
-        };
-        let asked = Instant::now();
-        while !is_whole() {
-            assert!(
-                asked.elapsed() < 3 * LIMIT,
-                "the nodes do not come together"
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The first node by TLS.
-    fn seed(&self) -> Client {
-        self.files
-            .client_of(&format!("rediss://localhost:{}/", self.nodes[0].1))
-    }
-}
-
-/// A lock of each master, by `Locks` and by a plain function.
-fn locks_everywhere(nodes: &Nodes) {
-    let locks = Locks::on_nodes(nodes);
-    let mut ports = HashSet::new();
-    for n in 0..20 {
-        let name = format!("name-{n}");
-        locks.lock(&name).acquire(LIMIT).unwrap().release().unwrap();
-        let lease = Duration::from_secs(10);
-        let take = |conn: &mut redis::Connection| {
-            acquire_lock_with_timeout(conn, &name, Duration::ZERO, lease)
-        };
-        let token = nodes.run(&name, take).unwrap().unwrap();
-        let mut conn = nodes.get_for(&name).unwrap();
-        let info: String = redis::cmd("CONFIG")
-            .arg(&["GET", "port"])
-            .query::<Vec<String>>(&mut conn)
-            .unwrap()
-            .pop()
-            .unwrap();
-        ports.insert(info);
-        assert!(release_lock(&mut conn, &name, &token).unwrap());
-    }
-    assert_eq!(ports.len(), 3);
-}
-
-/// The certificate is for `localhost`, and the nodes name their addresses.
-fn to_localhost(host: &str, port: u16) -> (String, u16) {
-    assert_eq!(host, "127.0.0.1");
-    (String::from("localhost"), port)
-}
-
-#[test]
-fn a_cluster_that_speaks_tls_is_used_by_tls_under_the_names_of_its_certificates() {
-    let cluster = TlsCluster::start(true);
-    let builder = || Nodes::builder().get_timeout(LIMIT / 5);
-    let nodes = builder()
-        .address_map(to_localhost)
-        .build(&[cluster.seed()])
-        .unwrap();
-    locks_everywhere(&nodes);
-    // Without the names the certificates are refused, and so they are by a URL, since the system does not know the CA.
-    let url = format!("rediss+cluster://localhost:{}", cluster.nodes[0].1);
-    let unnamed = builder().build(&[cluster.seed()]).unwrap();
-    for nodes in [unnamed, builder().connect(&url).unwrap()] {
-        let refused = format!("{:#}", anyhow::Error::from(nodes.get_for("a").unwrap_err()));
-        assert!(refused.contains("certificate"), "{refused}");
-    }
-    // Who asks without TLS is told the other ports.
-    let plain = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].0.port());
-    locks_everywhere(&builder().connect(&plain).unwrap());
-}
-
-/// It names the ports without TLS to everybody.
-#[test]
-fn a_cluster_that_speaks_no_tls_within_is_used_by_tls_where_the_ports_are_mapped() {
-    let cluster = TlsCluster::start(false);
-    let builder = || {
-        Nodes::builder()
-            .get_timeout(LIMIT / 5)
-            .connect_timeout(LIMIT / 10)
-    };
-    let asked = Instant::now();
-    let error = builder()
-        .address_map(to_localhost)
-        .build(&[cluster.seed()])
-        .unwrap()
-        .get_for("a")
-        .unwrap_err();
-    assert!(asked.elapsed() < LIMIT, "{error:?}");
-    assert!(matches!(error, Error::Pool { .. }), "{error:?}");
-    let ports: HashMap<_, _> = (cluster.nodes.iter())
-        .map(|(node, tls)| (node.port(), tls.number()))
-        .collect();
-    let mapped = move |host: &str, port: u16| (to_localhost(host, port).0, ports[&port]);
-    locks_everywhere(
-        &builder()
-            .address_map(mapped)
-            .build(&[cluster.seed()])
-            .unwrap(),
     );
 }

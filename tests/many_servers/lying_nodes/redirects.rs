@@ -1,0 +1,241 @@
+//! Nodes of a cluster that name each other, or nobody, for a lock: nothing is granted, and no call takes longer than it has.
+
+use std::{thread, time::Instant};
+
+use leasehold::{Error, Locks, Nodes, Token, recipes::mutex};
+
+use super::{
+    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, builder, halves, nodes_of, refused, slots,
+};
+use crate::common::{Fake, LONG, MS, Server, slack::slack};
+
+#[test]
+fn nodes_that_name_each_other_are_followed_five_times() {
+    let (a, b) = halves(None, |to| format!("-MOVED 1 127.0.0.1:{to}\r\n"));
+    let nodes = nodes_of(&[a.port(), b.port()]);
+    let error = refused(&nodes);
+    assert!(
+        matches!(&error, Error::Redis { source, .. } if source.code() == Some("MOVED")),
+        "{error:?}"
+    );
+    assert_eq!(attempts(&a) + attempts(&b), 6);
+}
+
+/// So many attempts to take a lock came.
+fn tries(node: &Fake) -> usize {
+    let asked = node.asked();
+    let takes = |name: &&String| name.starts_with("EVAL") || name.as_str() == "SET";
+    asked.iter().filter(takes).count()
+}
+
+#[test]
+fn locks_follow_nodes_that_name_each_other_five_times() {
+    for code in ["MOVED", "ASK"] {
+        let (a, b) = halves(None, |to| format!("-{code} {SLOT} 127.0.0.1:{to}\r\n"));
+        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let error = locks.lock("a").try_acquire().unwrap_err();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
+            "{error:?}"
+        );
+        assert_eq!(tries(&a) + tries(&b), 6, "{code}");
+    }
+}
+
+/// From a millisecond to a quarter of a second: the sixth pause is longer than all before it.
+#[test]
+fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
+    let wait = 2 * LIMIT;
+    for (code, each_time) in [("MOVED", 6), ("CLUSTERDOWN", 1)] {
+        let says = |to: u16| match code {
+            "MOVED" => format!("-MOVED {SLOT} 127.0.0.1:{to}\r\n"),
+            down => format!("-{down} The cluster is down\r\n"),
+        };
+        let (a, b) = halves(None, says);
+        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let asked = Instant::now();
+        let error = locks.lock("a").acquire(wait).unwrap_err();
+        let took = asked.elapsed();
+        assert!((wait..wait + slack()).contains(&took), "{code} {took:?}");
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
+            "{error:?}"
+        );
+        let tries = tries(&a) + tries(&b);
+        // Each pause may be shorter by a half.
+        let pauses = 8 + 2 * usize::try_from(wait.as_millis()).unwrap() / 250;
+        assert!(
+            (each_time..=each_time * (pauses + 1)).contains(&tries),
+            "{tries} of {each_time}"
+        );
+    }
+}
+
+#[test]
+fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
+    let (one, other) = (Said::new(""), Said::new(""));
+    let (a, b) = (one.by_a_node(), other.by_a_node());
+    for (to_b, to_a) in [
+        (
+            format!("-MOVED 1 127.0.0.1:{}\r\n", b.port()),
+            format!("-MOVED 1 127.0.0.1:{}\r\n", a.port()),
+        ),
+        (
+            format!("-ASK 1 127.0.0.1:{}\r\n", b.port()),
+            format!("-ASK 1 127.0.0.1:{}\r\n", a.port()),
+        ),
+        (
+            String::from("-MOVED 1 127.0.0.1:1\r\n"),
+            String::from("-ASK 1 127.0.0.1:1\r\n"),
+        ),
+        (
+            String::from("-TRYAGAIN no\r\n"),
+            String::from("-CLUSTERDOWN no\r\n"),
+        ),
+    ] {
+        for (said, words_to) in [(&one, &to_b), (&other, &to_a)] {
+            said.now(|words| {
+                words.slots = all_at(a.port());
+                words.rest.clone_from(words_to);
+            });
+        }
+        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let asked = Instant::now();
+        assert!(locks.lock("a").acquire(LIMIT).is_err(), "{to_b}");
+        let took = asked.elapsed();
+        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
+        let asked = Instant::now();
+        assert!(
+            !matches!(locks.write("a").try_acquire(), Ok(Some(_))),
+            "{to_b}"
+        );
+        let took = asked.elapsed();
+        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
+    }
+}
+
+#[test]
+fn a_move_to_nowhere_is_none() {
+    for nowhere in [
+        "127.0.0.1:1",
+        "127.0.0.1:0",
+        ":1",
+        "1",
+        "no.such.host.invalid:1",
+        "?:1",
+        "",
+    ] {
+        let said = Said::new(&format!("-MOVED 1 {nowhere}\r\n"));
+        let node = said.by_a_node();
+        said.now(|words| words.slots = all_at(node.port()));
+        let error = refused(&nodes_of(&[node.port()]));
+        assert!(
+            matches!(error, Error::Redis { .. } | Error::Pool { .. }),
+            "{nowhere} {error:?}"
+        );
+        assert!(attempts(&node) >= 1, "{nowhere}");
+    }
+}
+
+/// An answer that says that nothing was done is waited out, and then told.
+#[test]
+fn what_may_pass_is_asked_again_until_the_time_is_over() {
+    for answer in [
+        "-ASK 1 127.0.0.1:1\r\n",
+        "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+        "-CLUSTERDOWN The cluster is down\r\n",
+    ] {
+        let said = Said::new(answer);
+        let node = said.by_a_node();
+        said.now(|words| words.slots = all_at(node.port()));
+        let nodes = nodes_of(&[node.port()]);
+        let asked = Instant::now();
+        let error = refused(&nodes);
+        assert!(
+            asked.elapsed() > LIMIT * 3 / 4,
+            "{answer} {:?}",
+            asked.elapsed()
+        );
+        let code = answer[1..].split(' ').next();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == code),
+            "{error:?}"
+        );
+        // With pauses in between.
+        assert!(
+            (3..=LIMIT.as_millis() as usize).contains(&attempts(&node)),
+            "{answer}"
+        );
+        // It has passed.
+        said.now(|words| words.rest = String::from("+OK\r\n"));
+        assert!(acquire(&nodes).unwrap(), "{answer}");
+    }
+}
+
+/// Somebody else has got the one connection of the pool when it is to be tried again.
+#[test]
+fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
+    let server = Server::start().unwrap();
+    let said = Said::new("");
+    said.now(|words| words.slots = all_at(server.port()));
+    let node = said.by_a_node();
+    let nodes = Nodes::builder().max_size(1).get_timeout(LIMIT);
+    let nodes = nodes.connect(&format!("redis+cluster://127.0.0.1:{}", node.port()));
+    let nodes = &nodes.unwrap();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let mut waits = Some(move || {
+        let conn = nodes.get_for("a");
+        let _ = is_over.recv();
+        drop(conn);
+    });
+    thread::scope(|scope| {
+        let outcome = nodes.run("a", |_| {
+            if let Some(waits) = waits.take() {
+                scope.spawn(waits);
+                thread::sleep(100 * MS);
+            }
+            let answer = redis::parse_redis_value(b"-TRYAGAIN no\r\n").unwrap();
+            Err::<(), _>(Error::from(answer.extract_error().unwrap_err()))
+        });
+        drop(over);
+        let error = outcome.unwrap_err();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some("TRYAGAIN")),
+            "{error:?}"
+        );
+    });
+}
+
+/// Where a node is behind network address translation, what a `MOVED` and an `ASK` name is translated as the map of the slots is.
+#[test]
+fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
+    for (code, answer) in [("MOVED", "*0\r\n"), ("ASK", ":1\r\n")] {
+        let (one, other) = (
+            Said::new(&format!("-{code} {SLOT} b.nat:2\r\n")),
+            Said::new(answer),
+        );
+        let (a, b) = (one.by_a_node(), other.by_a_node());
+        // The other shard's node: that it has the slot is known by what is said of it alone.
+        let halves = slots(&[(0, 8_191, "a.nat", 1), (8_192, SLOTS - 1, "b.nat", 2)]);
+        one.now(|words| words.slots = halves.clone());
+        other.now(|words| (words.slots, words.set) = (halves, Some("+OK\r\n")));
+        let ports = [a.port(), b.port()];
+        let nodes = builder().address_map(move |host, port| match host {
+            "a.nat" => (String::from("127.0.0.1"), ports[0]),
+            "b.nat" => (String::from("127.0.0.1"), ports[1]),
+            host => (host.to_owned(), port),
+        });
+        let nodes = nodes.connect(&format!("redis+cluster://127.0.0.1:{}", a.port()));
+        let nodes = nodes.unwrap();
+        if code == "MOVED" {
+            // The map is asked for again where the machine was slow, and says what it said.
+            let is_granted = || matches!(acquire(&nodes), Ok(true));
+            assert!((0..5).any(|_| is_granted()));
+        } else {
+            let token = Token::random();
+            let renewed = nodes.run("a", |conn| mutex::renew(conn, "a", &token, LONG));
+            assert!(renewed.unwrap());
+        }
+        assert!(attempts(&b) > 0, "{code}");
+    }
+}
