@@ -5,6 +5,7 @@
 //!
 //! Locks: `pools`, for a moment; see [`map`] for its own.
 
+mod answer;
 mod known;
 mod layout;
 mod map;

@@ -251,6 +251,25 @@ fn an_older_configuration_is_never_believed() {
     assert!(keys.is_empty());
 }
 
+/// A replica that is cut off counts its own elections, which nobody answers.
+#[test]
+fn who_is_cut_off_and_counts_further_than_the_others_has_nobody_refused() {
+    let (gone, now) = (Server::start().unwrap(), Server::start().unwrap());
+    let (cut_off, others) = (Said::new(""), Said::new(""));
+    let (first, second) = (cut_off.by_a_node(), others.by_a_node());
+    cut_off.now(|words| {
+        (words.slots, words.epoch, words.state) = (all_at(gone.port()), 9, "fail");
+    });
+    others.now(|words| (words.slots, words.epoch) = (all_at(now.port()), 7));
+    drop(gone);
+    let nodes = nodes_of(&[first.port(), second.port()]);
+    let is_granted = (0..20).any(|_| {
+        thread::sleep(120 * MS);
+        matches!(acquire(&nodes), Ok(true))
+    });
+    assert!(is_granted);
+}
+
 /// The replica at `asked` says that the master of all is at `port`, both by names that begin like this.
 fn group(begins: &str, port: u16, asked: u16) -> String {
     let node = |port: u16, role: &str| {

@@ -2,8 +2,8 @@
 //!
 //! A shard is a master and its replicas, and keeps its name when one of these takes over: that is another address of the same
 //! shard. What is believed:
-//! - Nothing of an older configuration than the newest that was heard of: a node that lags behind would lead back to masters that
-//!   were replaced. Unless a node that was known is one of another cluster by now, which knows none of the nodes that were: that was
+//! - Nothing of an older configuration than the newest that was heard of of a node that is well: a node that lags behind would lead
+//!   back to masters that were replaced. Unless a node that was known is one of another cluster by now, which knows none of the nodes that were: that was
 //!   made anew at the same addresses, and counts its configurations anew.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
@@ -68,7 +68,8 @@ pub(super) struct Known {
     shards: Vec<Shard>,
     /// Of each slot.
     slots: Vec<u16>,
-    config_epoch: u64,
+    /// The newest configuration that was heard of.
+    pub(super) config_epoch: u64,
     /// When a node was asked last, whatever came of it.
     pub(super) asked: Option<Instant>,
     /// When an answer was believed last.

@@ -21,8 +21,9 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::{Client, Connection, RedisError, RedisResult, Value};
 
 use super::{
+    answer::Answer,
     known::{Known, ShardId},
-    layout::{self, Address, AddressMap, Layout},
+    layout::{self, Address, AddressMap},
     slot::slot_of,
 };
 use crate::{
@@ -45,9 +46,6 @@ const FORGIVEN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(250);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
-
-/// Who serves what, and at which configuration of the cluster.
-type Answer = (Layout, Option<u64>);
 
 /// The map of one cluster.
 pub(super) struct Map {
@@ -331,8 +329,8 @@ impl Map {
                     }
                     Err(reason) => {
                         why = silent(reason, None);
-                        let best = with_a_hole.as_ref().map(|(best, ..)| worth(best));
-                        if best.is_none_or(|best| best < worth(&answer)) {
+                        let best = with_a_hole.as_ref().map(|(best, ..)| best.worth());
+                        if best.is_none_or(|best| best < answer.worth()) {
                             with_a_hole = Some((answer, address, connection));
                         }
                     }
@@ -351,21 +349,19 @@ impl Map {
         Ok(())
     }
 
-    fn believe_in_part(&self, (layout, config_epoch): &Answer) -> Result<bool, &'static str> {
+    fn believe_in_part(&self, answer: &Answer) -> Result<bool, &'static str> {
         let mut known = self.known.lock();
-        let is_news = known.believe_in_part(layout, *config_epoch)?;
+        let epoch = answer.config_epoch(known.config_epoch);
+        let is_news = known.believe_in_part(&answer.layout, epoch)?;
         known.answered = Some(time::now());
         Ok(is_news)
     }
 
-    fn believe(
-        &self,
-        (layout, config_epoch): &Answer,
-        asked: &Address,
-    ) -> Result<bool, &'static str> {
+    fn believe(&self, answer: &Answer, asked: &Address) -> Result<bool, &'static str> {
         let mut known = self.known.lock();
-        known.begin_anew_if_another(layout, asked);
-        let is_news = known.believe(layout, *config_epoch)?;
+        known.begin_anew_if_another(&answer.layout, asked);
+        let epoch = answer.config_epoch(known.config_epoch);
+        let is_news = known.believe(&answer.layout, epoch)?;
         known.answered = Some(time::now());
         Ok(is_news)
     }
@@ -416,26 +412,13 @@ impl Map {
         let slots = replies.next().ok_or_else(makes_no_sense)??;
         let layout = layout::read(slots, address, self.translation.as_ref());
         let layout = layout.ok_or_else(makes_no_sense)?;
-        let epoch = match replies.next().ok_or_else(makes_no_sense)? {
-            Ok(info) => config_epoch_in(&redis::from_redis_value::<String>(info)?),
+        let info = match replies.next().ok_or_else(makes_no_sense)? {
+            Ok(info) => Some(redis::from_redis_value::<String>(info)?),
             Err(error) if is_forbidden(&error) => None,
             Err(error) => return Err(error),
         };
-        Ok((layout, epoch))
+        Ok(Answer::new(layout, info.as_deref()))
     }
-}
-
-/// Of two answers with holes that of the newer configuration is the better one, and then the one that says more.
-fn worth((layout, config_epoch): &Answer) -> (Option<u64>, usize) {
-    let slots = (layout.iter()).flat_map(|group| group.slots.iter().cloned().flatten());
-    (*config_epoch, slots.count())
-}
-
-/// Counts the changes: as far as the node that was asked knows of them.
-fn config_epoch_in(info: &str) -> Option<u64> {
-    let mut lines = info.lines();
-    let epoch = lines.find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
-    epoch.trim().parse().ok()
 }
 
 fn silent(why: &str, source: Option<RedisError>) -> Error {

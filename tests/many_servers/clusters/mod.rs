@@ -3,6 +3,7 @@
 mod attacks;
 mod failovers;
 mod holes;
+mod minority;
 mod moving;
 mod silent;
 mod undisturbed;

@@ -1,0 +1,48 @@
+//! What a node says of the cluster: who serves what, and at which configuration.
+
+use super::layout::Layout;
+
+/// The answer of one node.
+pub(super) struct Answer {
+    pub(super) layout: Layout,
+    config_epoch: Option<u64>,
+    /// It reaches most of the masters, and serves.
+    is_well: bool,
+}
+
+impl Answer {
+    /// By `CLUSTER INFO`, if the node may be asked for it.
+    pub(super) fn new(layout: Layout, info: Option<&str>) -> Self {
+        let found = |name| {
+            let mut lines = info.unwrap_or_default().lines();
+            lines
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::trim)
+        };
+        let epoch = found("cluster_current_epoch:").and_then(|epoch| epoch.parse().ok());
+        Self {
+            layout,
+            config_epoch: epoch,
+            is_well: found("cluster_state:") != Some("fail"),
+        }
+    }
+
+    /// Which configuration it is, where this is the newest that was heard of. A replica that is cut off from the others counts one
+    /// further with each election that it holds and nobody answers: its count is not that of the cluster, and would have the others
+    /// refused as older.
+    pub(super) fn config_epoch(&self, newest: u64) -> Option<u64> {
+        let epoch = self.config_epoch?;
+        Some(if self.is_well {
+            epoch
+        } else {
+            epoch.min(newest)
+        })
+    }
+
+    /// Of two answers with holes that of a node that is well is the better one, then that of the newer configuration, and then the
+    /// one that says more.
+    pub(super) fn worth(&self) -> (bool, Option<u64>, usize) {
+        let slots = (self.layout.iter()).flat_map(|group| group.slots.iter().cloned().flatten());
+        (self.is_well, self.config_epoch, slots.count())
+    }
+}

@@ -1,0 +1,84 @@
+//! A replica that is cut off from the others, and that clients reach: what it says does not keep anybody from the cluster.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Locks, Nodes};
+
+use super::{key, mutex};
+use crate::common::{
+    Cluster, LONG, MS,
+    cluster::Layout,
+    hold::comes_true,
+    sentinels::in_step,
+    server::{Server, signal},
+};
+
+/// How long elections may take that are held every four seconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn said(node: &Server, what: &str) -> String {
+    let mut conn = node.connection().unwrap();
+    redis::cmd("CLUSTER").arg(what).query(&mut conn).unwrap()
+}
+
+/// The configuration that a node has heard of, or has counted itself.
+fn epoch(node: &Server) -> u64 {
+    let info = said(node, "INFO");
+    let mut lines = info.lines();
+    let epoch = lines.find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+    epoch.unwrap().trim().parse().unwrap()
+}
+
+/// The first shard has two replicas. One of them is cut off when its master dies, holds elections that nobody answers, and so counts
+/// further than the others, of whom the second replica has become the master.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn who_asks_a_replica_first_that_is_cut_off_finds_the_master_that_the_others_have() {
+    let cluster = Cluster::laid_out(Layout {
+        node_timeout: Duration::from_millis(500),
+        gated: false,
+        bus_gated: true,
+        settings: &[],
+    });
+    let cluster = cluster.unwrap();
+    let [master, cut_off, other] = [0, 3, 4].map(|at| &cluster.nodes[at]);
+    let mut conn = other.connection().unwrap();
+    let replicate = redis::cmd("CLUSTER")
+        .arg(&["REPLICATE", cluster.id(0)])
+        .clone();
+    replicate.exec(&mut conn).unwrap();
+    let mut conn = master.connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 2));
+    cluster.wait_until_whole().unwrap();
+    let tag = cluster.tag(0, "found").unwrap();
+    signal(master.process(), "KILL").unwrap();
+    // It knows that its master is dead, and has half a second until its first election.
+    let dead = |line: &str| line.starts_with(cluster.id(0)) && line.contains("master,fail ");
+    let began = Instant::now();
+    while !said(cut_off, "NODES").lines().any(dead) {
+        assert!(began.elapsed() < LIMIT);
+        thread::sleep(MS);
+    }
+    cluster.cut_off(3);
+    cluster.wait_until_master(4).unwrap();
+    while epoch(cut_off) <= epoch(other) {
+        assert!(began.elapsed() < LIMIT);
+        thread::sleep(50 * MS);
+    }
+    let ports = [cut_off.port(), cluster.nodes[1].port()];
+    let url = format!(
+        "redis+cluster://127.0.0.1:{},127.0.0.1:{}",
+        ports[0], ports[1]
+    );
+    let locks = Locks::on_nodes(&Nodes::connect(&url).unwrap());
+    mutex(&locks, &tag)
+        .acquire(LONG)
+        .unwrap()
+        .release()
+        .unwrap();
+    assert!(!cut_off.is_master());
+    assert_eq!(cluster.master_of(&key(&tag)).unwrap(), 4);
+}
