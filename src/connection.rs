@@ -34,6 +34,8 @@ use manager::{Manager, Shared};
 pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
+#[cfg(test)]
+pub(crate) use sentinels::known::{Belief, Known, Master};
 pub use settings::PoolBuilder;
 pub(crate) use url::is_of_a_cluster;
 

@@ -8,7 +8,7 @@
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
 
-mod known;
+pub(super) mod known;
 
 use std::{
     collections::HashMap,

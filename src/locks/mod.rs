@@ -229,5 +229,5 @@ impl fmt::Debug for Locks {
     }
 }
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ pub(crate) const REST: Duration = Duration::from_millis(10);
 const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
 /// How a lease is kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// When it has to end at the latest, however often it is renewed.
@@ -31,7 +31,7 @@ pub(crate) struct Terms {
 }
 
 /// What the server is asked about a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ask {
     /// Whether it is ours, and to let it last so long.
     Renew(Duration),
@@ -62,7 +62,7 @@ impl Ask {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry<T> {
     pub(crate) item: T,
     pub(crate) terms: Terms,

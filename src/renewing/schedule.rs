@@ -27,7 +27,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) type Id = u64;
 
 /// Leases, orphans, and when they are due. `T` is whatever the caller wants to get back for a lease, `O` for an orphan.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, Entry<T>>,
     /// The leases about which no question is on its way, by the moment at which they are due.
@@ -46,7 +46,7 @@ pub(crate) struct Schedule<T, O> {
 /// If an acquire got no answer, one answer to a release is not enough: the acquire went by another connection, and may be
 /// delivered after the release. So the release is repeated each time the acquire is twice as old as at the last one, until
 /// it is as old as the latest delivery: [`LAST_DELIVERY`].
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Orphan<O> {
     pub(crate) item: O,
     /// When an acquire was sent that got no answer, if there was one.
@@ -56,7 +56,7 @@ pub(crate) struct Orphan<O> {
 }
 
 /// A question to be sent now.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Question<T> {
     pub(crate) id: Id,
     pub(crate) item: T,

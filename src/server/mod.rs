@@ -31,6 +31,8 @@ pub(crate) use redis::RedisServer;
 pub(crate) use renewals::RenewalsConnection;
 #[cfg(feature = "testing")]
 pub(crate) use renewals::refused;
+#[cfg(test)]
+pub(crate) use renewals::{confirmed, judged};
 
 use crate::{
     cancel::Cancel,

@@ -183,13 +183,7 @@ impl Batch<'_> {
                 (Some(value), None) => judged(value, sent, taught),
                 (Some(value), Some(replicas)) if failure.is_none() => {
                     let had = had.clone().unwrap_or(Value::Nil);
-                    match (judged(value, sent, taught), replicas.check(had)) {
-                        // Renewed on the master alone: its end here stays the one that they have.
-                        ((Answer::Ours(_), _), Err(error)) => {
-                            (Answer::Refused, Some(Failure::sent(error)))
-                        }
-                        (reply, _) => reply,
-                    }
+                    confirmed(judged(value, sent, taught), replicas.check(had))
                 }
                 _ => (Answer::Unanswered, failure.clone()),
             });
@@ -259,7 +253,7 @@ impl RenewalsConnection {
 }
 
 /// What an answer means. `taught`: the script was sent whole, so that the server knows it.
-pub(super) fn judged(value: Value, sent: Instant, taught: bool) -> RenewalReply {
+pub(crate) fn judged(value: Value, sent: Instant, taught: bool) -> RenewalReply {
     let refusal: RedisError = match value {
         Value::Int(1) => return (Answer::Ours(sent), None),
         Value::Int(0) => return (Answer::NotOurs, None),
@@ -270,6 +264,15 @@ pub(super) fn judged(value: Value, sent: Instant, taught: bool) -> RenewalReply 
         return (Answer::Forgotten, None);
     }
     refused(refusal)
+}
+
+/// What a reply means for a lease that replicas have to have: whether so many have the renewal.
+pub(crate) fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
+    match (reply, had) {
+        // Renewed on the master alone: its end here stays the one that they have.
+        ((Answer::Ours(_), _), Err(error)) => (Answer::Refused, Some(Failure::sent(error))),
+        (reply, _) => reply,
+    }
 }
 
 /// What a refusal means for the lease.

@@ -10,7 +10,7 @@
 //!   is in doubt.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -20,28 +20,29 @@ const AGREED: Duration = Duration::from_secs(10);
 const SAID: Duration = Duration::from_secs(5);
 
 /// What they have said.
-#[derive(Default)]
-pub(super) struct Known {
-    pub(super) master: Option<Master>,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Known {
+    pub(crate) master: Option<Master>,
     /// When one of them has said so last.
-    pub(super) answered: Option<Instant>,
+    pub(crate) answered: Option<Instant>,
     /// When they were asked last, whatever came of it.
-    pub(super) asked: Option<Instant>,
+    pub(crate) asked: Option<Instant>,
     /// Something has happened since that the answer does not explain.
-    pub(super) in_doubt: bool,
+    pub(crate) in_doubt: bool,
     /// Who names an older configuration than is known.
-    older: HashMap<usize, Older>,
+    older: BTreeMap<usize, Older>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Master {
-    pub(super) host: String,
-    pub(super) port: u16,
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Master {
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Counts the failovers.
-    pub(super) config_epoch: u64,
+    pub(crate) config_epoch: u64,
 }
 
 /// What one sentinel says of an older configuration, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Older {
     master: Master,
     since: Instant,
@@ -50,7 +51,7 @@ struct Older {
 
 /// What follows from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Belief {
+pub(crate) enum Belief {
     /// There is another configuration than was known, or the first.
     News,
     /// It is as it was.
@@ -69,7 +70,7 @@ impl Master {
 
 impl Known {
     /// What one of so many sentinels has said just now.
-    pub(super) fn believe(
+    pub(crate) fn believe(
         &mut self,
         (at, count): (usize, usize),
         said: Master,

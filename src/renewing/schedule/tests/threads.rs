@@ -1,4 +1,4 @@
-//! The schedule in the hands of threads as the watchdog has them, in every order that a model checker finds.
+//! The schedule in the hands of threads as the watchdog has them, in orders that shuttle chooses.
 
 use std::time::Instant;
 
