@@ -18,6 +18,7 @@
 //! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.
 
 mod head;
+mod moves;
 
 use std::{
     sync::Arc,
@@ -32,7 +33,6 @@ use super::{
     stacks::{Stack, Stacks},
 };
 use crate::{
-    connection::HOPS,
     error::{Busy, Error, Operation, Result},
     event::{Acquired, Contended, emit},
     recipes::{
@@ -41,7 +41,7 @@ use crate::{
     },
     renewing::handle::Handle,
     script::Refusal,
-    server::{Patience, Reply},
+    server::Patience,
     time::{Backoff, Deadline},
     waiting::Leaving,
 };
@@ -53,11 +53,6 @@ const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
 /// The same for a wait that is shorter: after it there may be an intent to take back, and a wait ends at its time and 250 ms.
 const LENT_WHILE_WAITING: Duration = Duration::from_millis(100);
 
-/// A shard that has been silent for so long may have another master by now, and what it was asked before is granted by the one that
-/// had the shard when it was asked. So it is asked again, by the same token,
-const LONG_SILENCE: Duration = Duration::from_millis(250);
-/// when a master that comes back has heard that it is none.
-const UNTIL_CONFIRMED: Duration = Duration::from_millis(50);
 /// Between attempts where a shard of a cluster is down, or has no master yet.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 
@@ -276,60 +271,6 @@ impl Wait<'_> {
                 }
                 outcome => return Ok(outcome),
             }
-        }
-    }
-
-    /// What the reply leads to. Where the key is elsewhere, it goes there, unless it has been sent from one to another for too
-    /// long.
-    fn judge(&mut self, reply: Reply) -> Result<Outcome> {
-        let has_moved = reply.has_moved;
-        let took = self.now().saturating_duration_since(reply.sent);
-        let mut outcome = self.attempts.judge(reply, self.now())?;
-        if !has_moved {
-            self.hops = 0;
-            if matches!(outcome, Outcome::Granted { .. }) {
-                let is_late = self.stacks.are_many() && took > LONG_SILENCE;
-                // The second was sent when the silence was over. What another server has granted than the one that is the master
-                // now is asked of that one.
-                if is_late && !self.is_confirming || self.has_another_master() {
-                    self.attempts.is_unconfirmed();
-                    outcome = Outcome::Unconfirmed;
-                }
-                self.is_confirming = !self.is_confirming && is_late;
-            }
-            return Ok(outcome);
-        }
-        self.hops += 1;
-        if self.hops > HOPS {
-            self.hops = 0;
-            return Ok(Outcome::Failed);
-        }
-        let longest = self.deadline.remaining().max(self.stacks.limits().connect);
-        match self
-            .stacks
-            .of(self.hold.lock_name().key(), Deadline::after(longest))
-        {
-            Ok(stack) => self.stack = stack,
-            Err(error @ Error::Thread { .. }) => return Err(error),
-            Err(error) => {
-                self.attempts.was_not_sent(error);
-                return Ok(Outcome::Failed);
-            }
-        }
-        Ok(outcome)
-    }
-
-    /// Whether another server has become the master since it was asked.
-    fn has_another_master(&self) -> bool {
-        self.stack.server.epoch() != self.epoch
-    }
-
-    /// The pause before a grant is asked for again.
-    fn until_confirmed(&self) -> Duration {
-        if self.is_confirming {
-            UNTIL_CONFIRMED
-        } else {
-            Duration::ZERO
         }
     }
 
