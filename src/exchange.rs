@@ -126,7 +126,7 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
 /// finds it closed if it is finished.
 ///
 /// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and one on which it has met
-/// bytes that are no answer. Only a write that fails tells it otherwise: better ours than that of the next borrower.
+/// bytes that are no answer. Only a write that fails tells redis-rs otherwise: so one fails here, and not the next borrower's.
 pub(crate) fn leave(conn: &mut dyn ConnectionLike, error: &RedisError) {
     match Finished::by_error(error) {
         Some(Finished::Broken) if error.is_connection_dropped() && conn.is_open() => {
@@ -151,8 +151,8 @@ fn hang_up(conn: &mut dyn ConnectionLike) {
     }
 }
 
-/// Closes a connection. redis-rs does so only when it drops one, so that another takes its place: one to ourselves, which is
-/// closed as well. If there cannot be one, all is left as it is.
+/// Closes a connection. redis-rs closes one only by dropping it, so another takes its place: a connection to this process, which is
+/// closed as well. If that cannot be made, the connection is left as it is.
 fn close(conn: &mut Connection) {
     if conn.is_open()
         && let Ok(closed) = closed_connection()

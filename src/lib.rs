@@ -60,6 +60,8 @@
 //! - **Platforms**: tested on Linux. Nothing in the library is particular to it; the program `lockrun` is for Unix.
 //! - **Features of redis**: [`redis`] and [`r2d2`] are handed on whole, redis with its features `r2d2` and `script` only. For
 //!   others (`json`, `streams`, `acl`, …) name redis 1 among your own dependencies with these features: it is the same crate.
+// To change the crate: docs/design.md, "Where things are", says what each folder below is for. The header of a folder's first file says
+// who calls it, which of its files does what, and in which order its locks are taken.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod cancel;

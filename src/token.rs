@@ -114,7 +114,8 @@ fn random_uuid(process: u32) -> Uuid {
 /// A number that only grows from one acquisition of a lock to the next, handed to the resource that the lock protects.
 ///
 /// A resource that remembers the greatest number it has seen, and refuses smaller ones, never takes a write from a holder
-/// whose lease has ended. It is the server's clock in microseconds, or one more than the last.
+/// whose lease has ended. It is the server's clock in microseconds, or one more than the last number where that is
+/// greater: so it grows also after `FLUSHALL`, as long as the clock does not go back. See [`recipes::mutex`](crate::recipes::mutex).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

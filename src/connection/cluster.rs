@@ -39,7 +39,8 @@ pub(crate) use redirect::Redirect;
 pub use settings::NodesBuilder;
 use shard::ToShard;
 
-/// So often a `MOVED` is followed: nodes that name each other lead nowhere.
+/// How often a `MOVED` is followed before it is taken for a failure: two nodes that name each other lead nowhere. Counted by [`Nodes::run`],
+/// by `locks/acquire/moves.rs` for a wait, and in `server/cluster/` by `member.rs` for a call and by `renewals.rs` for a batch.
 pub(crate) const HOPS: u32 = 5;
 
 /// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning it shares it.
@@ -66,8 +67,8 @@ pub(crate) const HOPS: u32 = 5;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// Whatever one function is given has to be in one slot. For keys beside a lock that takes a hash tag: the lock `{shop}:report`
-/// is in the slot of `{shop}:total`. Otherwise the server answers `CROSSSLOT`, and nothing is done.
+/// All keys that one function is given have to be in one slot. A hash tag puts a key into the slot of a lock: the lock
+/// `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server answers `CROSSSLOT`, and nothing is done.
 #[derive(Clone)]
 pub struct Nodes {
     inner: Arc<Inner>,
@@ -129,8 +130,8 @@ impl Nodes {
         self.get_for_key(LockName::new(name)?.key())
     }
 
-    /// Lends a connection to the master that has this key, whatever it is: that of a lock with another
-    /// [prefix](crate::Options::prefix), or of your own data.
+    /// Lends a connection to the master that has this key: the key of a lock with another [prefix](crate::Options::prefix), or a
+    /// key of your own data.
     ///
     /// # Errors
     /// As [`get_for`](Self::get_for).
@@ -139,16 +140,16 @@ impl Nodes {
         self.lend_for(key, self.deadline())
     }
 
-    /// Runs **one** function of this crate on a connection to the master that has the lock of this name, and again elsewhere if
-    /// that says that the lock has moved.
+    /// Runs **one** function of this crate on a connection to the master that has the lock of this name, and again on another
+    /// connection if that master answers that the lock has moved.
     ///
     /// The closure is run again only if it returns an [`Error::Redis`] with one of the server's words `MOVED`, `ASK`, `TRYAGAIN`,
-    /// `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: then the function that has returned it has done nothing. It follows five `MOVED`
-    /// at most; after the others it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. After an `ASK` it is run
-    /// at the node that the slot is on its way to as well: there a lock is renewed and released, and whatever else a script does with
-    /// its keys. What takes a book lock, or writes under one, waits until the slot has one place: of a key that has not come yet that
-    /// node says that it does not exist. An outcome that is [unknown](Error::Unknown) is never tried again. **If the closure calls two functions and the second is refused, the first
-    /// is called twice.**
+    /// `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an error has done nothing. `run` follows five `MOVED`
+    /// at most; after the other words it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. After an `ASK` the
+    /// closure is run at the node that the slot is on its way to as well. A lock is renewed and released there, and whatever else a script
+    /// does with its keys is done there. What takes a book lock, or writes under one, is refused there and tried again until the slot has
+    /// one place: of a key that has not come yet that node says that it does not exist. An outcome that is [unknown](Error::Unknown)
+    /// is never tried again. **If the closure calls two functions and the second is refused, the first is called twice.**
     ///
     /// A function that takes a lock and works under it may find that the lock has moved in between. Then the lock is held by the
     /// [token](Error::token) of an error until it is released, by `run`, or its lease ends: with
@@ -179,7 +180,7 @@ impl Nodes {
         loop {
             let outcome = match self.lend_for(lock.key(), deadline) {
                 Ok(mut conn) => function(&mut conn),
-                // Why it was tried again says more.
+                // The refusal after which it was tried again says more than this error.
                 Err(error) => return before.unwrap_or(Err(error)),
             };
             let Err(Error::Redis { source, .. }) = &outcome else {
@@ -207,7 +208,8 @@ impl Nodes {
         }
     }
 
-    /// Runs it at a node that is being given the slot, as the one that has it has just said. `None`: there it cannot be done either.
+    /// Runs the function at the node that is being given the slot, which the node that has the slot has just named by an `ASK`.
+    /// `None`: the function cannot be done there either.
     fn asked_at<T>(
         &self,
         to: &Address,

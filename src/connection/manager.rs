@@ -27,7 +27,7 @@ use crate::{
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 /// By how much the clocks of a master and its replicas may differ, unless somebody says otherwise.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
-/// Where there are sentinels, nothing is lent by what they said before.
+/// Where there are sentinels, a connection is lent only if they were asked within this time.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
 /// A connection and what is known of it.
@@ -39,7 +39,8 @@ pub(super) struct Held {
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// What this thread had met when it was lent: whether its borrower has met a replica since, or a key that has moved.
+    /// The state of the thread's notes when it was lent: it tells whether the borrower has met a replica since, or a key that has
+    /// moved.
     met: Mark,
     returned: Instant,
     /// Why it is to be closed when it comes back, if its borrower has found a reason.
@@ -211,7 +212,7 @@ impl Shared {
             })
     }
 
-    /// Why a connection that comes back is not to be lent again, if it is not.
+    /// Why a connection that comes back must not be lent again. `None`: it may be.
     fn finished(&self, held: &Held) -> Option<Finished> {
         let closed = || (!held.connection.is_open()).then_some(Finished::Broken);
         let replica = || held.met.has_met_a_replica().then_some(Finished::Replica);
@@ -286,13 +287,14 @@ impl Connector {
         self.0.opener.to_wait()?.open()
     }
 
-    /// Where connections lead that are opened now. It grows when another server has become the master; connections of before
-    /// must not be used again.
+    /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
+    /// epoch must not be used again.
     pub(crate) fn epoch(&self) -> u64 {
         self.0.opener.epoch()
     }
 
-    /// Looks whether another server has become the master, unless that was asked so lately. Nothing where there can be no other.
+    /// Asks whether another server has become the master, unless that was asked within this time. Does nothing where no other server
+    /// can become it.
     pub(crate) fn check(&self, unless_within: Duration) {
         self.0.opener.check(unless_within);
     }

@@ -22,7 +22,7 @@ const NOT_YET: Duration = Duration::from_millis(20);
 
 /// Opens connections to one server, or to whichever server is the master.
 pub(super) struct Opener {
-    /// Where others say where the master is, its address is none.
+    /// How to connect. If `whereabouts` says where the master is, the address in it is not used.
     client: Client,
     whereabouts: Option<Arc<dyn Whereabouts>>,
     pub(super) connect_timeout: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct Opened {
 enum Failed {
     ByError(RedisError),
     TooOld(Error),
-    /// The server is none that grants locks.
+    /// The server is no master, and so grants no locks.
     NoMaster {
         role: String,
     },
@@ -84,13 +84,13 @@ impl Opener {
         })
     }
 
-    /// Which of the servers that there have been connections lead to: it grows when another has become the master, and those of
-    /// before must not be used again.
+    /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
+    /// epoch must not be used again.
     pub(super) fn epoch(&self) -> u64 {
         self.whereabouts.as_ref().map_or(0, |it| it.epoch())
     }
 
-    /// Looks whether another server has become the master, where that can be, if nobody has for so long.
+    /// Asks whether another server has become the master, where one can, unless that was asked within this time.
     pub(super) fn check(&self, unless_within: Duration) {
         if let Some(whereabouts) = &self.whereabouts {
             whereabouts.check(unless_within);
@@ -143,7 +143,7 @@ impl Opener {
             }
             match failed {
                 _ if place.epoch != before => {}
-                // It is about to become one, or they are about to hear that it is none.
+                // The server is about to become the master, or those who named it are about to hear that it is not.
                 Failed::NoMaster { .. } => thread::sleep(attempt.remaining().min(NOT_YET)),
                 failed => return Err(self.told(&client, failed)),
             }

@@ -50,19 +50,19 @@ pub(super) struct Sentinels {
     asking: Mutex<Asking>,
 }
 
-/// Who is asked.
+/// Which sentinels are asked first, and which last.
 #[derive(Default)]
 struct Asking {
-    /// The one that has answered last.
+    /// The number of the sentinel that has answered last.
     first: usize,
-    /// Kept for the next question, with whom it leads to.
+    /// A connection, kept for the next question, with the number of its sentinel.
     connection: Option<(usize, Connection)>,
-    /// Who was silent, and when.
+    /// The sentinels that were silent, and when.
     silent: HashMap<usize, Instant>,
 }
 
 impl Asking {
-    /// Whom to ask, one after another: those that were silent lately last.
+    /// The sentinels in the order in which they are asked: those that were silent lately come last.
     fn in_order(&self, count: usize) -> Vec<usize> {
         let mut order: Vec<_> = (0..count).map(|step| (self.first + step) % count).collect();
         order.sort_by_key(|at| self.was_silent_lately(*at));
@@ -126,7 +126,7 @@ impl Whereabouts for Sentinels {
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {
             return;
         }
-        // Who finds somebody else asking has nothing to add.
+        // While another thread asks, this one need not.
         let Some(asking) = self.asking.try_lock() else {
             return;
         };
@@ -158,7 +158,7 @@ impl Sentinels {
         })
     }
 
-    /// Asks, unless somebody else has since this moment.
+    /// Asks the sentinels, unless another thread has been answered since this moment.
     fn ask(&self, wanted: Instant, deadline: Deadline) -> Result<()> {
         let asking = match deadline.moment() {
             Some(moment) => self.asking.try_lock_until(moment),
@@ -221,7 +221,7 @@ impl Sentinels {
         if old_news { Ok(()) } else { Err(why) }
     }
 
-    /// What one of them says, and the connection on which it did.
+    /// The answer of one sentinel, and the connection on which it came.
     fn answer_of(
         &self,
         at: usize,
@@ -232,7 +232,7 @@ impl Sentinels {
         if let Some(mut connection) = kept {
             match self.question(&mut connection, limit) {
                 Ok(master) => return Ok((master, connection)),
-                // It was started again, perhaps.
+                // The sentinel may have been started again: a new connection tells.
                 Err(error) if error.is_connection_dropped() => {}
                 Err(error) => return Err(error),
             }

@@ -12,13 +12,13 @@ pub(super) trait Whereabouts: Send + Sync {
     /// [`Error::Pool`](crate::Error::Pool): nobody has said anything that can be believed.
     fn look(&self, deadline: Deadline) -> Result<Place>;
 
-    /// Grows when another server has become the master: connections of before must not be used again.
+    /// Grows when another server has become the master: a connection of an earlier epoch must not be used again.
     fn epoch(&self) -> u64;
 
     /// The connection to this place was opened, and it is a master.
     fn confirm(&self, epoch: u64);
 
-    /// A connection to the master has failed, or the server is none.
+    /// A connection to the master has failed, or has led to a server that is no master.
     fn doubt(&self);
 
     /// A key was not where it was looked for: where there are shards, another one may have it.

@@ -1,7 +1,7 @@
 //! What is sent to a node of a cluster that is being given a slot: each command goes behind an `ASKING`, or the node says `MOVED`.
 //!
-//! The plain functions have a bare `redis::Connection` in hand, which cannot be told where it leads. So their caller says of the
-//! connection that it asks, for as long as one of them runs on this thread.
+//! The plain functions have a bare `redis::Connection` in hand, which cannot be told where it leads. So their caller
+//! marks the connection as one that asks, for as long as one of them runs on this thread.
 
 use std::{cell::Cell, ptr};
 
@@ -20,7 +20,7 @@ pub(crate) fn asking<T>(conn: &mut Connection, function: impl FnOnce(&mut Connec
     function(conn)
 }
 
-/// What asked before.
+/// The address of the connection that asked before, to be put back.
 struct Before(usize);
 
 impl Drop for Before {

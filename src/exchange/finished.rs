@@ -58,12 +58,12 @@ fn is_of_a_replica(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// How many answers this process has had that say more than an answer.
+/// Numbers the answers by which this process has learnt that a server is a replica, or that a key has moved.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 thread_local! {
-    /// Which of them was the last of a replica on this thread.
+    /// The number of the last such answer of a replica on this thread.
     static REPLICA: Cell<u64> = const { Cell::new(0) };
-    /// And which the last of a node of a cluster that has not got the key.
+    /// The number of the last such answer, on this thread, of a node of a cluster that has not got the key.
     static MOVED: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -2,13 +2,13 @@
 //!
 //! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A try without a wait is [one attempt](Wait::try_once) by a
 //! connection of the pool. A wait begins with such an attempt where nobody of this process waits already and no other
-//! process has to be let go first, and then takes a place in the queue of its lock. Only the head of a queue asks the server,
+//! process has to be let go first, and then takes a place in the queue of its lock ([`head`]). Only the head of a queue asks the server,
 //! by the connection that all heads share, when its place says so: the server has told of a change, the lock was released
 //! here, whoever had it has to be gone, or a pause after a failure is over. [`Attempts`] judges each reply; its table says
 //! what each answer leads to.
 //!
 //! Where there are several servers, the key may have moved to another one. Then the wait goes on in the queue there, by the same token
-//! and to the same deadline.
+//! and to the same deadline ([`moves`]).
 //!
 //! Nothing is locked here while the server is asked, except the shared connection, which is locked inside of
 //! [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a lease that begins locks the keeper,
@@ -62,7 +62,7 @@ enum Asked {
     Granted(Grant, Instant),
     /// It was not to be had in time, or is not wanted any more.
     InVain,
-    /// It is in another queue that one waits for it now.
+    /// The key has moved: the wait goes on in the queue of the server that has the key now.
     Moved,
 }
 
@@ -70,13 +70,13 @@ enum Asked {
 struct Wait<'a> {
     operation: Operation<'a>,
     stacks: &'a Stacks,
-    /// That which has the key, as far as is known.
+    /// The stack of the server that has the key, as far as is known.
     stack: Stack<'a>,
     /// How often in a row the key was said to be elsewhere.
     hops: u32,
-    /// Between attempts where that leads nowhere, or a shard is down: of the whole wait, whichever shard is asked.
+    /// The pauses between attempts while a shard is down, or its master is not known. They go on growing whichever shard is asked.
     doubts: Backoff,
-    /// Its server's, a moment before it was asked last.
+    /// The epoch of the stack's server, a moment before the last attempt was sent.
     epoch: u64,
     /// The last answer was a grant after a long silence.
     is_confirming: bool,
@@ -85,7 +85,7 @@ struct Wait<'a> {
     lease_millis: u64,
     started: Instant,
     deadline: Deadline,
-    /// It is no try that may not wait.
+    /// False for a try, which may not wait.
     waits: bool,
     attempts: Attempts<'a>,
 }
@@ -150,7 +150,7 @@ pub(crate) fn acquire(
     };
     wait.abandon_what_is_out(&acquired);
     if settings.is_cancelled() {
-        // Granted, or handed over, at that very moment: nobody has it.
+        // The lock may have been granted, or handed over, just before the cancel. The caller does not get it: it is given back.
         drop(acquired.ok().flatten().map(Lease::declined));
         return Err(operation.cancelled());
     }
@@ -274,8 +274,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Before the next one asks, whom a writer's intent would keep out. A server that has not answered is not asked again: the
-    /// intent ends by itself within a second.
+    /// Takes back a writer's intent before the next thread of the queue asks, which it might keep out. Nothing is sent to a server
+    /// that has not answered: the intent ends by itself within a second.
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.quitting().filter(|_| !is_silent) {
@@ -299,7 +299,7 @@ impl Wait<'_> {
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();
         if self.has_another_master() {
-            // Whoever looked at all leases then did not see this one.
+            // All leases were looked at when that server became the master, and this one was not kept yet.
             self.stack.keeper.changed(self.key());
         }
         lease.map(Lease::claimed)

@@ -53,7 +53,7 @@ pub(crate) struct Attempts<'a> {
     is_out: bool,
     /// How much sooner than on the server a lease ends by our clock.
     skew: Duration,
-    /// When whoever has it has to be gone, by the last answer.
+    /// When those who have the lock have to be gone, by the last answer.
     busy_until: Option<Instant>,
     /// Why the last attempt failed.
     failure: Option<Error>,
@@ -81,7 +81,7 @@ pub(crate) enum Outcome {
     Failed,
     /// Worth another attempt at once, where the key is now.
     Moved,
-    /// Granted by a server that may not be the one any more which has the key: another attempt tells.
+    /// Granted by a server that may not have the key any more: another attempt tells.
     Unconfirmed,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Attempts<'a> {
                 })
             }
             Attempt::HasBeenRun(run) => {
-                // Had one of ours taken the lock before, nobody could have written the mark since, unless it was lost.
+                // If an earlier attempt of ours has taken the lock, it is lost: otherwise nobody else could have written the mark.
                 self.uncertain = false;
                 self.found_run = Some(run);
                 Ok(Outcome::HasBeenRun)
@@ -174,7 +174,7 @@ impl<'a> Attempts<'a> {
         self.busy_until
     }
 
-    /// It was granted, and that does not count.
+    /// The last grant does not count until another attempt confirms it.
     pub(crate) fn is_unconfirmed(&mut self) {
         self.uncertain = true;
     }
@@ -184,7 +184,7 @@ impl<'a> Attempts<'a> {
         self.failure = Some(failure);
     }
 
-    /// The deadline has come: why this is no plain no, if it is none.
+    /// The deadline has come. Returns the error to answer; `None`: a plain no.
     pub(crate) fn last_failure(&mut self) -> Option<Error> {
         match (self.uncertain, self.failure.take()) {
             (false, failure) => failure,

@@ -19,7 +19,7 @@ use crate::{recipes::hold::Holding, script::Call};
 
 /// So long after it was answered a release may be unknown to the next master: the sentinels agree after half a minute by default.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Of more than these the first are forgotten.
+/// Where there are more releases than this, the oldest are forgotten.
 const MOST: usize = 4_096;
 
 /// The releases that may have to be repeated.
@@ -28,12 +28,12 @@ pub(crate) struct GivenBack {
     releases: Mutex<VecDeque<Release>>,
 }
 
-/// One of them.
+/// A release that may have to be repeated.
 pub(crate) struct Release {
     hold: Arc<Holding>,
-    /// It has marked that the work was done as well.
+    /// It has also marked that the work was done.
     marks: bool,
-    /// Which of the servers that there have been was asked, or one before it.
+    /// The epoch at which it was made: that of the server that was asked, or an earlier one.
     epoch: u64,
     /// When the lock ends by itself.
     end: Instant,

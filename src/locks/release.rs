@@ -1,5 +1,8 @@
 //! Letting a lock go: handed over, given back, or left to the watchdog's thread, which tries again.
 //!
+//! A release that got no answer is an error for the caller, and [`settle`](Lease::settle) leaves the lock to the watchdog's thread:
+//! [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon) has it released until the server answers.
+//!
 //! Called on the holder's thread, by a release or a drop. A hand-over locks the queues (`by_key`), and within them the keeper's
 //! `state` and the lease's `facts`: the order of [`renewing`](crate::renewing). Giving back sends with nothing locked.
 
@@ -91,13 +94,13 @@ impl Lease {
         self.stop_renewing_here(deadline)
     }
 
-    /// The same for who knows that this is no child's copy.
+    /// The same, for a caller that has made sure that this is no child's copy.
     fn stop_renewing_here(&mut self, deadline: Deadline) -> Option<RenewalState> {
         let is_over = mem::replace(&mut self.released, true);
         (!is_over).then(|| self.handle.stop_by(deadline))
     }
 
-    /// Once, and not in a child. Afterwards there is nothing to release.
+    /// Hands the lock over or gives it back. A second call does nothing. Not to be called in a child.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             self.released = true;
@@ -173,7 +176,7 @@ impl Lease {
         let giving_back = self.hold().giving_back();
         let asked = self.shared.server.ask(&giving_back, patience)?;
         match asked.answer.and_then(|answer| count(&answer)) {
-            // The first may have done it, so that a no says nothing.
+            // It was sent twice, and the first may have released the lock: the no to the second proves no loss.
             Ok(0) if asked.again => {
                 let silence = std::io::Error::from(std::io::ErrorKind::BrokenPipe).into();
                 Err(operation.unknown(None, silence))
@@ -201,15 +204,15 @@ impl Lease {
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
         let lock = self.hold().lock_name();
         if lock.prefix() != &*settings.prefix {
-            // The same key by another name.
+            // The key is the same, but prefix and name are not: the guard would have another name than the next thread asks for.
             return None;
         }
         if self.hold().is_fenced() != settings.fencing {
-            // Who waits for a fencing token has to be given one.
+            // One of the two has a fencing token and the other has none.
             return None;
         }
         if self.hold().replicas() != settings.replicas() {
-            // Nor have others than these been asked.
+            // Other replicas have confirmed this hold than the next one asks for.
             return None;
         }
         if !self.standing().is_settled() {

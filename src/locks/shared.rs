@@ -33,7 +33,7 @@ pub(crate) struct Shared<L> {
     siblings: Option<Siblings<L>>,
 }
 
-/// Those of all shards of a cluster. A lock is followed from one shard to another, so that each is told what any of them hears.
+/// The same for all shards of a cluster. A lock is followed from one shard to another, so each is told which keys any of them hears of.
 pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Shared<L>>>>>;
 
 impl<L: Send + 'static> Shared<L> {
@@ -67,7 +67,7 @@ impl<L> Shared<L> {
         self.queues.released(key);
     }
 
-    /// A release was answered by a server whose place another may take.
+    /// Remembers a release that was answered by a server whose place another may take.
     pub(super) fn remember(&self, release: Release) {
         let is_of_before = release.epoch() != self.server.epoch();
         self.given_back.remember(release, self.clock.now());
@@ -76,18 +76,19 @@ impl<L> Shared<L> {
         }
     }
 
-    /// Where another server has become the master, it may not know of what the one before has answered.
+    /// Sends the releases again that another master has answered: the present one may not know of them.
     fn give_back_again(&self) {
         let again = (self.given_back).again(self.server.epoch(), self.clock.now());
         self.keeper.give_back(again);
     }
 
-    /// What was heard here of a key is of use where a lease of it is kept, which may be on the shard that had the key before.
+    /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be kept by the shard that had the key
+    /// before.
     pub(crate) fn tell_siblings(&self, key: &str) {
         let Some(siblings) = &self.siblings else {
             return;
         };
-        // Whoever is told may be the last who has it, and drops it: nothing may be locked then.
+        // A sibling may be dropped here, by its last reference: nothing may be locked then.
         let siblings = siblings.read().clone();
         for sibling in siblings.iter().filter_map(Weak::upgrade) {
             if !ptr::eq(self, Arc::as_ptr(&sibling)) {

@@ -35,7 +35,7 @@ pub(crate) struct OfShards {
     process: Process,
 }
 
-/// That of one key, for as long as something is asked about it.
+/// The stack of one key, for as long as something is asked about the key.
 pub(crate) enum Stack<'a> {
     One(&'a Arc<Shared<Lease>>),
     OfShard(Arc<Shared<Lease>>),
@@ -51,7 +51,7 @@ impl Stacks {
         }))
     }
 
-    /// That of this key. On a cluster whose shard it is may have to be asked first, until the deadline.
+    /// The stack of this key. On a cluster the nodes may have to be asked first which shard has the key, until the deadline.
     ///
     /// Not in the child of a fork.
     pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<Stack<'_>> {
@@ -61,7 +61,7 @@ impl Stacks {
         }
     }
 
-    /// Whether there can be others than that which a key has now.
+    /// Whether there can be other stacks than the one that a key has now.
     pub(crate) fn are_many(&self) -> bool {
         matches!(self, Self::OfShards(_))
     }

@@ -158,7 +158,7 @@ impl Keeper {
     pub(super) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
         let mut state = self.state.lock();
         if let Some(reason) = standing.lost() {
-            // Also by our clock just now: what was lost is never held again, though the server says yes to its owner's next hold.
+            // Our clock may have ended it just now. A lost lease is never held again: the server's yes may be to the owner's next hold.
             state.schedule.stop(id);
             self.lose_all(&mut state, [(standing, reason)]);
             return false;

@@ -12,7 +12,8 @@
 //!
 //! # Locks
 //! There are three, locked in this order:
-//! 1. `by_key`, all queues of the room `waiting`. A hand-over makes the next guard while it is locked.
+//! 1. `by_key`, all queues of the room `waiting`, whose header says who wakes the head of a queue. A hand-over makes the next guard
+//!    while `by_key` is locked.
 //! 2. The keeper's `state`: the schedule, the calls to make, the two threads.
 //! 3. The standing's `facts`: one lease.
 //!

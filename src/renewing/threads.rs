@@ -25,7 +25,7 @@ use crate::{
 
 /// Renews everything, however many there are.
 const RENEWING: &str = "leasehold-watchdog";
-/// Calls those who want to be called: started by the first of them.
+/// Runs the callbacks. It is started when the first one is registered.
 const CALLING: &str = "leasehold-signals";
 /// Between attempts to reach the server.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -133,7 +133,7 @@ impl Keeper {
             return Ok(());
         }
         drop(state);
-        // Nobody will be there later.
+        // The watchdog is closing: no thread will call these later.
         let unwatched = standing.unwatch().into_iter();
         let unwatched = unwatched.map(|callback| (callback, LostReason::Unwatched));
         for (callback, reason) in lost_already.into_iter().chain(unwatched) {
@@ -203,7 +203,7 @@ impl Keeper {
         }
     }
 
-    /// Enters what the server says of each lease. Returns of which there is something to tell.
+    /// Enters what the server says of each lease. Returns what there is to tell, and of which lease.
     ///
     /// | answer | while the end lies ahead | the schedule asks again |
     /// |---|---|---|

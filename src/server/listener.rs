@@ -1,7 +1,7 @@
 //! The listener: one connection on which the server tells what happens to the keys that others of ours have read.
 //!
 //! The server forgets what a connection has read as soon as the key has changed: the next attempt or renewal reads it
-//! anew. What is told is a hint. Whoever waits for it also has an end to wait for.
+//! anew. A message is a hint. A thread that waits for one also has a moment at which it asks without it.
 //!
 //! When its connection breaks, changes may have been missed: every head of a queue asks the server again and every lease is looked
 //! at ([`Observer::anything`]), once when it breaks and once when the next connection listens.
@@ -50,14 +50,14 @@ pub(crate) struct Listener {
 /// The connection that listens.
 #[derive(Clone, Copy, Default)]
 struct Ear {
-    /// How many there have been. A server that has restarted gives out its numbers anew, so that these do not tell two of
+    /// How many such connections there have been. A server that has restarted gives out its numbers anew, so that these do not tell two of
     /// our connections apart.
     generation: u64,
-    /// The server's number of it, while it listens.
+    /// The number by which the server knows the connection, while it listens.
     id: Option<i64>,
-    /// It is of no use.
+    /// The connection is of no use: it is to be replaced.
     is_deaf: bool,
-    /// How often a replica was left: what was opened before leads there.
+    /// How often the server had become a replica: a connection that was opened before leads to it.
     replicas_left: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
@@ -134,7 +134,7 @@ impl Listener {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
-            // Why it failed is told by the connections that have something to say.
+            // Nobody waits for an answer here. A thread that asks the server gets the error on its own connection.
             let _ = self.listen(observer, tracks);
             let has_listened = self.ear.lock().id.take().is_some();
             if has_listened {
@@ -230,7 +230,7 @@ struct Tracks {
     leases: Arc<dyn Checked>,
 }
 
-/// The connection is of no more use; or nobody is.
+/// The connection is of no more use, or there is nobody left to be told.
 struct Failed;
 
 impl From<Error> for Failed {
@@ -273,7 +273,7 @@ fn is_nobody_there(refusal: &RedisError) -> bool {
     detail.contains("does not exist")
 }
 
-/// Of one connection: which listener is told about the keys that it reads.
+/// Which listener the server tells about the keys that one connection reads.
 #[derive(Debug, Default)]
 pub(crate) struct Redirect {
     /// The generation of the listener that was asked for.
@@ -293,7 +293,7 @@ impl Redirect {
         listener: &Listener,
     ) -> RedisResult<bool> {
         let ear = *listener.ear.lock();
-        // On another server the listener's number is nobody's, or a stranger's. It comes after within [`LISTEN`].
+        // On another server the listener's number is nobody's, or a stranger's. The listener follows to that server within [`LISTEN`].
         let Some(id) = ear.id.filter(|_| ear.epoch == epoch) else {
             return Ok(false);
         };

@@ -4,7 +4,7 @@
 //! queues ask by that of [`waiters`], the keeper renews by that of [`renewals`], and on the third the [`listener`] hears of changes of
 //! the keys that were read on the other two, which are [`tracked`]. One thread that waits alone has the [`line`](self::line) for
 //! itself. Where many threads ask by the pool at the same time, their calls go in one write: [`combining`].
-//! [`cluster`] has one of them for each shard of a Redis Cluster.
+//! [`cluster`] has one such server for each shard of a Redis Cluster.
 
 mod cluster;
 mod combining;
@@ -44,7 +44,7 @@ use crate::{
 
 /// A server, as locks know it: it runs scripts, and tells of changes.
 pub(crate) trait Server: Send + Sync + 'static {
-    /// By which its leases end.
+    /// The clock by which its leases end.
     fn clock(&self) -> Clock;
 
     fn limits(&self) -> Limits;
@@ -70,19 +70,19 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Whether a transaction that looks at a lock of this server can be sent by a connection that somebody else has opened.
     fn stores_data(&self) -> Result<()>;
 
-    /// Whether another may take its place, so that one that cannot be reached is worth waiting for.
+    /// Whether another server may take its place, so that it is worth waiting while this one cannot be reached.
     fn is_watched(&self) -> bool;
 
-    /// Grows when another has taken its place.
+    /// Grows when another server has taken its place.
     fn epoch(&self) -> u64 {
         0
     }
 
-    /// How far the clock of one that takes its place may be ahead.
+    /// How far the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 
-    /// Asks by a connection that is lent for this, and once more by another where it turns out to have been closed: only for
-    /// what may be sent twice.
+    /// Sends a call that may be sent twice, by a connection that is lent for it; once more by another connection if the first turns
+    /// out to have been closed.
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
     /// From now on no call goes alone that can go in one write with others.
@@ -93,14 +93,15 @@ pub(crate) trait Server: Send + Sync + 'static {
         0
     }
 
-    /// Asks what may not be sent twice, by a connection that is lent for this and has just answered a `PING`. An error
-    /// beside the answer: it was not sent.
+    /// Sends a call that may not be sent twice, by a connection that is lent for it and has just answered a `PING`. The outer `Err`:
+    /// it was not sent.
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
 
-    /// Asks by the connection that all who wait share, so that a change of what was read is told. Waits for it until the
-    /// deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
+    /// Sends a head's call by the connection that all heads share, so that the server tells of a change of the key. Waits for the
+    /// connection until the deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
     ///
-    /// One that looks first asks only if the key is not there. Otherwise the answer is that of a mutex which somebody else has.
+    /// `looks_first`: a look goes before, and the call is sent only if the key is not there. Otherwise the answer is the refusal of a
+    /// mutex that somebody else has.
     fn ask_for_head(
         &self,
         call: &Call,
@@ -108,8 +109,8 @@ pub(crate) trait Server: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Reply, Unsent>;
 
-    /// A connection for the one waiting thread that wants the lock of this key, which is told on it by the server itself. `None`:
-    /// there is none to be had, and it goes on with the one that all share.
+    /// A connection for the one thread that waits for the lock of this key: on it the server tells the thread of changes. `None`: no
+    /// such connection is to be had, and the thread goes on with the one that all heads share.
     fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>>;
 
     /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else by one of the pool.
@@ -118,7 +119,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// A connection for renewals.
     fn renewals(&self) -> Box<dyn Renewals>;
 
-    /// From now on changes are told, by a thread if that takes one, once they are [wanted](Self::want).
+    /// From now on this observer is told of changes, once they are [wanted](Self::want). Starts a thread if that takes one.
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
     /// From now on somebody relies on being told.
@@ -168,7 +169,7 @@ pub(crate) struct Reply {
     pub(crate) answered: Instant,
     /// The server tells the listener of the next change of what was read.
     pub(crate) tracked: bool,
-    /// It was sent twice, and nobody knows what came of the first.
+    /// The call was sent twice, and nobody knows what came of the first.
     pub(crate) again: bool,
     /// Nothing was done: the key is on another server by now.
     pub(crate) has_moved: bool,
@@ -179,7 +180,7 @@ pub(crate) struct Reply {
 pub(crate) enum Unsent {
     /// There is no connection.
     NoConnection(Error),
-    /// Others had the connection until the deadline. Whether its last use before has failed.
+    /// Other threads had the connection until the deadline. `has_failed`: the last use of the connection did.
     InUse { has_failed: bool },
 }
 
@@ -209,7 +210,7 @@ pub(crate) enum News {
 pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
-    /// Any key may have been, without our being told.
+    /// Any key may have been changed without our being told.
     fn anything(&self) {
         self.ask_again();
         self.look_again();
@@ -231,9 +232,9 @@ pub(crate) trait Observer: Send + Sync {
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy)]
 pub(crate) enum Disturbance {
-    /// Whoever sleeps until a moment has to look at the clock again.
+    /// Threads that sleep until a moment have to look at the clock again.
     ClockMoved,
-    /// Whoever waits before it tries the server again need not.
+    /// Threads that pause before they try the server again need not.
     Reachable,
     /// Nothing: wait until all that is due has been done, at most so long.
     Settle(Duration),
@@ -254,12 +255,12 @@ pub(crate) trait Renewals: Send {
 /// What became of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Renewed; the moment is one before it was sent.
+    /// Renewed. The moment lies before the renewal was sent.
     Ours(Instant),
     NotOurs,
-    /// The server has to be sent the whole script: next time.
+    /// The server has forgotten the script: the next batch carries it whole.
     Forgotten,
-    /// It said no to this one renewal, which leaves open whether the lock is ours.
+    /// The server refused this one renewal, which leaves open whether the lock is ours.
     Refused,
     Unanswered,
 }

@@ -60,7 +60,7 @@ impl RedisServer {
         RenewalsConnection::on(Arc::clone(&self.leases))
     }
 
-    /// By a connection that is lent for this call alone. `before` came of it earlier, on a connection that was closed.
+    /// Sends a call by a connection that is lent for it alone. `before`: its reply on a connection that turned out to be closed.
     fn ask_alone(
         &self,
         call: &Call,
@@ -233,7 +233,7 @@ impl Server for RedisServer {
             answer: Some(Deadline::after(2 * patience)),
             ..Patience::USUAL
         };
-        // What becomes of it nobody wants to know.
+        // Nobody waits for what becomes of it.
         let _ = self.ask_alone(call, soon, Deadline::after(patience), None);
     }
 
@@ -284,8 +284,8 @@ fn was_closed(answer: &RedisResult<Value>) -> bool {
         .is_err_and(RedisError::is_connection_dropped)
 }
 
-/// Sends what has gathered, and gives each answer to whom it is for: where none comes, the reason to all who are left. Says
-/// whether the connection is finished.
+/// Sends the calls that have gathered, and gives each caller its answer; if an answer does not come, all callers that are left get the
+/// reason. Says whether the connection is finished.
 fn answer_all(
     turn: &mut Turn<'_>,
     conn: &mut PooledConnection,

@@ -141,7 +141,7 @@ impl Batch<'_> {
         (self.judged(said), finished.or(by_answer))
     }
 
-    /// Who has to have all of it.
+    /// The replicas that have to have the whole batch, if any.
     fn replicas(&self) -> Option<Replicas> {
         let replicas = self.renewals.iter().filter_map(Call::replicas);
         replicas.reduce(Replicas::or_more)

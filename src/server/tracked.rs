@@ -1,4 +1,4 @@
-//! A tracked connection: of what is read on it, the server tells the listener once it changes. Those who wait share one, the
+//! A tracked connection: when a key changes that was read on it, the server tells the listener, once. Those who wait share one, the
 //! watchdog has another.
 //!
 //! Both are opened, judged, closed and looked after here, by the same rules:
@@ -113,7 +113,7 @@ impl Tracked {
         self.connector.limits().answer
     }
 
-    /// Uses it when nobody else does. `None`: somebody did until the deadline.
+    /// Uses the connection, as soon as no other thread does. `None`: others used it until the deadline.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked), before anything is locked.
@@ -163,7 +163,8 @@ impl Tracked {
 }
 
 impl Checked for Tracked {
-    /// Finds out whether it is still there, and tells if it is not. One that is being used finds out by itself.
+    /// Finds out whether the connection is still there, and tells those who rely on it if it is not. A thread that uses it finds out by
+    /// itself.
     fn check(&self) {
         if let Some(slot) = self.slot.try_lock() {
             self.run(slot, |used| {
@@ -247,7 +248,7 @@ impl InUse<'_> {
             return;
         }
         match self.tracked.whom {
-            // However it was lost, nobody sleeps beside a connection that is not there.
+            // The heads are told however the connection was lost: none may sleep while there is no connection.
             For::Waiters => self.has_news = true,
             // If it cannot be opened now, it is tried again at the next check, or when a lease is due.
             For::Leases if self.slot.had_one => drop(self.open()),

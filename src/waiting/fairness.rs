@@ -54,8 +54,8 @@ pub(super) struct Fairness {
     known: Releases,
     /// Those that it knew of when it asked the last time.
     asked_after: Releases,
-    /// How often others were faster since the last turn of this process: after a release of which the head had heard, or had
-    /// been rung by a thread of this process. One more when it stays away.
+    /// How often the head was refused since the last turn of this process, though the server or a thread of this process had told it
+    /// of a release: others were faster. One more when this process stays away from a lock that others want.
     in_vain: u32,
 }
 
@@ -173,7 +173,7 @@ impl Fairness {
     pub(super) fn released(&mut self, now: Instant, waits: bool) -> Instant {
         self.known.own = waits;
         if !self.is_held_here() {
-            // By a thread that did not stand in the queue. It may have been the one that kept the head out.
+            // The thread that released did not stand in the queue. It may have been what kept the head out.
             self.turns_in_a_row += 1;
             if let Some(known) = self.before_refusals.take() {
                 self.waits_until_others = known.waits_until_others;
@@ -216,7 +216,7 @@ impl Fairness {
         self.known.told = true;
     }
 
-    /// How the head asks, now that it does.
+    /// How the head asks, if it asks now.
     pub(super) fn manner(&self, now: Instant) -> Manner {
         let comes_back = self.away.as_ref().is_some_and(|away| !away.refused);
         let expects_to_wait = self.asked_after.told || comes_back;

@@ -126,7 +126,7 @@ impl<T, L> Place<'_, T, L> {
         self.sleeper.takes.is_none() && queue.is_some_and(Queue::is_alone)
     }
 
-    /// How it asks, now that it does.
+    /// How it asks, if it asks now.
     pub(crate) fn manner(&self) -> Manner {
         let by_key = self.queues.by_key.lock();
         let queue = by_key.queues.get(&self.key);
@@ -157,12 +157,12 @@ impl<T, L> Place<'_, T, L> {
         self.end = Some(end);
     }
 
-    /// Leaves without a yes of the server's; but with the lock, if it has been handed over.
+    /// Leaves without a grant of the server's. Returns the lock, if that has been handed over.
     pub(crate) fn quit(self) -> Option<L> {
         self.take_out()
     }
 
-    /// Afterwards nothing can be handed over.
+    /// Leaves the queue, so that no lock can be handed over any more. Returns the one that was.
     fn take_out(&self) -> Option<L> {
         let now = self.queues.clock.now();
         let mut by_key = self.queues.by_key.lock();

@@ -221,7 +221,7 @@ impl<W, L> Queue<W, L> {
         }
     }
 
-    /// How the head asks, now that it does.
+    /// How the head asks, if it asks now: by an attempt or a look, in full or in brief.
     pub(crate) fn manner(&self, now: Instant) -> Manner {
         self.fairness.manner(now)
     }

@@ -39,7 +39,7 @@ impl Keepers {
         }
     }
 
-    /// That of this key. On a cluster whose shard it is may have to be asked first.
+    /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has the key.
     pub(super) fn of(&self, key: &str) -> Result<Arc<Keeper>> {
         let (servers, of_shards) = match self {
             Self::One(keeper) => return Ok(Arc::clone(keeper)),

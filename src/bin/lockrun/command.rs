@@ -41,18 +41,18 @@ pub(crate) fn start(
     started.spawn(&mut command).map_err(Outcome::NotRun)
 }
 
-/// How it went.
+/// How the command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
-    /// It was ended because of the lock.
+    /// Why the lock was lost, if the command was ended for that reason.
     pub(crate) lost: Option<Why>,
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
 }
 
 impl Ended {
-    /// By itself, as the command says, and with the lock.
+    /// Whether the command has exited with 0, and was not ended because of the lock.
     pub(crate) fn has_succeeded(&self) -> bool {
         self.lost.is_none() && self.status.as_ref().is_ok_and(ExitStatus::success)
     }
@@ -66,7 +66,7 @@ pub(crate) struct Job<'a> {
     guard: Guard,
     command: Child,
     events: &'a Receiver<Event>,
-    /// Of the lease, as last known: stays where it was when the lock is lost.
+    /// The end of the lease, as last known. Once the lock is lost it does not change any more.
     lease_end: Instant,
     status: Option<io::Result<ExitStatus>>,
     ending: Ending,
@@ -74,11 +74,11 @@ pub(crate) struct Job<'a> {
     failure: Option<String>,
 }
 
-/// How far its end has come.
+/// How far the ending of the command has come.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     NotYet,
-    /// It has been told, and is killed then, or earlier if the lease ends.
+    /// A signal was sent to the command, which is killed at this moment, or earlier if the lease ends.
     By(Instant),
     Killed,
 }
@@ -105,7 +105,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Until nothing of it runs any more.
+    /// Watches the command until nothing of its process group runs any more.
     pub(crate) fn watch(mut self) -> (Ended, Guard) {
         loop {
             // The clock comes first: we may have been stopped for any time.
@@ -138,6 +138,7 @@ impl<'a> Job<'a> {
         (ended, self.guard)
     }
 
+    /// Ends the command if no more of the lease is left than the grace between TERM and KILL and the margin take.
     fn look_at_the_lease(&mut self) {
         let now = Instant::now();
         let left = self.lease.remaining();
@@ -168,13 +169,13 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// When it has to be killed that may run until then if the lease does.
+    /// When a command that may run until `moment` has to be killed: then, or the margin before the end of the lease if that is earlier.
     fn latest(&self, moment: Instant) -> Instant {
         let of_lease = self.lease_end.checked_sub(self.arguments.margin());
         of_lease.map_or(moment, |of_lease| moment.min(of_lease))
     }
 
-    /// For how long there is nothing to do if nothing happens.
+    /// How long to wait for an event before there is something to do without one.
     fn pause(&self) -> Duration {
         let next = match self.ending {
             _ if self.status.is_some() => return LOOK_AGAIN,
@@ -205,7 +206,7 @@ impl<'a> Job<'a> {
         }
         self.status = self.command.try_wait().transpose();
         if self.status.is_some() && matches!(self.ending, Ending::NotYet) {
-            // What it has left behind.
+            // Ends the processes that the command has left running.
             self.end(Signal::SIGTERM);
         }
     }
@@ -227,7 +228,7 @@ impl<'a> Job<'a> {
 
     fn tell_the_guardian(&mut self) {
         let (lease, margin) = (self.lease, self.arguments.margin());
-        // It is not ours to say what the end is once the lock is lost.
+        // Once the lock is lost, the guardian keeps the deadline that it has.
         if lease.is_held() && self.guard.end_in(|| lease.remaining(), margin).is_err() {
             self.arguments.tell(|| "the guardian is gone".into());
         }

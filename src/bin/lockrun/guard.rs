@@ -25,10 +25,10 @@ pub(crate) const READY: u8 = b'R';
 /// What the guardian says before it kills the group.
 pub(crate) const ENDING: u8 = b'E';
 
-/// What lockrun says to the guardian, a line each. Falling silent means that lockrun is gone.
+/// What lockrun says to the guardian, a line each. The end of the pipe means that lockrun is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Word {
-    /// The group has to be killed then, unless another moment is named.
+    /// The group has to be killed at this moment, unless another one is named before.
     Deadline(u64),
     /// Leave the group.
     Aside,
@@ -102,9 +102,9 @@ impl Guard {
         self.group.as_raw()
     }
 
-    /// Has the group killed when no more than the margin of this is left, even if we are stopped or killed meanwhile.
+    /// Has the guardian kill the group when no more than `margin` of `left` remains, even if lockrun is stopped or killed meanwhile.
     ///
-    /// The clock is read before what is left: whatever comes between makes it sooner, never later.
+    /// The clock is read before `left` is: time that passes between the two makes the kill come sooner, never later.
     pub(crate) fn end_in(
         &mut self,
         left: impl FnOnce() -> Duration,
@@ -116,13 +116,13 @@ impl Guard {
         self.say(Word::Deadline(now.saturating_add(left)))
     }
 
-    /// To all of the group.
+    /// Sends a signal to all of the group.
     pub(crate) fn send(&self, signal: Signal) {
-        // That nobody is left is what it is sent for.
+        // An error says that no process of the group is left, which is what the signal is for.
         let _ = killpg(self.group, signal);
     }
 
-    /// To the command, if it has left the group: with a group of its own, if it has made one.
+    /// Sends a signal to the command if it has left the group, and to its new group if it leads one.
     ///
     /// Only as long as nobody has asked how it has ended: until then its number is nobody else's.
     pub(crate) fn send_after(&self, command: &Child, signal: Signal) {
@@ -136,7 +136,7 @@ impl Guard {
         };
     }
 
-    /// From now on only what belongs to the command counts as the group.
+    /// Has the guardian leave the group, which then has no members but the command and what it has started.
     pub(crate) fn stand_aside(&mut self) {
         // Without a guardian, the group is waited for in vain, and then killed.
         let _ = self.say(Word::Aside);
@@ -151,7 +151,7 @@ impl Guard {
         killpg(self.group, None).is_err()
     }
 
-    /// Sends the guardian home. True if it has killed the group before.
+    /// Ends the guardian. True if it has killed the group before.
     pub(crate) fn dismiss(mut self) -> bool {
         let _ = self.say(Word::Farewell);
         let mut said = Vec::new();
@@ -165,7 +165,8 @@ impl Guard {
     }
 }
 
-/// Not the system's first process, which in a container often does not care for the dead. Where this fails it does.
+/// Makes lockrun the parent of processes that lose their own. Otherwise that is the system's first process, which in a container
+/// often does not reap the dead.
 fn become_the_parent_of_orphans() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true);

@@ -26,7 +26,7 @@ use signal_hook::{
 
 use crate::guard::{self, ENDING, READY, Word};
 
-/// For ever, nearly.
+/// Further away than any lease.
 const NO_DEADLINE: u64 = u64::MAX;
 
 pub(crate) fn main() -> ExitCode {
@@ -91,7 +91,7 @@ fn step_aside() -> io::Result<()> {
     Ok(setpgid(Pid::from_raw(0), getpgid(Some(getppid()))?)?)
 }
 
-/// The group that we lead, or led.
+/// The group that this process leads, or has led.
 fn group() -> io::Result<Pid> {
     let number = i32::try_from(process::id()).map_err(io::Error::other)?;
     Ok(Pid::from_raw(number))

@@ -12,7 +12,7 @@ pub(crate) enum Why {
 }
 
 impl Why {
-    /// Without a reason nobody knew before the server was asked: so it is what the server says.
+    /// `None`: the lease was not known to be lost here, so the loss is what the server has said.
     pub(crate) fn of(reason: Option<LostReason>) -> Self {
         match reason {
             None | Some(LostReason::TakenAway) => Self::TakenAway,
@@ -38,13 +38,13 @@ impl fmt::Display for Why {
     }
 }
 
-/// All that is known of it.
+/// All that is known of a loss.
 #[derive(Debug)]
 pub(crate) struct Loss {
     pub(crate) why: Why,
-    /// Of the last renewal, if it failed.
+    /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
-    /// Of the command, if it has run.
+    /// The exit status of the command, if it has run.
     pub(crate) status: Option<ExitStatus>,
     /// The command did not end by itself.
     pub(crate) was_ended: bool,

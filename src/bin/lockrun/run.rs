@@ -32,11 +32,11 @@ struct Finished {
 enum Done {
     HasBeenRun(LastRun),
     NotRun(Outcome),
-    /// With what letting the lock go has come to.
+    /// The command was run. With the result of letting the lock go.
     Run(Finished, Held<()>),
 }
 
-/// All of it. What comes back is to be told, and the exit code is in it.
+/// Acquires the lock, runs the command and lets the lock go. The report has the exit code and what is to be printed.
 pub(crate) fn run(arguments: &Arguments) -> Report {
     let mut report = Report::new();
     let outcome = locked(arguments, &mut report);
@@ -158,7 +158,7 @@ fn guarded(
     Ok(Finished { ended, guard })
 }
 
-/// What it has come to, once the lock is let go.
+/// The outcome, once the lock is let go.
 fn concluded(
     arguments: &Arguments,
     Finished { ended, guard }: Finished,
@@ -177,7 +177,7 @@ fn concluded(
             None
         }
     });
-    // Only now, since it may take a while to hear from it.
+    // The guardian is dismissed after the release, since its answer may take a while.
     let was_killed = guard.dismiss();
     let why = lost.or(was_killed.then_some(Why::NotRenewed));
     match (ended.status, why) {

@@ -2,12 +2,12 @@
 //!
 //! A shard is a master and its replicas, and keeps its name when one of these takes over: that is another address of the same
 //! shard. What is believed:
-//! - Nothing of an older configuration than the newest that was heard of of a node that is well: a node that lags behind would lead
-//!   back to masters that were replaced. Unless a node that was known is one of another cluster by now, which knows none of the nodes that were: that was
-//!   made anew at the same addresses, and counts its configurations anew.
+//! - Nothing of an older configuration than the newest that a node that is well has told: a node that lags behind would lead back to
+//!   masters that were replaced. One exception: an answer without a hole, from an address that was known, that names none of the nodes that
+//!   were known. Then another cluster was made at the same addresses, and counts its configurations from the beginning.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
-//! - Of `MOVED` its one slot, and that the node which it names is the master of its shard. If that is not so, the node says so
+//! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so
 //!   when a connection to it is opened.
 
 use std::{
@@ -34,12 +34,12 @@ impl ShardId {
     }
 }
 
-/// Of whom nothing is known.
+/// In place of a shard's number, where it is not known which shard has a slot.
 const NOBODY: u16 = u16::MAX;
 
 /// A shard, as far as it is known.
 pub(super) struct Shard {
-    /// Of all its nodes, the master among them.
+    /// The names of all its nodes, the master's among them, each with its address if that is known.
     nodes: HashMap<String, Option<Address>>,
     master: String,
     /// Where its connections lead.
@@ -66,7 +66,7 @@ impl Shard {
 /// What is known.
 pub(super) struct Known {
     shards: Vec<Shard>,
-    /// Of each slot.
+    /// For each slot the number of the shard that has it, or [`NOBODY`].
     slots: Vec<u16>,
     /// The newest configuration that was heard of.
     pub(super) config_epoch: u64,
@@ -76,7 +76,7 @@ pub(super) struct Known {
     pub(super) answered: Option<Instant>,
     /// Somebody has met what the map does not explain.
     pub(super) in_doubt: bool,
-    /// Whom a `MOVED` has named, to be asked first.
+    /// The node that a `MOVED` has named. It is asked first.
     pub(super) named: Option<Address>,
 }
 
@@ -106,12 +106,12 @@ impl Known {
         self.shards.get_mut(id.at())
     }
 
-    /// Somebody has met what is not explained by what is known, of all or of one.
+    /// Whether the map as a whole, or one shard, is in doubt.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt || self.shards.iter().any(|shard| shard.in_doubt)
     }
 
-    /// Where there are nodes: the masters first.
+    /// The addresses of all nodes, those of the masters first.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let masters = self.shards.iter().filter(|shard| shard.serves);
         let masters = masters.map(|shard| shard.address.clone());
@@ -122,7 +122,7 @@ impl Known {
         masters.chain(others.cloned()).collect()
     }
 
-    /// The address that a node has which is known to have this port, if there is only one.
+    /// The only address with this port at which a node is known. `None`: there is none, or there are several.
     pub(super) fn only_one_at(&self, port: u16) -> Option<Address> {
         let found: HashSet<_> = (self.addresses().into_iter())
             .filter(|address| address.port == port)
@@ -131,7 +131,7 @@ impl Known {
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// A `MOVED`: this node has the slot. Whose that is, if it is known.
+    /// A `MOVED` has said that this node has the slot. Returns the node's shard, if that is known.
     pub(super) fn moved(&mut self, slot: u16, to: &Address) -> Option<ShardId> {
         let its_master = |shard: &Shard| shard.serves && shard.address == *to;
         let its_node = |shard: &Shard| shard.nodes.values().flatten().any(|node| node == to);
@@ -152,8 +152,8 @@ impl Known {
         id.map(ShardId)
     }
 
-    /// What the node at this address says is about another cluster than the one to which it belonged. That is not older, however
-    /// it counts.
+    /// Forgets the newest configuration that was heard of if the node at this address belongs to another cluster by now: its answer
+    /// is then not older, whatever its number.
     pub(super) fn begin_anew_if_another(&mut self, layout: &Layout, asked: &Address) {
         let before = || self.shards.iter().flat_map(|shard| &shard.nodes);
         let was_known = before().any(|(_, address)| address.as_ref() == Some(asked));
@@ -166,7 +166,7 @@ impl Known {
         }
     }
 
-    /// Takes what a node says for true, or says why not. True: it is news.
+    /// Believes what a node says, or returns why not. `Ok(true)`: the answer has changed what is known.
     pub(super) fn believe(
         &mut self,
         layout: &Layout,
@@ -201,7 +201,7 @@ impl Known {
         }
     }
 
-    /// Every master of the layout has an address. The slots are those that it may leave as they are.
+    /// Enters a layout in which every master has an address. `slots` says who has the slots that the layout does not name.
     fn take(
         &mut self,
         layout: &Layout,
@@ -230,8 +230,9 @@ impl Known {
         Ok(is_news)
     }
 
-    /// Whose groups these are: of a shard with the same master, with this master among its nodes, or whose master is a replica of
-    /// it now; in this order for all of them, since replicas also go from one shard to another.
+    /// Which shard each group is: the one with the same master, or else one that had this master among its nodes, or else one whose
+    /// master is a replica in the group now. Each rule is tried for all groups before the next one, since replicas also go from one
+    /// shard to another.
     fn recognised(&self, layout: &Layout) -> Result<Vec<ShardId>, &'static str> {
         let by_master = |shard: &Shard, group: &Group| shard.master == group.master.id;
         let by_node = |shard: &Shard, group: &Group| shard.nodes.contains_key(&group.master.id);
@@ -291,8 +292,8 @@ impl Known {
         is_news
     }
 
-    /// A shard that has no slots any more may be gone tomorrow. What was kept on it is where its slots are: its connections lead to
-    /// who has got the first of them, who knows where the others are.
+    /// Has the connections of each shard that has no slots any more lead to the master that has got the first of its slots. Its own
+    /// master may be removed, its locks have gone with its slots, and the other master knows where the other slots are.
     fn lead_on(&mut self, slots: &[u16]) -> bool {
         let mut heirs = HashMap::new();
         for (before, now) in self.slots.iter().zip(slots) {

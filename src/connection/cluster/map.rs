@@ -53,25 +53,25 @@ pub(super) struct Map {
     asking: Mutex<Asking>,
 }
 
-/// Who is asked.
+/// Which nodes are asked first, and which last.
 #[derive(Default)]
 struct Asking {
-    /// Who has answered last.
+    /// The node that has answered last.
     last: Option<Address>,
-    /// Kept for the next question.
+    /// A connection to a node, kept for the next question.
     connection: Option<(Address, Connection)>,
-    /// Who was silent, and when.
+    /// The nodes that were silent, and when.
     silent: HashMap<Address, Instant>,
-    /// Who has said nothing new while that was in doubt.
+    /// The nodes whose answers said nothing new while the map was in doubt.
     knew_nothing: HashSet<Address>,
 }
 
-/// What is the matter.
+/// Why the nodes are asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// There is no answer yet: it is waited until nodes may be asked again.
+    /// The map does not say: the caller waits until nodes may be asked again.
     Unknown,
-    /// There is one, which may be out of date.
+    /// What the map says may be out of date: the caller takes it if nodes may not be asked yet.
     Doubtful,
 }
 
@@ -167,7 +167,7 @@ impl Map {
         }
     }
 
-    /// A connection to the master of this shard has failed, or the server is none.
+    /// A connection to the master of this shard has failed, or has led to a server that is no master.
     pub(super) fn doubt(&self, shard: ShardId) {
         if let Some(shard) = self.known.lock().shard_mut(shard) {
             shard.in_doubt = true;
@@ -179,7 +179,8 @@ impl Map {
         self.known.lock().in_doubt = true;
     }
 
-    /// Looks whether anything has changed, if that is in doubt or nobody has for ten seconds. It takes a quarter of a second at most.
+    /// Asks the nodes whether anything has changed, if that is in doubt or they were not asked for ten seconds. Takes a quarter of a
+    /// second at most.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
         let (asked, in_doubt) = {
             let known = self.known.lock();
@@ -194,22 +195,22 @@ impl Map {
         if asked.is_none_or(|asked| asked.elapsed() < rest) {
             return;
         }
-        // Who finds somebody else asking has nothing to add.
+        // While another thread asks, this one need not.
         if let Some(asking) = self.asking.try_lock() {
             let _ = self.ask_all(asking, Deadline::after(LOOK));
         }
     }
 
-    /// A `MOVED`: this node has the slot. Whose that is, if it is known.
+    /// A `MOVED` has said that this node has the slot. Returns the node's shard, if that is known.
     pub(super) fn moved(&self, slot: u16, to: &Address) -> Option<ShardId> {
         self.known.lock().moved(slot, to)
     }
 
-    /// Where a node is reached that another one has named like this.
+    /// The address at which a node is reached that another node has named by this text.
     pub(super) fn reached(&self, said: &str) -> Option<Address> {
         let mut said = Address::read(said)?;
         if said.host.is_empty() {
-            // It is where it was asked, which nobody knows here; but perhaps there is only one.
+            // The host is that of the node which has answered, and that is not known here; but perhaps only one has this port.
             return self.known.lock().only_one_at(said.port);
         }
         if let Some(map) = &self.translation {

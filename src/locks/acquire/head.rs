@@ -96,10 +96,10 @@ impl Wait<'_> {
                 next_asks_at,
             } => {
                 let next_asks_at = if manner.is_brief {
-                    // Nobody is told of a change, but a release is near.
+                    // After a grant in brief the server tells nobody of a change, but a release is near.
                     self.now() + PASSED_ON
                 } else if has_line {
-                    // Nobody else is told of what comes on the line.
+                    // The server tells of the next change on the line alone, on which the next head does not read.
                     self.now()
                 } else {
                     next_asks_at
@@ -132,13 +132,13 @@ impl Wait<'_> {
         None
     }
 
-    /// After a failure. In doubt it is not known who the master is.
+    /// The pause after a failure. `in_doubt`: it is not known who the master is.
     fn next_pause(&mut self, usual: &mut Backoff, in_doubt: bool) -> Duration {
         let pauses = if in_doubt { &mut self.doubts } else { usual };
         pauses.next_pause(Duration::MAX)
     }
 
-    /// By the line, if it has it, and otherwise by whoever wakes it. False: it leaves.
+    /// Sleeps until it is time to ask: reading the line, if the head has it, or else in its place of the queue. False: the head leaves.
     fn waits_until_it_is_time(
         &self,
         place: &Place<'_, Settings, Lease>,
@@ -184,7 +184,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Until the deadline, so that this one was not asked. If they got no answer, nobody knows who has the lock.
+    /// Other heads had the shared connection until the deadline, so that this attempt was not sent. If their last one has failed,
+    /// nobody knows who has the lock: the answer is an error, and not `Contended`.
     fn others_had_the_connection(&mut self, has_failed: bool) {
         if has_failed && !self.attempts.has_failed() {
             self.attempts.was_not_sent(Error::Pool {

@@ -1,7 +1,7 @@
 //! What a wait does when its key has gone to another server, or another server has become the master.
 //!
-//! `MOVED` is followed [`HOPS`] times in a row; after that a pause comes first, as after a failure. A grant of a shard that was silent
-//! for long, or of a server that is not the master any more, is asked for once more before it counts.
+//! A `MOVED` is followed [`HOPS`] times in a row; the next one counts as a failure, after which there is a pause. A grant of a shard
+//! that was silent for long, or of a server that is not the master any more, is asked for once more before it counts.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::{
     time::Deadline,
 };
 
-/// A shard that has been silent for so long may have another master by now, and what it was asked before is granted by the one that
-/// had the shard when it was asked. So it is asked again, by the same token,
+/// A shard that was silent for longer than this may have another master by now, and the grant may be one of the master before. So the
+/// lock is asked for again, by the same token.
 const LONG_SILENCE: Duration = Duration::from_millis(250);
-/// when a master that comes back has heard that it is none.
+/// The pause before that: in this time a former master that comes back hears that it is none.
 const UNTIL_CONFIRMED: Duration = Duration::from_millis(50);
 
 impl Wait<'_> {
-    /// What the reply leads to. Where the key is elsewhere, it goes there, unless it has been sent from one to another for too
-    /// long.
+    /// What the reply leads to. If the key has moved, the wait takes the stack of the server that has it, unless the key has moved
+    /// more than [`HOPS`] times in a row: that is a failure.
     pub(super) fn judge(&mut self, reply: Reply) -> Result<Outcome> {
         let has_moved = reply.has_moved;
         let took = self.now().saturating_duration_since(reply.sent);
@@ -31,8 +31,8 @@ impl Wait<'_> {
             self.hops = 0;
             if matches!(outcome, Outcome::Granted { .. }) {
                 let is_late = self.stacks.are_many() && took > LONG_SILENCE;
-                // The second was sent when the silence was over. What another server has granted than the one that is the master
-                // now is asked of that one.
+                // A late grant is confirmed by one more attempt, which is sent when the silence is over. The grant of a server that
+                // is not the master any more is confirmed by the new master.
                 if is_late && !self.is_confirming || self.has_another_master() {
                     self.attempts.is_unconfirmed();
                     outcome = Outcome::Unconfirmed;
@@ -61,7 +61,7 @@ impl Wait<'_> {
         Ok(outcome)
     }
 
-    /// Whether another server has become the master since it was asked.
+    /// Whether another server has become the master since the last attempt was sent.
     pub(super) fn has_another_master(&self) -> bool {
         self.stack.server.epoch() != self.epoch
     }

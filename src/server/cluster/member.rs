@@ -47,13 +47,13 @@ impl Member {
         server.ask(call, patience)
     }
 
-    /// Until when the same is asked again, where the keys are on their way.
+    /// Until when a call is sent again while its keys are on their way to another node.
     fn until(&self, patience: Patience<'_>) -> Deadline {
         let longest = Deadline::after(self.limits().answer);
         longest.or_sooner(patience.answer.and_then(Deadline::moment))
     }
 
-    /// Goes where the answers lead, until one does something.
+    /// Sends the call to where its answers lead, until a server executes or refuses it, [`HOPS`] times in a row at most.
     fn followed(&self, call: &Call, patience: Patience<'_>, mut reply: Reply) -> Result<Reply> {
         let until = self.until(patience);
         let mut pauses = Backoff::new();
@@ -87,7 +87,7 @@ impl Member {
         Ok(reply)
     }
 
-    /// What a head, or one with a line of its own, was answered.
+    /// The reply for a head, whether it has asked by the shared connection or by its line.
     fn told(&self, call: &Call, reply: Reply, deadline: Deadline) -> Result<Reply, Unsent> {
         let patience = Patience {
             answer: Some(deadline),

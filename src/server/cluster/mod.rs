@@ -1,18 +1,18 @@
 //! The servers of a Redis Cluster: one for each shard, and what follows from an answer that says that a key is elsewhere.
 //!
-//! A [`Member`] is a shard as the locks on it know it. What it is asked about a key that another shard has by now goes there: a
+//! A [`Member`] is a shard as the locks on it know it. A call about a key that another shard has by now goes to that shard: a
 //! lease stays with the keeper that has kept it, whatever becomes of its slot. [`Following`] does the same for a batch of
-//! renewals. Only an acquire is told that its key has moved, since whoever waits does so where the key is.
+//! renewals. Only an acquire is told that its key has moved, since a thread waits in the queue of the shard that has the key.
 //!
 //! | the answer | then |
 //! |---|---|
-//! | `MOVED` | the map learns, and the shard that has the slot is asked |
+//! | `MOVED` | the map learns, and the shard that has the slot is asked: at most [`HOPS`](crate::connection::HOPS) times for a call |
 //! | `ASK` | the node that is being given the slot is asked, by `ASKING` and the whole script in one write: a script that it does not know would use the `ASKING` up |
 //! | `TRYAGAIN` | the keys of one lock are moved one after the other: the same again, after a pause; a renewal that can do without the second key goes at once by the first |
 //! | `CLUSTERDOWN` and the like | the map is doubted; the caller has the answer |
 //!
-//! A node that is being given a slot is asked only when the one that has it has just said so: it says "not yours" of a key that
-//! has not come yet.
+//! A node that is being given a slot is asked only after the node that has the slot has just named it: of a key that has not come yet it
+//! would say "not yours".
 //!
 //! Locks: `of_shards` and `asking`, each for a moment. Nothing is sent while one of them is locked.
 
@@ -66,7 +66,7 @@ impl Servers {
         &self.nodes
     }
 
-    /// The shard as the locks on it know it.
+    /// A shard, as the locks on it know it.
     pub(crate) fn member(self: &Arc<Self>, id: ShardId) -> Result<Member> {
         Ok(Member::new(self, id, self.server(id)?))
     }
@@ -97,8 +97,8 @@ impl Servers {
         self.nodes.redirect(answer.as_ref().err()?)
     }
 
-    /// Asks a node that is being given the slot of this key, as the one that has it has just said. True: it was asked twice, and
-    /// nobody knows what came of the first.
+    /// Asks a node that is being given the slot of this key, which the node that has the slot has just named. True: the call was sent
+    /// twice, and nobody knows what came of the first.
     ///
     /// # Errors
     /// There is no connection, and nothing was sent.

@@ -26,9 +26,9 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// Another shard has a twelfth of the shortest lease to answer, between this and what its own server has.
+/// Another shard has a twelfth of the shortest lease to answer: no less than this, and no more than [`SHORTEST_PATIENCE`].
 const SHORTEST: Duration = Duration::from_millis(100);
-/// One that was silent is not asked again sooner.
+/// A shard that was silent is not asked again sooner.
 const REST: Duration = Duration::from_millis(500);
 
 /// The watchdog's connection to a shard, and the way to the others.
@@ -36,9 +36,9 @@ pub(super) struct Following {
     servers: Arc<Servers>,
     id: ShardId,
     own: RenewalsConnection,
-    /// Something has gone elsewhere, and has to get there while its own shard is down as well.
+    /// Some calls have gone to other shards. They have to get there also while the keeper's own shard is down.
     has_been_away: bool,
-    /// Who was silent, and when.
+    /// The shards that were silent, and when.
     silent: HashMap<ShardId, Instant>,
 }
 
@@ -223,7 +223,7 @@ impl Following {
         }
     }
 
-    /// Goes where the answers lead. False: none leads anywhere.
+    /// Sends the calls that were redirected to where their answers lead. False: no call was redirected.
     fn follow(&mut self, sending: &mut Sending<'_>) -> bool {
         let mut leads = self.leads(sending);
         leads.apart.retain(|place| sending.narrow(*place));
@@ -251,7 +251,7 @@ impl Following {
                 Some(Redirect::Moved { .. }) => {
                     let deadline = Deadline::after(sending.limit);
                     let found = self.servers.nodes().shard_for(call.key(), deadline);
-                    // Its own, at another address: for the next batch there is another connection.
+                    // The keeper's own shard, at another address: the next batch goes by a new connection.
                     if let Ok(shard) = found
                         && shard != self.id
                     {

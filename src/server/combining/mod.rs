@@ -187,7 +187,7 @@ impl Terms {
         self.until.map_or(moment, |until| until.min(moment))
     }
 
-    /// Of a call that is sent at this moment by another: as long as a write and the answer may take.
+    /// When the caller stops waiting for a call that another thread is sending at this moment.
     fn answered_by(self, now: Instant) -> Instant {
         self.until.unwrap_or(now + self.io_timeout * 2)
     }

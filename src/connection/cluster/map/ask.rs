@@ -1,9 +1,9 @@
 //! Asking the nodes of a cluster who serves which slot: whom, in which order, and what one of them says.
 //!
-//! One of those who want to know asks, and the others wait for the answer. The node that a `MOVED` has named is asked first, then the
-//! one that has answered last, the masters, those of the URL and the replicas. One that is silent takes its part of the time, and for
-//! five seconds it is asked last. In doubt, the next question goes to another node, since the one that has been asked may be cut off
-//! from the others.
+//! Of the threads that want to know, one asks and the others wait for the answer. The node that a `MOVED` has named is asked first, then
+//! the one that has answered last, the masters, the replicas and the nodes of the URL. A silent node takes no more than its part of the
+//! time, and for five seconds it is asked last. While the map is in doubt, a node that has said nothing new is asked after the others,
+//! since it may be cut off from them.
 
 use std::{collections::HashSet, thread, time::Duration};
 
@@ -25,13 +25,13 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// One that was silent is asked after the others for so long.
+/// A node that was silent is asked after the others for so long.
 const FORGIVEN: Duration = Duration::from_secs(5);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
 
 impl Asking {
-    /// Whom to ask, one after another.
+    /// The nodes in the order in which they are asked, each once.
     fn in_order(&mut self, mut all: Vec<Address>) -> Vec<Address> {
         let mut seen = HashSet::new();
         all.retain(|address| seen.insert(address.clone()));
@@ -47,7 +47,7 @@ impl Asking {
         all
     }
 
-    /// This one has answered, and can be believed.
+    /// This node has answered, and its answer is believed.
     fn heard(&mut self, address: Address, connection: Connection, is_news: bool, in_doubt: bool) {
         if is_news {
             self.knew_nothing.clear();
@@ -61,7 +61,7 @@ impl Asking {
 }
 
 impl Map {
-    /// Asks, unless somebody else has since this moment, or nodes may not be asked yet.
+    /// Asks the nodes, unless another thread gets an answer while this one waits for its turn, or nodes may not be asked yet.
     pub(super) fn ask(&self, need: Need, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
@@ -87,7 +87,7 @@ impl Map {
         self.ask_all(asking, deadline)
     }
 
-    /// One after another, until one says what can be believed.
+    /// Asks one node after another, until an answer is believed. If each has a hole, the best of them is believed in part.
     pub(super) fn ask_all(
         &self,
         mut asking: MutexGuard<'_, Asking>,
@@ -154,7 +154,7 @@ impl Map {
         Ok(is_news)
     }
 
-    /// All that there are, those first who are the likeliest to know.
+    /// The addresses of all nodes, the likeliest to know first.
     fn nodes(&self, asking: &Asking, known: &Known) -> Vec<Address> {
         let named = known.named.iter().cloned();
         let last = asking.last.iter().cloned();
@@ -162,7 +162,7 @@ impl Map {
         named.chain(last).chain(all).chain(seeds).collect()
     }
 
-    /// What one of them says, and the connection on which it did.
+    /// The answer of one node, and the connection on which it came.
     fn answer_of(
         &self,
         address: &Address,
@@ -173,7 +173,7 @@ impl Map {
         if let Some(mut connection) = kept {
             match self.question(&mut connection, address, limit) {
                 Ok(answer) => return Ok((answer, connection)),
-                // It was started again, perhaps.
+                // The node may have been started again: a new connection tells.
                 Err(error) if error.is_connection_dropped() => {}
                 Err(error) => return Err(error),
             }
@@ -184,7 +184,7 @@ impl Map {
         Ok((answer, connection))
     }
 
-    /// Both in one write, so that both are of the same moment.
+    /// Sends both questions in one write, so that both answers are of the same moment.
     fn question(
         &self,
         connection: &mut Connection,
