@@ -269,7 +269,7 @@ pub(crate) fn judged(value: Value, sent: Instant, taught: bool) -> RenewalReply 
 /// What a reply means for a lease that replicas have to have: whether so many have the renewal.
 pub(crate) fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
     match (reply, had) {
-        // Renewed on the master alone: its end here stays the one that they have.
+        // Renewed on the master alone: for us the lease ends when it ends on the replicas.
         ((Answer::Ours(_), _), Err(error)) => (Answer::Refused, Some(Failure::sent(error))),
         (reply, _) => reply,
     }

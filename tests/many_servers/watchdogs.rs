@@ -113,9 +113,9 @@ fn a_lock_without_a_companion_is_kept_while_its_slot_stays_open_and_at_the_end_w
     let stays_held = || !comes_true_within(2 * LEASE, || !renewal.is_held());
     let mut there = Resharding::new(&cluster, 0, 1).unwrap();
     there.open(&[slot]).unwrap();
-    let was_held_here = stays_held();
+    let was_held_before = stays_held();
     assert!(there.move_keys(slot).unwrap() >= 1);
-    let was_held_there = stays_held();
+    let was_held_apart = stays_held();
     let failure = renewal.failure();
     there.close(&[slot]).unwrap();
     renewal.stop();
@@ -125,8 +125,8 @@ fn a_lock_without_a_companion_is_kept_while_its_slot_stays_open_and_at_the_end_w
         .run(&[slot])
         .unwrap();
     assert!(
-        was_held_here && was_held_there && was_ours.unwrap(),
-        "{was_held_here} {was_held_there} {failure:?}"
+        was_held_before && was_held_apart && was_ours.unwrap(),
+        "{was_held_before} {was_held_apart} {failure:?}"
     );
 }
 
