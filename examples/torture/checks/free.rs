@@ -54,10 +54,9 @@ pub(super) fn check(
             figures.longest_wait = figures.longest_wait.max(waited.length());
             let mut halted = halts(evidence, hold.asked.worker);
             halted.extend(of_worker(&stalls, hold, waited));
-            // Who is called off does not wait for a connection.
-            if hold.called_off.is_none() {
-                halted.extend(of_worker(&lent, hold, waited));
-            }
+            let lent: Vec<_> = of_worker(&lent, hold, waited).collect();
+            // A wait that is called off does not go on until there is a connection.
+            let lent_after_its_time = hold.called_off.map_or(&lent[..], |_| &[]);
             // Of many servers and gates on one machine most waits of all rounds are held up.
             let kept = if evidence.are_several {
                 hold.kept_ready
@@ -70,7 +69,7 @@ pub(super) fn check(
                 waited,
                 timeout,
                 kept,
-                &[&disturbed, &halted],
+                &[&disturbed, &halted, lent_after_its_time],
             ));
             // An attempt that too few replicas have keeps all out, also whoever makes it.
             if lock == REPLICATED {
@@ -82,7 +81,7 @@ pub(super) fn check(
                 waited,
                 &taken,
                 kept,
-                &[&disturbed, &halted],
+                &[&disturbed, &halted, &lent],
             ));
         }
         let excuses = |hold: &Hold, span: Span| {
@@ -188,7 +187,7 @@ fn too_late(
     waited: Span,
     timeout: Nanos,
     kept: Nanos,
-    excuses: &[&Vec<Span>],
+    excuses: &[&[Span]],
 ) -> Option<Violation> {
     let lent = if timeout == 0 { LENT } else { 0 };
     let late = waited.length().saturating_sub(timeout + lent + SLACK);
@@ -225,7 +224,7 @@ fn beside_a_free_lock(
     waited: Span,
     taken: &Taken,
     kept: Nanos,
-    excuses: &[&Vec<Span>],
+    excuses: &[&[Span]],
 ) -> Option<Violation> {
     if waited.length() < SLACK {
         return None;
@@ -249,7 +248,7 @@ pub(super) fn longest_free(
     hold: &Hold,
     waited: Span,
     taken: &Taken,
-    excuses: &[&Vec<Span>],
+    excuses: &[&[Span]],
 ) -> Option<Span> {
     let reads = hold.asked.mode == Mode::Shared;
     let intent_ends = hold.waited().map(|own| own.to + INTENT);
