@@ -3,7 +3,8 @@
 //! Replication is asynchronous: the replica that is promoted may not know of a release that the master before it has answered, and
 //! there the lock would keep everybody out until its lease ends. So when another server has become the master, what was given
 //! back before is given back there as well, by the watchdog's thread: by its token, so that nothing happens where the lock is free, or
-//! somebody else's by now.
+//! somebody else's by now. A release without an answer is one of these: the watchdog's thread sends it until a master has answered,
+//! of which the next one may know as little.
 //!
 //! Locks: `releases`, for a moment, and nothing within it.
 
@@ -17,7 +18,8 @@ use parking_lot::Mutex;
 
 use crate::{recipes::hold::Holding, script::Call};
 
-/// So long after it was answered a release may be unknown to the next master: the sentinels agree after half a minute by default.
+/// So long after it was answered, or its caller was told that no answer came, a release may be unknown to the next master: the
+/// sentinels agree after half a minute by default.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Where there are more releases than this, the oldest are forgotten.
 const MOST: usize = 4_096;
@@ -47,6 +49,14 @@ impl Release {
             marks,
             epoch,
             end,
+        }
+    }
+
+    /// The same without the mark: the caller was not told that it stands, and the watchdog's thread gives back without one.
+    pub(super) fn without_a_mark(self) -> Self {
+        Self {
+            marks: false,
+            ..self
         }
     }
 

@@ -134,10 +134,13 @@ impl Lease {
         (given_back, release): (Result<bool>, Option<Release>),
         state: RenewalState,
     ) -> Result<()> {
-        if let (Ok(true), Some(release)) = (&given_back, release) {
-            self.shared.remember(release);
-        }
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
+        match release {
+            // The master that answers the watchdog's thread may be replaced as well.
+            Some(release) if failed => self.shared.remember(release.without_a_mark()),
+            Some(release) if matches!(given_back, Ok(true)) => self.shared.remember(release),
+            _ => {}
+        }
         let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
             self.shared.keeper.abandon(self.hold(), comes_late);

@@ -67,7 +67,7 @@ impl<L> Shared<L> {
         self.queues.released(key);
     }
 
-    /// Remembers a release that was answered by a server whose place another may take.
+    /// Remembers a release that is answered, at once or later, by a server whose place another may take.
     pub(super) fn remember(&self, release: Release) {
         let is_of_before = release.epoch() != self.server.epoch();
         self.given_back.remember(release, self.clock.now());

@@ -1,8 +1,8 @@
 //! Releases that a master has answered, and of which the next one does not know.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-use leasehold::{Lease, Locks, Once, Options};
+use leasehold::{Error, Lease, Locks, Once, Options, Pool};
 use redis::{Commands, Connection};
 
 use super::connect;
@@ -84,6 +84,71 @@ fn what_a_deposed_master_was_given_back_is_free_on_the_new_one() {
     }
 }
 
+/// The master is silent for less time than the sentinels take for its death.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_was_released_without_an_answer_and_again_is_free_on_the_next_master() {
+    let plan = Plan {
+        gated: true,
+        down_after: Duration::from_secs(4),
+        ..Plan::default()
+    };
+    let mut group = Sentinels::planned(plan).unwrap();
+    let pool = Pool::builder().io_timeout(500 * MS).connect(&group.url());
+    let pool = pool.unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    let leases = held(&locks);
+    let committed = locks.lock("committed").with(Options::new().lease(LEASE));
+    let committed = committed.acquire(LONG).unwrap();
+    let names = [names(&leases), vec![committed.name().to_owned()]].concat();
+    // A connection for each, so that each release is sent.
+    let open: Vec<_> = names.iter().map(|_| pool.get().unwrap()).collect();
+    drop(open);
+    wait_until_replicated(&group);
+    let mut master = group.servers[0].connection().unwrap();
+    group.servers[0].freeze().unwrap();
+    thread::scope(|scope| {
+        // The commit gets no answer to its first question, and gives the lock back.
+        scope.spawn(|| {
+            let done = committed.commit_and_release(|pipe| {
+                pipe.set("data", 1);
+            });
+            assert!(done.is_err());
+        });
+        for lease in leases {
+            scope.spawn(|| {
+                let released = lease.release();
+                let is_unknown = matches!(released, Err(Error::Unknown { .. }));
+                assert!(is_unknown, "{released:?}");
+            });
+        }
+    });
+    group.gates[0].shut_for_replicas();
+    group.servers[0].thaw().unwrap();
+    wait_until_the_watchdog_has_sent_all(&locks);
+    assert!(names.iter().all(|name| !is_there(&mut master, name)));
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let mut next = group.servers[1].connection().unwrap();
+    assert!(names.iter().all(|name| is_there(&mut next, name)));
+    for name in &names {
+        assert!(comes_true(|| !is_there(&mut next, name)), "{name}");
+    }
+}
+
+/// What it gives back goes before a renewal, or with it.
+fn wait_until_the_watchdog_has_sent_all(locks: &Locks) {
+    let lock = locks.lock("renewed").with(Options::new().lease(3_000 * MS));
+    let lease = lock.acquire(LONG).unwrap();
+    let mut before = lease.remaining();
+    assert!(comes_true(|| {
+        let now = lease.remaining();
+        let has_grown = now > before;
+        before = now;
+        has_grown
+    }));
+}
+
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn nothing_is_given_back_that_somebody_else_has_by_then() {
@@ -135,13 +200,13 @@ fn a_run_whose_mark_was_lost_with_its_master_is_marked_again() {
     let ran = lock.run_once(LEASE, LONG, |_| {
         wait_until_replicated(&group);
         group.gates[0].shut_for_replicas();
-        Ok::<_, leasehold::Error>(())
+        Ok::<_, Error>(())
     });
     assert!(matches!(ran, Ok(Once::Ran(ran)) if ran.released.is_ok()));
     group.servers[0].kill().unwrap();
     assert_eq!(group.promoted_after(0).unwrap(), 1);
     let other = connect(&group.url()).lock("job");
-    let again = other.run_once(LEASE, LONG, |_| Ok::<_, leasehold::Error>(()));
+    let again = other.run_once(LEASE, LONG, |_| Ok::<_, Error>(()));
     assert!(matches!(again, Ok(Once::HasBeenRun(_))), "{again:?}");
 }
 

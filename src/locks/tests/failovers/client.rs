@@ -351,16 +351,17 @@ impl World {
         let Phase::Releasing(gave_back) = phase else {
             return;
         };
-        let Some(answered) = answered else {
-            process.let_go.push((gave_back.token, gave_back.end));
-            return process
-                .schedule
-                .abandon(gave_back.token, false, moment(now));
-        };
-        if !answered.yes[0] {
+        if answered.is_some_and(|answered| !answered.yes[0]) {
             return;
         }
         process.let_go.push((gave_back.token, gave_back.end));
+        if answered.is_none() {
+            let now = moment(now);
+            process.schedule.abandon(gave_back.token, false, now);
+            if !self.has(Rule::RemembersUnanswered) {
+                return;
+            }
+        }
         process.given_back.push(gave_back);
         if gave_back.epoch != process.epoch && self.has(Rule::GivesBackAgain) {
             Self::give_back_again(process, now);
