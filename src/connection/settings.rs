@@ -1,6 +1,6 @@
 //! The settings of a pool.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use redis::Client;
 
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    event::shielded,
     time::check_length,
 };
 
@@ -96,6 +97,8 @@ impl PoolBuilder {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings cannot be used.
+    /// [`Error::Thread`] if the pool's own threads cannot be started; r2d2's panic at that is caught, and written to stderr by the
+    /// panic hook.
     pub fn build(self, client: &Client) -> Result<Pool> {
         self.build_to(client, None)
     }
@@ -174,13 +177,16 @@ impl PoolBuilder {
         self.check()?;
         let opener = Opener::new(client, whereabouts, self.longest_attempt())?;
         let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
-        let connections = r2d2::Pool::builder()
+        let builder = r2d2::Pool::builder()
             .max_size(self.max_size)
             .min_idle(Some(0))
             .test_on_check_out(false)
             .connection_timeout(twice_the_retry_interval(self.get_timeout))
-            .error_handler(Box::new(r2d2::NopErrorHandler))
-            .build_unchecked(Manager(Arc::clone(&shared)));
+            .error_handler(Box::new(r2d2::NopErrorHandler));
+        // It starts threads, and panics where none can be started.
+        let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&shared))));
+        let connections =
+            connections.ok_or_else(|| Error::thread(io::Error::other("those of the pool")))?;
         let permits = Permits::new(self.max_size);
         Ok(Pool {
             connections,

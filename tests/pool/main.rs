@@ -13,5 +13,6 @@ mod finished;
 #[cfg(unix)]
 mod fork;
 mod lending;
+mod no_threads;
 mod restart;
 mod texts;

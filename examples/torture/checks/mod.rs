@@ -16,6 +16,7 @@ use crate::{
     crew::has_own_clock,
     faults::{self, Fault},
     history::Record,
+    sums::ONCE,
 };
 pub(crate) use holds::{Hold, Holds};
 pub(crate) use spans::Span;
@@ -135,7 +136,7 @@ impl Violation {
     /// Looks for a fault that explains it.
     pub(crate) fn judge(&mut self, faults: &[Fault]) {
         let explains = |fault: &&Fault| {
-            fault.kind.announces.contains(&self.checker)
+            (fault.kind.announces.contains(&self.checker) || self.is_a_commit_made_again(fault))
                 && fault.hits(&self.lock)
                 && self.span.meets(Span {
                     from: fault.from,
@@ -157,6 +158,12 @@ impl Violation {
         self.lock != faults::REPLICATED
             && (self.checker != Checker::Fencing || self.is_refusal)
             && (self.checker == Checker::Sums || self.over <= fault.broke_until + NOT_TOLD + SLACK)
+    }
+
+    /// By an id whose mark, which has an end, was evicted.
+    fn is_a_commit_made_again(&self, fault: &Fault) -> bool {
+        let is_of_ids = self.checker == Checker::Sums && self.what.starts_with(ONCE);
+        is_of_ids && fault.kind.name == "evict"
     }
 
     /// Where the last number is lost *and* the clock is set back, numbers may be smaller than before.

@@ -3,7 +3,7 @@
 //! The server writes down each end as a moment of its own clock, in its log of writes. The last end that a token was given is
 //! the latest that its hold can have lasted.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, mem};
 
 use super::{Checker, Evidence, Holds, Span, Violation};
 
@@ -60,6 +60,8 @@ struct Ends {
     latest: HashMap<String, i64>,
     /// The token that a key holds.
     holds: HashMap<String, String>,
+    /// The tokens that are counted in a companion, and whether it is gone: then the lock's own end counts for all of them.
+    companions: HashMap<String, (Vec<String>, bool)>,
 }
 
 impl Ends {
@@ -70,6 +72,7 @@ impl Ends {
             let word = |at: usize| words.get(at).map_or("", String::as_str);
             match word(0).to_uppercase().as_str() {
                 "SET" => {
+                    self.is_gone(word(1));
                     self.holds.insert(word(1).to_owned(), word(2).to_owned());
                     let end = words
                         .iter()
@@ -81,11 +84,23 @@ impl Ends {
                 "PEXPIREAT" => {
                     let token = self.holds.get(word(1)).cloned();
                     self.ends(&token.unwrap_or_default(), word(2));
+                    self.all_end(word(1), word(2));
                 }
+                // A key whose slot moves comes with its end: first the type of a text and its length, then the token.
+                "RESTORE" | "RESTORE-ASKING" => {
+                    if let Some(token) = word(3).strip_prefix("\0$").and_then(|text| text.get(..36))
+                    {
+                        self.holds.insert(word(1).to_owned(), token.to_owned());
+                        self.ends(token, word(2));
+                    }
+                }
+                "DEL" | "UNLINK" => self.is_gone(word(1)),
                 // Without an end it has none that could be passed.
                 "PERSIST" => {
                     let token = self.holds.get(word(1)).cloned();
-                    self.ends(&token.unwrap_or_default(), &i64::MAX.to_string());
+                    let never = i64::MAX.to_string();
+                    self.ends(&token.unwrap_or_default(), &never);
+                    self.all_end(word(1), &never);
                 }
                 "HSET" | "HMSET" => self.fields(&words),
                 _ => {}
@@ -95,12 +110,35 @@ impl Ends {
 
     /// Readers, writers and levels of reentrant locks: a field for each, named after its token.
     fn fields(&mut self, words: &[String]) {
+        let Some(key) = words.get(1) else {
+            return;
+        };
         for pair in words.get(2..).unwrap_or_default().chunks(2) {
             if let [field, end] = pair
                 && let Some((_, token)) = field.split_once(':')
             {
                 self.ends(token, end);
+                let companion = self.companions.entry(key.clone()).or_default();
+                if mem::take(&mut companion.1) {
+                    companion.0.clear();
+                }
+                companion.0.push(token.to_owned());
             }
+        }
+    }
+
+    fn is_gone(&mut self, companion: &str) {
+        if let Some((_, is_gone)) = self.companions.get_mut(companion) {
+            *is_gone = true;
+        }
+    }
+
+    /// A lock is renewed without its companion.
+    fn all_end(&mut self, lock: &str, end: &str) {
+        let companion = self.companions.get(&format!("{{{lock}}}:lease"));
+        let tokens = companion.filter(|(_, is_gone)| *is_gone);
+        for token in tokens.map_or_else(Vec::new, |(tokens, _)| tokens.clone()) {
+            self.ends(&token, end);
         }
     }
 

@@ -39,9 +39,9 @@ fn kill(at: &mut At<'_>, cut_first: bool) -> Made {
     }
     at.servers.servers[before].kill()?;
     at.servers.gates[before].open();
-    let until = promoted(at, before)?;
+    let next = promoted(at, before)?;
     at.servers.revive()?;
-    Ok(Some(Hit::all().broke_until(until)))
+    Ok(Some(Hit::all().broke_until(next.until(at)?)))
 }
 
 /// As planned: the master before does not know of it.
@@ -49,10 +49,10 @@ fn replace(at: &mut At<'_>) -> Made {
     let before = at.servers.master()?;
     at.replaces();
     at.servers.ask_for_failover()?;
-    let until = promoted(at, before)?;
+    let next = promoted(at, before)?;
     at.pause(2_200, 3_000);
     at.servers.revive()?;
-    Ok(Some(Hit::all().broke_until(until)))
+    Ok(Some(Hit::all().broke_until(next.until(at)?)))
 }
 
 /// It is silent until another has its place, and comes back.
@@ -60,20 +60,36 @@ fn stop(at: &mut At<'_>) -> Made {
     let before = at.servers.master()?;
     at.replaces();
     at.servers.servers[before].freeze()?;
-    let until = promoted(at, before);
+    let next = promoted(at, before);
     at.pause(1, 1_000);
     at.servers.servers[before].thaw()?;
-    let until = until?;
+    let next = next?;
     at.pause(500, 2_000);
     at.servers.revive()?;
-    Ok(Some(Hit::all().broke_until(until)))
+    Ok(Some(Hit::all().broke_until(next.until(at)?)))
 }
 
-/// Until when something may break by it: clients hear of it from the sentinels, one of which is the first to say so.
-fn promoted(at: &At<'_>, before: usize) -> anyhow::Result<Nanos> {
-    at.servers.promoted_after(before)?;
+/// Who has the place of the master before.
+struct Next {
+    server: usize,
+    /// Until when something may break by it.
+    told: Nanos,
+}
+
+/// Clients hear of it from the sentinels, one of which is the first to say so.
+fn promoted(at: &At<'_>, before: usize) -> anyhow::Result<Next> {
+    let server = at.servers.promoted_after(before)?;
     at.servers.another_is_named(before)?;
-    Ok(told())
+    let told = told();
+    Ok(Next { server, told })
+}
+
+impl Next {
+    /// Where the sentinels have replaced that one as well meanwhile, clients may have heard of it just now.
+    fn until(self, at: &At<'_>) -> anyhow::Result<Nanos> {
+        let is_master = at.servers.master()? == self.server;
+        Ok(if is_master { self.told } else { told() })
+    }
 }
 
 /// For less than what makes them doubt their clocks.

@@ -1,0 +1,36 @@
+//! A process in which no thread can be started.
+
+use std::{env, process::Command};
+
+use leasehold::{Error, Nodes, Pool, redis::Client};
+
+/// The stack of each new thread, as the standard library is told, is larger than any memory.
+const NO_STACK: (&str, &str) = ("RUST_MIN_STACK", "70000000000000");
+
+#[test]
+fn an_error_says_so_in_place_of_a_panic() {
+    let said = Command::new(env::current_exe().unwrap())
+        .args(["no_threads::no_pool_is_built", "--exact", "--ignored"])
+        .arg("--test-threads=1")
+        .env(NO_STACK.0, NO_STACK.1)
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&said.stdout);
+    assert!(out.contains("1 passed"), "{said:?}");
+}
+
+#[test]
+#[ignore = "the other process of the test beside it"]
+fn no_pool_is_built() {
+    let url = "redis://127.0.0.1:1/";
+    let client = Client::open(url).unwrap();
+    let built = [
+        Pool::builder().build(&client).map(drop),
+        Pool::connect(url).map(drop),
+        Pool::connect("redis+sentinel://127.0.0.1:1/mymaster").map(drop),
+    ];
+    for built in built {
+        assert!(matches!(built, Err(Error::Thread { .. })), "{built:?}");
+    }
+    drop(Nodes::connect("redis+cluster://127.0.0.1:1").unwrap());
+}
