@@ -115,6 +115,11 @@ impl<L: Send> Observer for Shared<L> {
         self.give_back_again();
     }
 
+    fn renew_again(&self) {
+        self.keeper.repeat_all();
+        self.give_back_again();
+    }
+
     fn waits(&self) -> bool {
         !self.queues.is_empty()
     }
@@ -133,7 +138,8 @@ impl<L: Send> Observer for Shared<L> {
                 self.keeper.clock_moved();
             }
             Disturbance::Reachable => {
-                self.anything();
+                self.ask_again();
+                self.renew_again();
                 self.keeper.reachable();
             }
             Disturbance::Settle(longest) => self.keeper.settle(longest),

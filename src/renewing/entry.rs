@@ -35,11 +35,14 @@ pub(crate) struct Terms {
 pub(crate) enum Ask {
     /// Whether it is ours, and to let it last so long.
     Renew(Duration),
+    /// The same for as long as it lasts anyway by what we know: the server may not know of the last renewal.
+    Repeat(Duration),
     /// Whether it is ours: the shortest renewal, which changes nothing.
     Look,
 }
 
 impl Ask {
+    /// Whether it may move the end on the server.
     pub(crate) fn is_renewal(self) -> bool {
         self != Self::Look
     }
@@ -48,7 +51,7 @@ impl Ask {
     #[cfg(test)]
     pub(crate) fn lease(self) -> Duration {
         match self {
-            Self::Renew(lease) => lease,
+            Self::Renew(lease) | Self::Repeat(lease) => lease,
             Self::Look => SHORTEST_LEASE,
         }
     }
@@ -57,12 +60,17 @@ impl Ask {
     pub(crate) fn of(self, hold: &Holding) -> Call {
         match self {
             Self::Renew(lease) => hold.renewal(whole_millis(lease)),
+            Self::Repeat(left) => hold.repetition(whole_millis(left)),
             Self::Look => hold.look(),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact that depends on no other"
+)]
 pub(crate) struct Entry<T> {
     pub(crate) item: T,
     pub(crate) terms: Terms,
@@ -71,6 +79,8 @@ pub(crate) struct Entry<T> {
     renew_at: Instant,
     pub(crate) look_at: Option<Instant>,
     looked_at: Option<Instant>,
+    /// The next look is to let it last as long as we know it does.
+    pub(crate) repeats: bool,
     /// What was asked last.
     pub(crate) asked: Ask,
     refusals: u32,
@@ -105,6 +115,13 @@ impl Terms {
         }
     }
 
+    /// For how long it has to last on the server, so that it does not end there before it does by our clock.
+    pub(crate) fn left_at(&self, now: Instant) -> Option<Duration> {
+        let left = (self.end? + self.skew).saturating_duration_since(now);
+        let cap = self.cap.map(|cap| cap.saturating_duration_since(now));
+        Some(cap.map_or(left, |cap| left.min(cap)).max(SHORTEST_LEASE))
+    }
+
     /// When it is lost by our clock.
     pub(crate) fn lost_by(&self) -> Option<Instant> {
         self.end.or(self.cap)
@@ -137,6 +154,7 @@ impl<T> Entry<T> {
             renew_at,
             look_at: terms.look_at,
             looked_at: None,
+            repeats: false,
             asked: Ask::Look,
             refusals: 0,
             in_flight: false,
@@ -153,18 +171,25 @@ impl<T> Entry<T> {
         } else {
             self.terms.third() / 2
         };
-        let ask = if self.renew_at.saturating_duration_since(now) <= early {
-            Ask::Renew(self.terms.lease_at(now))
-        } else if self.look_at.is_some_and(|look| look <= now) {
+        let lease = self.terms.lease_at(now);
+        let is_due = self.renew_at.saturating_duration_since(now) <= early;
+        let wants_look = self.look_at.is_some_and(|look| look <= now);
+        let left = self.terms.left_at(now).filter(|_| self.repeats);
+        // Its holder has renewed it for longer than we do.
+        let is_longer = left.is_some_and(|left| left > lease);
+        let ask = match left {
+            Some(left) if wants_look && (is_longer || !is_due) => Ask::Repeat(left),
+            _ if is_due => Ask::Renew(lease),
             // A look would not tell an end that is not known.
-            let renewal = Ask::Renew(self.terms.lease_at(now));
-            self.terms.end.map_or(renewal, |_| Ask::Look)
-        } else {
-            return None;
+            _ if wants_look => self.terms.end.map_or(Ask::Renew(lease), |_| Ask::Look),
+            _ => return None,
         };
         self.in_flight = true;
         self.asked = ask;
-        self.look_at = None;
+        if !is_longer || wants_look {
+            self.look_at = None;
+            self.repeats = false;
+        }
         self.looked_at = Some(now);
         Some(ask)
     }
@@ -173,6 +198,12 @@ impl<T> Entry<T> {
     pub(crate) fn look(&mut self, now: Instant) {
         let rested = self.looked_at.map_or(now, |last| last + REST);
         self.look_at = Some(now.max(rested));
+    }
+
+    /// The server may not know of its last renewal, and is asked soon to let it last as long as we know it does.
+    pub(crate) fn repeat(&mut self, now: Instant) {
+        self.repeats = true;
+        self.look(now);
     }
 
     pub(crate) fn set_due(&mut self) {
@@ -234,6 +265,10 @@ impl<T> Entry<T> {
     fn again_at(&mut self, moment: Instant) {
         match self.asked {
             Ask::Renew(_) => self.renew_at = moment,
+            Ask::Repeat(_) => {
+                self.repeats = true;
+                self.look_at = Some(moment);
+            }
             Ask::Look => self.look_at = Some(moment),
         }
     }
@@ -241,7 +276,7 @@ impl<T> Entry<T> {
     /// The end of a lease that was asked about by something sent after `sent`.
     fn renewed(&mut self, sent: Instant) -> Instant {
         self.refusals = 0;
-        if let (Ask::Look, Some(end)) = (self.asked, self.terms.end) {
+        if let (Ask::Look | Ask::Repeat(_), Some(end)) = (self.asked, self.terms.end) {
             return end;
         }
         self.extend(sent + self.terms.lease.saturating_sub(self.terms.skew));

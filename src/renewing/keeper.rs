@@ -124,6 +124,13 @@ impl Keeper {
         self.wake_if_sooner(&state);
     }
 
+    /// The server may not know of the last renewals either: has all leases looked at, and renewed for what is left of them.
+    pub(crate) fn repeat_all(&self) {
+        let mut state = self.state.lock();
+        state.schedule.repeat_all(self.clock.now());
+        self.wake_if_sooner(&state);
+    }
+
     /// Has a hold given back that the server may have granted to a caller who is gone: until the server answers, and longer if
     /// an acquire of it got no answer.
     pub(crate) fn abandon(&self, hold: &Holding, may_be_acquired_late: bool) {

@@ -152,9 +152,19 @@ impl<T: Clone, O> Schedule<T, O> {
 
     /// Any key may have changed: the server is asked about each lease soon.
     pub(crate) fn look_at_all(&mut self, now: Instant) {
+        self.change_all(|entry| entry.look(now));
+    }
+
+    /// The server may not know of the last renewals either, as one that has just become the master: it is asked about each lease
+    /// soon, and to let it last as long as we know it does.
+    pub(crate) fn repeat_all(&mut self, now: Instant) {
+        self.change_all(|entry| entry.repeat(now));
+    }
+
+    fn change_all(&mut self, change: impl Fn(&mut Entry<T>)) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
         for id in all {
-            self.look(id, now);
+            self.change(id, &change);
         }
     }
 
@@ -180,10 +190,13 @@ impl<T: Clone, O> Schedule<T, O> {
             (false, _) => entry.look_at,
             // The answer that is on its way is about the holder before: the server is asked again.
             (true, Ask::Look) => Some(now),
-            (true, Ask::Renew(_)) => return None,
+            (true, Ask::Renew(_) | Ask::Repeat(_)) => return None,
         };
+        let repeats = entry.repeats;
         self.stop(id);
-        Some(self.keep(item, Terms { look_at, ..terms }, now))
+        let next = self.keep(item, Terms { look_at, ..terms }, now);
+        self.change(next, |entry| entry.repeats = repeats);
+        Some(next)
     }
 
     fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry<T>)) {
@@ -224,7 +237,7 @@ impl<T: Clone, O> Schedule<T, O> {
                 let item = entry.item.clone();
                 let lease = match ask {
                     Ask::Renew(lease) => lease,
-                    Ask::Look => entry.terms.lease,
+                    Ask::Repeat(_) | Ask::Look => entry.terms.lease,
                 };
                 batch.questions.push(Question {
                     id,

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    entry::RenewalOutcome,
+    entry::{Ask, RenewalOutcome},
     keeper::{Keeper, State},
     schedule::{Id, Question},
     standing::{Callback, Standing},
@@ -147,6 +147,7 @@ impl Keeper {
     /// `state` is locked, except while it sleeps, opens the connection, sends, or tells.
     pub(crate) fn renew_all(&self, mut renewals: Box<dyn Renewals>) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
+        let mut had_one = false;
         let mut state = self.state.lock();
         while !state.closing {
             let Some(due) = state.schedule.due_at() else {
@@ -162,8 +163,15 @@ impl Keeper {
             // Opening takes time in which a lease may be stopped: nothing may be on its way then.
             if !renewals.is_open() {
                 let opened = MutexGuard::unlocked(&mut state, || renewals.open());
-                if let Err(failure) = opened {
-                    self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
+                match opened {
+                    Err(failure) => {
+                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
+                    }
+                    // Where the server tells of changes, the connection reports itself.
+                    Ok(()) if had_one && !self.is_tracked => {
+                        state.schedule.repeat_all(self.clock.now());
+                    }
+                    Ok(()) => had_one = true,
                 }
                 continue;
             }
@@ -231,7 +239,7 @@ impl Keeper {
             }
             match outcome {
                 Some(RenewalOutcome::Held(end)) if item.renewed(end) => {
-                    if ask.is_renewal() {
+                    if matches!(ask, Ask::Renew(_)) {
                         news.push((Arc::clone(item), None));
                     }
                 }

@@ -217,8 +217,11 @@ pub(crate) trait Observer: Send + Sync {
     }
     /// What those who wait have read is forgotten: the heads of all queues have to ask again.
     fn ask_again(&self);
-    /// What the watchdog has read is forgotten: all leases have to be looked at.
+    /// The watchdog may not have been told of changes: all leases have to be looked at.
     fn look_again(&self);
+    /// What the watchdog has read is forgotten, and another server may answer it by now, which has not got all that the one before
+    /// has answered: all leases have to be looked at, and renewed for what is left of them.
+    fn renew_again(&self);
     /// Whether somebody waits, and relies on being told.
     fn waits(&self) -> bool;
     /// Whether somebody has a lease, or had one lately, and relies on being told.

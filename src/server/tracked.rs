@@ -156,7 +156,7 @@ impl Tracked {
         if let Some(observer) = observer {
             match self.whom {
                 For::Waiters => observer.ask_again(),
-                For::Leases => observer.look_again(),
+                For::Leases => observer.renew_again(),
             }
         }
     }

@@ -45,7 +45,7 @@ enum Rule {
     Role,
     /// No connection of before is used once another server is the master.
     NewConnections,
-    /// All leases are looked at then.
+    /// All leases are looked at then, and renewed for what is left of them.
     LooksAtLeases,
     /// What was given back is given back there as well.
     GivesBackAgain,

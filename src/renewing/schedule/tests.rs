@@ -80,6 +80,58 @@ fn a_look_without_an_answer_is_asked_again() {
     }
 }
 
+/// As a new master may not know of the last renewal: neither of the holder's own, which was for longer, nor of ours.
+#[test]
+fn what_is_left_is_renewed_once_more_and_ends_when_it_did() {
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
+    let known = Terms {
+        end: Some(start + MS * 3_000),
+        skew: MS * 50,
+        ..terms(3_000)
+    };
+    let kept = schedule.keep("kept", known, start);
+    let capped = schedule.keep(
+        "capped",
+        Terms {
+            cap: known.end,
+            ..known
+        },
+        start,
+    );
+    let longer = schedule.keep("longer", known, start);
+    schedule.extend(longer, start + MS * 9_000);
+    let now = start + MS * 100;
+    schedule.repeat_all(now);
+    let asked: Vec<_> = schedule.take(now).questions;
+    let asks: Vec<_> = asked.iter().map(|question| question.ask).collect();
+    let left = [2_950, 2_900, 8_950].map(|ms| Ask::Repeat(MS * ms));
+    assert_eq!(asks, left);
+    let ends = [3_000, 3_000, 9_000].map(|ms| Some(RenewalOutcome::Held(start + MS * ms)));
+    let answered = |id| schedule.answered(id, Answer::Ours(now), now);
+    assert_eq!([kept, capped, longer].map(answered), ends);
+    // Then as before: the next renewal when a third of the lease is over.
+    assert_eq!(schedule.due_at(), Some(start + MS * 1_000));
+}
+
+/// No hand-over: it would reach the server in the next holder's time.
+#[test]
+fn a_repetition_without_an_answer_is_sent_again_and_whoever_has_it_next_takes_it_over() {
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
+    let terms = Terms {
+        end: Some(start + MS * 3_000),
+        ..terms(3_000)
+    };
+    let first = schedule.keep("a", terms, start);
+    schedule.repeat_all(start);
+    let left = Ask::Repeat(MS * 3_000);
+    assert_eq!(schedule.take(start).questions[0].ask, left);
+    assert_eq!(schedule.succeed(first, "b", terms, start), None);
+    schedule.answered(first, Answer::Unanswered, start);
+    let second = schedule.succeed(first, "b", terms, start).unwrap();
+    let asked = schedule.take(start).questions;
+    assert_eq!((asked[0].id, asked[0].ask), (second, left));
+}
+
 #[test]
 fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -202,6 +254,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => succession(),
         2 => which().prop_map(Event::Look),
         1 => Just(Event::LookAtAll),
+        1 => Just(Event::RepeatAll),
         1 => (which(), 1_u32..900).prop_map(|(which, ms)| Event::Extend(which, ms)),
         1 => any::<bool>().prop_map(Event::Abandon),
         5 => (0_u32..300).prop_map(Event::Pass),

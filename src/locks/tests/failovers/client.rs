@@ -15,7 +15,10 @@ use crate::{
     connection::{Belief, Known, Master},
     error::Operation,
     recipes::hold::{Holding, Kind},
-    renewing::{entry::Terms, schedule::Id},
+    renewing::{
+        entry::{Ask, Terms},
+        schedule::Id,
+    },
     script::Replicas,
     token,
 };
@@ -86,7 +89,7 @@ impl World {
             process.connection = None;
         }
         if self.has(Rule::LooksAtLeases) {
-            process.schedule.look_at_all(moment(now));
+            process.schedule.repeat_all(moment(now));
         }
         if self.has(Rule::GivesBackAgain) {
             Self::give_back_again(process, now);
@@ -380,7 +383,7 @@ impl World {
         let mut next = || yes.next().map(|yes| Value::Int((*yes).into()));
         let sent = self.counts_from(exchange, now);
         for question in questions {
-            let is_renewal = question.ask.is_renewal();
+            let is_renewal = matches!(question.ask, Ask::Renew(_));
             let reply = next().map(|value| judged(value, sent, true));
             let answer = match (reply, answered) {
                 (Some(reply), Some(Answered { had, .. }))

@@ -58,6 +58,8 @@ pub(super) struct Node {
 pub(super) enum Command {
     Acquire(Token),
     Renew(Token, Tick),
+    /// The same, and no replicas are waited for.
+    Repeat(Token, Tick),
     Look(Token),
     Free(Token),
 }
@@ -250,6 +252,11 @@ pub(super) fn asks_in_ticks(ask: Ask, token: Token) -> Command {
         Ask::Look => Command::Look(token),
         Ask::Renew(lease) => {
             Command::Renew(token, Tick::try_from(lease.as_secs()).unwrap_or(Tick::MAX))
+        }
+        // It may have been put off for the shortest time.
+        Ask::Repeat(left) => {
+            let left = (left + NEARLY_NOW).as_secs();
+            Command::Repeat(token, Tick::try_from(left).unwrap_or(Tick::MAX))
         }
     }
 }

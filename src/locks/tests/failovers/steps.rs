@@ -64,7 +64,7 @@ impl World {
                 }
                 held.is_none_or(|held| held.token == token)
             }
-            Command::Renew(token, lease) => {
+            Command::Renew(token, lease) | Command::Repeat(token, lease) => {
                 if ours(token).is_some_and(|held| held.end < clock + lease) {
                     Self::write(state, server, Some(lasts(token, lease)));
                 }

@@ -7,6 +7,10 @@ const REST: Duration = Duration::from_millis(10);
 
 /// A lease as the tests know it.
 #[derive(Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact that depends on no other"
+)]
 pub(super) struct Known {
     pub(super) id: Id,
     pub(super) terms: Terms,
@@ -20,6 +24,8 @@ pub(super) struct Known {
     pub(super) asked: Option<Instant>,
     /// Since when it is to be looked at.
     pub(super) look: Option<Instant>,
+    /// The next look is to renew what is left.
+    pub(super) repeats: bool,
     /// When the server ends it, once that is known.
     pub(super) server_end: Option<Instant>,
 }
@@ -34,6 +40,11 @@ impl Known {
     fn extend(&mut self, end: Instant) {
         let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
         self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
+    }
+
+    /// A renewal now lets it end sooner than it does by what we know.
+    pub(super) fn is_renewed_for_less(&self, ask: Ask, now: Instant) -> bool {
+        matches!(ask, Ask::Renew(lease) if self.terms.left_at(now).is_some_and(|left| left > lease))
     }
 
     pub(super) fn is_looked_at(&mut self, now: Instant) {
@@ -83,7 +94,17 @@ impl Known {
                 let early = self.renewed.is_some_and(|at| now < at + third / 2);
                 assert!(!early || self.failed, "a renewal that was not wanted yet");
             }
+            Ask::Repeat(left) => {
+                assert!(self.repeats, "a repetition that nobody wanted");
+                assert_eq!(self.terms.left_at(now), Some(left));
+                let wanted = self.look.is_some_and(|since| since <= now);
+                assert!(wanted || self.failed, "a repetition before its time");
+            }
             Ask::Look => {
+                assert!(
+                    !self.repeats || self.failed,
+                    "a look in place of a repetition"
+                );
                 assert!(question.ask.lease() <= MS, "a look that renews");
                 let wanted = self.look.is_some_and(|since| since <= now);
                 assert!(wanted || self.failed, "a look that nobody wanted");
@@ -105,7 +126,7 @@ impl Known {
             _ if end.is_some() => end,
             Answer::Ours(sent) => {
                 self.failed = false;
-                if ask != Ask::Look {
+                if let Ask::Renew(_) = ask {
                     self.extend(sent + self.terms.lease);
                     self.renewed = Some(sent);
                 }
@@ -123,8 +144,9 @@ impl Known {
             }
         };
         self.gone |= matches!(outcome, Some(RenewalOutcome::Lost(_)));
-        if ask == Ask::Look && self.failed {
+        if !matches!(ask, Ask::Renew(_)) && self.failed {
             self.is_looked_at(now);
+            self.repeats |= matches!(ask, Ask::Repeat(_));
         }
         outcome
     }

@@ -76,6 +76,7 @@ pub(super) enum Event {
     },
     Look(prop::sample::Index),
     LookAtAll,
+    RepeatAll,
     Extend(prop::sample::Index, u32),
     Abandon(bool),
     Pass(u32),
@@ -125,6 +126,13 @@ impl World {
                     lease.is_looked_at(self.now);
                 }
             }
+            Event::RepeatAll => {
+                self.schedule.repeat_all(self.now);
+                for lease in &mut self.leases {
+                    lease.is_looked_at(self.now);
+                    lease.repeats = true;
+                }
+            }
             _ if count == 0 => {}
             Event::Stop(ref which) => {
                 let lease = &mut self.leases[which.index(count)];
@@ -168,7 +176,7 @@ impl World {
             ..terms(lease)
         };
         let id = self.schedule.keep(self.leases.len(), terms, self.now);
-        self.keeps(id, terms, alarm, look_at, end);
+        self.keeps(id, terms, alarm, look_at, (false, end));
     }
 
     /// One more, of which nothing has come yet.
@@ -178,7 +186,7 @@ impl World {
         terms: Terms,
         alarm: bool,
         look: Option<Instant>,
-        server_end: Option<Instant>,
+        (repeats, server_end): (bool, Option<Instant>),
     ) {
         if alarm {
             self.schedule.set_alarm(id);
@@ -192,6 +200,7 @@ impl World {
             failed: false,
             asked: None,
             look,
+            repeats,
             server_end,
         });
     }
@@ -233,12 +242,13 @@ impl World {
             return;
         };
         before.gone = true;
-        let (before, look, server_end) = (before.id, before.looked_at_by(), before.server_end);
+        let on_server = (before.repeats, before.server_end);
+        let (before, look) = (before.id, before.looked_at_by());
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
         assert_eq!(self.schedule.succeed(before, count, terms, now), None);
         let look = if is_in_flight { Some(now) } else { look };
-        self.keeps(id, terms, alarm, look, server_end);
+        self.keeps(id, terms, alarm, look, on_server);
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -323,7 +333,10 @@ impl World {
         assert_eq!(question.id, lease.id, "a question about an earlier turn");
         assert!(self.schedule.is_in_flight(question.id));
         lease.assert_wanted(question, sent);
-        (lease.asked, lease.look) = (Some(sent), None);
+        lease.asked = Some(sent);
+        if !lease.repeats || !lease.is_renewed_for_less(question.ask, sent) {
+            (lease.look, lease.repeats) = (None, false);
+        }
 
         let answer = match mood {
             Mood::NotOurs => Answer::NotOurs,
@@ -347,7 +360,7 @@ impl World {
                 lease.look = Some(sent);
             }
             Mood::HandedOverMeanwhile => match question.ask {
-                Ask::Renew(_) => {
+                Ask::Renew(_) | Ask::Repeat(_) => {
                     let next = self.schedule.succeed(question.id, 0, lease.terms, sent);
                     assert_eq!(next, None, "it would be renewed by the one before");
                     assert!(
