@@ -296,6 +296,7 @@ fn one_that_forgets_a_release_without_an_answer_is_found() {
 }
 
 #[test]
+#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
 fn one_that_takes_a_grant_of_the_master_before_is_found() {
     is_found(OF_THE_MASTER, Rule::AsksAgain, |world| World {
         goes_on: true,
@@ -305,6 +306,7 @@ fn one_that_takes_a_grant_of_the_master_before_is_found() {
 }
 
 #[test]
+#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
 fn one_that_takes_a_grant_for_a_confirmed_one_is_found() {
     is_found(ALONE, Rule::ConfirmedGrants, |world| World {
         loses: true,
@@ -315,6 +317,7 @@ fn one_that_takes_a_grant_for_a_confirmed_one_is_found() {
 }
 
 #[test]
+#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
 fn one_that_takes_a_renewal_for_a_confirmed_one_is_found() {
     is_found(CONFIRMED, Rule::ConfirmedRenewals, |world| World {
         promotions: 0,
