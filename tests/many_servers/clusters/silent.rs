@@ -43,7 +43,8 @@ fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
         thread::sleep(5 * MS);
     }
     println!("slowest acquire and release {slowest:.1?}, least of a lease {least:.1?}");
-    assert!(slowest < slack(), "{slowest:?}");
+    // A look at who serves what may wait for those that are gone, for 250 ms.
+    assert!(slowest < 250 * MS + slack(), "{slowest:?}");
     // Renewed at a third, and ended so much sooner for the clocks.
     let latest = LEASE / 3 + 50 * MS + slack();
     assert!(least + latest > LEASE, "{least:?}");
