@@ -180,26 +180,15 @@ impl Call {
         }
     }
 
-    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again, and one more
-    /// where its keys are not in one place and [one of them](Self::by_one_key) will do.
+    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
-        let answer = match self.answer_to_it(conn) {
-            Err(error) if is_try_again(&error) => match self.by_one_key() {
-                Some(by_one_key) => by_one_key.answer_to_it(conn),
-                None => Err(error),
-            },
+        let answer = match answer_to(self.by_hash(), conn) {
+            Err(error) if is_unknown_script(&error) => answer_to(self.whole().as_bytes(), conn),
             answer => answer,
         };
         answer
             .and_then(|answer| Ok(T::from_redis_value(answer)?))
             .inspect_err(|error| leave(conn, error))
-    }
-
-    fn answer_to_it(&self, conn: &mut dyn ConnectionLike) -> RedisResult<Value> {
-        match answer_to(self.by_hash(), conn) {
-            Err(error) if is_unknown_script(&error) => answer_to(self.whole().as_bytes(), conn),
-            answer => answer,
-        }
     }
 
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
@@ -294,11 +283,6 @@ impl fmt::Debug for Call {
 /// The server does not know the script: send it whole.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-/// Not all keys of the request are in the part of the slot that is here.
-fn is_try_again(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }
 
 /// 1 or 0.

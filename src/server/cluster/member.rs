@@ -166,13 +166,12 @@ impl Server for Member {
         let mut hops = 0;
         loop {
             let server = self.server_of(call.key(), Duration::MAX)?;
-            let answer = server.ask_once(call)?;
+            let mut answer = server.ask_once(call)?;
+            if let Some(Redirect::Ask { to, .. }) = self.servers.redirect(&answer) {
+                answer = self.servers.ask_once_at(&to, call, until)?;
+            }
             match self.servers.redirect(&answer) {
                 Some(Redirect::Moved { .. }) if hops < HOPS => hops += 1,
-                // Only once: a connection that may have been closed meanwhile is none for this.
-                Some(Redirect::Ask { to, .. }) => {
-                    return self.servers.ask_once_at(&to, call, until);
-                }
                 Some(Redirect::TryAgain) if pauses.pause(until) => {}
                 _ => return Ok(answer),
             }
