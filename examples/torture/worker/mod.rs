@@ -16,11 +16,13 @@ use std::{
     io::Read,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
-    process, thread,
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
     time::Duration,
 };
 
-use leasehold::redis::cmd;
+use leasehold::redis::{Connection, cmd};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -42,8 +44,11 @@ pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(500);
 /// A sign of life takes no longer on a machine that has time.
 const LATE: Nanos = millis(30);
 
-/// Files that are no lock's: what a worker writes at its end to, and a connection for signs of life that was not there at first.
-const OURS: u64 = 2;
+/// The file that a worker writes at its end to, which is no lock's.
+const OURS: u64 = 1;
+
+/// Connections for signs of life, which come and go with the servers, and are no lock's either.
+static SIGNS: AtomicU64 = AtomicU64::new(0);
 
 /// One turn of a job. What fails in it is counted.
 type Turn = fn(&mut Hand) -> anyhow::Result<()>;
@@ -205,24 +210,44 @@ fn beat(plan: &Plan, url: &str, file: usize, pause: Duration) -> anyhow::Result<
     let mut writer = Writer::create(&plan.history(file))?;
     let (worker, url) = (plan.worker, url.to_owned());
     let late = LATE + nanos(pause).saturating_sub(millis(5));
-    let mut conn = operator(&url).ok();
+    let mut sign = SignOfLife::to(&url);
     thread::spawn(move || -> ! {
         loop {
             let from = now();
             thread::sleep(pause);
-            let answered = conn
-                .as_mut()
-                .is_some_and(|conn| cmd("PING").exec(conn).is_ok());
+            let answered = sign.as_mut().is_some_and(SignOfLife::is_answered);
             let to = now();
             if to - from > late {
                 writer.write(&Record::Stalled { worker, from, to });
             }
             if !answered {
-                conn = operator(&url).ok();
+                drop(sign.take());
+                sign = SignOfLife::to(&url);
             }
         }
     });
     Ok(())
+}
+
+/// A connection to ask a server whether it answers, counted among [`SIGNS`].
+struct SignOfLife(Connection);
+
+impl SignOfLife {
+    fn to(url: &str) -> Option<Self> {
+        let connection = operator(url).ok()?;
+        SIGNS.fetch_add(1, Ordering::Relaxed);
+        Some(Self(connection))
+    }
+
+    fn is_answered(&mut self) -> bool {
+        cmd("PING").exec(&mut self.0).is_ok()
+    }
+}
+
+impl Drop for SignOfLife {
+    fn drop(&mut self) {
+        SIGNS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn work_in_turns(hand: &mut Hand, turn: Turn) {
@@ -243,7 +268,10 @@ fn work_in_turns(hand: &mut Hand, turn: Turn) {
     hand.finish();
 }
 
+/// Those of this process, without the connections for signs of life.
 fn open_files() -> u64 {
+    let signs = SIGNS.load(Ordering::Relaxed);
     let files = fs::read_dir("/proc/self/fd").map(Iterator::count);
-    u64::try_from(files.unwrap_or(0)).unwrap_or(0)
+    let files = u64::try_from(files.unwrap_or(0)).unwrap_or(0);
+    files.saturating_sub(signs)
 }
