@@ -7,6 +7,7 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -266,6 +267,15 @@ pub fn find_binary() -> anyhow::Result<String> {
 }
 
 fn is_real(binary: &str) -> bool {
+    static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !known.iter().any(|known| known == binary) && says_that_it_is(binary) {
+        known.push(binary.to_owned());
+    }
+    known.iter().any(|known| known == binary)
+}
+
+fn says_that_it_is(binary: &str) -> bool {
     let Ok(output) = Command::new(binary).arg("--version").output() else {
         return false;
     };

@@ -17,6 +17,7 @@ fn take(conn: &mut Connection, name: &str) {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn sentinels_fail_over_when_they_are_asked_to() {
     let group = Sentinels::start().unwrap();
     assert_eq!(group.master().unwrap(), 0);
@@ -29,6 +30,7 @@ fn sentinels_fail_over_when_they_are_asked_to() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_lock_that_no_replica_has_got_is_lost_with_its_master() {
     let plan = Plan {
         gated: true,

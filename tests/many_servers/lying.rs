@@ -157,6 +157,7 @@ fn sentinels_that_were_set_up_anew_are_believed_as_soon_as_most_of_them_agree_fo
 
 /// The same configuration at two addresses: who of them has the connections keeps them, until it fails.
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
     let (mut one, other) = (Server::start().unwrap(), Server::start().unwrap());
     let (first, second) = (Said::default(), Said::default());

@@ -215,6 +215,7 @@ impl Holds {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn what_is_held_in_an_open_slot_is_renewed_and_released_at_the_end_where_it_is() {
     for has_gone in [false, true] {
         let mut open = Open::closed_yet(&format!("end-{has_gone}"));
@@ -239,6 +240,7 @@ fn what_is_held_in_an_open_slot_is_renewed_and_released_at_the_end_where_it_is()
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_free_lock_in_an_open_slot_is_refused_in_time_and_nothing_is_left() {
     let open = Open::closed_yet("free");
     let (lock, count) = (&*open.named("lock"), &*open.named("count"));
@@ -275,6 +277,7 @@ fn a_free_lock_in_an_open_slot_is_refused_in_time_and_nothing_is_left() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_slot_that_is_open_at_one_end_only_keeps_what_is_held_and_hangs_nobody() {
     let mut open = Open::closed_yet("half");
     let (lock, free) = (&*open.named("lock"), &*open.named("free"));
@@ -301,6 +304,7 @@ fn a_slot_that_is_open_at_one_end_only_keeps_what_is_held_and_hangs_nobody() {
 
 /// What has one key alone is at one end, which the node that has the slot says by `ASK`: a reader, and a mutex without a companion.
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_free_lock_of_one_key_is_granted_once_where_the_slot_goes_and_stays_held_there() {
     let open = Open::closed_yet("one-key");
     let name = open.named("lock");

@@ -35,6 +35,7 @@ fn names(cluster: &Cluster, begins: &str) -> [String; 3] {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
@@ -78,6 +79,7 @@ fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
 }
 
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
@@ -103,6 +105,7 @@ fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
 /// The renewal names the companion too, which a lock of the plain functions does not have: to a request of several keys, one of which
 /// is not there, both ends of an open slot say `TRYAGAIN`.
 #[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn a_lock_without_a_companion_is_kept_while_its_slot_stays_open_and_at_the_end_where_it_is() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();

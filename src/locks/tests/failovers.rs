@@ -162,6 +162,7 @@ fn is_found(wrong_then: &'static str, rule: Rule, world: fn(World) -> World) {
 }
 
 #[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn a_failover_that_loses_nothing_harms_nobody() {
     let world = World {
         early: true,
@@ -173,7 +174,7 @@ fn a_failover_that_loses_nothing_harms_nobody() {
 
 /// What is promised of a lock that no replica has to have. If nothing at all were found, the model would be worth nothing.
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn two_have_a_lock_whose_write_was_lost_until_both_have_heard_of_the_new_master() {
     for goes_on in [false, true] {
         let world = World {
@@ -186,7 +187,7 @@ fn two_have_a_lock_whose_write_was_lost_until_both_have_heard_of_the_new_master(
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn what_all_replicas_have_to_have_nobody_else_has_whatever_is_lost() {
     let world = World {
         loses: true,
@@ -198,7 +199,7 @@ fn what_all_replicas_have_to_have_nobody_else_has_whatever_is_lost() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn nor_where_a_server_is_ahead_by_as_much_as_was_said() {
     let world = World {
         loses: true,
@@ -212,7 +213,7 @@ fn nor_where_a_server_is_ahead_by_as_much_as_was_said() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_replica_of_two_is_not_enough_and_both_are() {
     let world = |replicas| World {
         servers: 3,
@@ -226,7 +227,7 @@ fn one_replica_of_two_is_not_enough_and_both_are() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn an_answer_that_gets_lost_lets_nobody_in_and_leaves_nothing_that_was_given_back() {
     let world = World {
         loses: true,
@@ -240,6 +241,7 @@ fn an_answer_that_gets_lost_lets_nobody_in_and_leaves_nothing_that_was_given_bac
 }
 
 #[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_that_believes_an_older_configuration_is_found() {
     is_found(ALONE_WHERE_KNOWN, Rule::NothingOlder, |world| World {
         goes_on: true,
@@ -296,7 +298,7 @@ fn one_that_forgets_a_release_without_an_answer_is_found() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_that_takes_a_grant_of_the_master_before_is_found() {
     is_found(OF_THE_MASTER, Rule::AsksAgain, |world| World {
         goes_on: true,
@@ -306,7 +308,7 @@ fn one_that_takes_a_grant_of_the_master_before_is_found() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_that_takes_a_grant_for_a_confirmed_one_is_found() {
     is_found(ALONE, Rule::ConfirmedGrants, |world| World {
         loses: true,
@@ -317,7 +319,7 @@ fn one_that_takes_a_grant_for_a_confirmed_one_is_found() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --lib failovers -- --ignored`"]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_that_takes_a_renewal_for_a_confirmed_one_is_found() {
     is_found(CONFIRMED, Rule::ConfirmedRenewals, |world| World {
         promotions: 0,
@@ -328,6 +330,7 @@ fn one_that_takes_a_renewal_for_a_confirmed_one_is_found() {
 }
 
 #[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_that_trusts_all_clocks_is_found() {
     is_found(ALONE, Rule::Skew, |world| World {
         ahead: [0, 1, 0],
@@ -347,6 +350,7 @@ fn one_that_counts_from_the_answer_is_found() {
 }
 
 #[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
 fn one_that_releases_what_others_have_is_found() {
     is_found(ALONE_WHERE_KNOWN, Rule::ReleasesOnlyOurs, |world| World {
         loses: true,
