@@ -83,6 +83,7 @@ fn no_connection_is_opened_before_it_is_wanted() {
 fn sixty_four_threads_share_eight_connections() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
+    assert!(wait::comes_true(|| clients::count(&mut admin) == 0));
     let pool = pool_of(&server, 8);
     let working = AtomicUsize::new(64);
     let most = thread::scope(|scope| {

@@ -243,11 +243,16 @@ impl World {
         };
         before.gone = true;
         let on_server = (before.repeats, before.server_end);
-        let (before, look) = (before.id, before.looked_at_by());
+        let look = match (is_in_flight, before.failed) {
+            (true, _) => Some(now),
+            // Asked again after a pause that may be shorter than the rest between looks.
+            (false, true) => before.look,
+            (false, false) => before.looked_at_by(),
+        };
+        let before = before.id;
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
         assert_eq!(self.schedule.succeed(before, count, terms, now), None);
-        let look = if is_in_flight { Some(now) } else { look };
         self.keeps(id, terms, alarm, look, on_server);
     }
 
