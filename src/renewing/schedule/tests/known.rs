@@ -24,6 +24,8 @@ pub(super) struct Known {
     pub(super) asked: Option<Instant>,
     /// Since when it is to be looked at.
     pub(super) look: Option<Instant>,
+    /// As long as whoever had it before might rest.
+    pub(super) rests_until: Option<Instant>,
     /// The next look is to renew what is left.
     pub(super) repeats: bool,
     /// When the server ends it, once that is known.
@@ -72,7 +74,8 @@ impl Known {
     /// Until when it has to be looked at, if it has.
     pub(super) fn looked_at_by(&self) -> Option<Instant> {
         let rested = self.asked.map(|asked| asked + REST);
-        Some(rested.map_or(self.look?, |rested| rested.max(self.look.unwrap_or(rested))))
+        let rests = [rested, self.rests_until].into_iter().flatten();
+        Some(rests.fold(self.look?, Instant::max))
     }
 }
 

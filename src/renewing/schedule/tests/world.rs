@@ -176,7 +176,7 @@ impl World {
             ..terms(lease)
         };
         let id = self.schedule.keep(self.leases.len(), terms, self.now);
-        self.keeps(id, terms, alarm, look_at, (false, end));
+        self.keeps(id, terms, alarm, look_at.map(|at| (at, at)), (false, end));
     }
 
     /// One more, of which nothing has come yet.
@@ -185,7 +185,7 @@ impl World {
         id: Id,
         terms: Terms,
         alarm: bool,
-        look: Option<Instant>,
+        look: Option<(Instant, Instant)>,
         (repeats, server_end): (bool, Option<Instant>),
     ) {
         if alarm {
@@ -199,7 +199,8 @@ impl World {
             renewed: None,
             failed: false,
             asked: None,
-            look,
+            look: look.map(|(since, _)| since),
+            rests_until: look.map(|(_, until)| until),
             repeats,
             server_end,
         });
@@ -243,12 +244,8 @@ impl World {
         };
         before.gone = true;
         let on_server = (before.repeats, before.server_end);
-        let look = match (is_in_flight, before.failed) {
-            (true, _) => Some(now),
-            // Asked again after a pause that may be shorter than the rest between looks.
-            (false, true) => before.look,
-            (false, false) => before.looked_at_by(),
-        };
+        let since = if is_in_flight { Some(now) } else { before.look };
+        let look = since.map(|since| (since, before.looked_at_by().unwrap_or(since)));
         let before = before.id;
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
