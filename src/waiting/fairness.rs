@@ -54,6 +54,11 @@ pub(super) struct Fairness {
     known: Releases,
     /// Those that it knew of when it asked the last time.
     asked_after: Releases,
+    /// When this process released the lock last, if the server has not told of that yet.
+    message_due: Option<Instant>,
+    /// When the server told of a change while this process had the lock. It is of the release that this process is about to hear of
+    /// itself, if the message was faster than the release's own answer.
+    told_early: Option<Instant>,
     /// How often the head was refused since the last turn of this process, though the server or a thread of this process had told it
     /// of a release: others were faster. One more when this process stays away from a lock that others want.
     in_vain: u32,
@@ -117,6 +122,8 @@ impl Default for Fairness {
             others_took: Duration::ZERO,
             known: Releases::default(),
             asked_after: Releases::default(),
+            message_due: None,
+            told_early: None,
             in_vain: 0,
         }
     }
@@ -171,6 +178,9 @@ impl Fairness {
 
     /// A thread of this process has released the lock. Says when the head asks, if one waits.
     pub(super) fn released(&mut self, now: Instant, waits: bool) -> Instant {
+        let early = self.told_early.take();
+        let was_told = early.is_some_and(|at| is_just_before(at, now));
+        self.message_due = (!was_told).then_some(now);
         self.known.own = waits;
         if !self.is_held_here() {
             // The thread that released did not stand in the queue. It may have been what kept the head out.
@@ -188,6 +198,10 @@ impl Fairness {
         self.turns_in_a_row = 0;
         self.waits += 1;
         if self.waits < self.waits_until_others {
+            if was_told {
+                self.known.told = true;
+                return self.asks_at(now);
+            }
             // The server's message comes before, or does not come.
             return now + PUSH;
         }
@@ -214,6 +228,16 @@ impl Fairness {
     /// The server says that something has happened to the lock.
     pub(super) fn heard(&mut self) {
         self.known.told = true;
+        self.message_due = None;
+    }
+
+    /// The server says so while a thread that stood in the queue has the lock alone. A message of the release before may come as
+    /// late as that; any other is of the next release.
+    pub(super) fn heard_while_held(&mut self, now: Instant) {
+        let due = self.message_due.take();
+        if !due.is_some_and(|released| is_just_before(released, now)) {
+            self.told_early = Some(now);
+        }
     }
 
     /// How the head asks, if it asks now.
@@ -252,4 +276,9 @@ impl Fairness {
         let is_lately = |seen: Instant| now.saturating_duration_since(seen) < LATELY;
         self.others_seen.is_some_and(is_lately)
     }
+}
+
+/// A message of what happened at one of these moments may come at the other.
+fn is_just_before(earlier: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(earlier) < PUSH
 }

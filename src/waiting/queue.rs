@@ -201,7 +201,9 @@ impl<W, L> Queue<W, L> {
     /// The server says that something has happened to the lock. Returns whom to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
         let ask_at = self.asks_about_a_change_at(now);
-        if !self.fairness.is_held_alone() {
+        if self.fairness.is_held_alone() {
+            self.fairness.heard_while_held(now);
+        } else {
             self.fairness.heard();
         }
         self.wake_head(Some(ask_at))

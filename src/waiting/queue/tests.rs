@@ -174,6 +174,34 @@ fn after_four_turns_in_a_row_others_have_a_fair_chance() {
     assert_eq!(busy.turns_before_a_fair_one(), IN_A_ROW);
 }
 
+/// The server sends its message and the answer to the release at one time.
+#[test]
+fn a_message_that_is_faster_than_the_answer_to_the_release_is_not_waited_for() {
+    let mut busy = Busy::new();
+    assert_eq!(busy.chances_until_others_go_first(), 1);
+    for _ in 0..IN_A_ROW {
+        busy.turn();
+        busy.queue.changed(moment(busy.now));
+        busy.queue.released(moment(busy.now));
+        assert_eq!(busy.asks_after(), 0);
+    }
+}
+
+#[test]
+fn a_late_message_of_the_release_before_is_not_taken_for_the_next() {
+    let mut busy = Busy::new();
+    assert_eq!(busy.chances_until_others_go_first(), 1);
+    for _ in 1..IN_A_ROW {
+        busy.turn();
+        busy.queue.released(moment(busy.now));
+    }
+    busy.now -= STEP - 1;
+    busy.turn();
+    busy.queue.changed(moment(busy.now));
+    busy.queue.released(moment(busy.now));
+    assert_eq!(busy.asks_after(), 5);
+}
+
 #[test]
 fn a_turn_of_others_starts_the_count_again() {
     let mut busy = Busy::new();
