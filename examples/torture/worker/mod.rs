@@ -149,9 +149,9 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     });
     heart(plan)?;
     let files_before = open_files();
-    let reach = Reach::of(plan)?;
-    let locks = reach.locks()?;
-    let mut writer = Writer::create(&plan.history(999))?;
+    let reach = patiently(|| Reach::of(plan))?;
+    let locks = patiently(|| reach.locks())?;
+    let mut writer = patiently(|| Writer::create(&plan.history(999)))?;
     if plan.pool == 1 {
         writer.write(&Record::Made {
             kind: "pool-of-one".to_owned(),
@@ -196,6 +196,17 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A worker that begins while it may open no files for a moment tries again.
+fn patiently<T, E>(mut begin: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    for _ in 0..40 {
+        if let Ok(begun) = begin() {
+            return Ok(begun);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    begin()
+}
+
 /// Notes when this process, or a server, is kept waiting by other work of the machine. Until the process ends.
 fn heart(plan: &Plan) -> anyhow::Result<()> {
     if plan.topology == Topology::One {
@@ -207,7 +218,7 @@ fn heart(plan: &Plan) -> anyhow::Result<()> {
 }
 
 fn beat(plan: &Plan, url: &str, file: usize, pause: Duration) -> anyhow::Result<()> {
-    let mut writer = Writer::create(&plan.history(file))?;
+    let mut writer = patiently(|| Writer::create(&plan.history(file)))?;
     let (worker, url) = (plan.worker, url.to_owned());
     let late = LATE + nanos(pause).saturating_sub(millis(5));
     let mut sign = SignOfLife::to(&url);
