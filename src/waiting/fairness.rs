@@ -232,7 +232,8 @@ impl Fairness {
     }
 
     /// The server says so while a thread that stood in the queue has the lock alone. A message of the release before may come as
-    /// late as that; any other is of the next release.
+    /// late as that. Any other is taken for one of the next release, if that follows at once: a renewal just before it costs the
+    /// other processes no more than this one chance.
     pub(super) fn heard_while_held(&mut self, now: Instant) {
         let due = self.message_due.take();
         if !due.is_some_and(|released| is_just_before(released, now)) {

@@ -266,13 +266,18 @@ pub fn find_binary() -> anyhow::Result<String> {
         .context("no redis-server or valkey-server on the PATH: run .ci/setup, or install the package redis-server, redis or valkey")
 }
 
+/// Asked once a process: to be told the name takes as long as to start the server.
 fn is_real(binary: &str) -> bool {
-    static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if !known.iter().any(|known| known == binary) && says_that_it_is(binary) {
-        known.push(binary.to_owned());
+    static REAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut real = REAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if real.iter().any(|known| known == binary) {
+        return true;
     }
-    known.iter().any(|known| known == binary)
+    let is_real = says_that_it_is(binary);
+    if is_real {
+        real.push(binary.to_owned());
+    }
+    is_real
 }
 
 fn says_that_it_is(binary: &str) -> bool {

@@ -47,6 +47,17 @@ fn names(leases: &[Lease]) -> Vec<String> {
     leases.iter().map(|lease| lease.name().to_owned()).collect()
 }
 
+/// The locks are still held on the next master when it takes over, and are free soon after.
+fn assert_freed_after_a_crash(group: &mut Sentinels, names: &[String]) {
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let mut next = group.servers[1].connection().unwrap();
+    assert!(names.iter().all(|name| is_there(&mut next, name)));
+    for name in names {
+        assert!(comes_true(|| !is_there(&mut next, name)), "{name}");
+    }
+}
+
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn what_a_crash_has_taken_the_release_of_is_free_on_the_new_master_though_nobody_asks() {
@@ -59,13 +70,7 @@ fn what_a_crash_has_taken_the_release_of_is_free_on_the_new_master_though_nobody
     for lease in leases {
         lease.release().unwrap();
     }
-    group.servers[0].kill().unwrap();
-    assert_eq!(group.promoted_after(0).unwrap(), 1);
-    let mut next = group.servers[1].connection().unwrap();
-    assert!(names.iter().all(|name| is_there(&mut next, name)));
-    for name in &names {
-        assert!(comes_true(|| !is_there(&mut next, name)), "{name}");
-    }
+    assert_freed_after_a_crash(&mut group, &names);
 }
 
 /// The watchdog renews by itself after a third of this, which is longer than any test.
@@ -202,13 +207,7 @@ fn what_was_released_without_an_answer_and_again_is_free_on_the_next_master() {
     group.servers[0].thaw().unwrap();
     wait_until_the_watchdog_has_sent_all(&locks);
     assert!(names.iter().all(|name| !is_there(&mut master, name)));
-    group.servers[0].kill().unwrap();
-    assert_eq!(group.promoted_after(0).unwrap(), 1);
-    let mut next = group.servers[1].connection().unwrap();
-    assert!(names.iter().all(|name| is_there(&mut next, name)));
-    for name in &names {
-        assert!(comes_true(|| !is_there(&mut next, name)), "{name}");
-    }
+    assert_freed_after_a_crash(&mut group, &names);
 }
 
 /// What it gives back goes before a renewal, or with it.

@@ -122,7 +122,7 @@ impl Servers {
         }
     }
 
-    /// The same by a new connection.
+    /// The same by a new connection. A call that may not be sent twice goes by no other: one that was kept may have been closed.
     fn ask_once_at(
         &self,
         to: &Address,

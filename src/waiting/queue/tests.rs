@@ -187,6 +187,35 @@ fn a_message_that_is_faster_than_the_answer_to_the_release_is_not_waited_for() {
     }
 }
 
+/// Such as one of a renewal.
+#[test]
+fn a_message_of_long_before_the_release_is_not_taken_for_one_of_it() {
+    let mut busy = Busy::new();
+    assert_eq!(busy.chances_until_others_go_first(), 1);
+    for _ in 0..IN_A_ROW {
+        busy.turn();
+        busy.queue.changed(moment(busy.now));
+        busy.now += 6;
+        busy.queue.released(moment(busy.now));
+    }
+    assert_eq!(busy.asks_after(), 5);
+}
+
+/// As where the server did not tell of the release before at all.
+#[test]
+fn a_message_long_after_the_release_before_is_of_the_next() {
+    let mut busy = Busy::new();
+    assert_eq!(busy.chances_until_others_go_first(), 1);
+    for _ in 1..IN_A_ROW {
+        busy.turn();
+        busy.queue.released(moment(busy.now));
+    }
+    busy.turn();
+    busy.queue.changed(moment(busy.now));
+    busy.queue.released(moment(busy.now));
+    assert_eq!(busy.asks_after(), 0);
+}
+
 #[test]
 fn a_late_message_of_the_release_before_is_not_taken_for_the_next() {
     let mut busy = Busy::new();
