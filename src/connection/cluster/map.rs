@@ -105,8 +105,7 @@ impl Map {
         match found {
             Some(shard) if !in_doubt => Ok(shard),
             Some(shard) => {
-                let sooner = Deadline::after(LOOK).or_sooner(deadline.moment());
-                let _ = self.ask(Need::Doubtful, sooner);
+                self.look_around(REST, deadline);
                 Ok(self.known.lock().shard_of(slot).unwrap_or(shard))
             }
             None => {
@@ -182,22 +181,28 @@ impl Map {
     /// Asks the nodes whether anything has changed, if that is in doubt or they were not asked for ten seconds. Takes a quarter of a
     /// second at most.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
-        let (asked, in_doubt) = {
+        let in_doubt = {
             let known = self.known.lock();
-            let doubt = known.shard(shard).is_none_or(|shard| shard.in_doubt);
-            (known.asked, doubt || known.in_doubt)
+            known.in_doubt || known.shard(shard).is_none_or(|shard| shard.in_doubt)
         };
         let rest = if in_doubt {
             REST
         } else {
             FRESH.max(unless_within)
         };
-        if asked.is_none_or(|asked| asked.elapsed() < rest) {
+        self.look_around(rest, Deadline::after(LOOK));
+    }
+
+    /// Asks the nodes, unless they were asked within `rest` or another thread asks them: then the map is taken as it is. Takes a
+    /// quarter of a second at most.
+    fn look_around(&self, rest: Duration, deadline: Deadline) {
+        let Some(asking) = self.asking.try_lock() else {
             return;
-        }
-        // While another thread asks, this one need not.
-        if let Some(asking) = self.asking.try_lock() {
-            let _ = self.ask_all(asking, Deadline::after(LOOK));
+        };
+        let asked = self.known.lock().asked;
+        if asked.is_none_or(|asked| asked.elapsed() >= rest) {
+            let sooner = Deadline::after(LOOK).or_sooner(deadline.moment());
+            let _ = self.ask_all(asking, sooner);
         }
     }
 
@@ -248,3 +253,6 @@ fn silent(why: &str, source: Option<RedisError>) -> Error {
         source,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,7 @@ fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
         thread::sleep(5 * MS);
     }
     println!("slowest acquire and release {slowest:.1?}, least of a lease {least:.1?}");
-    // A look at who serves what may wait for those that are gone, for 250 ms.
+    // All nodes of the cluster are on this machine. Waiting for the silent one takes its I/O time-out, which is longer.
     assert!(slowest < 250 * MS + slack(), "{slowest:?}");
     // Renewed at a third, and ended so much sooner for the clocks.
     let latest = LEASE / 3 + 50 * MS + slack();

@@ -1,9 +1,9 @@
 //! Asking the nodes of a cluster who serves which slot: whom, in which order, and what one of them says.
 //!
-//! Of the threads that want to know, one asks and the others wait for the answer. The node that a `MOVED` has named is asked first, then
-//! the one that has answered last, the masters, the replicas and the nodes of the URL. A silent node takes no more than its part of the
-//! time, and for five seconds it is asked last. While the map is in doubt, a node that has said nothing new is asked after the others,
-//! since it may be cut off from them.
+//! One thread at a time asks. The others wait for its answer if they know no node to go to; the rest go where the map says
+//! meanwhile. The node that a `MOVED` has named is asked first, then the one that has answered last, the masters, the replicas
+//! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
+//! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
 
 use std::{collections::HashSet, thread, time::Duration};
 
