@@ -83,6 +83,9 @@ pub(crate) struct Entry<T> {
     pub(crate) repeats: bool,
     /// What was asked last.
     pub(crate) asked: Ask,
+    /// Its answer was to tell as well what a look would have told, or to repeat the last renewal.
+    was_look: bool,
+    was_repetition: bool,
     refusals: u32,
     /// A question about it is on its way.
     pub(crate) in_flight: bool,
@@ -156,6 +159,8 @@ impl<T> Entry<T> {
             looked_at: None,
             repeats: false,
             asked: Ask::Look,
+            was_look: false,
+            was_repetition: false,
             refusals: 0,
             in_flight: false,
             leaving: false,
@@ -186,7 +191,10 @@ impl<T> Entry<T> {
         };
         self.in_flight = true;
         self.asked = ask;
-        if !is_longer || wants_look {
+        let is_all = !is_longer || wants_look;
+        self.was_look = is_all && self.look_at.is_some();
+        self.was_repetition = is_all && self.repeats;
+        if is_all {
             self.look_at = None;
             self.repeats = false;
         }
@@ -261,16 +269,15 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Asks the same once more.
+    /// Asks the same once more. The look is asked for by itself too: if the lease is handed over before, nobody repeats the renewal.
     fn again_at(&mut self, moment: Instant) {
-        match self.asked {
-            Ask::Renew(_) => self.renew_at = moment,
-            Ask::Repeat(_) => {
-                self.repeats = true;
-                self.look_at = Some(moment);
-            }
-            Ask::Look => self.look_at = Some(moment),
+        if let Ask::Renew(_) = self.asked {
+            self.renew_at = moment;
         }
+        if self.was_look {
+            self.look_at = Some(moment);
+        }
+        self.repeats |= self.was_repetition;
     }
 
     /// The end of a lease that was asked about by something sent after `sent`.

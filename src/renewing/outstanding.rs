@@ -14,7 +14,7 @@
 //! [renewal](super::schedule) of the watchdog that is on its way at this moment is the schedule's to know.
 
 /// What was sent for a lease and has not been answered.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Outstanding {
     /// An attempt to acquire.
     acquire: bool,

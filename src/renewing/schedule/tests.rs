@@ -6,6 +6,7 @@ use super::*;
 use world::{Event, MS, Mood, World, terms};
 
 mod known;
+mod model;
 mod orphans;
 mod threads;
 mod world;
@@ -162,6 +163,24 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
     schedule.answered(second, Answer::Ours(start + MS * 20), now);
     let looking = schedule.take(now).questions;
     assert_eq!((looking[0].id, looking[0].ask), (third, Ask::Look));
+}
+
+/// A renewal that is refused was to tell that too.
+#[test]
+fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
+    let terms = Terms {
+        end: Some(start + MS * 3_000),
+        ..terms(3_000)
+    };
+    let first = schedule.keep("a", terms, start);
+    let now = start + MS * 900;
+    schedule.look(first, now);
+    // Early, since something has to be asked anyway.
+    assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
+    schedule.answered(first, Answer::Refused, now);
+    schedule.succeed(first, "b", terms, now).unwrap();
+    assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
 #[test]

@@ -53,6 +53,18 @@ impl Known {
         self.look = Some(self.look.map_or(now, |look| look.min(now)));
     }
 
+    /// What this question has not told is to be told by the next one.
+    pub(super) fn is_asked_again(
+        &mut self,
+        (look, repeats): (Option<Instant>, bool),
+        now: Instant,
+    ) {
+        if look.is_some() {
+            self.is_looked_at(now);
+        }
+        self.repeats |= repeats;
+    }
+
     pub(super) fn lost_at(&self, now: Instant) -> Option<LostReason> {
         let end = self.end().filter(|end| *end <= now)?;
         Some(if Some(end) == self.terms.cap {
@@ -147,10 +159,6 @@ impl Known {
             }
         };
         self.gone |= matches!(outcome, Some(RenewalOutcome::Lost(_)));
-        if !matches!(ask, Ask::Renew(_)) && self.failed {
-            self.is_looked_at(now);
-            self.repeats |= matches!(ask, Ask::Repeat(_));
-        }
         outcome
     }
 }

@@ -336,8 +336,9 @@ impl World {
         assert!(self.schedule.is_in_flight(question.id));
         lease.assert_wanted(question, sent);
         lease.asked = Some(sent);
+        let mut told = (None, false);
         if !lease.repeats || !lease.is_renewed_for_less(question.ask, sent) {
-            (lease.look, lease.repeats) = (None, false);
+            told = (lease.look.take(), mem::take(&mut lease.repeats));
         }
 
         let answer = match mood {
@@ -385,6 +386,9 @@ impl World {
         assert!(!self.schedule.is_in_flight(question.id));
         let lease = &mut self.leases[question.item];
         assert_eq!(outcome, lease.expected(question.ask, answer, self.now));
+        if !matches!(answer, Answer::Ours(_) | Answer::NotOurs) {
+            lease.is_asked_again(told, self.now);
+        }
         if let Some(RenewalOutcome::Held(end)) = outcome {
             assert!(Some(end) <= lease.server_end, "held past the server's end");
         }

@@ -1,0 +1,321 @@
+//! Several leases of one schedule, the batches that renew them, the server and what it tells, as one state machine, of which
+//! stateright tries every order of what can happen: answers that are late, refusals, connections that break before or after the
+//! server has executed a batch, commands that arrive long after they were given up, keys that are deleted, a failover that loses
+//! renewals, hand-overs, renewals and releases by the holders, time.
+//!
+//! What is decided is decided by the code of production: the [`Schedule`], and what forbids a hand-over ([`Outstanding`]). Of the
+//! threads and the server the machine has the rules.
+//!
+//! [`Rule`] names the rules. For each a test shows that without it the exploration finds something wrong: otherwise it would prove
+//! nothing.
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use super::super::*;
+use crate::renewing::outstanding::Outstanding;
+use state::Tick;
+
+mod effects;
+mod state;
+mod steps;
+
+const BELIEVED: &str = "nobody believes in a lease that has ended on the server, unless that is still to be told or looked at";
+const NOT_BY_THE_FORMER: &str = "nobody renews a lease that he has handed over";
+const TOLD_ONCE: &str = "an end is told once, not before it, and of the one who has the lease";
+const GIVEN_BACK: &str = "what is given back is sent until the server answers";
+const ON_TIME: &str = "while the server answers, a lease is renewed when a third of it is over";
+const LOOKED_AT: &str =
+    "while the server answers, what has changed is looked at within ten milliseconds";
+const GOES_ON: &str = "somebody has a lease that would have ended without a renewal";
+
+/// What the threads do, so that nobody believes in a lease that he does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A lease counts from before the question was sent.
+    CountsFromBefore,
+    /// What is out is asked about before a lease is handed over.
+    AsksWhatIsOut,
+    /// The next holder is looked at when the one before would have been, and takes no lease that is being renewed.
+    Succeeds,
+    /// After a failover the last renewal is repeated.
+    Repeats,
+    /// What is told of a key has its leases looked at.
+    Looks,
+    /// The renewing of a lease stops before it is released.
+    Stops,
+    /// A release without an answer is sent again.
+    GivesBackAgain,
+    /// After a batch that was answered the next one is sent as soon as it is due.
+    RestsOnlyWhenBroken,
+}
+
+/// What is explored.
+struct World {
+    /// All rules but this are in force.
+    without: Option<Rule>,
+    /// How much of each lease is over at the beginning.
+    begun: &'static [Tick],
+    /// How long a lease is.
+    lease: Tick,
+    /// When time ends.
+    last: Tick,
+    /// Whether time passes only when there is nothing to do. Otherwise everything may be late.
+    is_prompt: bool,
+    /// How often each may happen.
+    refusals: u8,
+    breaks: u8,
+    deletions: u8,
+    failovers: u8,
+    hand_overs: u8,
+    extensions: u8,
+    releases: u8,
+}
+
+impl World {
+    /// Two leases, each renewed at every tick, and an end that can be reached.
+    const fn without(without: Option<Rule>) -> Self {
+        Self {
+            without,
+            begun: &[0, 0],
+            lease: 3,
+            last: 4,
+            is_prompt: false,
+            refusals: 0,
+            breaks: 0,
+            deletions: 0,
+            failovers: 0,
+            hand_overs: 0,
+            extensions: 0,
+            releases: 0,
+        }
+    }
+
+    /// Leases that come to share their batches.
+    const fn prompt() -> Self {
+        Self {
+            begun: &[0, 1, 2],
+            lease: 6,
+            last: 12,
+            is_prompt: true,
+            ..Self::without(None)
+        }
+    }
+
+    fn has(&self, rule: Rule) -> bool {
+        self.without != Some(rule)
+    }
+}
+
+/// In every order of everything.
+fn holds(world: World) {
+    let checker = world.checker().threads(2).spawn_bfs().join();
+    checker.assert_properties();
+}
+
+/// That this is wrong is found without the rule, and is not with it.
+fn is_found(wrong: &'static str, rule: Rule, world: fn(World) -> World) {
+    let found = HasDiscoveries::AnyOf([wrong].into());
+    let checker = world(World::without(Some(rule))).checker().threads(2);
+    let checker = checker.finish_when(found).spawn_bfs().join();
+    checker.assert_any_discovery(wrong);
+    holds(world(World::without(None)));
+}
+
+#[test]
+fn nothing_is_believed_too_long_however_late_answers_are() {
+    holds(World {
+        refusals: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+fn nor_when_a_connection_breaks_and_its_commands_arrive_at_any_time() {
+    holds(World {
+        breaks: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+fn nor_when_a_key_is_deleted() {
+    holds(World {
+        deletions: 1,
+        ..World::without(None)
+    });
+}
+
+/// A renewal that is refused was to tell that as well.
+#[test]
+fn whoever_has_it_next_is_told_that_the_key_was_changed_also_after_a_refusal() {
+    holds(World {
+        lease: 6,
+        refusals: 1,
+        deletions: 1,
+        hand_overs: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+fn nor_does_a_failover_harm_whoever_has_it_next_also_after_a_refusal() {
+    holds(World {
+        lease: 6,
+        refusals: 1,
+        failovers: 1,
+        hand_overs: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+fn what_is_given_back_without_an_answer_is_sent_again() {
+    holds(World {
+        releases: 1,
+        breaks: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+fn holders_who_renew_by_themselves_believe_nothing_too_long() {
+    holds(World {
+        extensions: 1,
+        breaks: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
+fn nothing_is_believed_too_long_when_all_of_it_happens() {
+    for (deletions, failovers) in [(1, 0), (0, 1)] {
+        holds(World {
+            lease: 6,
+            refusals: 1,
+            breaks: 1,
+            deletions,
+            failovers,
+            hand_overs: 1,
+            ..World::without(None)
+        });
+    }
+}
+
+#[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
+fn nor_of_three_leases() {
+    for (refusals, hand_overs) in [(1, 0), (0, 1)] {
+        holds(World {
+            begun: &[0, 0, 0],
+            refusals,
+            breaks: 1,
+            hand_overs,
+            ..World::without(None)
+        });
+    }
+}
+
+#[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
+fn nor_when_connections_break_twice_and_leases_began_at_different_times() {
+    holds(World {
+        begun: &[0, 1],
+        lease: 6,
+        last: 6,
+        breaks: 2,
+        hand_overs: 1,
+        ..World::without(None)
+    });
+}
+
+#[test]
+fn three_leases_that_began_at_different_times_are_renewed_on_time() {
+    holds(World::prompt());
+}
+
+#[test]
+#[ignore = "seconds: `cargo test --lib -- --ignored model failovers --skip larger_world`"]
+fn what_has_changed_is_looked_at_soon_and_the_others_are_renewed_on_time() {
+    holds(World {
+        deletions: 1,
+        refusals: 1,
+        hand_overs: 1,
+        ..World::prompt()
+    });
+}
+
+#[test]
+fn a_failover_that_loses_renewals_costs_no_lease() {
+    holds(World {
+        failovers: 1,
+        ..World::prompt()
+    });
+}
+
+#[test]
+fn one_that_counts_from_the_answer_is_found() {
+    is_found(BELIEVED, Rule::CountsFromBefore, |world| world);
+}
+
+#[test]
+fn one_that_does_not_ask_what_is_out_before_a_hand_over_is_found() {
+    is_found(NOT_BY_THE_FORMER, Rule::AsksWhatIsOut, |world| World {
+        breaks: 1,
+        hand_overs: 1,
+        ..world
+    });
+}
+
+#[test]
+fn one_that_forgets_in_a_hand_over_what_was_to_be_looked_at_is_found() {
+    is_found(BELIEVED, Rule::Succeeds, |world| World {
+        deletions: 1,
+        hand_overs: 1,
+        ..world
+    });
+}
+
+#[test]
+fn one_that_only_looks_at_its_leases_after_a_failover_is_found() {
+    is_found(BELIEVED, Rule::Repeats, |world| World {
+        lease: 9,
+        last: 5,
+        failovers: 1,
+        ..world
+    });
+}
+
+#[test]
+fn one_that_does_not_look_at_what_was_changed_is_found() {
+    is_found(LOOKED_AT, Rule::Looks, |world| World {
+        without: world.without,
+        deletions: 1,
+        ..World::prompt()
+    });
+}
+
+#[test]
+fn one_that_renews_what_was_released_is_found() {
+    is_found(TOLD_ONCE, Rule::Stops, |world| World {
+        releases: 1,
+        ..world
+    });
+}
+
+#[test]
+fn one_that_forgets_a_release_without_an_answer_is_found() {
+    is_found(GIVEN_BACK, Rule::GivesBackAgain, |world| World {
+        releases: 1,
+        breaks: 1,
+        ..world
+    });
+}
+
+#[test]
+fn one_that_rests_after_each_batch_is_found() {
+    is_found(ON_TIME, Rule::RestsOnlyWhenBroken, |world| World {
+        without: world.without,
+        ..World::prompt()
+    });
+}
