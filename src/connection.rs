@@ -1,4 +1,11 @@
 //! The pool: sockets that time out, connections that come back clean or are closed; and a pool for each shard of a cluster.
+//!
+//! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by `get_here`, and the connections that
+//! `server` keeps beside it are opened by a [`Connector`].
+//!
+//! Locks, each for a moment: the counts of [`permits`], and in [`manager`] the last failure and what is distrusted. While sentinels
+//! or nodes of a cluster are asked where to go, their `asking` is locked, and `known` within it for a moment; who need not ask does
+//! not wait for it. Nothing of another room is called meanwhile.
 
 mod cluster;
 mod dial;

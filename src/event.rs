@@ -14,8 +14,8 @@ use crate::{error::Error, token::FencingToken};
 /// nothing. See [`Options::events`](crate::Options::events).
 ///
 /// They have to be quick: [`acquired`](Self::acquired), [`contended`](Self::contended) and [`released`](Self::released) run on
-/// the thread that has called, the others on the watchdog's, where all renewals wait for them. A panic in one has no
-/// effect. None of them learns a token.
+/// the thread that has called, [`renewed`](Self::renewed) and [`renewal_failed`](Self::renewal_failed) on the watchdog's, where all
+/// renewals wait for them, and [`lost`](Self::lost) on the thread of the callbacks. A panic in one has no effect. None of them learns a token.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The only place that reads a clock: deadlines, pauses, and the way from a `Duration` to Redis' milliseconds.
+//! Clocks, deadlines, pauses, and the only way from a `Duration` to Redis' milliseconds.
 
 // How far a stand-in's clock is ahead of the machine's; without a stand-in, nothing at all.
 #[cfg_attr(feature = "testing", path = "time/movable.rs")]

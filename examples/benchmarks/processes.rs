@@ -10,11 +10,12 @@ use std::{
 };
 
 use anyhow::Context;
-use leasehold::Locks;
+use leasehold::{Locks, Options};
 
 use crate::{common::Server, worker::Worker};
 
-/// Has this program work for another, which says how: server, threads, microseconds inside, milliseconds in all.
+/// Has this program work for another, which says how: server, threads, microseconds inside, milliseconds in all, and perhaps that
+/// no fencing token is wanted.
 const WORKS: &str = "LEASEHOLD_BENCHMARK_WORKS";
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,12 +24,19 @@ struct Crowd {
     processes: &'static [usize],
     /// Slept inside, or spun if it is less than a millisecond.
     hold: Duration,
+    fenced: bool,
 }
 
-const CROWDS: [Crowd; 5] = [
+const UNFENCED: &str = " unfenced";
+
+const CROWDS: [Crowd; 6] = [
     Crowd::of(&[4, 1], 1_000),
     Crowd::of(&[2, 2, 2, 2], 1_000),
     Crowd::of(&[2, 2, 2, 2], 100),
+    Crowd {
+        fenced: false,
+        ..Crowd::of(&[2, 2, 2, 2], 100)
+    },
     Crowd::of(&[8, 8], 100),
     Crowd::of(&[1, 1], 100),
 ];
@@ -47,14 +55,15 @@ pub(crate) fn works() -> anyhow::Result<bool> {
     let Ok(how) = env::var(WORKS) else {
         return Ok(false);
     };
-    let how: Vec<&str> = how.split(' ').collect();
+    let fenced = !how.ends_with(UNFENCED);
+    let how: Vec<&str> = how.trim_end_matches(UNFENCED).split(' ').collect();
     let [url, threads, hold, length] = how[..] else {
         anyhow::bail!("{WORKS} is not complete");
     };
     let hold = Duration::from_micros(hold.parse()?);
     let length = Duration::from_millis(length.parse()?);
     let threads: usize = threads.parse()?;
-    let locks = Locks::connect(url)?;
+    let locks = Locks::connect(url)?.with(Options::new().fencing(fenced));
     drop(locks.lock("warm").acquire(PATIENCE)?);
     println!("ready");
     std::io::stdin().lock().read_line(&mut String::new())?;
@@ -114,7 +123,7 @@ pub(crate) fn processes(
     programs.extend(before.map(|before| ("before", before.to_owned())));
     programs.push(("now", this));
     println!(
-        "{:<36} {:>8} {:>11} {:>13} {:>11} {:>14}",
+        "{:<45} {:>8} {:>11} {:>13} {:>11} {:>14}",
         "", "turns/s", "worst wait", "least/most", "share", "commands/turn"
     );
     for crowd in CROWDS {
@@ -136,13 +145,15 @@ impl Crowd {
         Self {
             processes,
             hold: Duration::from_micros(hold_micros),
+            fenced: true,
         }
     }
 
     fn run(&self, server: &Server, program: &Path, length: Duration) -> anyhow::Result<Round> {
         let start = |threads: &usize| {
             let (url, hold) = (server.url(), self.hold.as_micros());
-            let how = format!("{url} {threads} {hold} {}", length.as_millis());
+            let unfenced = if self.fenced { "" } else { UNFENCED };
+            let how = format!("{url} {threads} {hold} {}{unfenced}", length.as_millis());
             Worker::start(program, WORKS, &how)
         };
         let workers = self.processes.iter().map(start);
@@ -174,9 +185,13 @@ impl Crowd {
             figures.sort_by(f64::total_cmp);
             figures[figures.len() / 2]
         };
-        let what = format!("{:?} threads, {:?}, {name}", self.processes, self.hold);
+        let unfenced = if self.fenced { "" } else { UNFENCED };
+        let what = format!(
+            "{:?} threads, {:?}{unfenced}, {name}",
+            self.processes, self.hold
+        );
         println!(
-            "{what:<36} {:>8.0} {:>8.1} ms {:>13.2} {:>11.2} {:>14.2}",
+            "{what:<45} {:>8.0} {:>8.1} ms {:>13.2} {:>11.2} {:>14.2}",
             median(&|round| round.total() / round.length.as_secs_f64()),
             median(&Round::worst),
             median(&|round| round.least() / round.most()),

@@ -10,8 +10,8 @@
 //! Where there are several servers, the key may have moved to another one. Then the wait goes on in the queue there, by the same token
 //! and to the same deadline ([`moves`]).
 //!
-//! Nothing is locked here while the server is asked, except the shared connection, which is locked inside of
-//! [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a lease that begins locks the keeper,
+//! Nothing is locked here while the server is asked, except the connection by which a head asks: the shared one, inside of
+//! [`ask_for_head`](crate::server::Server::ask_for_head), or the line, which a head that is alone has for its whole wait. A place locks the queues, and a lease that begins locks the keeper,
 //! each for a moment and never within the other.
 //!
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed

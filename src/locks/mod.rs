@@ -50,7 +50,8 @@ use stacks::Stacks;
 /// itself, and the [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
 /// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
 ///
-/// A third thread is there once a [callback](crate::LostSignal::notify) is registered.
+/// A third thread is there once a [callback](crate::LostSignal::notify) is registered, or a lock is taken with
+/// [`Options::events`].
 ///
 /// On a cluster each shard of which a name is used has all of that for itself, made when it is first used: one that is down, or
 /// silent, delays no lock of another. A lock is followed when its slot moves.

@@ -232,7 +232,7 @@ impl Lease {
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };
-        let keep = |standing, terms| self.handle.succeed(standing, terms);
+        let keep = |standing, terms| self.handle.hand_over(standing, terms);
         let lease = Self::begin(&self.shared, settings, self.hold(), grant, keep)?;
         Some((lease, end))
     }

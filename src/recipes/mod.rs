@@ -4,7 +4,8 @@
 // call of each. `wait` is the loop of all functions that wait.
 //
 // A new kind, such as a semaphore, is a new folder here. If it is to be had as a guard too, as by `Locks::lock`, it also becomes a
-// `Kind` in `hold`, which says what to send and what the answers mean; the rooms above know a `Holding` only. The stand-in for
+// `Kind` in `hold`, which says what to send and what the answers mean; the rooms above know a `Holding`. Where kinds wait or
+// are released in different ways, `locks` asks it for its kind: in `acquire`, `acquire/head`, `attempts`, `lock` and `once`. The stand-in for
 // tests needs a function for each of its scripts, in `testing/store/scripts.rs`.
 
 mod article;

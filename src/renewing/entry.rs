@@ -6,7 +6,7 @@ use crate::{
     error::LostReason, recipes::hold::Holding, script::Call, server::Answer, time::whole_millis,
 };
 
-/// After the first refusal a renewal is tried again after this, after each further one after twice as long.
+/// The pause after the first refusal of a renewal. It doubles with each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
 /// The least time between two looks at the same lease.
@@ -74,7 +74,7 @@ impl Ask {
 pub(crate) struct Entry<T> {
     pub(crate) item: T,
     pub(crate) terms: Terms,
-    /// When there is something to ask: the earlier of the next two.
+    /// When there is something to ask: the earlier of `renew_at` and `look_at`.
     pub(crate) due: Instant,
     renew_at: Instant,
     pub(crate) look_at: Option<Instant>,
@@ -83,7 +83,7 @@ pub(crate) struct Entry<T> {
     pub(crate) repeats: bool,
     /// What was asked last.
     pub(crate) asked: Ask,
-    /// Its answer was to tell as well what a look would have told, or to repeat the last renewal.
+    /// The last question also stood for a look, or for a repetition.
     was_look: bool,
     was_repetition: bool,
     refusals: u32,
@@ -185,7 +185,7 @@ impl<T> Entry<T> {
         let ask = match left {
             Some(left) if wants_look && (is_longer || !is_due) => Ask::Repeat(left),
             _ if is_due => Ask::Renew(lease),
-            // A look would not tell an end that is not known.
+            // The end is not known, and a look would not find it out.
             _ if wants_look => self.terms.end.map_or(Ask::Renew(lease), |_| Ask::Look),
             _ => return None,
         };
@@ -269,7 +269,8 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Asks the same once more. The look is asked for by itself too: if the lease is handed over before, nobody repeats the renewal.
+    /// Asks the same once more. A look that the renewal stood for is set again by itself: a hand-over keeps the look and drops the
+    /// renewal.
     fn again_at(&mut self, moment: Instant) {
         if let Ask::Renew(_) = self.asked {
             self.renew_at = moment;
@@ -280,7 +281,7 @@ impl<T> Entry<T> {
         self.repeats |= self.was_repetition;
     }
 
-    /// The end of a lease that was asked about by something sent after `sent`.
+    /// The end of the lease, after a yes to what was sent at `sent` or later.
     fn renewed(&mut self, sent: Instant) -> Instant {
         self.refusals = 0;
         if let (Ask::Look | Ask::Repeat(_), Some(end)) = (self.asked, self.terms.end) {

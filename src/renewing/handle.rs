@@ -43,9 +43,9 @@ impl Handle {
 
     /// Hands the lock to another thread of this process, which holds it as `next` from now on. `None`: this lease is not kept
     /// any more, or is being renewed.
-    pub(crate) fn succeed(&self, next: Standing, terms: Terms) -> Option<Self> {
+    pub(crate) fn hand_over(&self, next: Standing, terms: Terms) -> Option<Self> {
         let standing = Arc::new(next);
-        let id = self.keeper.succeed(self.id, &standing, terms)?;
+        let id = self.keeper.hand_over(self.id, &standing, terms)?;
         Some(Self {
             keeper: Arc::clone(&self.keeper),
             standing,

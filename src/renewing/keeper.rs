@@ -33,7 +33,7 @@ pub(crate) struct Keeper {
     pub(super) wake: Condvar,
     /// For those who stop a renewal: a batch has come back.
     pub(super) landed: Condvar,
-    /// For the calling thread: there is a callback to call, or another end to wait for.
+    /// For the callback thread: there is a callback to call, or another end to wait for.
     pub(super) call: Condvar,
     /// For the thread that drops the watchdog: one of its two threads has ended.
     pub(super) ended: Condvar,
@@ -87,9 +87,9 @@ impl Keeper {
     }
 
     /// The lease goes on as `next`, by these terms. `None`: it is not kept any more, or is being renewed.
-    pub(super) fn succeed(&self, before: Id, next: &Arc<Standing>, terms: Terms) -> Option<Id> {
+    pub(super) fn hand_over(&self, before: Id, next: &Arc<Standing>, terms: Terms) -> Option<Id> {
         let (mut state, now) = (self.state.lock(), self.clock.now());
-        let id = (state.schedule).succeed(before, Arc::clone(next), terms, now)?;
+        let id = (state.schedule).hand_over(before, Arc::clone(next), terms, now)?;
         state.forget_key(before, next.key());
         state.remember_key(id, next.key());
         self.wake_if_sooner(&state);

@@ -3,7 +3,7 @@
 //! A guard and a `Renewal` each have a [`handle`]: one lease, and the [`keeper`] that keeps it. The renewing thread
 //! ([`threads`]) takes what is due from the [`schedule`], sends it in one round trip, and enters each answer twice: into the
 //! schedule, which says when the lease is asked about next, and into the lease's [`standing`], which its holder reads. The
-//! calling thread waits for the ends of leases and runs the callbacks of a [`signal`]. The listener says that a key was changed
+//! callback thread waits for the ends of leases and runs the callbacks of a [`signal`]. The listener says that a key was changed
 //! or that any may have been, and the schedule has the lease looked at. The schedule and its [`entry`] are plain values
 //! without a lock, a clock or I/O; [`outstanding`] says what was sent and may still happen.
 //!

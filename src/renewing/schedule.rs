@@ -184,7 +184,7 @@ impl<T: Clone, O> Schedule<T, O> {
 
     /// Hands the lease to the next holder: `item` takes its place, by these terms. `None`: the lease is not kept any more, or a
     /// renewal is on its way, which would reach the server in the next holder's time.
-    pub(crate) fn succeed(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
+    pub(crate) fn hand_over(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
         let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
         let look_at = match (entry.in_flight, entry.asked) {
             (false, _) => entry.look_at,

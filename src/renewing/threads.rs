@@ -282,7 +282,7 @@ impl Keeper {
         state.telling -= 1;
     }
 
-    /// The calling thread.
+    /// The callback thread.
     pub(crate) fn call_all(&self) {
         let mut state = self.state.lock();
         loop {

@@ -42,7 +42,7 @@ impl Script {
             script: self,
             by_hash,
             first_as: None,
-            needs_one_key: false,
+            one_key_will_do: false,
             replicas: None,
         }
     }
@@ -57,7 +57,7 @@ pub(crate) struct Call {
     /// A plain command to the same effect, for the first time that it is sent.
     first_as: Option<Packed>,
     /// The script does what matters by the first of its keys alone.
-    needs_one_key: bool,
+    one_key_will_do: bool,
     /// How many replicas have to have what it writes, if any.
     replicas: Option<Replicas>,
 }
@@ -76,7 +76,7 @@ impl Call {
 
     /// The script may be sent with the first of its keys alone, where not all of them are in one place.
     pub(crate) fn or_by_one_key(mut self) -> Self {
-        self.needs_one_key = true;
+        self.one_key_will_do = true;
         self
     }
 
@@ -85,7 +85,7 @@ impl Call {
     pub(crate) fn by_one_key(&self) -> Option<Self> {
         let keys = self.by_hash.words().nth(2)?;
         let keys: usize = std::str::from_utf8(keys).ok()?.parse().ok()?;
-        if !self.needs_one_key || keys < 2 {
+        if !self.one_key_will_do || keys < 2 {
             return None;
         }
         let by_hash = Packed::command("EVALSHA")

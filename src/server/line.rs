@@ -9,7 +9,8 @@
 //! Every other head has the waiters' connection and the listener, and so has everybody where the server or an access list
 //! refuses the newer protocol or the tracking.
 //!
-//! Locks: `seat`, from [`take`](OwnLine::take) until the line is given back. Nothing is locked within it.
+//! Locks: `seat`, from [`take`](OwnLine::take) until the line is given back. Within it the queues' `by_key` and the listener's `ear`,
+//! each for a moment. It is only ever tried, so that nobody waits for it.
 
 use std::{
     mem,

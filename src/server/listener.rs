@@ -4,7 +4,7 @@
 //! anew. A message is a hint. A thread that waits for one also has a moment at which it asks without it.
 //!
 //! When its connection breaks, changes may have been missed: every head of a queue asks the server again and every lease is looked
-//! at ([`Observer::anything`]), once when it breaks and once when the next connection listens.
+//! at ([`Observer::all_may_have_changed`]), once when it breaks and once when the next connection listens.
 
 use std::{
     sync::{
@@ -57,8 +57,8 @@ struct Ear {
     id: Option<i64>,
     /// The connection is of no use: it is to be replaced.
     is_deaf: bool,
-    /// How often the server had become a replica: a connection that was opened before leads to it.
-    replicas_left: u64,
+    /// How often we were told that the server has become a replica. A connection that was being opened then is replaced.
+    left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
 }
@@ -118,7 +118,7 @@ impl Listener {
     pub(super) fn leave_the_replica(&self) {
         let mut ear = self.ear.lock();
         ear.is_deaf = true;
-        ear.replicas_left += 1;
+        ear.left_a_replica += 1;
     }
 
     pub(crate) fn close(&self) {
@@ -138,7 +138,9 @@ impl Listener {
             let _ = self.listen(observer, tracks);
             let has_listened = self.ear.lock().id.take().is_some();
             if has_listened {
-                observer.upgrade().inspect(|observer| observer.anything());
+                observer
+                    .upgrade()
+                    .inspect(|observer| observer.all_may_have_changed());
                 pauses.start_again();
             }
             let mut closing = self.closing.lock();
@@ -158,7 +160,7 @@ impl Listener {
 
     /// Listens until the connection breaks or nobody is there to be told.
     fn listen(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) -> Result<(), Failed> {
-        let replicas_left = self.ear.lock().replicas_left;
+        let left_a_replica = self.ear.lock().left_a_replica;
         let Opened {
             mut connection,
             epoch,
@@ -169,9 +171,9 @@ impl Listener {
         ear.generation += 1;
         ear.id = Some(id);
         ear.epoch = epoch;
-        ear.is_deaf = ear.replicas_left != replicas_left;
+        ear.is_deaf = ear.left_a_replica != left_a_replica;
         drop(ear);
-        observer.upgrade().ok_or(Failed)?.anything();
+        observer.upgrade().ok_or(Failed)?.all_may_have_changed();
 
         let mut beat = time::now();
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
@@ -254,7 +256,7 @@ fn subscribed(connection: &mut Connection) -> RedisResult<PubSub<'_>> {
 /// One push names some keys; that of a `FLUSHALL` names none, which means all.
 fn report(observer: &dyn Observer, push: Value) {
     let Value::Array(keys) = push else {
-        return observer.anything();
+        return observer.all_may_have_changed();
     };
     for key in keys {
         match key {
@@ -262,7 +264,7 @@ fn report(observer: &dyn Observer, push: Value) {
             Value::BulkString(key) => {
                 let _ = std::str::from_utf8(&key).map(|key| observer.changed(key));
             }
-            _ => observer.anything(),
+            _ => observer.all_may_have_changed(),
         }
     }
 }
@@ -275,13 +277,13 @@ fn is_nobody_there(refusal: &RedisError) -> bool {
 
 /// Which listener the server tells about the keys that one connection reads.
 #[derive(Debug, Default)]
-pub(crate) struct Redirect {
+pub(crate) struct Tracking {
     /// The generation of the listener that was asked for.
     asked_for: Option<u64>,
     granted: bool,
 }
 
-impl Redirect {
+impl Tracking {
     /// Has the listener told about whatever this connection reads from now on, except of what it writes itself. False: it
     /// will not be, for there is no listener, or the server refuses.
     ///

@@ -1,10 +1,18 @@
 //! What locks need of a server: the one seam, behind which a stand-in for tests can stand.
 //!
-//! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three connections of its own: the heads of the
+//! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has four connections of its own: the heads of the
 //! queues ask by that of [`waiters`], the keeper renews by that of [`renewals`], and on the third the [`listener`] hears of changes of
-//! the keys that were read on the other two, which are [`tracked`]. One thread that waits alone has the [`line`](self::line) for
-//! itself. Where many threads ask by the pool at the same time, their calls go in one write: [`combining`].
+//! the keys that were read on these two, which are [`tracked`]. One thread that waits alone has the fourth, the
+//! [`line`](self::line), for itself. Where many threads ask by the pool at the same time, their calls go in one write: [`combining`].
 //! [`cluster`] has one such server for each shard of a Redis Cluster.
+//!
+//! Called by `locks` on the callers' threads, by `renewing` on the renewing thread, and by the listener's own thread.
+//!
+//! # Locks
+//! A connection that several threads use is locked while it is used: `slot` in [`tracked`], `seat` in [`line`](self::line). The listener's
+//! `ear` comes after both, the outbox of [`combining`] stands alone. Whoever tells the queues or the keeper of news, which locks them,
+//! has unlocked `slot` and `ear` before; the head that has the line locks the queues' `by_key` within `seat`, and nobody locks
+//! `seat` but by trying.
 
 mod cluster;
 mod combining;
@@ -211,7 +219,7 @@ pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
     /// Any key may have been changed without our being told.
-    fn anything(&self) {
+    fn all_may_have_changed(&self) {
         self.ask_again();
         self.look_again();
     }

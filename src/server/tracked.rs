@@ -4,7 +4,7 @@
 //! Both are opened, judged, closed and looked after here, by the same rules:
 //!
 //! - [`Finished`] says after each answer whether the connection goes on. What it had read is forgotten with it.
-//! - Those who relied on that, the heads or the leases, are told at once, by [`tell`](Tracked::tell) and by nothing else. The heads of the queues are told
+//! - Those who relied on that, the heads or the leases, are told at once, by [`report`](Tracked::report) and by nothing else. The heads of the queues are told
 //!   when their connection is gone, since one of them opens the next. The leases are told when there is a new one: the watchdog
 //!   opens it, and before that an unanswered question would only put them in doubt.
 //! - Once a second, while somebody relies on it, the listener's thread [`check`](Tracked::check)s that it is there.
@@ -23,7 +23,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisResult};
 
-use super::listener::{Checked, Listener, Redirect};
+use super::listener::{Checked, Listener, Tracking};
 use crate::{
     connection::{Connector, Opened},
     error::Result,
@@ -67,7 +67,7 @@ struct Open {
     connection: Connection,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
-    redirect: Redirect,
+    tracking: Tracking,
     /// It has answered, so that somebody may rely on what was read on it.
     has_answered: bool,
 }
@@ -185,7 +185,7 @@ impl InUse<'_> {
         self.slot.open = Some(Open {
             connection,
             epoch,
-            redirect: Redirect::default(),
+            tracking: Tracking::default(),
             has_answered: false,
         });
         self.slot.limit = None;
@@ -269,7 +269,7 @@ impl Open {
             self.connection.set_write_timeout(limit)?;
         }
         let is_tracked = match listener {
-            Some(listener) => (self.redirect).point(&mut self.connection, self.epoch, listener)?,
+            Some(listener) => (self.tracking).point(&mut self.connection, self.epoch, listener)?,
             None => false,
         };
         ask(&mut self.connection, is_tracked)

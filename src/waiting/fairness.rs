@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// After so many turns in a row this process waits until the server tells it of a release, as the others have to: its own
-/// threads know of a release before anybody else, and would have every turn.
+/// After so many turns in a row this process does not ask at once: it stays away for a while, or waits until the server tells it of
+/// the release, as the others have to. Its own threads know of a release before anybody else, and would have every turn.
 pub(super) const IN_A_ROW: u32 = 4;
 
-/// While no other process is seen, others are let go first at least once in so many times that this process waits for the
-/// server's message. While others are seen, they are let go first every time.
+/// While no other process is seen, this one still stays away at least once in so many waits for the server's message. While
+/// others are seen, it stays away every time.
 const LONGEST_ALONE: u32 = 64;
 
 /// A push takes less than this, in most networks.
@@ -37,16 +37,16 @@ const LATELY: Duration = Duration::from_secs(1);
 pub(super) struct Fairness {
     turns_in_a_row: u32,
     held: Held,
-    /// How often this process has waited for the server's message since others were last let go first.
+    /// How often this process has waited for the server's message since it last stayed away.
     waits: u32,
-    /// After so many waits others are let go first.
+    /// After so many waits it stays away.
     waits_until_others: u32,
     /// When another process was last seen to have the lock.
     others_seen: Option<Instant>,
     /// What was known of others before the first refusal since the last turn. A thread of this process that does not stand in
     /// the queue may have been the reason, and then the refusal says nothing of others.
     before_refusals: Option<SeenOfOthers>,
-    /// Since when the others have been let go first, until the next turn.
+    /// Since when this process has stayed away, until its next turn.
     away: Option<Away>,
     /// How long it took until this process had its next turn, the last time.
     others_took: Duration,
@@ -56,8 +56,8 @@ pub(super) struct Fairness {
     asked_after: Releases,
     /// When this process released the lock last, if the server has not told of that yet.
     message_due: Option<Instant>,
-    /// When the server told of a change while this process had the lock. It is of the release that this process is about to hear of
-    /// itself, if the message was faster than the release's own answer.
+    /// When the server told of a change while this process had the lock: the message of a release may overtake that release's own
+    /// answer.
     told_early: Option<Instant>,
     /// How often the head was refused since the last turn of this process, though the server or a thread of this process had told it
     /// of a release: others were faster. One more when this process stays away from a lock that others want.
@@ -231,9 +231,9 @@ impl Fairness {
         self.message_due = None;
     }
 
-    /// The server says so while a thread that stood in the queue has the lock alone. A message of the release before may come as
-    /// late as that. Any other is taken for one of the next release, if that follows at once: a renewal just before it costs the
-    /// other processes no more than this one chance.
+    /// The server says so while a thread that stood in the queue has the lock alone. Within [`PUSH`] of our last release the message
+    /// is taken for that release's, which was late. Otherwise it is taken for an early one of our next release, if that follows
+    /// within [`PUSH`]. If it was a renewal's, the other processes lose one chance.
     pub(super) fn heard_while_held(&mut self, now: Instant) {
         let due = self.message_due.take();
         if !due.is_some_and(|released| is_just_before(released, now)) {
@@ -267,7 +267,7 @@ impl Fairness {
         let Some(away) = &self.away else {
             return now;
         };
-        // The process that has been away for longer comes first.
+        // Whoever is back before `others_took` is over waits up to a millisecond more, so that who has been away for longer comes first.
         let early = (away.since + self.others_took).saturating_duration_since(now);
         away.until.max(now + (early / 8).min(SHORTEST))
     }
@@ -279,7 +279,7 @@ impl Fairness {
     }
 }
 
-/// A message of what happened at one of these moments may come at the other.
+/// Whether less than [`PUSH`] lies between: a message of what happened at one of these moments may come at the other.
 fn is_just_before(earlier: Instant, now: Instant) -> bool {
     now.saturating_duration_since(earlier) < PUSH
 }

@@ -3,7 +3,7 @@
 //! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on that mutex, and a thread
 //! that changes a queue wakes another after it has unlocked it, since the woken thread locks it first of all. While it is locked
 //! nothing of a server's is called. Only [`hand_over`](Queues::hand_over) runs code of its caller under it, to make the
-//! next guard, which locks the watchdog's state: `by_key` comes before that. A lease is never dropped under it, for a
+//! next guard, which locks the keeper's `state`: `by_key` comes before that. A lease is never dropped under it, for a
 //! dropped lease is released, and its release locks `by_key`.
 
 use std::{

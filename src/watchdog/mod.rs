@@ -1,4 +1,4 @@
-//! The thread that keeps leases alive.
+//! [`Watchdog`]: keeps alive what plain functions have acquired. Its threads are those of `renewing`, a keeper for each shard.
 
 mod keep;
 mod keepers;

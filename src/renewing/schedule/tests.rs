@@ -126,9 +126,9 @@ fn a_repetition_without_an_answer_is_sent_again_and_whoever_has_it_next_takes_it
     schedule.repeat_all(start);
     let left = Ask::Repeat(MS * 3_000);
     assert_eq!(schedule.take(start).questions[0].ask, left);
-    assert_eq!(schedule.succeed(first, "b", terms, start), None);
+    assert_eq!(schedule.hand_over(first, "b", terms, start), None);
     schedule.answered(first, Answer::Unanswered, start);
-    let second = schedule.succeed(first, "b", terms, start).unwrap();
+    let second = schedule.hand_over(first, "b", terms, start).unwrap();
     let asked = schedule.take(start).questions;
     assert_eq!((asked[0].id, asked[0].ask), (second, left));
 }
@@ -153,13 +153,13 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
     };
     let look_at = Some(start + MS * 20);
     let first = schedule.keep("a", Terms { look_at, ..terms }, start);
-    let second = schedule.succeed(first, "b", terms, start).unwrap();
+    let second = schedule.hand_over(first, "b", terms, start).unwrap();
     assert_eq!(schedule.due_at(), look_at);
     let looking = schedule.take(start + MS * 20).questions;
     assert_eq!((looking[0].id, looking[0].ask), (second, Ask::Look));
     // The answer says nothing to whoever has it by then.
     let now = start + MS * 21;
-    let third = schedule.succeed(second, "c", terms, now).unwrap();
+    let third = schedule.hand_over(second, "c", terms, now).unwrap();
     schedule.answered(second, Answer::Ours(start + MS * 20), now);
     let looking = schedule.take(now).questions;
     assert_eq!((looking[0].id, looking[0].ask), (third, Ask::Look));
@@ -179,7 +179,7 @@ fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
     // Early, since something has to be asked anyway.
     assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
     schedule.answered(first, Answer::Refused, now);
-    schedule.succeed(first, "b", terms, now).unwrap();
+    schedule.hand_over(first, "b", terms, now).unwrap();
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
@@ -240,11 +240,11 @@ fn keep(lease: std::ops::Range<u32>) -> impl Strategy<Value = Event> {
     )
 }
 
-fn succession() -> impl Strategy<Value = Event> {
+fn hand_over() -> impl Strategy<Value = Event> {
     let which = any::<prop::sample::Index>();
     let (max_hold, renews) = (prop::option::of(1_u32..2_000), prop::bool::weighted(0.7));
     let terms = (which, 5_u32..600, max_hold, renews, any::<bool>());
-    terms.prop_map(|(which, lease, max_hold, renews, alarm)| Event::Succeed {
+    terms.prop_map(|(which, lease, max_hold, renews, alarm)| Event::HandOver {
         which,
         lease,
         max_hold,
@@ -270,7 +270,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => keep(5..600),
         1 => which().prop_map(Event::Stop),
-        2 => succession(),
+        2 => hand_over(),
         2 => which().prop_map(Event::Look),
         1 => Just(Event::LookAtAll),
         1 => Just(Event::RepeatAll),

@@ -1,7 +1,7 @@
-//! The renewals of a shard's keeper, those of leases whose slots have moved among them.
+//! The renewals of a shard's keeper, including those of leases whose slots have moved.
 //!
-//! The keeper of a shard keeps a lease for as long as it is held. When its slot is another shard's by now, its renewals go there, by
-//! a connection beside that one's pool, in one round trip for all of them. What goes elsewhere must not delay what stays here: another
+//! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot now, its renewals go to that shard, on
+//! a connection outside that shard's pool, in one round trip for all of them. What goes elsewhere must not delay what stays here: another
 //! shard has little time to answer, and is left alone for a while after it was silent.
 
 use std::{
@@ -69,7 +69,7 @@ impl Sending<'_> {
         self.renewals.iter().chain(self.orphans)
     }
 
-    /// From now on the one at this place names one key alone. False: it has no other, or needs them.
+    /// Shortens the renewal at this place to its first key. False: it cannot be shortened.
     fn narrow(&mut self, place: usize) -> bool {
         let Some(by_one_key) = self.renewals.get(place).and_then(Call::by_one_key) else {
             return false;
@@ -211,7 +211,7 @@ impl Following {
             let left = deadline.remaining_up_to(limit);
             let (judged, finished) = batch.send_by(&mut connection, left);
             match finished {
-                // It was closed while it lay here.
+                // The server had closed the connection that was kept.
                 Some(Finished::Broken) if was_kept && !deadline.has_passed() => continue,
                 Some(_) => nodes.doubt(shard),
                 None => {
@@ -235,8 +235,8 @@ impl Following {
         for (to, places) in leads.asking {
             self.ask_at(sending, &to, &places);
         }
-        // Not where the answer came from, if that is the node which is being given the slot: that says "not ours" of a lock that
-        // has not come yet.
+        // To the slot's owner, not to the node that is being given the slot: that says "not ours" of a lock that has not come
+        // yet.
         self.send_to_shards(sending, &leads.apart);
         lead_away || !leads.apart.is_empty()
     }

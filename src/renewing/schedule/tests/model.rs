@@ -36,7 +36,7 @@ enum Rule {
     /// What is out is asked about before a lease is handed over.
     AsksWhatIsOut,
     /// The next holder is looked at when the one before would have been, and takes no lease that is being renewed.
-    Succeeds,
+    KeepsLooks,
     /// After a failover the last renewal is repeated.
     Repeats,
     /// What is told of a key has its leases looked at.
@@ -269,7 +269,7 @@ fn one_that_does_not_ask_what_is_out_before_a_hand_over_is_found() {
 
 #[test]
 fn one_that_forgets_in_a_hand_over_what_was_to_be_looked_at_is_found() {
-    is_found(BELIEVED, Rule::Succeeds, |world| World {
+    is_found(BELIEVED, Rule::KeepsLooks, |world| World {
         deletions: 1,
         hand_overs: 1,
         ..world

@@ -67,7 +67,7 @@ pub(super) enum Event {
         alarm: bool,
     },
     Stop(prop::sample::Index),
-    Succeed {
+    HandOver {
         which: prop::sample::Index,
         lease: u32,
         max_hold: Option<u32>,
@@ -139,7 +139,7 @@ impl World {
                 assert!(!self.schedule.stop(lease.id), "nothing is out");
                 lease.gone = true;
             }
-            Event::Succeed { ref which, .. } => self.succeed(which.index(count), event),
+            Event::HandOver { ref which, .. } => self.hand_over(which.index(count), event),
             Event::Look(ref which) => {
                 let lease = &mut self.leases[which.index(count)];
                 self.schedule.look(lease.id, self.now);
@@ -207,8 +207,8 @@ impl World {
     }
 
     /// The lock goes to somebody else of this process, as it stands.
-    fn succeed(&mut self, index: usize, event: &Event) {
-        let Event::Succeed {
+    fn hand_over(&mut self, index: usize, event: &Event) {
+        let Event::HandOver {
             lease,
             max_hold,
             renews,
@@ -230,14 +230,14 @@ impl World {
             renews,
             ..terms(lease)
         };
-        self.hand_over(index, terms, alarm, self.now);
+        self.hand_over_by(index, terms, alarm, self.now);
     }
 
-    fn hand_over(&mut self, index: usize, terms: Terms, alarm: bool, now: Instant) {
+    fn hand_over_by(&mut self, index: usize, terms: Terms, alarm: bool, now: Instant) {
         let count = self.leases.len();
         let before = &mut self.leases[index];
         let is_in_flight = self.schedule.is_in_flight(before.id);
-        let next = self.schedule.succeed(before.id, count, terms, now);
+        let next = self.schedule.hand_over(before.id, count, terms, now);
         assert_eq!(next.is_none(), before.gone, "it is stopped or lost");
         let Some(id) = next else {
             return;
@@ -249,7 +249,7 @@ impl World {
         let before = before.id;
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
-        assert_eq!(self.schedule.succeed(before, count, terms, now), None);
+        assert_eq!(self.schedule.hand_over(before, count, terms, now), None);
         self.keeps(id, terms, alarm, look, on_server);
     }
 
@@ -364,7 +364,7 @@ impl World {
             }
             Mood::HandedOverMeanwhile => match question.ask {
                 Ask::Renew(_) | Ask::Repeat(_) => {
-                    let next = self.schedule.succeed(question.id, 0, lease.terms, sent);
+                    let next = self.schedule.hand_over(question.id, 0, lease.terms, sent);
                     assert_eq!(next, None, "it would be renewed by the one before");
                     assert!(
                         self.schedule.is_in_flight(question.id),
@@ -374,7 +374,7 @@ impl World {
                 // There is a bound on turns.
                 Ask::Look if count < MOST => {
                     let terms = lease.terms;
-                    self.hand_over(question.item, terms, false, sent);
+                    self.hand_over_by(question.item, terms, false, sent);
                 }
                 Ask::Look => {}
             },

@@ -226,8 +226,8 @@ impl World {
             return None;
         }
         let terms = self.terms(held.end);
-        let id = if self.has(Rule::Succeeds) {
-            state.schedule.succeed(held.id, next, terms, now)?
+        let id = if self.has(Rule::KeepsLooks) {
+            state.schedule.hand_over(held.id, next, terms, now)?
         } else {
             state.schedule.stop(held.id);
             state.schedule.keep(next, terms, now)

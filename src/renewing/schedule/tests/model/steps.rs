@@ -11,7 +11,7 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Pass,
-    // The renewing and the calling thread.
+    // The renewing and the callback thread.
     Take,
     FindUnreachable,
     Receive,
