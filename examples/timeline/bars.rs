@@ -108,8 +108,10 @@ impl Row {
                 self.told.push(at);
                 self.close(at);
             }
+            // The thread that tells may come after the one that released.
+            (Happened::Lost, _) => self.told.push(at),
             (Happened::Released, _) => self.close(at),
-            (Happened::Renewed { .. } | Happened::TakenAway | Happened::Lost, _) => {}
+            (Happened::Renewed { .. } | Happened::TakenAway, _) => {}
         }
     }
 

@@ -28,6 +28,7 @@ use std::{
 
 use super::{
     attempts::{Attempts, Outcome},
+    given_back::Release,
     lease::{Grant, Lease},
     settings::Settings,
     stacks::{Stack, Stacks},
@@ -289,8 +290,17 @@ impl Wait<'_> {
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
         let comes_late = self.attempts.is_out();
-        if (comes_late || self.attempts.may_be_ours()) && !is_held {
-            self.stack.keeper.abandon(&self.hold, comes_late);
+        if !(comes_late || self.attempts.may_be_ours()) || is_held {
+            return;
+        }
+        self.stack.keeper.abandon(&self.hold, comes_late);
+        if self.stack.server.is_watched() {
+            // The master that answers the watchdog's thread may be replaced by one that does not know of it.
+            let end = self.now() + Duration::from_millis(self.lease_millis);
+            let release = Release::new(&self.hold, false, self.epoch, end);
+            self.stack.remember(release);
+            // The listener finds out that another server is the master.
+            self.stack.server.want();
         }
     }
 

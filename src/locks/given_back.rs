@@ -3,8 +3,8 @@
 //! Replication is asynchronous: the replica that is promoted may not know of a release that the master before it has answered, and
 //! there the lock would keep everybody out until its lease ends. So when another server has become the master, what was given
 //! back before is given back there as well, by the watchdog's thread: by its token, so that nothing happens where the lock is free, or
-//! somebody else's by now. A release without an answer is one of these: the watchdog's thread sends it until a master has answered,
-//! of which the next one may know as little.
+//! somebody else's by now. A release without an answer is one of these, and what an acquire without an answer may have left: the
+//! watchdog's thread gives that back until a master has answered, of which the next one may know as little.
 //!
 //! Locks: `releases`, for a moment, and nothing within it.
 

@@ -357,7 +357,7 @@ fn a_pool_that_is_lent_out_says_to_whom() {
     unless_halted(|| {
         let bench = bench();
         let client = Client::open(bench.server.url()).unwrap();
-        let pool = Pool::builder().max_size(2).get_timeout(100 * MS);
+        let pool = Pool::builder().max_size(2).get_timeout(300 * MS);
         let pool = pool.build(&client).unwrap();
         let lock = crate::sharing(&pool).lock("a");
         let lease = lock.acquire(LONG).unwrap();

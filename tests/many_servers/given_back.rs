@@ -1,6 +1,6 @@
 //! Releases and renewals that a master has answered, and of which the next one does not know.
 
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use leasehold::{
     Error, Keep, Lease, Locks, Once, Options, Pool, Renewal, Token, Watchdog,
@@ -8,11 +8,15 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-use super::connect;
+use super::{
+    connect,
+    lying::{Said, url},
+};
 use crate::common::{
-    Cluster, LONG, MS, Sentinels,
+    Cluster, LONG, MS, Proxy, Sentinels, Server,
     hold::{comes_true, every_kind},
     sentinels::{Plan, in_step},
+    wait::at_once,
 };
 
 /// What was not given back again is there for longer than any test.
@@ -221,6 +225,51 @@ fn wait_until_the_watchdog_has_sent_all(locks: &Locks) {
         before = now;
         has_grown
     }));
+}
+
+/// While this lock is held on the one, every key of that one is on the other.
+fn copy_while_held(name: &str, from: &Server, to: &Server) {
+    let (mut from, mut to) = (from.connection().unwrap(), to.connection().unwrap());
+    if !is_there(&mut from, name) {
+        return;
+    }
+    for key in from.keys::<_, Vec<String>>("*").unwrap() {
+        let value: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut from).unwrap();
+        let left: i64 = from.pttl(&key).unwrap();
+        let mut restore = redis::cmd("RESTORE");
+        restore.arg(&key).arg(left.max(0)).arg(value).arg("REPLACE");
+        restore.exec(&mut to).unwrap();
+    }
+}
+
+/// The next master is like a replica that has got nothing of the release.
+#[test]
+fn what_too_few_replicas_had_is_free_on_the_next_master_that_has_it_after_all() {
+    at_once(0..4, |kind| {
+        let before = Arc::new(Server::start().unwrap());
+        let next = Arc::new(Server::start().unwrap());
+        let proxy = Proxy::in_front_of(&before).unwrap();
+        let said = Said::default();
+        said.now(proxy.port(), 1);
+        let sentinel = said.by_a_sentinel();
+        let options = Options::new().lease(LEASE).replicas(1, 50 * MS);
+        let locks = connect(&url(&[&sentinel])).with(options);
+        let lock = &every_kind(&locks)[kind];
+        for script in ["EVAL", "EVALSHA"] {
+            let (from, to) = (Arc::clone(&before), Arc::clone(&next));
+            let name = lock.name().to_owned();
+            let copy = move || copy_while_held(&name, &from, &to);
+            proxy.at(script).run_each_time(copy);
+        }
+        let answer = lock.try_acquire();
+        let are_too_few = matches!(answer, Err(Error::TooFewReplicas { .. }));
+        assert!(are_too_few, "{answer:?}");
+        let (mut there, mut here) = (before.connection().unwrap(), next.connection().unwrap());
+        assert!(comes_true(|| !is_there(&mut there, lock.name())));
+        assert!(is_there(&mut here, lock.name()), "{}", lock.name());
+        said.now(next.port(), 2);
+        assert!(comes_true(|| !is_there(&mut here, lock.name())));
+    });
 }
 
 #[test]

@@ -51,6 +51,8 @@ enum Rule {
     GivesBackAgain,
     /// Also what got no answer at first, so that the watchdog has sent it until there was one.
     RemembersUnanswered,
+    /// And what was granted without being confirmed, and was given up.
+    RemembersGivenUp,
     /// What a server has granted before is asked of the new master.
     AsksAgain,
     /// A grant that too few replicas have is none.
@@ -292,6 +294,16 @@ fn one_that_forgets_a_release_without_an_answer_is_found() {
     is_found(NOT_LEFT, Rule::RemembersUnanswered, |world| World {
         loses: true,
         cuts: 1,
+        last: 0,
+        ..world
+    });
+}
+
+#[test]
+fn one_that_forgets_what_it_has_given_up_is_found() {
+    is_found(NOT_LEFT, Rule::RemembersGivenUp, |world| World {
+        loses: true,
+        replicas: 1,
         last: 0,
         ..world
     });

@@ -165,10 +165,16 @@ impl World {
     }
 
     /// It has waited for long enough.
-    pub(super) fn give_up(process: &mut Process, now: Tick) {
+    pub(super) fn give_up(&self, process: &mut Process, now: Tick) {
         let phase = mem::replace(&mut process.phase, Phase::Idle);
-        if let Phase::Waiting { token, is_out, .. } = phase {
-            process.schedule.abandon(token, is_out, moment(now));
+        let Phase::Waiting { token, is_out, .. } = phase else {
+            return;
+        };
+        process.schedule.abandon(token, is_out, moment(now));
+        let (epoch, end) = (process.epoch, moment(now + LEASE));
+        process.let_go.push((token, end));
+        if self.has(Rule::RemembersGivenUp) {
+            self.remember(process, GaveBack { token, epoch, end }, now);
         }
     }
 
@@ -365,6 +371,10 @@ impl World {
                 return;
             }
         }
+        self.remember(process, gave_back, now);
+    }
+
+    fn remember(&self, process: &mut Process, gave_back: GaveBack, now: Tick) {
         process.given_back.push(gave_back);
         if gave_back.epoch != process.epoch && self.has(Rule::GivesBackAgain) {
             Self::give_back_again(process, now);

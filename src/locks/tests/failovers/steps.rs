@@ -355,7 +355,7 @@ impl Model for World {
                 };
                 self.receive(state, client, by, Some(&answered))?;
             }
-            Action::GiveUp(client) => Self::give_up(&mut state.processes[client], state.now),
+            Action::GiveUp(client) => self.give_up(&mut state.processes[client], state.now),
             Action::Release(client) => self.release(state, client)?,
             Action::Renew(client) => self.renew(state, client)?,
         }
