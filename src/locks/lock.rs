@@ -65,7 +65,8 @@ impl Lock {
     /// server, when it says that something has happened to the lock. A thread that waits has no connection of the pool.
     /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever. While it waits it survives a
     /// server that restarts or is silent; then the last failure is the answer, and not `Contended`. A server that cannot be
-    /// reached by the first attempt is an error at once.
+    /// reached by the first attempt is an error at once; where sentinels or nodes of a cluster say where the master is, it is tried
+    /// until the wait is over.
     ///
     /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody deletes it: look with
     /// [`inspect`](Self::inspect).

@@ -140,6 +140,8 @@ impl Options {
     ///
     /// For what the plain functions acquire: [`Recipe::confirm_by_replicas`](crate::recipes::Recipe::confirm_by_replicas).
     ///
+    /// The last attempt may begin just before the wait of `acquire` is over, which then ends later by up to `wait`.
+    ///
     /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease: 100 ms is enough where
     /// replication is healthy. While too few answer, other threads that wait on the same shared connection, and renewals in
     /// the same batch, are held up for so long. Costs an acquire what the replicas' answer takes, and no round trip.

@@ -15,6 +15,8 @@ use crate::{
     time::{lease_millis, whole_millis},
 };
 
+/// The server gives up waiting for replicas, since it becomes one itself. As far as is known, none of them has the write.
+const INTERRUPTED: &str = "UNBLOCKED";
 /// So many are more than anybody has.
 pub(crate) const MOST_REPLICAS: u32 = 100;
 
@@ -84,19 +86,22 @@ impl Replicas {
     pub(crate) fn check(self, had: Value) -> RedisResult<()> {
         match had {
             Value::Int(had) if had >= i64::from(self.count) => Ok(()),
-            Value::Int(had) => {
-                let detail = format!("{had} of {}", self.count);
-                Err(make_extension_error(
-                    TOO_FEW_REPLICAS.to_owned(),
-                    Some(detail),
-                ))
-            }
+            Value::Int(had) => Err(self.too_few(had)),
             Value::ServerError(error) => {
-                let words = RedisError::from(error).to_string();
-                Err(make_extension_error(REFUSED_WAIT.to_owned(), Some(words)))
+                let error = RedisError::from(error);
+                if error.code() == Some(INTERRUPTED) {
+                    return Err(self.too_few(0));
+                }
+                let words = Some(error.to_string());
+                Err(make_extension_error(REFUSED_WAIT.to_owned(), words))
             }
             _ => Err(makes_no_sense()),
         }
+    }
+
+    fn too_few(self, had: i64) -> RedisError {
+        let detail = format!("{had} of {}", self.count);
+        make_extension_error(TOO_FEW_REPLICAS.to_owned(), Some(detail))
     }
 }
 

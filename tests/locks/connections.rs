@@ -16,6 +16,7 @@ use crate::{
     common::{
         LONG, MS, Proxy, Server,
         hold::comes_true,
+        slack::slack,
         wait::{at_once, calls, unless_halted},
     },
     faults::kill,
@@ -83,7 +84,8 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
                 let released = Instant::now();
                 b.release().unwrap();
                 let (got, _lease) = waiter.join().unwrap();
-                assert!(got - released < 500 * MS, "{fault}: {:?}", got - released);
+                let took = got - released;
+                assert!(took < 500 * MS + slack(), "{fault}: {took:?}");
             });
         });
     });

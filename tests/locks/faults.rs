@@ -272,7 +272,7 @@ fn forgotten_scripts_and_a_flush_in_the_middle() {
                 .exec(&mut server.connection().unwrap())
                 .unwrap();
         });
-        assert!(took < 500 * MS, "{took:?}");
+        assert!(took < 250 * MS + slack(), "{took:?}");
     });
 }
 
@@ -286,7 +286,7 @@ fn a_drop_takes_no_longer_than_it_may() {
     drop(lease);
     let took = dropped.elapsed();
     server.thaw().unwrap();
-    assert!(took < 500 * MS, "{took:?}");
+    assert!(took < 250 * MS + slack(), "{took:?}");
     let mut conn = server.connection().unwrap();
     assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
 }
@@ -300,7 +300,7 @@ fn nobody_there_is_told_at_once() {
             locks.lock("a").acquire(LONG),
             Err(Error::Pool { .. })
         ));
-        assert!(asked.elapsed() < 500 * MS);
+        assert!(asked.elapsed() < 250 * MS + slack());
     });
 }
 
@@ -320,7 +320,11 @@ fn threads_and_connections_end_with_the_last_of_all() {
         assert!(lease.is_held());
         let ended = Instant::now();
         drop(lease);
-        assert!(ended.elapsed() < 500 * MS, "{:?}", ended.elapsed());
+        assert!(
+            ended.elapsed() < 250 * MS + slack(),
+            "{:?}",
+            ended.elapsed()
+        );
         assert!(comes_true(|| clients(&mut conn) == 1));
     });
 }

@@ -94,14 +94,19 @@ fn all_at(port: u16) -> String {
     slots(&[(0, SLOTS - 1, "127.0.0.1", port)])
 }
 
+/// The half with the lock `a` is at the first port, the other half at the second.
+fn half_at(port: u16, other: u16) -> String {
+    slots(&[
+        (0, 8_191, "127.0.0.1", port),
+        (8_192, SLOTS - 1, "127.0.0.1", other),
+    ])
+}
+
 /// Two nodes that have a half each, answer this to `SET`, and say this of the other's address to everything else.
 fn halves(set: Option<&'static str>, says: impl Fn(u16) -> String) -> (Fake, Fake) {
     let (one, other) = (Said::new(""), Said::new(""));
     let (a, b) = (one.by_a_node(), other.by_a_node());
-    let halves = slots(&[
-        (0, 8_191, "127.0.0.1", a.port()),
-        (8_192, SLOTS - 1, "127.0.0.1", b.port()),
-    ]);
+    let halves = half_at(a.port(), b.port());
     for (said, to) in [(&one, b.port()), (&other, a.port())] {
         said.now(|words| {
             (words.slots, words.set, words.rest) = (halves.clone(), set, says(to));
@@ -228,11 +233,12 @@ fn an_older_configuration_is_never_believed() {
     let (new, old) = (Server::start().unwrap(), Server::start().unwrap());
     let said = Said::new("");
     let node = said.by_a_node();
-    said.now(|words| (words.slots, words.epoch) = (all_at(new.port()), 7));
+    let half_at = |server: &Server| half_at(server.port(), node.port());
+    said.now(|words| (words.slots, words.epoch) = (half_at(&new), 7));
     let nodes = nodes_of(&[node.port()]);
     assert!(acquire(&nodes).unwrap());
     // It has forgotten, and the connections to who has the lock are cut.
-    said.now(|words| (words.slots, words.epoch) = (all_at(old.port()), 6));
+    said.now(|words| (words.slots, words.epoch) = (half_at(&old), 6));
     let mut kill = redis::cmd("CLIENT");
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let asked_before = node.asked().len();
@@ -257,10 +263,11 @@ fn who_is_cut_off_and_counts_further_than_the_others_has_nobody_refused() {
     let (gone, now) = (Server::start().unwrap(), Server::start().unwrap());
     let (cut_off, others) = (Said::new(""), Said::new(""));
     let (first, second) = (cut_off.by_a_node(), others.by_a_node());
+    let half_at = |server: &Server| half_at(server.port(), second.port());
     cut_off.now(|words| {
-        (words.slots, words.epoch, words.state) = (all_at(gone.port()), 9, "fail");
+        (words.slots, words.epoch, words.state) = (half_at(&gone), 9, "fail");
     });
-    others.now(|words| (words.slots, words.epoch) = (all_at(now.port()), 7));
+    others.now(|words| (words.slots, words.epoch) = (half_at(&now), 7));
     drop(gone);
     let nodes = nodes_of(&[first.port(), second.port()]);
     let is_granted = (0..20).any(|_| {
@@ -283,9 +290,11 @@ fn group(begins: &str, port: u16, asked: u16) -> String {
     format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
 }
 
-/// Its count of configurations begins anew, and so do the names of its nodes.
+/// Its count of configurations begins anew, and so do the names of its nodes. For ten seconds it may be a stranger at the address of a
+/// node that has died, while the others of the known cluster are silent.
 #[test]
-fn another_cluster_at_the_same_addresses_is_believed_and_one_elsewhere_is_not() {
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn another_cluster_at_the_same_addresses_is_believed_after_a_while_and_one_elsewhere_is_not() {
     let (before, now) = (Server::start().unwrap(), Server::start().unwrap());
     let said = Said::new("");
     let node = said.by_a_node();
@@ -301,11 +310,12 @@ fn another_cluster_at_the_same_addresses_is_believed_and_one_elsewhere_is_not() 
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let _: u64 = kill.query(&mut before.connection().unwrap()).unwrap();
     drop(before);
-    let moved = (0..20).any(|_| {
+    let began = Instant::now();
+    let moved = (0..200).any(|_| {
         thread::sleep(120 * MS);
         matches!(acquire(&nodes), Ok(true))
     });
-    assert!(moved);
+    assert!(moved && began.elapsed() > 10_000 * MS);
     for (server, count) in [(&now, 1), (&elsewhere, 0)] {
         let keys = redis::cmd("DBSIZE");
         let found: usize = keys.query(&mut server.connection().unwrap()).unwrap();

@@ -3,8 +3,10 @@
 //! A shard is a master and its replicas, and keeps its name when one of these takes over: that is another address of the same
 //! shard. What is believed:
 //! - Nothing of an older configuration than the newest that a node that is well has told: a node that lags behind would lead back to
-//!   masters that were replaced. One exception: an answer without a hole, from an address that was known, that names none of the nodes that
-//!   were known. Then another cluster was made at the same addresses, and counts its configurations from the beginning.
+//!   masters that were replaced.
+//! - Nothing of another cluster: an answer that names none of the nodes that were known. A node of that one may have come to the address
+//!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), another cluster was made in
+//!   place of this one, and counts its configurations from the beginning.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so
@@ -48,6 +50,8 @@ pub(super) struct Shard {
     pub(super) epoch: Arc<AtomicU64>,
     /// A connection to it has failed since it was last known to be good.
     pub(super) in_doubt: bool,
+    /// Its master was asked who serves what, and has not answered.
+    pub(super) is_silent: bool,
     /// The last answer named it.
     serves: bool,
 }
@@ -57,6 +61,7 @@ impl Shard {
         let is_news = self.address != *address;
         if is_news {
             self.address = address.clone();
+            self.is_silent = false;
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         is_news
@@ -152,17 +157,30 @@ impl Known {
         id.map(ShardId)
     }
 
-    /// Forgets the newest configuration that was heard of if the node at this address belongs to another cluster by now: its answer
-    /// is then not older, whatever its number.
-    pub(super) fn begin_anew_if_another(&mut self, layout: &Layout, asked: &Address) {
-        let before = || self.shards.iter().flat_map(|shard| &shard.nodes);
-        let was_known = before().any(|(_, address)| address.as_ref() == Some(asked));
-        let mut now = layout
-            .iter()
-            .flat_map(|group| group.replicas.iter().chain([&group.master]));
-        let is_another = now.all(|node| before().all(|(id, _)| *id != node.id));
-        if was_known && is_another && has_no_hole(layout).is_ok() {
-            self.config_epoch = 0;
+    /// Whether this is the answer of another cluster: it names nodes, and none that is known.
+    pub(super) fn is_strange(&self, layout: &Layout) -> bool {
+        let named = || {
+            layout
+                .iter()
+                .flat_map(|group| group.replicas.iter().chain([&group.master]))
+        };
+        let is_known = |node: &Node| {
+            let mut shards = self.shards.iter();
+            shards.any(|shard| shard.nodes.contains_key(&node.id))
+        };
+        !self.shards.is_empty() && named().next().is_some() && !named().any(is_known)
+    }
+
+    /// Forgets the newest configuration that was heard of: another cluster was made in place of this one.
+    pub(super) fn begin_anew(&mut self) {
+        self.config_epoch = 0;
+    }
+
+    /// The node at this address has not answered when it was asked who serves what.
+    pub(super) fn was_silent(&mut self, address: &Address) {
+        let mut shards = self.shards.iter_mut();
+        if let Some(shard) = shards.find(|shard| shard.address == *address) {
+            shard.is_silent = true;
         }
     }
 
@@ -283,6 +301,7 @@ impl Known {
                 address: address.clone(),
                 epoch: Arc::default(),
                 in_doubt: false,
+                is_silent: false,
                 serves: true,
             });
             return true;

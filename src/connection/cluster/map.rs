@@ -37,6 +37,8 @@ use crate::{
 const REST: Duration = Duration::from_millis(100);
 /// While somebody relies on the map, it is not older.
 const FRESH: Duration = Duration::from_secs(10);
+/// If no known node has answered for so long, and others have, another cluster was made in place of the one that was known.
+pub(super) const STRANGE: Duration = Duration::from_secs(10);
 /// How long all nodes together may take when it is only looked whether anything has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -64,6 +66,8 @@ struct Asking {
     silent: HashMap<Address, Instant>,
     /// The nodes whose answers said nothing new while the map was in doubt.
     knew_nothing: HashSet<Address>,
+    /// Since when nodes of another cluster have answered, and none that is known.
+    strange_since: Option<Instant>,
 }
 
 /// Why the nodes are asked.
@@ -109,7 +113,7 @@ impl Map {
                 Ok(self.known.lock().shard_of(slot).unwrap_or(shard))
             }
             None => {
-                self.ask(Need::Unknown, deadline)?;
+                self.ask(Need::Unknown, None, deadline)?;
                 let found = self.known.lock().shard_of(slot);
                 found.ok_or_else(|| Error::Pool {
                     reason: format!("no node of the cluster serves the slot {slot} of `{key}`"),
@@ -125,12 +129,21 @@ impl Map {
     }
 
     /// Where the master of a shard is. Asks if that is in doubt, and takes what was known if nobody says anything.
+    ///
+    /// The master itself is asked first, unless it was silent lately: most often only a connection was lost. While another thread asks,
+    /// the shard's own thread waits for the answer if that master was silent, and otherwise goes there: the others' nodes may be
+    /// silent, and are no concern of this shard's.
     pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<Place> {
-        let in_doubt = (self.known.lock().shard(shard)).is_none_or(|it| it.in_doubt);
-        let asked = if in_doubt {
+        let (in_doubt, is_silent, own) = {
+            let known = self.known.lock();
+            known.shard(shard).map_or((true, true, None), |it| {
+                (it.in_doubt, it.is_silent, Some(it.address.clone()))
+            })
+        };
+        let asked = if in_doubt && (is_silent || !self.asking.is_locked()) {
             // What is left is for the connection.
             let half = Deadline::after(deadline.remaining() / 2);
-            self.ask(Need::Doubtful, half)
+            self.ask(Need::Doubtful, own.as_ref(), half)
         } else {
             Ok(())
         };
@@ -153,7 +166,7 @@ impl Map {
         if let Some(shard) = self.known.lock().shard_mut(shard)
             && shard.epoch.load(Ordering::SeqCst) == epoch
         {
-            shard.in_doubt = false;
+            (shard.in_doubt, shard.is_silent) = (false, false);
         }
     }
 
@@ -202,7 +215,7 @@ impl Map {
         let asked = self.known.lock().asked;
         if asked.is_none_or(|asked| asked.elapsed() >= rest) {
             let sooner = Deadline::after(LOOK).or_sooner(deadline.moment());
-            let _ = self.ask_all(asking, sooner);
+            let _ = self.ask_all(asking, None, sooner);
         }
     }
 

@@ -38,7 +38,8 @@ impl NodesBuilder {
     }
 
     /// How long [`Nodes::get_for`] takes at most: asking the nodes, waiting while all connections are lent, and connecting; and
-    /// for how long [`Nodes::run`] tries. 1 ms to 24 h, default 2 s.
+    /// for how long [`Nodes::run`] tries again after a node's refusal. A node that cannot be reached is an error at once. 1 ms to 24 h,
+    /// default 2 s.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.get_timeout(timeout);
         self

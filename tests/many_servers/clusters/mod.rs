@@ -1,6 +1,7 @@
 //! Locks of all kinds on a Redis Cluster: on every shard, and while shards fail over, are moved, or are silent.
 
 mod attacks;
+mod disturbed;
 mod failovers;
 mod holes;
 mod minority;

@@ -51,6 +51,38 @@ fn a_server_that_forbids_wait_says_so_and_the_lock_is_given_back() {
     assert!(comes_true(|| !exists(&mut conn, "a")));
 }
 
+/// The number of a client that waits for replicas.
+fn who_waits(conn: &mut Connection) -> Option<String> {
+    let clients: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
+    let mut lines = clients.lines().filter(|line| line.contains("flags=b"));
+    lines.find_map(|line| Some(line.split(' ').next()?.strip_prefix("id=")?.to_owned()))
+}
+
+/// It stops with an error, as it does when it becomes a replica itself.
+#[test]
+fn a_server_that_stops_waiting_for_replicas_is_asked_again() {
+    let group = Replicated::start(1);
+    let mut conn = group.conn();
+    let locks = Locks::connect(&group.master.url()).unwrap();
+    let locks = locks.with(Options::new().replicas(1, 900 * MS));
+    // The server knows the script from then on.
+    drop(locks.lock("a").acquire(LONG).unwrap());
+    group.gate.shut_for_replicas();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| locks.lock("a").acquire(LONG).map(drop));
+        assert!(comes_true(|| who_waits(&mut conn).is_some()));
+        let mut unblock = redis::cmd("CLIENT");
+        unblock
+            .arg("UNBLOCK")
+            .arg(who_waits(&mut conn))
+            .arg("ERROR");
+        let was_waiting: bool = unblock.query(&mut conn).unwrap();
+        assert!(was_waiting);
+        group.gate.open();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn a_replica_that_is_silent_is_waited_for_no_longer_than_was_said() {
     let group = Replicated::start(2);

@@ -138,20 +138,16 @@ fn an_answer_with_a_hole_takes_nothing_away() {
 }
 
 #[test]
-fn another_cluster_at_the_address_of_a_node_is_not_older() {
+fn an_answer_that_names_no_known_node_is_of_another_cluster() {
     let (mut known, one, _) = two();
-    let (at_a, at_seed) = (Address::new("a", 1), Address::new("seed", 1));
-    let mut begins_anew = |layout: &Layout, asked: &Address| {
-        known.begin_anew_if_another(layout, asked);
-        known.believe(layout, Some(1)).is_ok()
-    };
     let another = vec![group(&["x", "y"], 0..SLOTS)];
-    assert!(!begins_anew(&another, &at_seed));
-    // The same, as it was before.
-    assert!(!begins_anew(&vec![group(&["x", "b"], 0..SLOTS)], &at_a));
-    assert!(!begins_anew(&vec![group(&["x", "y"], 0..SLOTS - 1)], &at_a));
-    assert!(!begins_anew(&Layout::new(), &at_a));
-    assert!(begins_anew(&another, &at_a));
+    assert!(known.is_strange(&another) && !Known::nothing().is_strange(&another));
+    for same in [vec![group(&["x", "b"], 0..SLOTS)], Layout::new()] {
+        assert!(!known.is_strange(&same));
+    }
+    assert!(known.believe(&another, Some(1)).is_err(), "it is older");
+    known.begin_anew();
+    assert!(known.believe(&another, Some(1)).is_ok());
     assert_eq!(leads_to(&known, one), ("x", 1));
 }
 

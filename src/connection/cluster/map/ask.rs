@@ -10,7 +10,7 @@ use std::{collections::HashSet, thread, time::Duration};
 use parking_lot::MutexGuard;
 use redis::{Connection, RedisResult, Value};
 
-use super::{Asking, Map, Need, REST, silent};
+use super::{Asking, Map, Need, REST, STRANGE, silent};
 use crate::{
     connection::{
         cluster::{
@@ -20,7 +20,7 @@ use crate::{
         },
         dial::{is_forbidden, set_timeouts},
     },
-    error::{Result, makes_no_sense},
+    error::{Error, Result, makes_no_sense},
     exchange::exchange,
     time::{self, Deadline},
 };
@@ -30,9 +30,49 @@ const FORGIVEN: Duration = Duration::from_secs(5);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
 
+/// What a node has answered, its address, and the connection on which it came.
+type Heard = (Answer, Address, Connection);
+
+/// Why an answer is not believed.
+#[derive(Clone, Copy)]
+enum Disbelief {
+    /// It is of another cluster.
+    Strange,
+    Because(&'static str),
+}
+
+/// The answers that were not believed when they came.
+#[derive(Default)]
+struct Refused {
+    why: Option<Error>,
+    /// The best of those that know something of this cluster.
+    with_a_hole: Option<Heard>,
+    /// One of another cluster.
+    strange: Option<Heard>,
+    /// A node of this cluster has answered.
+    is_one_known: bool,
+}
+
+impl Refused {
+    fn enter(&mut self, heard: Heard, why: Disbelief) {
+        let Disbelief::Because(reason) = why else {
+            self.why = Some(silent("they are of another cluster", None));
+            // A node of the URL, which was none of this cluster, counts less: these are asked last.
+            self.strange.get_or_insert(heard);
+            return;
+        };
+        self.why = Some(silent(reason, None));
+        self.is_one_known = true;
+        let best = self.with_a_hole.as_ref().map(|(best, ..)| best.worth());
+        if best.is_none_or(|best| best < heard.0.worth()) {
+            self.with_a_hole = Some(heard);
+        }
+    }
+}
+
 impl Asking {
-    /// The nodes in the order in which they are asked, each once.
-    fn in_order(&mut self, mut all: Vec<Address>) -> Vec<Address> {
+    /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately.
+    fn in_order(&mut self, mut all: Vec<Address>, first: Option<&Address>) -> Vec<Address> {
         let mut seen = HashSet::new();
         all.retain(|address| seen.insert(address.clone()));
         if all
@@ -43,7 +83,11 @@ impl Asking {
         }
         let was_silent_lately =
             |at: &Address| (self.silent.get(at)).is_some_and(|at| at.elapsed() < FORGIVEN);
-        all.sort_by_key(|at| (was_silent_lately(at), self.knew_nothing.contains(at)));
+        all.sort_by_key(|at| {
+            let is_first = Some(at) == first;
+            let knew_nothing = self.knew_nothing.contains(at);
+            (was_silent_lately(at), !is_first, knew_nothing)
+        });
         all
     }
 
@@ -55,6 +99,7 @@ impl Asking {
             self.knew_nothing.insert(address.clone());
         }
         self.silent.remove(&address);
+        self.strange_since = None;
         self.last = Some(address.clone());
         self.connection = Some((address, connection));
     }
@@ -62,7 +107,12 @@ impl Asking {
 
 impl Map {
     /// Asks the nodes, unless another thread gets an answer while this one waits for its turn, or nodes may not be asked yet.
-    pub(super) fn ask(&self, need: Need, deadline: Deadline) -> Result<()> {
+    pub(super) fn ask(
+        &self,
+        need: Need,
+        first: Option<&Address>,
+        deadline: Deadline,
+    ) -> Result<()> {
         let wanted = time::now();
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
         let asking = match deadline.moment() {
@@ -84,13 +134,14 @@ impl Map {
             }
             thread::sleep(rest.min(deadline.remaining()));
         }
-        self.ask_all(asking, deadline)
+        self.ask_all(asking, first, deadline)
     }
 
-    /// Asks one node after another, until an answer is believed. If each has a hole, the best of them is believed in part.
+    /// Asks one node after another, until an answer is believed. `first` is asked first, unless it was silent lately.
     pub(super) fn ask_all(
         &self,
         mut asking: MutexGuard<'_, Asking>,
+        first: Option<&Address>,
         deadline: Deadline,
     ) -> Result<()> {
         let (all, in_doubt) = {
@@ -98,58 +149,74 @@ impl Map {
             known.asked = Some(time::now());
             (self.nodes(&asking, &known), known.is_in_doubt())
         };
-        let all = asking.in_order(all);
+        let all = asking.in_order(all, first);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
-        let mut why = silent("none answers", None);
-        let mut with_a_hole: Option<(Answer, Address, Connection)> = None;
+        let mut refused = Refused::default();
         for address in all {
             if deadline.has_passed() {
+                refused.strange = None;
                 break;
             }
             let kept = asking.connection.take_if(|(of, _)| *of == address);
             let kept = kept.map(|(_, connection)| connection);
             match self.answer_of(&address, kept, deadline.remaining_up_to(each)) {
-                Ok((answer, connection)) => match self.believe(&answer, &address) {
+                Ok((answer, connection)) => match self.believe(&answer) {
                     Ok(is_news) => {
                         asking.heard(address, connection, is_news, in_doubt);
                         return Ok(());
                     }
-                    Err(reason) => {
-                        why = silent(reason, None);
-                        let best = with_a_hole.as_ref().map(|(best, ..)| best.worth());
-                        if best.is_none_or(|best| best < answer.worth()) {
-                            with_a_hole = Some((answer, address, connection));
-                        }
-                    }
+                    Err(why) => refused.enter((answer, address, connection), why),
                 },
                 Err(error) => {
+                    self.known.lock().was_silent(&address);
                     asking.silent.insert(address, time::now());
-                    why = silent("the last one failed", Some(error));
+                    refused.why = Some(silent("the last one failed", Some(error)));
                 }
             }
         }
-        let Some((answer, address, connection)) = with_a_hole else {
-            return Err(why);
-        };
-        let is_news = self.believe_in_part(&answer).map_err(|_| why)?;
+        let ((_, address, connection), is_news) = self.believe_one_of(refused, &mut asking)?;
         asking.heard(address, connection, is_news, in_doubt);
         Ok(())
     }
 
-    fn believe_in_part(&self, answer: &Answer) -> Result<bool, &'static str> {
+    /// If each has a hole, the best of them is believed in part; and if only nodes of another cluster have answered for long, that one.
+    fn believe_one_of(&self, refused: Refused, asking: &mut Asking) -> Result<(Heard, bool)> {
+        let why = refused.why.unwrap_or_else(|| silent("none answers", None));
         let mut known = self.known.lock();
-        let epoch = answer.config_epoch(known.config_epoch);
-        let is_news = known.believe_in_part(&answer.layout, epoch)?;
+        let is_news = if let Some((answer, ..)) = &refused.with_a_hole {
+            let epoch = answer.config_epoch(known.config_epoch);
+            known.believe_in_part(&answer.layout, epoch)
+        } else if let Some((answer, ..)) = &refused.strange {
+            if refused.is_one_known {
+                asking.strange_since = None;
+                return Err(why);
+            }
+            let since = *asking.strange_since.get_or_insert_with(time::now);
+            if since.elapsed() < STRANGE {
+                return Err(why);
+            }
+            known.begin_anew();
+            known.believe(&answer.layout, answer.config_epoch(0))
+        } else {
+            return Err(why);
+        };
+        let Ok(is_news) = is_news else {
+            return Err(why);
+        };
         known.answered = Some(time::now());
-        Ok(is_news)
+        let believed = refused.with_a_hole.or(refused.strange);
+        believed.map(|heard| (heard, is_news)).ok_or(why)
     }
 
-    fn believe(&self, answer: &Answer, asked: &Address) -> Result<bool, &'static str> {
+    fn believe(&self, answer: &Answer) -> Result<bool, Disbelief> {
         let mut known = self.known.lock();
-        known.begin_anew_if_another(&answer.layout, asked);
+        if known.is_strange(&answer.layout) {
+            return Err(Disbelief::Strange);
+        }
         let epoch = answer.config_epoch(known.config_epoch);
-        let is_news = known.believe(&answer.layout, epoch)?;
+        let is_news = known.believe(&answer.layout, epoch);
+        let is_news = is_news.map_err(Disbelief::Because)?;
         known.answered = Some(time::now());
         Ok(is_news)
     }

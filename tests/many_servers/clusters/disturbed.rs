@@ -1,0 +1,151 @@
+//! What befalls nodes while locks are wanted: a stranger comes to the address of one that has died, two of them name each other,
+//! connections to one break while the others are silent.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Lock, Locks, Options};
+
+use super::connect;
+use crate::{
+    LEASE,
+    common::{Cluster, LONG, MS, Resharding, cluster::slots_of, server::Server, slack::slack},
+    history::{SECOND, Stopping},
+};
+
+fn lock(locks: &Locks, tag: &str, n: usize) -> Lock {
+    locks.lock(&format!("a{n}{{{tag}}}"))
+}
+
+/// As where addresses of containers are given again. It has all slots, and lets everybody in.
+fn become_a_stranger(node: &mut Server) {
+    node.kill().unwrap();
+    fs::remove_file(node.directory().join("nodes.conf")).unwrap();
+    node.restart().unwrap();
+    let mut slots = redis::cmd("CLUSTER");
+    slots.arg("ADDSLOTS");
+    for slot in (0..3).flat_map(slots_of) {
+        slots.arg(slot);
+    }
+    slots.exec(&mut node.connection().unwrap()).unwrap();
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_stranger_at_the_address_of_a_dead_master_leads_no_other_shard_away() {
+    let mut cluster = Cluster::planned(15 * SECOND, false).unwrap();
+    let locks = connect(&cluster).with(Options::new().lease(30 * SECOND));
+    let tags = [0, 1, 2].map(|at| cluster.tag(at, "strange").unwrap());
+    let held = [1, 2].map(|at| lock(&locks, &tags[at], 0).acquire(LONG).unwrap());
+    become_a_stranger(&mut cluster.nodes[0]);
+    let began = Instant::now();
+    // The stranger takes writes after two seconds.
+    while began.elapsed() < 6 * SECOND {
+        let _ = lock(&locks, &tags[0], 1).try_acquire();
+        for tag in &tags[1..] {
+            let again = lock(&locks, tag, 0).try_acquire();
+            assert!(!matches!(again, Ok(Some(_))), "{again:?}");
+        }
+        thread::sleep(20 * MS);
+    }
+    for lease in held {
+        lease.release().unwrap();
+    }
+}
+
+/// The slot is closed at its source first: until it is closed at the target too, each of the two says that the other has it.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_holders_ask_for_is_done_though_two_nodes_name_each_other_for_a_moment() {
+    let cluster = Cluster::planned(15 * SECOND, false).unwrap();
+    let locks = connect(&cluster);
+    let tag = cluster.tag(0, "closed").unwrap();
+    let slot = cluster.slot_of(&tag).unwrap();
+    let [first, second] = [0, 1].map(|n| lock(&locks, &tag, n).acquire(LONG).unwrap());
+    // These would tell each other and everybody else.
+    for at in [4, 5] {
+        cluster.nodes[at].freeze().unwrap();
+    }
+    let mut moves = Resharding::new(&cluster, 0, 1).unwrap();
+    moves.open(&[slot]).unwrap();
+    moves.move_keys(slot).unwrap();
+    let close = |at: usize| {
+        let mut close = redis::cmd("CLUSTER");
+        close.arg("SETSLOT").arg(slot);
+        close.arg("NODE").arg(cluster.id(1));
+        close
+            .exec(&mut cluster.nodes[at].connection().unwrap())
+            .unwrap();
+    };
+    close(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(60 * MS);
+            close(1);
+        });
+        first.verify().unwrap();
+        first.renew(LEASE).unwrap();
+        first.release().unwrap();
+        second
+            .commit_and_release(|pipe| _ = pipe.set(format!("x{{{tag}}}"), 1))
+            .unwrap();
+    });
+    for at in [4, 5] {
+        cluster.nodes[at].thaw().unwrap();
+    }
+}
+
+/// As by a firewall.
+fn close_all_connections(node: &Server) {
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let _: u64 = kill.query(&mut node.connection().unwrap()).unwrap();
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn silent_shards_delay_nothing_of_another_whose_connections_break() {
+    const SILENT: [usize; 4] = [1, 2, 4, 5];
+    let cluster = Cluster::planned(60 * SECOND, false).unwrap();
+    let locks = connect(&cluster).with(Options::new().lease(30 * SECOND));
+    let tags = [0, 1, 2].map(|at| cluster.tag(at, "well").unwrap());
+    for tag in &tags {
+        drop(lock(&locks, tag, 0).acquire(LONG).unwrap());
+    }
+    for at in SILENT {
+        cluster.nodes[at].freeze().unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let mut slowest = Duration::ZERO;
+    thread::scope(|scope| {
+        let stopping = Stopping(&stop);
+        for n in 0..6 {
+            let (lock, stop) = (lock(&locks, &tags[1 + n % 2], n), &stop);
+            scope.spawn(move || {
+                while !stop.load(SeqCst) {
+                    let _ = lock.acquire(300 * MS);
+                }
+            });
+        }
+        for round in 0..16 {
+            if round % 2 == 0 {
+                close_all_connections(&cluster.nodes[0]);
+            }
+            let asked = Instant::now();
+            let lease = lock(&locks, &tags[0], round).acquire(LONG).unwrap();
+            lease.release().unwrap();
+            slowest = slowest.max(asked.elapsed());
+            thread::sleep(400 * MS);
+        }
+        drop(stopping);
+    });
+    for at in SILENT {
+        cluster.nodes[at].thaw().unwrap();
+    }
+    println!("slowest {slowest:?}");
+    assert!(slowest < slack(), "{slowest:?}");
+}
