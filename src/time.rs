@@ -121,6 +121,11 @@ impl Backoff {
         Self::between(Self::FIRST, Self::LAST)
     }
 
+    /// Between hops from one node of a cluster to another: two that name each other agree after a moment.
+    pub(crate) fn between_hops() -> Self {
+        Self::between(Duration::from_millis(20), Duration::from_millis(160))
+    }
+
     /// With other pauses: `first` at first, doubled up to `last`.
     pub(crate) fn between(first: Duration, last: Duration) -> Self {
         Self {

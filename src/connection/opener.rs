@@ -135,7 +135,7 @@ impl Opener {
                 }
                 Err(failed) => failed,
             };
-            whereabouts.doubt();
+            whereabouts.not_reached();
             let before = place.epoch;
             match whereabouts.look(attempt) {
                 Ok(now) if !attempt.has_passed() => place = now,

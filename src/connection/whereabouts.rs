@@ -21,6 +21,11 @@ pub(super) trait Whereabouts: Send + Sync {
     /// A connection to the master has failed, or has led to a server that is no master.
     fn doubt(&self);
 
+    /// No connection could be opened to the master, or the server there is none.
+    fn not_reached(&self) {
+        self.doubt();
+    }
+
     /// A key was not where it was looked for: where there are shards, another one may have it.
     fn moved(&self) {}
 

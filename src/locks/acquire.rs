@@ -298,7 +298,7 @@ impl Wait<'_> {
             // The master that answers the watchdog's thread may be replaced by one that does not know of it.
             let end = self.now() + Duration::from_millis(self.lease_millis);
             let release = Release::new(&self.hold, false, self.epoch, end);
-            self.stack.remember(release);
+            self.stack.remember_given_up(release);
             // The listener finds out that another server is the master.
             self.stack.server.want();
         }

@@ -313,7 +313,7 @@ impl Lease {
     ) -> Result<T> {
         let (server, key) = (&self.shared.server, self.hold().lock_name().key());
         let patience = Deadline::after(server.limits().answer);
-        let mut pauses = Backoff::new();
+        let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
         let (mut hops, mut has_been_dropped) = (0, false);
         loop {
             let mut conn = server.lend(key)?;
@@ -324,8 +324,18 @@ impl Lease {
             drop(conn);
             if RedisError::is_connection_dropped(source) && !has_been_dropped {
                 has_been_dropped = true;
-            } else if hops < HOPS && server.is_elsewhere(source) && pauses.pause(patience) {
-                hops += u32::from(source.code() == Some("MOVED"));
+            } else if hops < HOPS && server.is_elsewhere(source) {
+                let has_moved = source.code() == Some("MOVED");
+                let is_hop = has_moved && hops > 0;
+                hops += u32::from(has_moved);
+                let pauses = if is_hop {
+                    &mut between_hops
+                } else {
+                    &mut pauses
+                };
+                if !pauses.pause(patience) {
+                    return done;
+                }
             } else {
                 return done;
             }

@@ -28,6 +28,8 @@ pub(crate) struct Shared<L> {
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Settings, L>,
     given_back: GivenBack,
+    /// What an acquire has left that was never a lease. It has a share of its own, since tries in vain may be many.
+    given_up: GivenBack,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
     siblings: Option<Siblings<L>>,
@@ -48,6 +50,7 @@ impl<L: Send + 'static> Shared<L> {
             keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
             given_back: GivenBack::default(),
+            given_up: GivenBack::default(),
             process: Process::current(),
             server,
             siblings,
@@ -69,8 +72,17 @@ impl<L> Shared<L> {
 
     /// Remembers a release that is answered, at once or later, by a server whose place another may take.
     pub(super) fn remember(&self, release: Release) {
+        self.remember_among(&self.given_back, release);
+    }
+
+    /// The same of what an acquire has left that was never a lease.
+    pub(super) fn remember_given_up(&self, release: Release) {
+        self.remember_among(&self.given_up, release);
+    }
+
+    fn remember_among(&self, releases: &GivenBack, release: Release) {
         let is_of_before = release.epoch() != self.server.epoch();
-        self.given_back.remember(release, self.clock.now());
+        releases.remember(release, self.clock.now());
         if is_of_before {
             self.give_back_again();
         }
@@ -78,8 +90,10 @@ impl<L> Shared<L> {
 
     /// Sends the releases again that another master has answered: the present one may not know of them.
     fn give_back_again(&self) {
-        let again = (self.given_back).again(self.server.epoch(), self.clock.now());
-        self.keeper.give_back(again);
+        let (epoch, now) = (self.server.epoch(), self.clock.now());
+        for releases in [&self.given_back, &self.given_up] {
+            self.keeper.give_back(releases.again(epoch, now));
+        }
     }
 
     /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be kept by the shard that had the key
@@ -125,7 +139,9 @@ impl<L: Send> Observer for Shared<L> {
     }
 
     fn holds(&self) -> bool {
-        self.keeper.leases() > 0 || self.given_back.is_relied_on(self.clock.now())
+        let now = self.clock.now();
+        let mut releases = [&self.given_back, &self.given_up].into_iter();
+        self.keeper.leases() > 0 || releases.any(|releases| releases.is_relied_on(now))
     }
 
     #[cfg(feature = "testing")]

@@ -16,6 +16,7 @@ use crate::common::{
     Cluster, LONG, MS, Proxy, Sentinels, Server,
     hold::{comes_true, every_kind},
     sentinels::{Plan, in_step},
+    server::signal,
     wait::at_once,
 };
 
@@ -380,4 +381,34 @@ fn what_a_shard_has_lost_the_release_of_is_free_on_its_new_master() {
     for name in [first, second] {
         drop(others.lock(&name).acquire(LONG + 1_000 * MS).unwrap());
     }
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn tries_in_vain_push_no_release_out_of_memory() {
+    let cluster = Cluster::planned(NODE_TIMEOUT, true).unwrap();
+    let tag = cluster.tag(0, "pushed").unwrap();
+    let locks = connect(&cluster.url()).with(Options::new().lease(LEASE));
+    let name = format!("held{{{tag}}}");
+    let lease = locks.lock(&name).acquire(LONG).unwrap();
+    let mut conn = cluster.nodes[0].connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+    cluster.gates[0].shut_for_replicas();
+    lease.release().unwrap();
+    let few = locks.with(Options::new().replicas(1, MS));
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let (few, tag) = (&few, &tag);
+            scope.spawn(move || {
+                for n in 0..540 {
+                    let lock = few.lock(&format!("{thread}-{n}{{{tag}}}"));
+                    assert!(lock.try_acquire().is_err());
+                }
+            });
+        }
+    });
+    signal(cluster.nodes[0].process(), "KILL").unwrap();
+    cluster.wait_until_master(3).unwrap();
+    let mut next = cluster.nodes[3].connection().unwrap();
+    assert!(comes_true(|| !is_there(&mut next, &name)));
 }

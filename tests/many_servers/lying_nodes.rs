@@ -303,7 +303,9 @@ fn another_cluster_at_the_same_addresses_is_believed_after_a_while_and_one_elsew
     let of = |begins: &str, server: &Server| group(begins, server.port(), node.port());
     said.now(|words| (words.slots, words.epoch) = (of("old", &before), 7));
     other.now(|words| words.slots = group("else", elsewhere.port(), seed.port()));
-    let nodes = nodes_of(&[node.port(), seed.port()]);
+    // It is of no cluster, and knows of nobody.
+    let alone = Said::new("").by_a_node();
+    let nodes = nodes_of(&[alone.port(), node.port(), seed.port()]);
     assert!(acquire(&nodes).unwrap());
     said.now(|words| (words.slots, words.epoch) = (of("new", &now), 1));
     let mut kill = redis::cmd("CLIENT");

@@ -14,6 +14,7 @@ use leasehold::{
 use crate::common::{
     Cluster, MS, Resharding,
     cluster::shared,
+    sentinels::in_step,
     slack::slack,
     wait::{comes_true, comes_true_within},
 };
@@ -148,6 +149,11 @@ fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
     let held = names
         .each_ref()
         .map(|name| kept(&nodes, &watchdog, name, long));
+    // A replica may still be about to get all that its master has.
+    for node in &cluster.nodes[..2] {
+        let mut conn = node.connection().unwrap();
+        assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+    }
     cluster.fail_over(0).unwrap();
     cluster.nodes[1].kill().unwrap();
     cluster.wait_until_master(4).unwrap();

@@ -50,7 +50,7 @@ pub(super) struct Shard {
     pub(super) epoch: Arc<AtomicU64>,
     /// A connection to it has failed since it was last known to be good.
     pub(super) in_doubt: bool,
-    /// Its master was asked who serves what, and has not answered.
+    /// Its master was asked who serves what and has not answered, or no connection could be opened to it.
     pub(super) is_silent: bool,
     /// The last answer named it.
     serves: bool,

@@ -37,8 +37,11 @@ use crate::{
 const REST: Duration = Duration::from_millis(100);
 /// While somebody relies on the map, it is not older.
 const FRESH: Duration = Duration::from_secs(10);
-/// If no known node has answered for so long, and others have, another cluster was made in place of the one that was known.
+/// If no known node has answered for so long, and others have whenever nodes were asked, another cluster was made in place of the one that
+/// was known.
 pub(super) const STRANGE: Duration = Duration::from_secs(10);
+/// Whoever has not asked for so long has to begin anew to count that.
+const ASKED_ON: Duration = Duration::from_secs(2);
 /// How long all nodes together may take when it is only looked whether anything has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -66,8 +69,8 @@ struct Asking {
     silent: HashMap<Address, Instant>,
     /// The nodes whose answers said nothing new while the map was in doubt.
     knew_nothing: HashSet<Address>,
-    /// Since when nodes of another cluster have answered, and none that is known.
-    strange_since: Option<Instant>,
+    /// Since when nodes of another cluster have answered and none that is known, and when they were heard last.
+    strange: Option<(Instant, Instant)>,
 }
 
 /// Why the nodes are asked.
@@ -130,14 +133,16 @@ impl Map {
 
     /// Where the master of a shard is. Asks if that is in doubt, and takes what was known if nobody says anything.
     ///
-    /// The master itself is asked first, unless it was silent lately: most often only a connection was lost. While another thread asks,
-    /// the shard's own thread waits for the answer if that master was silent, and otherwise goes there: the others' nodes may be
-    /// silent, and are no concern of this shard's.
+    /// Unless it was silent, or not reached, or the whole map is in doubt, the master itself is asked first: most often only a connection
+    /// was lost. And while another thread asks, this one does not wait for the answer but goes there: that thread may wait for silent
+    /// nodes of other shards.
     pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<Place> {
         let (in_doubt, is_silent, own) = {
             let known = self.known.lock();
+            let is_in_doubt = known.in_doubt;
             known.shard(shard).map_or((true, true, None), |it| {
-                (it.in_doubt, it.is_silent, Some(it.address.clone()))
+                let own = (!it.is_silent && !is_in_doubt).then(|| it.address.clone());
+                (it.in_doubt, it.is_silent, own)
             })
         };
         let asked = if in_doubt && (is_silent || !self.asking.is_locked()) {
@@ -183,6 +188,13 @@ impl Map {
     pub(super) fn doubt(&self, shard: ShardId) {
         if let Some(shard) = self.known.lock().shard_mut(shard) {
             shard.in_doubt = true;
+        }
+    }
+
+    /// No connection could be opened to the master of this shard, or the server there is none.
+    pub(super) fn not_reached(&self, shard: ShardId) {
+        if let Some(shard) = self.known.lock().shard_mut(shard) {
+            (shard.in_doubt, shard.is_silent) = (true, true);
         }
     }
 

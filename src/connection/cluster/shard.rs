@@ -46,6 +46,10 @@ impl Whereabouts for ToShard {
         self.map.doubt(self.id);
     }
 
+    fn not_reached(&self) {
+        self.map.not_reached(self.id);
+    }
+
     fn moved(&self) {
         self.map.doubt_all();
     }

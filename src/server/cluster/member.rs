@@ -26,10 +26,6 @@ pub(crate) struct Member {
     own: Arc<RedisServer>,
 }
 
-/// The pauses between hops, of which the first has none.
-const FIRST_HOP: Duration = Duration::from_millis(20);
-const LAST_HOP: Duration = Duration::from_millis(160);
-
 impl Member {
     pub(super) fn new(servers: &Arc<Servers>, id: ShardId, own: Arc<RedisServer>) -> Self {
         let servers = Arc::clone(servers);
@@ -61,7 +57,7 @@ impl Member {
     fn followed(&self, call: &Call, patience: Patience<'_>, mut reply: Reply) -> Result<Reply> {
         let until = self.until(patience);
         let mut pauses = Backoff::new();
-        let mut between_hops = Backoff::between(FIRST_HOP, LAST_HOP);
+        let mut between_hops = Backoff::between_hops();
         let mut hops = 0;
         while let Some(redirect) = self.servers.redirect(&reply.answer) {
             let before = reply.again;
@@ -72,7 +68,6 @@ impl Member {
                 }
                 Redirect::Moved { .. } | Redirect::Ask { .. } if hops == HOPS => return Ok(reply),
                 Redirect::Moved { .. } => {
-                    // Two nodes that name each other agree after a moment.
                     if hops > 0 && !between_hops.pause(until) {
                         return Ok(reply);
                     }

@@ -1,19 +1,25 @@
-//! A replica that is cut off from the others, and that clients reach: what it says does not keep anybody from the cluster.
+//! A node that is cut off from the others, and that clients reach: what it says does not keep anybody from the cluster.
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use leasehold::{Locks, Nodes};
+use redis::Commands;
 
 use super::{key, mutex};
-use crate::common::{
-    Cluster, LONG, MS,
-    cluster::Layout,
-    hold::comes_true,
-    sentinels::in_step,
-    server::{Server, signal},
+use crate::{
+    common::{
+        Cluster, LONG, MS,
+        cluster::Layout,
+        hold::comes_true,
+        sentinels::in_step,
+        server::{Server, signal},
+        slack::slack,
+    },
+    history::Stopping,
 };
 
 /// How long elections may take that are held every four seconds.
@@ -81,4 +87,58 @@ fn who_asks_a_replica_first_that_is_cut_off_finds_the_master_that_the_others_hav
         .unwrap();
     assert!(!cut_off.is_master());
     assert_eq!(cluster.master_of(&key(&tag)).unwrap(), 4);
+}
+
+/// As by a firewall, until it is told to stop.
+fn close_connections(node: &Server, stop: &AtomicBool) {
+    let mut conn = node.connection().unwrap();
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    while !stop.load(Ordering::SeqCst) {
+        let _ = kill.query::<u64>(&mut conn);
+        thread::sleep(20 * MS);
+    }
+}
+
+/// It answers each new connection, and knows nothing new of its shard.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn who_connects_anew_to_a_master_that_is_cut_off_finds_the_one_that_has_its_place() {
+    let cluster = Cluster::laid_out(Layout {
+        node_timeout: Duration::from_millis(500),
+        gated: true,
+        bus_gated: true,
+        settings: &[],
+    });
+    let cluster = cluster.unwrap();
+    let locks = Locks::on_nodes(&Nodes::connect(&cluster.url()).unwrap());
+    let tag = cluster.tag(0, "cut").unwrap();
+    drop(mutex(&locks, &tag).acquire(LONG).unwrap());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stopping = Stopping(&stop);
+        scope.spawn(|| close_connections(&cluster.nodes[0], &stop));
+        for n in 0..3 {
+            let lock = locks.lock(&format!("{n}{{{tag}}}"));
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    drop(lock.acquire(LONG));
+                    thread::sleep(5 * MS);
+                }
+            });
+        }
+        cluster.cut_off(0);
+        cluster.wait_until_master(3).unwrap();
+        let promoted = Instant::now();
+        let mut conn = cluster.nodes[3].connection().unwrap();
+        let is_granted_there = || {
+            let _lease = mutex(&locks, &tag).acquire(LONG);
+            conn.exists(key(&tag)).unwrap()
+        };
+        assert!(comes_true(is_granted_there));
+        let took = promoted.elapsed();
+        assert!(took < 1_000 * MS + slack(), "{took:?}");
+    });
+    cluster.open_gates();
 }

@@ -5,12 +5,16 @@
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
 
-use std::{collections::HashSet, thread, time::Duration};
+use std::{
+    collections::HashSet,
+    thread,
+    time::{Duration, Instant},
+};
 
 use parking_lot::MutexGuard;
 use redis::{Connection, RedisResult, Value};
 
-use super::{Asking, Map, Need, REST, STRANGE, silent};
+use super::{ASKED_ON, Asking, FRESH, Map, Need, REST, STRANGE, silent};
 use crate::{
     connection::{
         cluster::{
@@ -62,6 +66,10 @@ impl Refused {
             return;
         };
         self.why = Some(silent(reason, None));
+        if heard.0.layout.is_empty() {
+            // It knows of nobody.
+            return;
+        }
         self.is_one_known = true;
         let best = self.with_a_hole.as_ref().map(|(best, ..)| best.worth());
         if best.is_none_or(|best| best < heard.0.worth()) {
@@ -91,6 +99,18 @@ impl Asking {
         all
     }
 
+    /// Whether only nodes of another cluster have answered for long, as they do now.
+    fn has_heard_strangers_alone(&mut self) -> bool {
+        let now = time::now();
+        let heard_lately = |(_, last): &(Instant, Instant)| now - *last < ASKED_ON;
+        let since = self
+            .strange
+            .filter(heard_lately)
+            .map_or(now, |(since, _)| since);
+        self.strange = Some((since, now));
+        now - since >= STRANGE
+    }
+
     /// This node has answered, and its answer is believed.
     fn heard(&mut self, address: Address, connection: Connection, is_news: bool, in_doubt: bool) {
         if is_news {
@@ -99,7 +119,7 @@ impl Asking {
             self.knew_nothing.insert(address.clone());
         }
         self.silent.remove(&address);
-        self.strange_since = None;
+        self.strange = None;
         self.last = Some(address.clone());
         self.connection = Some((address, connection));
     }
@@ -144,10 +164,11 @@ impl Map {
         first: Option<&Address>,
         deadline: Deadline,
     ) -> Result<()> {
-        let (all, in_doubt) = {
+        let (all, in_doubt, asked_before) = {
             let mut known = self.known.lock();
-            known.asked = Some(time::now());
-            (self.nodes(&asking, &known), known.is_in_doubt())
+            let asked_before = known.asked.replace(time::now());
+            let all = self.nodes(&asking, &known);
+            (all, known.is_in_doubt(), asked_before)
         };
         let all = asking.in_order(all, first);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
@@ -163,6 +184,10 @@ impl Map {
             match self.answer_of(&address, kept, deadline.remaining_up_to(each)) {
                 Ok((answer, connection)) => match self.believe(&answer) {
                     Ok(is_news) => {
+                        if first == Some(&address) && !is_news {
+                            // It may be cut off from the others: they can be asked at once if something casts doubt on the map.
+                            self.known.lock().asked = asked_before;
+                        }
                         asking.heard(address, connection, is_news, in_doubt);
                         return Ok(());
                     }
@@ -183,17 +208,17 @@ impl Map {
     /// If each has a hole, the best of them is believed in part; and if only nodes of another cluster have answered for long, that one.
     fn believe_one_of(&self, refused: Refused, asking: &mut Asking) -> Result<(Heard, bool)> {
         let why = refused.why.unwrap_or_else(|| silent("none answers", None));
+        if refused.is_one_known {
+            asking.strange = None;
+        }
         let mut known = self.known.lock();
         let is_news = if let Some((answer, ..)) = &refused.with_a_hole {
             let epoch = answer.config_epoch(known.config_epoch);
             known.believe_in_part(&answer.layout, epoch)
         } else if let Some((answer, ..)) = &refused.strange {
-            if refused.is_one_known {
-                asking.strange_since = None;
-                return Err(why);
-            }
-            let since = *asking.strange_since.get_or_insert_with(time::now);
-            if since.elapsed() < STRANGE {
+            // Nobody has relied on what is known since.
+            let is_forgotten = known.answered.is_none_or(|at| at.elapsed() > FRESH * 2);
+            if !asking.has_heard_strangers_alone() && !is_forgotten {
                 return Err(why);
             }
             known.begin_anew();

@@ -49,3 +49,24 @@ fn nodes_that_were_asked_just_now_are_not_asked_again() {
     map.shard_of("key", long).unwrap();
     assert_eq!(map.known.lock().asked, asked);
 }
+
+#[test]
+fn who_has_lost_a_connection_does_not_wait_for_a_thread_that_asks_and_who_has_reached_nobody_does()
+{
+    let map = known_map();
+    let shard = map.known_shard_of("key").unwrap();
+    let another = map.asking.lock();
+    let took = || {
+        let began = Instant::now();
+        map.look(shard, Deadline::after(Duration::from_secs(1)))
+            .unwrap();
+        began.elapsed()
+    };
+    map.doubt(shard);
+    assert!(took() < LOOK);
+    map.not_reached(shard);
+    assert!(took() >= LOOK);
+    drop(another);
+    map.confirm(shard, 0);
+    assert!(took() < LOOK);
+}
