@@ -53,7 +53,9 @@ fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
         release(&mut conn, &ours, &long),
         Release::StillHeld { count: 1 }
     );
-    assert!((9_000..=10_000).contains(&left(&mut conn)));
+    let left = left(&mut conn);
+    // An end is a whole millisecond, and the key ends after it: all this may take less than one.
+    assert!((9_000..=10_001).contains(&left), "{left}");
     assert_eq!(release(&mut conn, &ours, &short), Release::Freed);
 }
 
