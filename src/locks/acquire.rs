@@ -11,8 +11,8 @@
 //! and to the same deadline ([`moves`]).
 //!
 //! Nothing is locked here while the server is asked, except the connection by which a head asks: the shared one, inside of
-//! [`ask_for_head`](crate::server::Server::ask_for_head), or the line, which a head that is alone has for its whole wait. A place locks the queues, and a lease that begins locks the keeper,
-//! each for a moment and never within the other.
+//! [`ask_for_head`](crate::server::Server::ask_for_head), or the line, which a head that is alone has for its whole wait. A place locks
+//! the queues, and a lease that begins locks the keeper, each for a moment and never within the other.
 //!
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
 //! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.

@@ -276,7 +276,8 @@ impl<T> Entry<T> {
             self.renew_at = moment;
         }
         if self.was_look {
-            self.look_at = Some(moment);
+            // One that was asked for meanwhile does not wait for as long.
+            self.look_at = Some(self.look_at.map_or(moment, |sooner| sooner.min(moment)));
         }
         self.repeats |= self.was_repetition;
     }

@@ -325,6 +325,31 @@ fn another_cluster_at_the_same_addresses_is_believed_after_a_while_and_one_elsew
     }
 }
 
+/// Who goes on asking still knows his cluster, however long none of its nodes has answered.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn after_a_long_silence_another_cluster_is_not_believed_at_once() {
+    let (before, now) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = Said::new("");
+    let node = said.by_a_node();
+    let of = |begins: &str, server: &Server| group(begins, server.port(), node.port());
+    said.now(|words| words.slots = of("old", &before));
+    let nodes = nodes_of(&[node.port()]);
+    assert!(acquire(&nodes).unwrap());
+    drop(before);
+    said.now(|words| words.slots = String::from("-ERR not now\r\n"));
+    let ask_for = |time: Duration| {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            assert!(acquire(&nodes).is_err());
+            thread::sleep(120 * MS);
+        }
+    };
+    ask_for(21_000 * MS);
+    said.now(|words| words.slots = of("new", &now));
+    ask_for(5_000 * MS);
+}
+
 #[test]
 fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");

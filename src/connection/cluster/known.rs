@@ -5,8 +5,8 @@
 //! - Nothing of an older configuration than the newest that a node that is well has told: a node that lags behind would lead back to
 //!   masters that were replaced.
 //! - Nothing of another cluster: an answer that names none of the nodes that were known. A node of that one may have come to the address
-//!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), another cluster was made in
-//!   place of this one, and counts its configurations from the beginning.
+//!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), or nobody had asked for
+//!   twice that, another cluster was made in place of this one, and counts its configurations from the beginning.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so

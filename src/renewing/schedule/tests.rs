@@ -183,6 +183,29 @@ fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
+/// It does not wait as long as the refused renewal does.
+#[test]
+fn what_is_told_while_a_renewal_is_refused_is_looked_at_soon() {
+    let (mut schedule, mut now) = (Schedule::<_, ()>::default(), Instant::now());
+    let terms = Terms {
+        end: Some(now + MS * 3_000),
+        ..terms(3_000)
+    };
+    let id = schedule.keep((), terms, now);
+    now += MS * 1_000;
+    for _ in 0..5 {
+        now = schedule.due_at().unwrap().max(now);
+        schedule.look(id, now);
+        schedule.take(now);
+        schedule.answered(id, Answer::Refused, now);
+    }
+    now = schedule.due_at().unwrap();
+    schedule.take(now);
+    schedule.look(id, now);
+    schedule.answered(id, Answer::Refused, now);
+    assert_eq!(schedule.due_at(), Some(now + MS * 10));
+}
+
 #[test]
 fn holds_are_given_back_a_batch_at_a_time() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());

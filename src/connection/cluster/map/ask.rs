@@ -55,6 +55,8 @@ struct Refused {
     strange: Option<Heard>,
     /// A node of this cluster has answered.
     is_one_known: bool,
+    /// Nobody had asked for so long that nobody relies on what is known.
+    is_forgotten: bool,
 }
 
 impl Refused {
@@ -173,7 +175,10 @@ impl Map {
         let all = asking.in_order(all, first);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
-        let mut refused = Refused::default();
+        let mut refused = Refused {
+            is_forgotten: asked_before.is_none_or(|asked| asked.elapsed() > FRESH * 2),
+            ..Refused::default()
+        };
         for address in all {
             if deadline.has_passed() {
                 refused.strange = None;
@@ -216,9 +221,7 @@ impl Map {
             let epoch = answer.config_epoch(known.config_epoch);
             known.believe_in_part(&answer.layout, epoch)
         } else if let Some((answer, ..)) = &refused.strange {
-            // Nobody has relied on what is known since.
-            let is_forgotten = known.answered.is_none_or(|at| at.elapsed() > FRESH * 2);
-            if !asking.has_heard_strangers_alone() && !is_forgotten {
+            if !asking.has_heard_strangers_alone() && !refused.is_forgotten {
                 return Err(why);
             }
             known.begin_anew();
