@@ -38,7 +38,7 @@ pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
 use manager::{Manager, Shared};
-pub(crate) use opener::Opened;
+pub(crate) use opener::{LONG_SILENCE, Opened, UNTIL_CONFIRMED};
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
 #[cfg(test)]

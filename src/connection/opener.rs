@@ -14,11 +14,16 @@ use super::{
 use crate::{
     error::{Error, Result, makes_no_sense},
     exchange::{exchange, is_interrupted},
-    time::Deadline,
+    time::{self, Deadline},
 };
 
 /// Between attempts while a server is named as the master that is none yet.
 const NOT_YET: Duration = Duration::from_millis(20);
+/// A server that was silent for longer than this may have been replaced in that time. When it goes on, as a halted one does, it says
+/// that it is the master and grants locks until it hears of the next one.
+pub(crate) const LONG_SILENCE: Duration = Duration::from_millis(250);
+/// The pause before it is asked once more: in this time it hears of the next one.
+pub(crate) const UNTIL_CONFIRMED: Duration = Duration::from_millis(50);
 
 /// Opens connections to one server, or to whichever server is the master.
 pub(super) struct Opener {
@@ -128,7 +133,16 @@ impl Opener {
         loop {
             let settings = self.client.get_connection_info().clone();
             let client = client_by(with_address(settings, &place.host, place.port))?;
-            let failed = match self.open_at(&client, place.epoch, attempt) {
+            let began = time::now();
+            let opened = self.open_at(&client, place.epoch, attempt);
+            let opened = opened.and_then(|opened| {
+                if began.elapsed() > LONG_SILENCE {
+                    self.confirmed(&**whereabouts, opened, attempt)
+                } else {
+                    Ok(opened)
+                }
+            });
+            let failed = match opened {
                 Ok(opened) => {
                     whereabouts.confirm(place.epoch);
                     return Ok(opened);
@@ -148,6 +162,30 @@ impl Opener {
                 failed => return Err(self.told(&client, failed)),
             }
         }
+    }
+
+    /// A connection to a server that was silent for long, if others say that it is the master still, and then it itself.
+    fn confirmed(
+        &self,
+        whereabouts: &dyn Whereabouts,
+        mut opened: Opened,
+        attempt: Deadline,
+    ) -> Result<Opened, Failed> {
+        whereabouts.not_reached();
+        thread::sleep(attempt.remaining().min(UNTIL_CONFIRMED));
+        // If nobody answers in time, the server's own word is all there is.
+        let _ = whereabouts.look(Deadline::after(LONG_SILENCE).or_sooner(attempt.moment()));
+        if whereabouts.epoch() != opened.epoch {
+            let role = String::from("another has taken its place");
+            return Err(Failed::NoMaster { role });
+        }
+        let connection = &mut opened.connection;
+        set_timeouts(connection, attempt.remaining_up_to(self.connect_timeout))?;
+        let question = redis::cmd("ROLE").get_packed_command();
+        let replies = exchange(connection, &question, 1)?;
+        let role = replies.into_iter().next().ok_or_else(makes_no_sense)?;
+        must_be_master(role.extract_error()?)?;
+        Ok(opened)
     }
 
     fn open_at(&self, client: &Client, epoch: u64, attempt: Deadline) -> Result<Opened, Failed> {

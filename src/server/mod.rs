@@ -164,6 +164,16 @@ impl Patience<'_> {
         tells_of_moves: false,
         cancel: None,
     };
+
+    /// The same when a part of the time for the answer has passed: no connection is waited for beyond it.
+    pub(crate) fn left(self) -> Self {
+        let left = self.answer.map_or(Duration::MAX, Deadline::remaining);
+        Self {
+            lent: self.lent.min(left),
+            whole: self.whole.min(left),
+            ..self
+        }
+    }
 }
 
 /// What came of sending a call.

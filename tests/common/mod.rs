@@ -6,6 +6,7 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod access_list;
 pub mod article;
 pub mod bench;
 pub mod book;

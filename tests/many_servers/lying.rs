@@ -12,7 +12,7 @@ use std::{
 use leasehold::{Error, Locks, Options, Pool};
 use redis::Commands;
 
-use crate::common::{Fake, LONG, MS, Server, hold::comes_true, slack::slack};
+use crate::common::{Fake, LONG, MS, Server, access_list::rules, hold::comes_true, slack::slack};
 
 /// What a fake sentinel says, to be changed.
 #[derive(Clone, Default)]
@@ -179,6 +179,51 @@ fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
     }
     one.kill().unwrap();
     assert_eq!(granted_on(&locks, "after", &[&other]), [0]);
+}
+
+/// The first words of a new connection lie in the socket of a halted master. When it goes on, it says that it is the master.
+#[test]
+fn a_master_that_was_halted_is_taken_for_one_only_if_no_other_was_named_meanwhile() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = Said::default();
+    said.now(old.port(), 1);
+    let sentinel = said.by_a_sentinel();
+    let builder = Pool::builder().connect_timeout(LONG).get_timeout(LONG);
+    let locks = Locks::new(&builder.connect(&url(&[&sentinel])).unwrap()).unwrap();
+    old.freeze().unwrap();
+    let granted = thread::scope(|scope| {
+        let acquires = scope.spawn(|| granted_on(&locks, "a", &[&old, &new]));
+        assert!(comes_true(|| !sentinel.asked().is_empty()));
+        thread::sleep(400 * MS);
+        said.now(new.port(), 2);
+        old.thaw().unwrap();
+        acquires.join().unwrap()
+    });
+    assert_eq!(granted, [1]);
+}
+
+/// What docs/guarantees.md names beside the commands of a lock's work.
+#[test]
+fn the_access_list_of_a_server_that_sentinels_name_needs_its_row() {
+    let server = Server::start().unwrap();
+    let said = Said::default();
+    said.now(server.port(), 1);
+    let sentinel = said.by_a_sentinel();
+    let url = url(&[&sentinel]).replace("://", "://app:secret@");
+    let is_granted = |name: &str, needs: &[String]| {
+        let mut user = redis::cmd("ACL");
+        user.arg(&["SETUSER", "app", "reset", "on", ">secret"]);
+        user.arg(needs)
+            .exec(&mut server.connection().unwrap())
+            .unwrap();
+        let builder = Pool::builder().connect_timeout(400 * MS);
+        let locks = Locks::new(&builder.connect(&url).unwrap()).unwrap();
+        locks.lock(name).try_acquire().is_ok_and(|it| it.is_some())
+    };
+    let mut needs = rules("`mutex::try_acquire`,");
+    assert!(!is_granted("app:a", &needs));
+    needs.extend(rules("each server that sentinels name"));
+    assert!(is_granted("app:a", &needs));
 }
 
 #[test]

@@ -54,24 +54,26 @@ impl Said {
 
     fn by_a_node(&self) -> Fake {
         let said = self.clone();
-        Fake::saying(move |command, before| {
-            let said = said.0.lock();
-            let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-            let answer = match command {
-                _ if before > ENOUGH => String::from("-ERR enough\r\n"),
-                // The two questions come in one write.
-                "CLUSTER" if before % 2 == 0 => said.slots.clone(),
-                "CLUSTER" => bulk(&format!(
-                    "cluster_state:{}\r\ncluster_current_epoch:{}\r\n",
-                    said.state, said.epoch
-                )),
-                "INFO" => bulk("redis_version:7.0.0\r\n"),
-                "ROLE" => format!("*1\r\n{}", bulk(said.role)),
-                "SET" => said.set.unwrap_or(&said.rest).to_owned(),
-                _ => said.rest.clone(),
-            };
-            answer.into_bytes()
-        })
+        Fake::saying(move |command, before| said.answer(command, before))
+    }
+
+    fn answer(&self, command: &str, before: usize) -> Vec<u8> {
+        let said = self.0.lock();
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let answer = match command {
+            _ if before > ENOUGH => String::from("-ERR enough\r\n"),
+            // The two questions come in one write.
+            "CLUSTER" if before.is_multiple_of(2) => said.slots.clone(),
+            "CLUSTER" => bulk(&format!(
+                "cluster_state:{}\r\ncluster_current_epoch:{}\r\n",
+                said.state, said.epoch
+            )),
+            "INFO" => bulk("redis_version:7.0.0\r\n"),
+            "ROLE" => format!("*1\r\n{}", bulk(said.role)),
+            "SET" => said.set.unwrap_or(&said.rest).to_owned(),
+            _ => said.rest.clone(),
+        };
+        answer.into_bytes()
     }
 
     fn now(&self, change: impl FnOnce(&mut Words)) {
@@ -350,6 +352,30 @@ fn after_a_long_silence_another_cluster_is_not_believed_at_once() {
     ask_for(5_000 * MS);
 }
 
+/// Whoever has not asked for so long knows no more of his cluster than one who comes now.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn who_has_not_asked_for_long_believes_another_cluster_at_once() {
+    let (before, now) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = Said::new("");
+    let node = said.by_a_node();
+    let of = |begins: &str, server: &Server| group(begins, server.port(), node.port());
+    said.now(|words| words.slots = of("old", &before));
+    let nodes = nodes_of(&[node.port()]);
+    assert!(acquire(&nodes).unwrap());
+    drop(before);
+    said.now(|words| words.slots = of("new", &now));
+    thread::sleep(21_000 * MS);
+    let asked = Instant::now();
+    let is_granted = (0..5).any(|_| {
+        let answer = acquire(&nodes);
+        thread::sleep(120 * MS);
+        matches!(answer, Ok(true))
+    });
+    let took = asked.elapsed();
+    assert!(is_granted && took < 2_000 * MS + slack(), "{took:?}");
+}
+
 #[test]
 fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");
@@ -361,6 +387,29 @@ fn a_node_that_is_no_master_gets_no_connection() {
     assert_eq!(attempts(&node), 0);
     said.now(|words| words.role = "master");
     assert!(acquire(&nodes).unwrap());
+}
+
+/// As one that was halted, and goes on: it says that it is the master before it hears that another is.
+#[test]
+fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the_master() {
+    let said = Said::new("+OK\r\n");
+    let says = said.clone();
+    let node = Fake::saying(move |command, before| {
+        if (command, before) == ("INFO", 0) {
+            thread::sleep(400 * MS);
+        }
+        let answer = says.answer(command, before);
+        if command == "ROLE" {
+            says.now(|words| words.role = "slave");
+        }
+        answer
+    });
+    said.now(|words| words.slots = all_at(node.port()));
+    let nodes = builder().get_timeout(LONG).connect_timeout(1_200 * MS);
+    let url = format!("redis+cluster://127.0.0.1:{}", node.port());
+    let refused = text(acquire(&nodes.connect(&url).unwrap()).unwrap_err());
+    assert!(refused.contains("is no master: slave"), "{refused}");
+    assert_eq!(attempts(&node), 0);
 }
 
 /// They take their parts once.

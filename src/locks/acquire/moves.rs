@@ -1,24 +1,18 @@
 //! What a wait does when its key has gone to another server, or another server has become the master.
 //!
 //! A `MOVED` is followed [`HOPS`] times in a row; the next one counts as a failure, after which there is a pause. A grant of a shard
-//! that was silent for long, or of a server that is not the master any more, is asked for once more before it counts.
+//! that was silent for long, or of a server that is not the master any more, is asked for once more before it counts: see [`LONG_SILENCE`].
 
 use std::time::Duration;
 
 use super::Wait;
 use crate::{
-    connection::HOPS,
+    connection::{HOPS, LONG_SILENCE, UNTIL_CONFIRMED},
     error::{Error, Result},
     locks::attempts::Outcome,
     server::Reply,
     time::Deadline,
 };
-
-/// A shard that was silent for longer than this may have another master by now, and the grant may be one of the master before. So the
-/// lock is asked for again, by the same token.
-const LONG_SILENCE: Duration = Duration::from_millis(250);
-/// The pause before that: in this time a former master that comes back hears that it is none.
-const UNTIL_CONFIRMED: Duration = Duration::from_millis(50);
 
 impl Wait<'_> {
     /// What the reply leads to. If the key has moved, the wait takes the stack of the server that has it, unless the key has moved

@@ -56,8 +56,7 @@ impl Member {
     /// Sends the call to where its answers lead, until a server executes or refuses it, [`HOPS`] times in a row at most.
     fn followed(&self, call: &Call, patience: Patience<'_>, mut reply: Reply) -> Result<Reply> {
         let until = self.until(patience);
-        let mut pauses = Backoff::new();
-        let mut between_hops = Backoff::between_hops();
+        let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
         let mut hops = 0;
         while let Some(redirect) = self.servers.redirect(&reply.answer) {
             let before = reply.again;
@@ -72,7 +71,7 @@ impl Member {
                         return Ok(reply);
                     }
                     hops += 1;
-                    reply = self.asked(call, patience)?;
+                    reply = self.asked(call, patience.left())?;
                 }
                 Redirect::Ask { to, .. } => {
                     hops += 1;
@@ -82,7 +81,7 @@ impl Member {
                 }
                 Redirect::TryAgain if !patience.tells_of_moves && pauses.pause(until) => {
                     hops = 0;
-                    reply = self.asked(call, patience)?;
+                    reply = self.asked(call, patience.left())?;
                 }
                 Redirect::TryAgain | Redirect::Down => return Ok(reply),
             }
@@ -166,7 +165,7 @@ impl Server for Member {
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         self.own.refuse_a_copy()?;
         let until = self.until(Patience::USUAL);
-        let mut pauses = Backoff::new();
+        let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
         let mut hops = 0;
         loop {
             let server = self.server_of(call.key(), Duration::MAX)?;
@@ -175,7 +174,12 @@ impl Server for Member {
                 answer = self.servers.ask_once_at(&to, call, until)?;
             }
             match self.servers.redirect(&answer) {
-                Some(Redirect::Moved { .. }) if hops < HOPS => hops += 1,
+                Some(Redirect::Moved { .. }) if hops < HOPS => {
+                    if hops > 0 && !between_hops.pause(until) {
+                        return Ok(answer);
+                    }
+                    hops += 1;
+                }
                 Some(Redirect::TryAgain) if pauses.pause(until) => {}
                 _ => return Ok(answer),
             }

@@ -10,12 +10,14 @@ use std::{
 };
 
 use leasehold::{
-    Committed, Error, Events, Locks, LostReason, Once, Options, Owner, RenewalState, event,
+    Committed, Error, Events, Locks, LostReason, Nodes, Once, Options, Owner, RenewalState, event,
 };
 use redis::Commands;
 
 use super::{connect, key, kinds, mutex};
-use crate::common::{LONG, MS, cluster::shared, hold::comes_true, slack::slack, wait::calls};
+use crate::common::{
+    LONG, MS, access_list::rules, cluster::shared, hold::comes_true, slack::slack, wait::calls,
+};
 
 const SHARDS: usize = 3;
 
@@ -267,4 +269,31 @@ fn where_all_goes_in_one_write_locks_of_all_shards_are_granted_and_released() {
         }
     });
     assert_eq!(locks.unsent_calls(), 0);
+}
+
+/// What docs/guarantees.md names beside the commands of a lock's work: it is enough, and all of it is needed.
+#[test]
+fn the_access_list_of_a_node_needs_its_row() {
+    let cluster = shared();
+    let is_granted = |name: &str, needs: &[String]| {
+        for node in &cluster.nodes {
+            let mut user = redis::cmd("ACL");
+            user.arg(&["SETUSER", "app", "reset", "on", ">secret"]);
+            user.arg(needs)
+                .exec(&mut node.connection().unwrap())
+                .unwrap();
+        }
+        let builder = Nodes::builder().connect_timeout(400 * MS);
+        let url = cluster.url().replace("://", "://app:secret@");
+        let locks = Locks::on_nodes(&builder.connect(&url).unwrap());
+        locks.lock(name).try_acquire().is_ok_and(|it| it.is_some())
+    };
+    let work = rules("`mutex::try_acquire`,");
+    let row = rules("each node of a cluster");
+    // What tells of an older configuration is asked for where it is allowed.
+    let (needed, welcome) = row.split_at(2);
+    assert_eq!(welcome, ["+cluster|info"]);
+    assert!(is_granted("app:a", &[&work[..], needed].concat()));
+    assert!(!is_granted("app:b", &[&work[..], &needed[..1]].concat()));
+    assert!(!is_granted("app:c", &[&work[..], &needed[1..]].concat()));
 }

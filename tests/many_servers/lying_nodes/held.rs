@@ -1,11 +1,18 @@
 //! Nodes of a cluster that grant a lock and then name each other: whatever is done with it is followed five times, and ends.
 
-use std::time::Instant;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Instant,
+};
 
-use leasehold::{Error, Lease, Locks, Options, Result};
+use leasehold::{Error, Lease, Locks, Nodes, Options, Result};
 
-use super::{LIMIT, SLOT, halves, nodes_of};
-use crate::common::{Fake, LONG, MS, slack::slack};
+use super::{LIMIT, SLOT, Said, all_at, half_at, halves, nodes_of};
+use crate::common::{Fake, LONG, MS, hold::comes_true, slack::slack};
 
 /// Two nodes that grant what is asked for by the bare command.
 struct Ring {
@@ -60,7 +67,10 @@ fn what_an_operator_asks_of_a_lock_is_followed_five_times() {
     for (code, sent) in [("MOVED", 6), ("ASK", 2)] {
         let ring = Ring::saying(code);
         let lock = ring.locks.lock("a");
+        let asked = Instant::now();
         ring.is_left(code, ("EVAL", sent), || lock.force_release());
+        // Two that name each other have had time to agree.
+        assert!(code == "ASK" || asked.elapsed() >= 150 * MS, "{code}");
     }
 }
 
@@ -68,9 +78,53 @@ fn what_an_operator_asks_of_a_lock_is_followed_five_times() {
 fn a_commit_is_followed_five_times() {
     let ring = Ring::saying("MOVED");
     let lease = ring.locks.lock("a").acquire(LONG).unwrap();
+    let asked = Instant::now();
     ring.is_left("MOVED", ("WATCH", 6), || {
         lease.commit(|pipe| _ = pipe.set("b", 1))
     });
+    // Two that name each other have had time to agree.
+    assert!(asked.elapsed() >= 150 * MS, "{:?}", asked.elapsed());
+}
+
+/// The release is led to another node late, and all connections to that one are lent.
+#[test]
+fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
+    let (one, other) = (Said::new(":1\r\n"), Said::new(""));
+    let (there, says) = (other.by_a_node(), one.clone());
+    let late = Arc::new(AtomicBool::new(false));
+    let is_late = Arc::clone(&late);
+    let here = Fake::saying(move |command, before| {
+        if command.starts_with("EVAL") && is_late.load(Ordering::SeqCst) {
+            thread::sleep(900 * MS);
+        }
+        says.answer(command, before)
+    });
+    let halves = half_at(here.port(), there.port());
+    other.now(|words| words.slots = halves.clone());
+    one.now(|words| (words.slots, words.set) = (halves, Some("+OK\r\n")));
+    let builder = Nodes::builder().max_size(1).io_timeout(LONG);
+    let url = format!("redis+cluster://127.0.0.1:{}", here.port());
+    let nodes = builder.connect(&url).unwrap();
+    let drop_timeout = 1_000 * MS;
+    let options = Options::new().fencing(false).drop_timeout(drop_timeout);
+    let locks = Locks::on_nodes(&nodes).with(options);
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    // What has been lent is of the other node, and the lease was looked at by then.
+    let _lent = nodes.get_for("b").unwrap();
+    assert!(comes_true(|| here
+        .asked()
+        .iter()
+        .any(|it| it.starts_with("EVAL"))));
+    thread::sleep(100 * MS);
+    one.now(|words| {
+        words.slots = all_at(there.port());
+        words.rest = format!("-MOVED {SLOT} 127.0.0.1:{}\r\n", there.port());
+    });
+    late.store(true, Ordering::SeqCst);
+    let asked = Instant::now();
+    drop(lease);
+    let took = asked.elapsed();
+    assert!(took > 850 * MS && took < drop_timeout + slack(), "{took:?}");
 }
 
 /// Its thread goes on to the next one then, and has to say in time that the lease is over.

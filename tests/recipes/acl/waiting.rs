@@ -5,8 +5,7 @@ use std::thread;
 use leasehold::{Error, Lock, Locks, Options};
 use redis::Commands;
 
-use super::rules;
-use crate::common::{LONG, MS, Server, hold::comes_true, wait::at_once};
+use crate::common::{LONG, MS, Server, access_list::rules, hold::comes_true, wait::at_once};
 
 type Kind = fn(&Locks, &str) -> Lock;
 
