@@ -102,6 +102,7 @@ impl Proxy {
         Point {
             faults: &self.shared.faults,
             command,
+            about: None,
             nth,
             half_way: false,
         }
@@ -119,11 +120,18 @@ impl Drop for Proxy {
 pub struct Point<'p> {
     faults: &'p Mutex<Faults>,
     command: Option<String>,
+    about: Option<String>,
     nth: usize,
     half_way: bool,
 }
 
 impl Point<'_> {
+    /// Only those commands count that contain this text, as a key.
+    pub fn about(mut self, text: &str) -> Self {
+        self.about = Some(text.to_owned());
+        self
+    }
+
     /// At the n-th such command from now on.
     pub fn nth(mut self, n: usize) -> Self {
         self.nth = n;
@@ -199,6 +207,7 @@ impl Point<'_> {
     fn armed(self, fault: Fault) -> Armed {
         Armed {
             command: self.command,
+            about: self.about,
             skip: self.nth - 1,
             half_way: self.half_way,
             fault,
@@ -215,10 +224,13 @@ struct Faults {
 }
 
 impl Faults {
-    /// What is due at this command. All that wait for such a command count it.
-    fn due_at(&mut self, command: &str) -> Vec<Armed> {
+    /// What is due at this request. All that wait for such a command count it.
+    fn due_at(&mut self, request: &[u8]) -> Vec<Armed> {
+        let command = command_name(request);
+        let contains = |text: &String| request.windows(text.len()).any(|it| it == text.as_bytes());
         let is_due = |armed: &mut Armed| {
-            let is_it = armed.command.as_deref().is_none_or(|name| name == command);
+            let is_named = (armed.command.as_deref()).is_none_or(|name| name == command);
+            let is_it = is_named && armed.about.as_ref().is_none_or(contains);
             let is_due = is_it && armed.skip == 0;
             armed.skip -= usize::from(is_it && !is_due);
             is_due
@@ -231,6 +243,7 @@ impl Faults {
 
 struct Armed {
     command: Option<String>,
+    about: Option<String>,
     skip: usize,
     half_way: bool,
     fault: Fault,
@@ -244,6 +257,7 @@ impl Armed {
         };
         Some(Self {
             command: self.command.clone(),
+            about: self.about.clone(),
             skip: 0,
             half_way: false,
             fault: Fault::RunEachTime(Arc::clone(between)),

@@ -13,6 +13,7 @@ use crate::common::{
     LONG, MS, Proxy, Server,
     child::said_by_a_child,
     hold::comes_true,
+    proxy::Point,
     slack::slack,
     wait::{at_once, unless_halted},
 };
@@ -120,6 +121,11 @@ fn is_unknown(came: &Came) -> bool {
     matches!(&came.done, Err(Error::Unknown { .. }))
 }
 
+/// At the call for this lock. Others may come between: the first look at a lease, or the watchdog's new connection.
+fn at(proxy: &Proxy, place: usize) -> Point<'_> {
+    proxy.at("EVALSHA").about(&format!("lock:{place}"))
+}
+
 fn at_each_place(run: impl Fn(usize) + Sync) {
     at_once(0..PLACES, run);
 }
@@ -142,7 +148,7 @@ fn what_was_cut_off_is_sent_again_and_ours_or_given_back() {
         at_each_place(|place| {
             let mut bench = bench(crate::options());
             let came = bench.acquire_all(|proxy| {
-                let point = proxy.at("EVALSHA").nth(1 + place);
+                let point = at(proxy, place);
                 if is_executed {
                     point.cut_after();
                 } else {
@@ -161,7 +167,7 @@ fn what_was_cut_off_is_sent_again_and_ours_or_given_back() {
 fn what_gets_no_answer_is_unknown_in_time_and_given_back_and_the_others_are_ours() {
     at_each_place(|place| {
         let mut bench = bench(crate::options());
-        let came = bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).swallow());
+        let came = bench.acquire_all(|proxy| at(proxy, place).swallow());
         assert!(bench.proxy.happened());
         only_the_first_are_ours(&came, place);
         drop(came);
@@ -174,8 +180,7 @@ fn what_gets_no_answer_is_unknown_in_time_and_given_back_and_the_others_are_ours
 fn an_answer_that_cannot_be_read_closes_the_connection_and_hides_those_behind_it_alone() {
     at_each_place(|place| {
         let mut bench = bench(crate::options());
-        let came =
-            bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).reply("?no answer\r\n"));
+        let came = bench.acquire_all(|proxy| at(proxy, place).reply("?no answer\r\n"));
         assert!(bench.proxy.happened());
         for (number, came) in came.iter().enumerate() {
             let is_right = if number < place { is_ours } else { is_unknown };
@@ -200,7 +205,7 @@ fn an_answer_that_makes_no_sense_or_refuses_is_for_its_owner_alone() {
             ("-NOSCRIPT No matching script.\r\n", false),
         ] {
             let mut bench = bench(crate::options());
-            let came = bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).reply(answer));
+            let came = bench.acquire_all(|proxy| at(proxy, place).reply(answer));
             assert!(bench.proxy.happened());
             for (number, came) in came.iter().enumerate() {
                 let told = &came.done;
@@ -234,7 +239,7 @@ fn only_the_first_are_ours(came: &[Came], ours: usize) {
 fn a_late_answer_makes_no_lease_longer_and_one_after_the_time_out_is_unknown() {
     at_each_place(|place| {
         let mut bench = bench(crate::options().lease(5_000 * MS).renewal(false));
-        let came = bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).delay(700 * MS));
+        let came = bench.acquire_all(|proxy| at(proxy, place).delay(700 * MS));
         assert!(bench.proxy.happened());
         for (number, came) in came.iter().enumerate() {
             assert!(is_ours(came), "{number}: {:?}", came.done);
@@ -248,7 +253,7 @@ fn a_late_answer_makes_no_lease_longer_and_one_after_the_time_out_is_unknown() {
         drop(came);
 
         let late = IO_TIMEOUT + 500 * MS;
-        let came = bench.acquire_all(|proxy| proxy.at("EVALSHA").nth(1 + place).delay(late));
+        let came = bench.acquire_all(|proxy| at(proxy, place).delay(late));
         only_the_first_are_ours(&came, place);
         drop(came);
         assert!(comes_true(|| bench.is_free()));
@@ -262,7 +267,7 @@ fn all_answers_together_are_waited_for_no_longer_than_one() {
         let mut bench = bench(crate::options());
         let came = bench.acquire_all(|proxy| {
             for place in 0..PLACES {
-                proxy.at("EVALSHA").nth(1 + place).delay(700 * MS);
+                at(proxy, place).delay(700 * MS);
             }
         });
         // After 700, 1,400 and, if it were waited for, 2,100 ms.
@@ -297,7 +302,7 @@ fn releases_and_renewals_without_an_answer_are_unknown_and_done_in_the_end() {
                 };
                 Box::new(release) as Box<dyn FnOnce() -> _ + Send + '_>
             });
-            let swallow = |proxy: &Proxy| proxy.at("EVALSHA").nth(1 + place).swallow();
+            let swallow = |proxy: &Proxy| at(proxy, place).swallow();
             let came = bench.in_one_write(calls.collect(), swallow);
             assert!(bench.proxy.happened());
             for (number, came) in came.iter().enumerate() {

@@ -125,12 +125,18 @@ fn builder() -> NodesBuilder {
 }
 
 fn nodes_of(ports: &[u16]) -> Nodes {
-    let hosts: Vec<_> = ports
-        .iter()
-        .map(|port| format!("127.0.0.1:{port}"))
-        .collect();
-    let nodes = builder().connect(&format!("redis+cluster://{}", hosts.join(",")));
-    nodes.unwrap()
+    builder().connect(&url_of(ports)).unwrap()
+}
+
+/// Of those that are counted, none is left out for want of time.
+fn patient_nodes_of(ports: &[u16]) -> Nodes {
+    let builder = builder().get_timeout(LONG).io_timeout(LONG);
+    builder.connect(&url_of(ports)).unwrap()
+}
+
+fn url_of(ports: &[u16]) -> String {
+    let hosts = ports.iter().map(|port| format!("127.0.0.1:{port}"));
+    format!("redis+cluster://{}", hosts.collect::<Vec<_>>().join(","))
 }
 
 fn acquire(nodes: &Nodes) -> Result<bool> {
@@ -406,7 +412,7 @@ fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the
     });
     said.now(|words| words.slots = all_at(node.port()));
     let nodes = builder().get_timeout(LONG).connect_timeout(1_200 * MS);
-    let url = format!("redis+cluster://127.0.0.1:{}", node.port());
+    let url = url_of(&[node.port()]);
     let refused = text(acquire(&nodes.connect(&url).unwrap()).unwrap_err());
     assert!(refused.contains("is no master: slave"), "{refused}");
     assert_eq!(attempts(&node), 0);

@@ -129,7 +129,7 @@ impl Shared {
     fn was_last(&self, link: &Link, request: &[u8]) -> io::Result<bool> {
         let mut planned = Planned::default();
         let mut to_forward = request;
-        let due = self.faults.lock().due_at(&command_name(request));
+        let due = self.faults.lock().due_at(request);
         for Armed {
             fault, half_way, ..
         } in due

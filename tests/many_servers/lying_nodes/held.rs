@@ -11,7 +11,7 @@ use std::{
 
 use leasehold::{Error, Lease, Locks, Nodes, Options, Result};
 
-use super::{LIMIT, SLOT, Said, all_at, half_at, halves, nodes_of};
+use super::{LIMIT, SLOT, Said, all_at, half_at, halves, patient_nodes_of};
 use crate::common::{Fake, LONG, MS, hold::comes_true, slack::slack};
 
 /// Two nodes that grant what is asked for by the bare command.
@@ -25,7 +25,7 @@ impl Ring {
         let nodes = halves(Some("+OK\r\n"), |to| {
             format!("-{code} {SLOT} 127.0.0.1:{to}\r\n")
         });
-        let locks = Locks::on_nodes(&nodes_of(&[nodes.0.port(), nodes.1.port()]));
+        let locks = Locks::on_nodes(&patient_nodes_of(&[nodes.0.port(), nodes.1.port()]));
         let locks = locks.with(Options::new().fencing(false));
         Self { nodes, locks }
     }
@@ -133,11 +133,11 @@ fn the_renewals_of_a_lease_are_followed_five_times_each() {
     for code in ["MOVED", "ASK"] {
         let ring = Ring::saying(code);
         let lease = 900 * MS;
-        let asked = Instant::now();
         let held: Lease = (ring.locks.lock("a"))
             .with(Options::new().fencing(false).lease(lease))
             .acquire(LONG)
             .unwrap();
+        let asked = Instant::now();
         assert!(held.lost().wait_for(lease + slack()), "{code}");
         let (took, sent) = (asked.elapsed(), ring.count("EVAL"));
         println!("{code}: over after {took:?}, {sent} scripts");

@@ -5,14 +5,15 @@ use std::{thread, time::Instant};
 use leasehold::{Error, Locks, Nodes, Token, recipes::mutex};
 
 use super::{
-    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, builder, halves, nodes_of, refused, slots,
+    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, builder, halves, nodes_of,
+    patient_nodes_of, refused, slots,
 };
 use crate::common::{Fake, LONG, MS, Server, slack::slack};
 
 #[test]
 fn nodes_that_name_each_other_are_followed_five_times() {
     let (a, b) = halves(None, |to| format!("-MOVED 1 127.0.0.1:{to}\r\n"));
-    let nodes = nodes_of(&[a.port(), b.port()]);
+    let nodes = patient_nodes_of(&[a.port(), b.port()]);
     let error = refused(&nodes);
     assert!(
         matches!(&error, Error::Redis { source, .. } if source.code() == Some("MOVED")),
@@ -32,7 +33,7 @@ fn tries(node: &Fake) -> usize {
 fn locks_follow_nodes_that_name_each_other_five_times() {
     for code in ["MOVED", "ASK"] {
         let (a, b) = halves(None, |to| format!("-{code} {SLOT} 127.0.0.1:{to}\r\n"));
-        let locks = Locks::on_nodes(&nodes_of(&[a.port(), b.port()]));
+        let locks = Locks::on_nodes(&patient_nodes_of(&[a.port(), b.port()]));
         let error = locks.lock("a").try_acquire().unwrap_err();
         assert!(
             matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
