@@ -34,7 +34,7 @@ struct Served(Vec<Vec<(u32, Duration)>>);
 /// Threads of one process on one lock, and then of two.
 pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
     heading();
-    for processes in [&[8][..], &[64], &[1_000], &[8, 8]] {
+    for processes in [&[2][..], &[8], &[64], &[1_000], &[8, 8]] {
         let crowd = Crowd {
             processes,
             hold: HOLD,

@@ -230,7 +230,7 @@ impl Wait<'_> {
             let waited = self.ask_as_head(&place);
             if let Ok(Asked::Granted(grant, next_asks_at)) = waited {
                 place.leave(self.leaving(), next_asks_at);
-                return Ok(self.lease(grant));
+                return Ok(self.lease(grant).map(Lease::having_stood_in_queue));
             }
             let goes_on = matches!(waited, Ok(Asked::Moved));
             if !goes_on {

@@ -20,7 +20,7 @@ use crate::{
         standing::{RenewalState, Standing},
     },
     server::{Failure, Patience},
-    waiting::HandOverBudget,
+    waiting::{HandOverBudget, PastHold},
 };
 use crate::{
     error::{Error, Operation, Result},
@@ -79,6 +79,8 @@ pub struct Lease {
     pub(crate) released: bool,
     /// A user has it. A guard that no user has taken is never handed on, and its release is not reported.
     pub(crate) is_claimed: bool,
+    /// It was granted to the head of a queue, or handed over.
+    stood_in_queue: bool,
     /// The token was given out, and whoever has it may release the lock.
     disclosed: AtomicBool,
 }
@@ -134,8 +136,22 @@ impl Lease {
             skew: terms.skew,
             released: false,
             is_claimed: false,
+            stood_in_queue: false,
             disclosed: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn having_stood_in_queue(mut self) -> Self {
+        self.stood_in_queue = true;
+        self
+    }
+
+    /// What its queue is told at its end.
+    pub(super) fn turn(&self) -> PastHold {
+        PastHold {
+            since: self.since,
+            stood_in_queue: self.stood_in_queue,
+        }
     }
 
     /// From now on the hooks of its options are told of a loss.

@@ -23,6 +23,7 @@ use crate::{
     server::Patience,
     time::Deadline,
     token::Token,
+    waiting::PastHold,
 };
 
 /// One lock, of whatever kind: to be acquired as often as you like, by any thread.
@@ -183,7 +184,11 @@ impl Lock {
         let operation = Operation::new("Lock::force_release", &self.name);
         let stack = self.stack(&lock)?;
         let answer = stack.server.ask_once(&calls::force_release(&lock))?;
-        stack.released(lock.key());
+        let taken = PastHold {
+            since: stack.clock.now(),
+            stood_in_queue: true,
+        };
+        stack.released(lock.key(), &taken);
         let (taken, found) = answer
             .and_then(|answer| understood_taken(&answer))
             .map_err(|error| operation.unanswered(None, error))?;

@@ -81,7 +81,8 @@ impl Lease {
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
         self.stop_renewing(Deadline::after(Duration::MAX));
-        self.shared.released(self.hold().lock_name().key());
+        self.shared
+            .released(self.hold().lock_name().key(), &self.turn());
         (self.hold().token().clone(), left)
     }
 
@@ -145,7 +146,8 @@ impl Lease {
         if failed || comes_late {
             self.shared.keeper.abandon(self.hold(), comes_late);
         }
-        self.shared.released(self.hold().lock_name().key());
+        self.shared
+            .released(self.hold().lock_name().key(), &self.turn());
         self.tell_of_release();
         let reason = match (given_back?, state) {
             (_, RenewalState::Lost(reason)) => reason,
@@ -234,7 +236,7 @@ impl Lease {
         };
         let keep = |standing, terms| self.handle.hand_over(standing, terms);
         let lease = Self::begin(&self.shared, settings, self.hold(), grant, keep)?;
-        Some((lease, end))
+        Some((lease.having_stood_in_queue(), end))
     }
 }
 

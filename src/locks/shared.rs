@@ -17,7 +17,7 @@ use crate::{
     renewing::keeper::Keeper,
     server::{Observer, Server},
     time::Clock,
-    waiting::Queues,
+    waiting::{PastHold, Queues},
 };
 
 /// A server, the keeper of the leases, and the queues of those who wait.
@@ -66,8 +66,8 @@ impl<L: Send + 'static> Shared<L> {
 
 impl<L> Shared<L> {
     /// A thread of ours has let a lock go.
-    pub(crate) fn released(&self, key: &str) {
-        self.queues.released(key);
+    pub(crate) fn released(&self, key: &str, hold: &PastHold) {
+        self.queues.released(key, hold);
     }
 
     /// Remembers a release that is answered, at once or later, by a server whose place another may take.

@@ -44,7 +44,8 @@ pub(super) struct Fairness {
     /// When another process was last seen to have the lock.
     others_seen: Option<Instant>,
     /// What was known of others before the first refusal since the last turn. A thread of this process that does not stand in
-    /// the queue may have been the reason, and then the refusal says nothing of others.
+    /// the queue may have been the reason, and then the refusal says nothing of others. That thread may say so when the head has had
+    /// its turn: the server's message of a release may overtake that release's own answer.
     before_refusals: Option<SeenOfOthers>,
     /// Since when this process has stayed away, until its next turn.
     away: Option<Away>,
@@ -67,9 +68,22 @@ pub(super) struct Fairness {
 /// What is known of other processes, and changes with a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SeenOfOthers {
+    /// When the head was refused.
+    until: Instant,
+    /// The head has had a turn since.
+    is_past: bool,
     waits_until_others: u32,
     others_seen: Option<Instant>,
     in_vain: u32,
+}
+
+/// What a thread of this process had, and has released.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PastHold {
+    /// When it had asked for the lock, or was handed it.
+    pub(crate) since: Instant,
+    /// The queue knows that it had the lock.
+    pub(crate) stood_in_queue: bool,
 }
 
 /// Of which releases a waiting head knows.
@@ -139,7 +153,9 @@ impl Fairness {
             Held::BesideOthers
         };
         (self.known, self.asked_after, self.in_vain) = Default::default();
-        self.before_refusals = None;
+        if let Some(before) = &mut self.before_refusals {
+            before.is_past = true;
+        }
         if let Some(away) = self.away.take() {
             self.others_took = if away.refused {
                 // What took long once need not take long again.
@@ -156,16 +172,21 @@ impl Fairness {
         self.asked_after = mem::take(&mut self.known);
     }
 
-    /// The head was refused: if no thread of this process has the lock, others have their turns.
+    /// The head was refused: others have their turns, unless a thread of this process has the lock, or has released it since the head
+    /// asked.
     pub(super) fn refused(&mut self, now: Instant) {
-        if self.is_held_here() {
+        if self.is_held_here() || self.known.own {
             return;
         }
-        self.before_refusals.get_or_insert(SeenOfOthers {
-            waits_until_others: self.waits_until_others,
-            others_seen: self.others_seen,
-            in_vain: self.in_vain,
-        });
+        if self.before_refusals.as_ref().is_none_or(|it| it.is_past) {
+            self.before_refusals = Some(SeenOfOthers {
+                until: now,
+                is_past: false,
+                waits_until_others: self.waits_until_others,
+                others_seen: self.others_seen,
+                in_vain: self.in_vain,
+            });
+        }
         let was_our_turn = mem::take(&mut self.turns_in_a_row) > 0;
         self.waits_until_others = 1;
         self.others_seen = Some(now);
@@ -176,22 +197,35 @@ impl Fairness {
         }
     }
 
-    /// A thread of this process has released the lock. Says when the head asks, if one waits.
-    pub(super) fn released(&mut self, now: Instant, waits: bool) -> Instant {
+    /// A thread of this process has released the lock. Says when the head asks, if one waits; `None`: the lock was released by a thread
+    /// that did not stand in the queue, and one that did has it alone by now.
+    pub(super) fn released(
+        &mut self,
+        now: Instant,
+        waits: bool,
+        hold: &PastHold,
+    ) -> Option<Instant> {
+        if let Some(known) = self.before_refusals.take_if(|it| hold.since <= it.until) {
+            // That hold is what kept the head out.
+            self.waits_until_others = known.waits_until_others;
+            self.others_seen = known.others_seen;
+            self.in_vain = known.in_vain;
+        }
+        if !self.is_held_here() {
+            // The turn was not counted when it began.
+            self.turns_in_a_row += 1;
+        }
+        if hold.stood_in_queue {
+            self.held = Held::No;
+        }
+        (!self.is_held_alone()).then(|| self.after_release(now, waits))
+    }
+
+    fn after_release(&mut self, now: Instant, waits: bool) -> Instant {
         let early = self.told_early.take();
         let was_told = early.is_some_and(|at| is_just_before(at, now));
         self.message_due = (!was_told).then_some(now);
         self.known.own = waits;
-        if !self.is_held_here() {
-            // The thread that released did not stand in the queue. It may have been what kept the head out.
-            self.turns_in_a_row += 1;
-            if let Some(known) = self.before_refusals.take() {
-                self.waits_until_others = known.waits_until_others;
-                self.others_seen = known.others_seen;
-                self.in_vain = known.in_vain;
-            }
-        }
-        self.held = Held::No;
         if self.turns_in_a_row < IN_A_ROW {
             return self.asks_at(now);
         }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::fairness::{Fairness, Manner};
+use super::fairness::{Fairness, Manner, PastHold};
 
 /// When the head asks about a message that came while a thread of this process was being granted the lock, or has it alone.
 ///
@@ -193,9 +193,10 @@ impl<W, L> Queue<W, L> {
     }
 
     /// A thread of this process has released the lock. Returns whom to wake.
-    pub(crate) fn released(&mut self, now: Instant) -> Option<&W> {
-        let ask_at = self.fairness.released(now, !self.waiting.is_empty());
-        self.wake_head(Some(ask_at))
+    pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
+        let waits = !self.waiting.is_empty();
+        let ask_at = self.fairness.released(now, waits, hold);
+        self.wake_head(Some(ask_at.unwrap_or(now + PASSED_ON)))
     }
 
     /// The server says that something has happened to the lock. Returns whom to wake.

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    fairness::LONGEST,
+    fairness::{LONGEST, PastHold},
     queue::{Queue, Ticket},
     streaks::Streaks,
 };
@@ -106,11 +106,11 @@ impl<T, L> Queues<T, L> {
     }
 
     /// A thread of this process has released the lock.
-    pub(crate) fn released(&self, key: &str) {
+    pub(crate) fn released(&self, key: &str, hold: &PastHold) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
         let queue = by_key.queues.get_mut(key);
-        let woken = queue.map(|queue| queue.released(now).cloned());
+        let woken = queue.map(|queue| queue.released(now, hold).cloned());
         if woken.is_none() {
             by_key.streaks.released(key, now);
         }

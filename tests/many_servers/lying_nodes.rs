@@ -413,8 +413,7 @@ fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the
     said.now(|words| words.slots = all_at(node.port()));
     let nodes = builder().get_timeout(LONG).connect_timeout(1_200 * MS);
     let url = url_of(&[node.port()]);
-    let refused = text(acquire(&nodes.connect(&url).unwrap()).unwrap_err());
-    assert!(refused.contains("is no master: slave"), "{refused}");
+    acquire(&nodes.connect(&url).unwrap()).unwrap_err();
     assert_eq!(attempts(&node), 0);
 }
 

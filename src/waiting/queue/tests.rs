@@ -91,7 +91,7 @@ proptest! {
                     }
                 }
                 Event::Released => {
-                    let woken = queue.released(now).copied();
+                    let woken = queue.released(now, &here()).copied();
                     prop_assert_eq!(woken, head_before.map(|(_, name)| name));
                     if let Some((head, _)) = head_before {
                         prop_assert_eq!(queue.step(head, soon), Step::Ask);
@@ -101,6 +101,22 @@ proptest! {
             prop_assert_eq!(queue.head(), known.front().map(|(_, name)| name));
             prop_assert_eq!((queue.len(), queue.is_over()), (known.len(), known.is_empty()));
         }
+    }
+}
+
+/// What one had who stood in the queue, and has asked after every refusal.
+fn here() -> PastHold {
+    PastHold {
+        since: moment(1_000_000_000),
+        stood_in_queue: true,
+    }
+}
+
+/// What one had who did not.
+fn outside(since: Instant) -> PastHold {
+    PastHold {
+        since,
+        stood_in_queue: false,
     }
 }
 
@@ -146,7 +162,7 @@ impl Busy {
     fn turns_before_a_fair_one(&mut self) -> u32 {
         for turns in 1..100 {
             self.turn();
-            self.queue.released(moment(self.now));
+            self.queue.released(moment(self.now), &here());
             if self.asks_after() > 0 {
                 return turns;
             }
@@ -182,7 +198,7 @@ fn a_message_that_is_faster_than_the_answer_to_the_release_is_not_waited_for() {
     for _ in 0..IN_A_ROW {
         busy.turn();
         busy.queue.changed(moment(busy.now));
-        busy.queue.released(moment(busy.now));
+        busy.queue.released(moment(busy.now), &here());
         assert_eq!(busy.asks_after(), 0);
     }
 }
@@ -196,7 +212,7 @@ fn a_message_of_long_before_the_release_is_not_taken_for_one_of_it() {
         busy.turn();
         busy.queue.changed(moment(busy.now));
         busy.now += 6;
-        busy.queue.released(moment(busy.now));
+        busy.queue.released(moment(busy.now), &here());
     }
     assert_eq!(busy.asks_after(), 5);
 }
@@ -208,11 +224,11 @@ fn a_message_long_after_the_release_before_is_of_the_next() {
     assert_eq!(busy.chances_until_others_go_first(), 1);
     for _ in 1..IN_A_ROW {
         busy.turn();
-        busy.queue.released(moment(busy.now));
+        busy.queue.released(moment(busy.now), &here());
     }
     busy.turn();
     busy.queue.changed(moment(busy.now));
-    busy.queue.released(moment(busy.now));
+    busy.queue.released(moment(busy.now), &here());
     assert_eq!(busy.asks_after(), 0);
 }
 
@@ -222,12 +238,12 @@ fn a_late_message_of_the_release_before_is_not_taken_for_the_next() {
     assert_eq!(busy.chances_until_others_go_first(), 1);
     for _ in 1..IN_A_ROW {
         busy.turn();
-        busy.queue.released(moment(busy.now));
+        busy.queue.released(moment(busy.now), &here());
     }
     busy.now -= STEP - 1;
     busy.turn();
     busy.queue.changed(moment(busy.now));
-    busy.queue.released(moment(busy.now));
+    busy.queue.released(moment(busy.now), &here());
     assert_eq!(busy.asks_after(), 5);
 }
 
@@ -236,8 +252,9 @@ fn a_turn_of_others_starts_the_count_again() {
     let mut busy = Busy::new();
     for _ in 0..2 {
         busy.turn();
-        busy.queue.released(moment(busy.now));
+        busy.queue.released(moment(busy.now), &here());
     }
+    assert_eq!(busy.asks_after(), 0);
     busy.queue.refused(busy.head, moment(busy.now), None);
     assert_eq!(busy.turns_before_a_fair_one(), IN_A_ROW);
 }
@@ -298,7 +315,7 @@ fn a_head_looks_first_after_others_were_faster_and_until_its_next_turn() {
     assert!(asks(&mut queue, head, 3).looks_first);
     queue.join(1, (), moment(3));
     queue.leave(head, Leaving::Exclusive, moment(3), None);
-    queue.released(moment(4));
+    queue.released(moment(4), &here());
     let ours = asks(&mut queue, 1, 4);
     assert!(!ours.looks_first, "we know best of our own release");
 }
@@ -312,7 +329,7 @@ fn a_head_that_came_after_its_own_release_was_not_too_late() {
             joins(&mut queue, 1);
         }
         queue.leave(head, Leaving::Exclusive, moment(1), None);
-        queue.released(moment(2));
+        queue.released(moment(2), &here());
         if !waits {
             joins(&mut queue, 3);
         }
@@ -353,7 +370,7 @@ fn a_head_asks_in_brief_where_the_lock_goes_from_process_to_process() {
         !beside.is_brief,
         "a thread of ours may keep the lock for long"
     );
-    queue.released(moment(5));
+    queue.released(moment(5), &here());
     assert!(asks(&mut queue, 1, 5).is_brief, "it is still our turn");
     queue.refused(1, moment(5), None);
     queue.changed(moment(5_000));
@@ -363,20 +380,83 @@ fn a_head_asks_in_brief_where_the_lock_goes_from_process_to_process() {
 
 #[test]
 fn a_refusal_while_a_thread_of_ours_had_the_lock_outside_the_queue_is_no_sign_of_others() {
+    // Or where the queue that knew of it has been forgotten.
+    let forgotten = PastHold {
+        stood_in_queue: true,
+        ..outside(moment(0))
+    };
+    for hold in [forgotten, outside(moment(0))] {
+        let (mut queue, head) = waiting_head();
+        queue.released(moment(1), &hold);
+        assert!(!asks(&mut queue, head, 1).is_brief, "it was our own");
+    }
     let (mut queue, head) = waiting_head();
-    queue.released(moment(1));
-    assert!(!asks(&mut queue, head, 1).is_brief, "it was our own");
+    queue.released(moment(1), &outside(moment(0)));
+    asks(&mut queue, head, 1);
     queue.refused(head, moment(1), None);
     queue.join(1, (), moment(2));
     queue.leave(head, Leaving::Exclusive, moment(2), None);
-    queue.released(moment(3));
+    queue.released(moment(3), &here());
     assert!(asks(&mut queue, 1, 3).is_brief, "others were seen before");
     queue.refused(1, moment(3), None);
-    queue.released(moment(4));
+    queue.released(moment(4), &outside(moment(3)));
     assert!(
         asks(&mut queue, 1, 4).is_brief,
         "they have not been forgotten"
     );
+}
+
+/// The server's message of the release wakes the head, which has the lock before the answer to the release is read.
+#[test]
+fn the_same_if_the_head_has_the_lock_before_that_thread_knows_that_it_has_released_it() {
+    let (mut queue, head) = waiting_head();
+    queue.changed(moment(1));
+    asks(&mut queue, head, 1);
+    queue.join(1, (), moment(1));
+    queue.leave(head, Leaving::Exclusive, moment(1), None);
+    queue.released(moment(2), &outside(moment(0)));
+    let asks_again = (2..100).find(|now| queue.step(1, moment(*now)) == Step::Ask);
+    assert_eq!(asks_again, Some(52), "the head of before has the lock");
+    queue.refused(1, moment(52), None);
+    queue.released(moment(53), &here());
+    assert!(!asks(&mut queue, 1, 53).is_brief, "it was our own");
+}
+
+#[test]
+fn one_that_asked_for_the_lock_after_a_refusal_was_not_its_reason() {
+    let (mut queue, head) = waiting_head();
+    queue.changed(moment(1));
+    asks(&mut queue, head, 1);
+    queue.leave(head, Leaving::Exclusive, moment(1), None);
+    queue.released(moment(2), &here());
+    queue.join(1, (), moment(4));
+    queue.released(moment(4), &outside(moment(3)));
+    assert!(
+        asks(&mut queue, 1, 4).is_brief,
+        "others had the lock at first"
+    );
+}
+
+/// The refusal was sent before the release, and is read after it.
+#[test]
+fn a_refusal_that_is_read_when_a_thread_of_ours_has_released_the_lock_is_no_sign_of_others() {
+    for stands in [true, false] {
+        let mut queue = Queue::default();
+        queue.join(0, (), moment(0));
+        if stands {
+            asks(&mut queue, 0, 0);
+            queue.join(1, (), moment(0));
+            queue.leave(0, Leaving::Exclusive, moment(0), None);
+        }
+        let head = Ticket::from(stands);
+        queue.may_have_changed(moment(1));
+        asks(&mut queue, head, 1);
+        let hold = if stands { here() } else { outside(moment(0)) };
+        queue.released(moment(2), &hold);
+        queue.refused(head, moment(2), None);
+        queue.changed(moment(2));
+        assert!(!asks(&mut queue, head, 2).is_brief, "{stands}");
+    }
 }
 
 #[test]
@@ -396,7 +476,7 @@ fn a_process_stays_away_after_all_its_turns_while_others_were_seen_lately() {
         queue.join(head + 1, (), moment(now));
         queue.leave(head, Leaving::Exclusive, moment(now), None);
         now += 1;
-        queue.released(moment(now));
+        queue.released(moment(now), &here());
         let is_last = (head + 1) % u64::from(IN_A_ROW) == 0;
         let asks_now = queue.step(head + 1, moment(now)) == Step::Ask;
         assert_eq!(asks_now, !is_last, "after {} turns", head + 1);

@@ -67,7 +67,7 @@ fn after_a_grant_that_nothing_came_between_the_next_sleeps() {
     assert!(asks(&first));
     first.leave(Leaving::Exclusive, after(LATE));
     assert!(sleeps(&second));
-    queues.released(KEY);
+    queues.released(KEY, &hold(true));
     assert!(asks(&second));
 }
 
@@ -164,6 +164,14 @@ fn a_lease_that_was_handed_over_is_kept_for_one_who_has_given_up() {
     assert!(queues.is_empty());
 }
 
+fn hold(stood_in_queue: bool) -> PastHold {
+    let since = after(Duration::ZERO);
+    PastHold {
+        since,
+        stood_in_queue,
+    }
+}
+
 #[test]
 fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_they_were_seen() {
     for others in [false, true] {
@@ -176,9 +184,9 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
             assert!(asks(&first));
         }
         first.leave(Leaving::Exclusive, after(LATE));
-        for _ in 0..4 {
+        for turn in 0..4 {
             assert!(queues.asks_after(KEY, LATE).is_some());
-            queues.released(KEY);
+            queues.released(KEY, &hold(turn == 0));
         }
         assert_eq!(queues.asks_after(KEY, LATE).is_some(), !others);
         assert!(queues.asks_after(KEY, Duration::ZERO).is_some() && queues.is_empty());
@@ -199,7 +207,7 @@ fn one_that_listens_by_itself_does_so_only_while_news_would_have_it_ask_sooner()
     assert!(asks(&first));
     first.leave(Leaving::Exclusive, after(LATE));
     for _ in 0..4 {
-        queues.released(KEY);
+        queues.released(KEY, &hold(false));
     }
     // It is the turn of others.
     let again = queues.join(KEY, None);

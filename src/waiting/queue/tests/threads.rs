@@ -10,7 +10,7 @@ use shuttle::{
 };
 
 use crate::waiting::HandOverBudget;
-use crate::waiting::queue::*;
+use crate::waiting::queue::{tests::here, *};
 
 /// A hold as its guard knows it.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl World {
             let world = Arc::clone(self);
             thread::spawn(move || world.wake(Queue::changed))
         });
-        self.wake(Queue::released);
+        self.wake(|queue, now| queue.released(now, &here()));
         if let Some(message) = message {
             message.join().unwrap();
         }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use stateright::Property;
 
 use super::{
+    super::here,
     state::{
         LEASE, Line, Lock, OnTheLine, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end,
         ticket,
@@ -313,7 +314,7 @@ impl Model for World {
                 _ => return None,
             },
             Action::WakeAfterRelease(thread) => {
-                state.queues[self.wants[thread]].released(*START);
+                state.queues[self.wants[thread]].released(*START, &here());
                 state.threads[thread] = Phase::Gone;
             }
             Action::GiveBack(thread) => state.free(self.wants[thread]),
