@@ -15,7 +15,7 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 use super::{
     Process,
     dial::{is_forbidden, set_timeouts},
-    opener::{Opened, Opener},
+    opener::{LONG_SILENCE, Opened, Opener},
 };
 use crate::{
     error::{Error, Result},
@@ -196,8 +196,16 @@ impl Shared {
             held.proven = held.lent;
             *held.touched.get_mut() = true;
             limit = deadline.remaining_up_to(self.io_timeout);
+            let asked = time::now();
             proof = ping(&mut held.connection, limit);
             held.lent = time::now();
+            let was_silent = held.lent.duration_since(asked) > LONG_SILENCE;
+            if was_silent && proof.is_ok() && self.opener.is_watched() {
+                // Like a greeting that took so long.
+                self.opener.was_silent();
+                held.finished = Some(Finished::Broken);
+                return Err(self.no_answer());
+            }
         }
         proof
             .and_then(|()| {

@@ -109,6 +109,13 @@ impl Opener {
         }
     }
 
+    /// A connection was silent for long: the others are asked before the next one is opened.
+    pub(super) fn was_silent(&self) {
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.not_reached();
+        }
+    }
+
     /// A key was not where it was looked for.
     pub(super) fn moved(&self) {
         if let Some(whereabouts) = &self.whereabouts {
@@ -174,7 +181,7 @@ impl Opener {
         whereabouts.not_reached();
         thread::sleep(attempt.remaining().min(UNTIL_CONFIRMED));
         // If nobody answers in time, the server's own word is all there is.
-        let _ = whereabouts.look(Deadline::after(LONG_SILENCE).or_sooner(attempt.moment()));
+        let _ = whereabouts.look(Deadline::after(attempt.remaining() / 2));
         if whereabouts.epoch() != opened.epoch {
             let role = String::from("another has taken its place");
             return Err(Failed::NoMaster { role });

@@ -28,8 +28,14 @@ impl Said {
     }
 
     pub(crate) fn by_a_sentinel(&self) -> Fake {
+        self.by_a_slow_sentinel(Duration::ZERO)
+    }
+
+    /// It takes so long for each answer.
+    fn by_a_slow_sentinel(&self, delay: Duration) -> Fake {
         let said = self.clone();
         Fake::sentinel(move || {
+            thread::sleep(delay);
             (
                 said.port.load(Ordering::SeqCst),
                 said.epoch.load(Ordering::SeqCst),
@@ -181,25 +187,46 @@ fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
     assert_eq!(granted_on(&locks, "after", &[&other]), [0]);
 }
 
-/// The first words of a new connection lie in the socket of a halted master. When it goes on, it says that it is the master.
-#[test]
-fn a_master_that_was_halted_is_taken_for_one_only_if_no_other_was_named_meanwhile() {
+/// Where a lock is granted that is asked for while the master is halted, and which sentinels that are so slow give to another server
+/// before the master goes on. `before`: what is done first.
+fn granted_after_a_halt(delay: Duration, before: impl FnOnce(&Locks)) -> Vec<usize> {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let said = Said::default();
     said.now(old.port(), 1);
-    let sentinel = said.by_a_sentinel();
+    let sentinels = [(); 3].map(|()| said.by_a_slow_sentinel(delay));
+    let urls = url(&[&sentinels[0], &sentinels[1], &sentinels[2]]);
     let builder = Pool::builder().connect_timeout(LONG).get_timeout(LONG);
-    let locks = Locks::new(&builder.connect(&url(&[&sentinel])).unwrap()).unwrap();
+    let locks = Locks::new(&builder.connect(&urls).unwrap()).unwrap();
+    before(&locks);
     old.freeze().unwrap();
-    let granted = thread::scope(|scope| {
+    thread::scope(|scope| {
         let acquires = scope.spawn(|| granted_on(&locks, "a", &[&old, &new]));
-        assert!(comes_true(|| !sentinel.asked().is_empty()));
-        thread::sleep(400 * MS);
+        assert!(comes_true(|| !sentinels[0].asked().is_empty()));
+        thread::sleep(600 * MS + delay);
         said.now(new.port(), 2);
         old.thaw().unwrap();
         acquires.join().unwrap()
-    });
-    assert_eq!(granted, [1]);
+    })
+}
+
+/// The first words of a new connection lie in the socket of a halted master. When it goes on, it says that it is the master.
+#[test]
+fn a_master_that_was_halted_is_taken_for_one_only_if_no_other_was_named_meanwhile() {
+    // The others are asked for longer than they take.
+    for delay in [Duration::ZERO, 100 * MS] {
+        assert_eq!(granted_after_a_halt(delay, |_| ()), [1], "{delay:?}");
+    }
+}
+
+/// The same of a connection that lay idle, and is proven before it is lent.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_master_that_was_halted_before_an_idle_connection_was_lent_is_not_taken_for_one_either() {
+    let lies_idle = |locks: &Locks| {
+        drop(locks.lock("before").acquire(LONG).unwrap());
+        thread::sleep(31_000 * MS);
+    };
+    assert_eq!(granted_after_a_halt(Duration::ZERO, lies_idle), [1]);
 }
 
 /// What docs/guarantees.md names beside the commands of a lock's work.

@@ -13,7 +13,7 @@ use std::{
 use leasehold::{Error, Nodes, NodesBuilder, Result, acquire_lock_with_timeout};
 use parking_lot::Mutex;
 
-use crate::common::{Fake, LONG, MS, Server, slack::slack, wait::unless_halted};
+use crate::common::{Fake, LONG, MS, Server, hold::comes_true, slack::slack, wait::unless_halted};
 
 /// How long a call has.
 const LIMIT: Duration = Duration::from_millis(800);
@@ -415,6 +415,46 @@ fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the
     let url = url_of(&[node.port()]);
     acquire(&nodes.connect(&url).unwrap()).unwrap_err();
     assert_eq!(attempts(&node), 0);
+}
+
+/// It was the first to be asked for the map, and is the last that is believed of itself.
+#[test]
+fn others_are_asked_first_about_a_master_that_was_silent_for_long() {
+    let (old, new) = (Said::new("+OK\r\n"), Said::new("+OK\r\n"));
+    let says = old.clone();
+    let silent = Fake::saying(move |command, before| {
+        if (command, before) == ("INFO", 0) {
+            thread::sleep(500 * MS);
+        }
+        says.answer(command, before)
+    });
+    let other = new.by_a_node();
+    // The second is a replica.
+    let of = |master: &Fake, replica: &Fake| {
+        let node = |port: u16| {
+            let id = format!("id-of-{port}");
+            format!(
+                "*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{id}\r\n",
+                id.len()
+            )
+        };
+        let (master, replica) = (node(master.port()), node(replica.port()));
+        format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
+    };
+    old.now(|words| words.slots = of(&silent, &other));
+    new.now(|words| words.slots = of(&silent, &other));
+    let nodes = builder().get_timeout(LONG).connect_timeout(2_000 * MS);
+    let nodes = nodes.connect(&url_of(&[silent.port(), other.port()]));
+    let nodes = nodes.unwrap();
+    thread::scope(|scope| {
+        let acquires = scope.spawn(|| acquire(&nodes));
+        assert!(comes_true(|| silent
+            .asked()
+            .contains(&String::from("INFO"))));
+        new.now(|words| (words.slots, words.epoch) = (of(&other, &silent), 2));
+        assert!(acquires.join().unwrap().unwrap());
+    });
+    assert_eq!((attempts(&silent), attempts(&other)), (0, 1));
 }
 
 /// They take their parts once.

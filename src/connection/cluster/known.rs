@@ -127,6 +127,12 @@ impl Known {
         masters.chain(others.cloned()).collect()
     }
 
+    /// The masters that were not reached, or that were silent for long: what they say of themselves is in question.
+    pub(super) fn silent_masters(&self) -> Vec<Address> {
+        let silent = self.shards.iter().filter(|shard| shard.is_silent);
+        silent.map(|shard| shard.address.clone()).collect()
+    }
+
     /// The only address with this port at which a node is known. `None`: there is none, or there are several.
     pub(super) fn only_one_at(&self, port: u16) -> Option<Address> {
         let found: HashSet<_> = (self.addresses().into_iter())

@@ -81,8 +81,14 @@ impl Refused {
 }
 
 impl Asking {
-    /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately.
-    fn in_order(&mut self, mut all: Vec<Address>, first: Option<&Address>) -> Vec<Address> {
+    /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately. Last come those whose
+    /// word is in question.
+    fn in_order(
+        &mut self,
+        mut all: Vec<Address>,
+        first: Option<&Address>,
+        in_question: &[Address],
+    ) -> Vec<Address> {
         let mut seen = HashSet::new();
         all.retain(|address| seen.insert(address.clone()));
         if all
@@ -96,7 +102,8 @@ impl Asking {
         all.sort_by_key(|at| {
             let is_first = Some(at) == first;
             let knew_nothing = self.knew_nothing.contains(at);
-            (was_silent_lately(at), !is_first, knew_nothing)
+            let comes_last = was_silent_lately(at) || in_question.contains(at);
+            (comes_last, !is_first, knew_nothing)
         });
         all
     }
@@ -166,13 +173,14 @@ impl Map {
         first: Option<&Address>,
         deadline: Deadline,
     ) -> Result<()> {
-        let (all, in_doubt, asked_before) = {
+        let (all, silent_masters, in_doubt, asked_before) = {
             let mut known = self.known.lock();
             let asked_before = known.asked.replace(time::now());
             let all = self.nodes(&asking, &known);
-            (all, known.is_in_doubt(), asked_before)
+            let silent_masters = known.silent_masters();
+            (all, silent_masters, known.is_in_doubt(), asked_before)
         };
-        let all = asking.in_order(all, first);
+        let all = asking.in_order(all, first, &silent_masters);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut refused = Refused {
