@@ -201,7 +201,8 @@ impl Lease {
             return false;
         };
         let key = self.hold().lock_name().key();
-        (self.shared.queues).hand_over(key, |settings| self.successor(turns, settings))
+        let successor = |settings: &Settings| self.successor(turns, settings);
+        (self.shared.queues).hand_over(key, &self.turn(), successor)
     }
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this

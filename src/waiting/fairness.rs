@@ -100,7 +100,8 @@ struct Releases {
 enum Held {
     No,
     BesideOthers,
-    Alone,
+    /// Since that moment.
+    Alone(Instant),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -148,7 +149,7 @@ impl Fairness {
     pub(super) fn granted(&mut self, now: Instant, alone: bool) {
         self.turns_in_a_row += 1;
         self.held = if alone {
-            Held::Alone
+            Held::Alone(now)
         } else {
             Held::BesideOthers
         };
@@ -178,7 +179,9 @@ impl Fairness {
         if self.is_held_here() || self.known.own {
             return;
         }
-        if self.before_refusals.as_ref().is_none_or(|it| it.is_past) {
+        let is_over =
+            |it: &SeenOfOthers| it.is_past || now.saturating_duration_since(it.until) >= LATELY;
+        if self.before_refusals.as_ref().is_none_or(is_over) {
             self.before_refusals = Some(SeenOfOthers {
                 until: now,
                 is_past: false,
@@ -205,11 +208,11 @@ impl Fairness {
         waits: bool,
         hold: &PastHold,
     ) -> Option<Instant> {
-        if let Some(known) = self.before_refusals.take_if(|it| hold.since <= it.until) {
-            // That hold is what kept the head out.
-            self.waits_until_others = known.waits_until_others;
-            self.others_seen = known.others_seen;
-            self.in_vain = known.in_vain;
+        self.take_back_refusals(hold);
+        let was_granted_later = matches!(self.held, Held::Alone(since) if since < hold.since);
+        if !hold.stood_in_queue && was_granted_later {
+            // The thread that stood in the queue has lost the lock.
+            self.held = Held::No;
         }
         if !self.is_held_here() {
             // The turn was not counted when it began.
@@ -219,6 +222,15 @@ impl Fairness {
             self.held = Held::No;
         }
         (!self.is_held_alone()).then(|| self.after_release(now, waits))
+    }
+
+    /// What kept the head out since then was that hold.
+    pub(super) fn take_back_refusals(&mut self, hold: &PastHold) {
+        if let Some(known) = self.before_refusals.take_if(|it| hold.since <= it.until) {
+            self.waits_until_others = known.waits_until_others;
+            self.others_seen = known.others_seen;
+            self.in_vain = known.in_vain;
+        }
     }
 
     fn after_release(&mut self, now: Instant, waits: bool) -> Instant {
@@ -293,7 +305,7 @@ impl Fairness {
 
     /// Whether a thread that stood in the queue has the lock alone, unless it has lost it.
     pub(super) fn is_held_alone(&self) -> bool {
-        self.held == Held::Alone
+        matches!(self.held, Held::Alone(_))
     }
 
     /// When the head asks about what happens now.

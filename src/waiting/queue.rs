@@ -192,6 +192,11 @@ impl<W, L> Queue<W, L> {
         Some((next.who, self.wake_head(sooner(Some(end), next.asks_at))))
     }
 
+    /// A thread of this process had the lock since then: that is what kept the head out.
+    pub(crate) fn take_back_refusals(&mut self, hold: &PastHold) {
+        self.fairness.take_back_refusals(hold);
+    }
+
     /// A thread of this process has released the lock. Returns whom to wake.
     pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
         let waits = !self.waiting.is_empty();

@@ -143,6 +143,7 @@ impl<T, L> Queues<T, L> {
     pub(crate) fn hand_over(
         &self,
         key: &str,
+        hold: &PastHold,
         lease: impl FnOnce(&T) -> Option<(L, Instant)>,
     ) -> bool {
         let mut by_key = self.by_key.lock();
@@ -153,6 +154,7 @@ impl<T, L> Queues<T, L> {
         let Some((lease, end)) = takes.and_then(lease) else {
             return false;
         };
+        queue.take_back_refusals(hold);
         let woken = queue.hand_over(lease, self.clock.now(), end);
         let woken = woken.map(|(holder, head)| (holder, head.cloned()));
         drop(by_key);

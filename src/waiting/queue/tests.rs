@@ -423,6 +423,56 @@ fn the_same_if_the_head_has_the_lock_before_that_thread_knows_that_it_has_releas
 }
 
 #[test]
+fn a_head_that_has_lost_the_lock_to_another_thread_of_ours_delays_nobody() {
+    let (mut queue, head) = waiting_head();
+    queue.changed(moment(1));
+    asks(&mut queue, head, 1);
+    queue.join(1, (), moment(1));
+    queue.leave(head, Leaving::Exclusive, moment(1), None);
+    queue.released(moment(4), &outside(moment(3)));
+    assert_eq!(queue.step(1, moment(4)), Step::Ask);
+}
+
+#[test]
+fn what_others_had_long_ago_does_not_hide_a_thread_of_ours() {
+    let (mut queue, head) = waiting_head();
+    queue.leave(head, Leaving::WithoutLock, moment(100), None);
+    queue.join(1, (), moment(10_001));
+    assert_eq!(queue.step(1, moment(10_001)), Step::Ask);
+    queue.refused(1, moment(10_001), None);
+    queue.released(moment(10_002), &outside(moment(10_000)));
+    assert!(!asks(&mut queue, 1, 10_002).is_brief, "it was our own");
+}
+
+#[test]
+fn one_that_has_handed_the_lock_over_was_the_reason_of_refusals_too() {
+    let mut queue = Queue::default();
+    queue.join(0, (), moment(1));
+    assert_eq!(queue.step(0, moment(1)), Step::Ask);
+    queue.refused(0, moment(1), None);
+    queue.join(1, (), moment(1));
+    queue.take_back_refusals(&outside(moment(0)));
+    queue.hand_over((), moment(2), moment(9_000));
+    queue.leave(0, Leaving::WithoutLock, moment(2), None);
+    queue.released(moment(3), &here());
+    assert!(!asks(&mut queue, 1, 3).is_brief, "it was our own");
+}
+
+#[test]
+fn turns_beside_a_head_that_has_lost_the_lock_are_counted() {
+    let (mut queue, head) = waiting_head();
+    queue.changed(moment(1));
+    asks(&mut queue, head, 1);
+    queue.leave(head, Leaving::Exclusive, moment(1), Some(moment(5)));
+    let turns = (10..200).take_while(|now| {
+        let goes_on = queue.asks_at_once(moment(*now));
+        queue.released(moment(now + 1), &outside(moment(*now)));
+        goes_on
+    });
+    assert!(turns.count() <= 8);
+}
+
+#[test]
 fn one_that_asked_for_the_lock_after_a_refusal_was_not_its_reason() {
     let (mut queue, head) = waiting_head();
     queue.changed(moment(1));

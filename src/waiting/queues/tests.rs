@@ -42,7 +42,7 @@ fn sleeps(place: &Place<'_, (), Lease>) -> bool {
 fn hand_over(queues: &TestQueues, end: Instant) -> Weak<()> {
     let lease = Arc::new(());
     let handed = Arc::downgrade(&lease);
-    assert!(queues.hand_over(KEY, |()| Some((lease, end))));
+    assert!(queues.hand_over(KEY, &hold(true), |()| Some((lease, end))));
     handed
 }
 
