@@ -54,10 +54,12 @@ pub(super) const KINDS: &[Kind] = &[
             .exec(&mut at.operator()?)?;
         Ok(Some(Hit::all()))
     }),
+    // A lock that ends sooner than those know who wait for it is noticed at the end that they know, or when the server finds its key.
     of(
         "clock-forward",
         &[
             Checker::Exclusion,
+            Checker::Free,
             Checker::ServerLog,
             Checker::Fencing,
             Checker::ReEntry,
