@@ -200,11 +200,14 @@ impl Shared {
             proof = ping(&mut held.connection, limit);
             held.lent = time::now();
             let was_silent = held.lent.duration_since(asked) > LONG_SILENCE;
-            if was_silent && proof.is_ok() && self.opener.is_watched() {
+            if was_silent && proof.is_ok() {
                 // Like a greeting that took so long.
-                self.opener.was_silent();
-                held.finished = Some(Finished::Broken);
-                return Err(self.no_answer());
+                if !self.opener.is_still_master(held.epoch, deadline) {
+                    held.finished = Some(Finished::Replica);
+                    return Err(self.no_answer());
+                }
+                self.opener.confirm(held.epoch);
+                held.lent = time::now();
             }
         }
         proof

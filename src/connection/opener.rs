@@ -109,10 +109,22 @@ impl Opener {
         }
     }
 
-    /// A connection was silent for long: the others are asked before the next one is opened.
-    pub(super) fn was_silent(&self) {
+    /// Whether others still say that this is the master to which connections of this epoch lead. It was silent for long. If nobody
+    /// answers in half of the time, it is taken for the master.
+    pub(super) fn is_still_master(&self, epoch: u64, deadline: Deadline) -> bool {
+        let Some(whereabouts) = &self.whereabouts else {
+            return true;
+        };
+        whereabouts.not_reached();
+        let half = deadline.remaining_up_to(self.connect_timeout) / 2;
+        let _ = whereabouts.look(Deadline::after(half));
+        whereabouts.epoch() == epoch
+    }
+
+    /// A connection of this epoch is there, and leads to a master.
+    pub(super) fn confirm(&self, epoch: u64) {
         if let Some(whereabouts) = &self.whereabouts {
-            whereabouts.not_reached();
+            whereabouts.confirm(epoch);
         }
     }
 
@@ -144,7 +156,7 @@ impl Opener {
             let opened = self.open_at(&client, place.epoch, attempt);
             let opened = opened.and_then(|opened| {
                 if began.elapsed() > LONG_SILENCE {
-                    self.confirmed(&**whereabouts, opened, attempt)
+                    self.confirmed(opened, attempt)
                 } else {
                     Ok(opened)
                 }
@@ -172,17 +184,9 @@ impl Opener {
     }
 
     /// A connection to a server that was silent for long, if others say that it is the master still, and then it itself.
-    fn confirmed(
-        &self,
-        whereabouts: &dyn Whereabouts,
-        mut opened: Opened,
-        attempt: Deadline,
-    ) -> Result<Opened, Failed> {
-        whereabouts.not_reached();
+    fn confirmed(&self, mut opened: Opened, attempt: Deadline) -> Result<Opened, Failed> {
         thread::sleep(attempt.remaining().min(UNTIL_CONFIRMED));
-        // If nobody answers in time, the server's own word is all there is.
-        let _ = whereabouts.look(Deadline::after(attempt.remaining() / 2));
-        if whereabouts.epoch() != opened.epoch {
+        if !self.is_still_master(opened.epoch, attempt) {
             let role = String::from("another has taken its place");
             return Err(Failed::NoMaster { role });
         }

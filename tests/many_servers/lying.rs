@@ -229,6 +229,36 @@ fn a_master_that_was_halted_before_an_idle_connection_was_lent_is_not_taken_for_
     assert_eq!(granted_after_a_halt(Duration::ZERO, lies_idle), [1]);
 }
 
+/// Each of its answers takes longer than what counts as a long silence.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn idle_connections_to_a_master_that_is_always_slow_are_kept() {
+    let server = Fake::saying(|command, _| {
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let answer = match command {
+            "INFO" => bulk("redis_version:7.0.0\r\n"),
+            "ROLE" => format!("*1\r\n{}", bulk("master")),
+            "PING" => {
+                thread::sleep(300 * MS);
+                String::from("+PONG\r\n")
+            }
+            _ => String::from("+OK\r\n"),
+        };
+        answer.into_bytes()
+    });
+    let said = Said::default();
+    said.now(server.port(), 1);
+    let sentinel = said.by_a_sentinel();
+    let pool = Pool::connect(&url(&[&sentinel])).unwrap();
+    let all: Vec<_> = (0..5).map(|_| pool.get().unwrap()).collect();
+    drop(all);
+    thread::sleep(31_000 * MS);
+    let asked = Instant::now();
+    drop(pool.get().unwrap());
+    let took = asked.elapsed();
+    assert!(took < 400 * MS + slack(), "{took:?}");
+}
+
 /// What docs/guarantees.md names beside the commands of a lock's work.
 #[test]
 fn the_access_list_of_a_server_that_sentinels_name_needs_its_row() {
