@@ -201,7 +201,7 @@ impl Shared {
             held.lent = time::now();
             let was_silent = held.lent.duration_since(asked) > LONG_SILENCE;
             if was_silent && proof.is_ok() {
-                // Like a greeting that took so long.
+                // A halted server answers when it goes on, and may have been replaced by then.
                 if !self.opener.is_still_master(held.epoch, deadline) {
                     held.finished = Some(Finished::Replica);
                     return Err(self.no_answer());

@@ -184,6 +184,7 @@ impl Lock {
         let operation = Operation::new("Lock::force_release", &self.name);
         let stack = self.stack(&lock)?;
         let answer = stack.server.ask_once(&calls::force_release(&lock))?;
+        // Whoever had it has lost it, and the next in the queue asks at once.
         let taken = PastHold {
             since: stack.clock.now(),
             stood_in_queue: true,

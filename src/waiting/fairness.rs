@@ -224,7 +224,7 @@ impl Fairness {
         (!self.is_held_alone()).then(|| self.after_release(now, waits))
     }
 
-    /// What kept the head out since then was that hold.
+    /// Forgets what the refusals of the head since the beginning of that hold have said of others: the hold was the reason.
     pub(super) fn take_back_refusals(&mut self, hold: &PastHold) {
         if let Some(known) = self.before_refusals.take_if(|it| hold.since <= it.until) {
             self.waits_until_others = known.waits_until_others;

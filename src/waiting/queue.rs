@@ -174,15 +174,17 @@ impl<W, L> Queue<W, L> {
         (None, self.wake_head(ask_at))
     }
 
-    /// The head is handed the lock by a thread of this process, without having asked the server; the lock ends at `end`. Returns
-    /// whom to wake: who has the lock now, and the new head.
+    /// The head is handed the lock by a thread of this process, without having asked the server; the lock ends at `end`. `hold`: what
+    /// that thread has had until now. Returns whom to wake: who has the lock now, and the new head.
     pub(crate) fn hand_over(
         &mut self,
         lease: L,
+        hold: &PastHold,
         now: Instant,
         end: Instant,
     ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
+        self.fairness.take_back_refusals(hold);
         self.fairness.granted(now, true);
         self.handed.push(Handed {
             ticket: next.ticket,
@@ -190,11 +192,6 @@ impl<W, L> Queue<W, L> {
             is_asking: next.is_asking,
         });
         Some((next.who, self.wake_head(sooner(Some(end), next.asks_at))))
-    }
-
-    /// A thread of this process had the lock since then: that is what kept the head out.
-    pub(crate) fn take_back_refusals(&mut self, hold: &PastHold) {
-        self.fairness.take_back_refusals(hold);
     }
 
     /// A thread of this process has released the lock. Returns whom to wake.

@@ -154,8 +154,7 @@ impl<T, L> Queues<T, L> {
         let Some((lease, end)) = takes.and_then(lease) else {
             return false;
         };
-        queue.take_back_refusals(hold);
-        let woken = queue.hand_over(lease, self.clock.now(), end);
+        let woken = queue.hand_over(lease, hold, self.clock.now(), end);
         let woken = woken.map(|(holder, head)| (holder, head.cloned()));
         drop(by_key);
         if let Some((holder, head)) = woken {

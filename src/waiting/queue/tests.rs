@@ -79,7 +79,7 @@ proptest! {
                 },
                 Event::HandedOver => {
                     let handed = known.pop_front();
-                    let woken = queue.hand_over((), now, now);
+                    let woken = queue.hand_over((), &here(), now, now);
                     let woken = woken.map(|(holder, head)| (holder, head.copied()));
                     let next = known.front().map(|(_, name)| *name);
                     prop_assert_eq!(woken, handed.map(|(_, name)| (name, next)));
@@ -451,8 +451,7 @@ fn one_that_has_handed_the_lock_over_was_the_reason_of_refusals_too() {
     assert_eq!(queue.step(0, moment(1)), Step::Ask);
     queue.refused(0, moment(1), None);
     queue.join(1, (), moment(1));
-    queue.take_back_refusals(&outside(moment(0)));
-    queue.hand_over((), moment(2), moment(9_000));
+    queue.hand_over((), &outside(moment(0)), moment(2), moment(9_000));
     queue.leave(0, Leaving::WithoutLock, moment(2), None);
     queue.released(moment(3), &here());
     assert!(!asks(&mut queue, 1, 3).is_brief, "it was our own");

@@ -133,7 +133,7 @@ impl World {
         if head.is_some() && state.line.used_by == head {
             return None;
         }
-        state.queues[self.wants[thread]].hand_over(token, *START, end())?;
+        state.queues[self.wants[thread]].hand_over(token, &here(), *START, end())?;
         state.hand_overs += 1;
         state.threads[thread] = Phase::Gone;
         Some(())
