@@ -44,6 +44,14 @@ pub fn calls(conn: &mut redis::Connection, command: &str) -> anyhow::Result<u64>
     Ok(calls.unwrap_or(0))
 }
 
+/// How many keys the server tells anybody of when they change.
+pub fn tracked_keys(conn: &mut redis::Connection) -> anyhow::Result<usize> {
+    let stats: String = redis::cmd("INFO").arg("stats").query(conn)?;
+    let mut lines = stats.lines();
+    let keys = lines.find_map(|stat| stat.strip_prefix("tracking_total_keys:")?.parse().ok());
+    Ok(keys.unwrap_or(0))
+}
+
 /// Runs the cases at the same time, a thread each: what waits costs nothing.
 pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
     let run = &run;

@@ -108,9 +108,9 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
     let options = crate::options().lease(600 * MS);
     let lease = outside.lock("a").with(options).acquire(LONG).unwrap();
     thread::scope(|scope| {
-        for _ in 0..50 {
-            scope.spawn(|| locks.lock("a").acquire(LONG).unwrap().release().unwrap());
-        }
+        let crowd: Vec<_> = (0..50)
+            .map(|_| scope.spawn(|| locks.lock("a").acquire(LONG).unwrap().release().unwrap()))
+            .collect();
         assert!(comes_true(|| waiting(&locks.lock("a")) == 50));
         thread::sleep(100 * MS);
         let ((), traffic) = proxy.traffic_of(|| thread::sleep(1_200 * MS));
@@ -123,15 +123,17 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
         assert!((1..=8).contains(&asked), "{traffic:?}");
         let ((), traffic) = proxy.traffic_of(|| {
             lease.release().unwrap();
-            assert!(comes_true(|| waiting(&locks.lock("a")) == 0));
+            for one in crowd {
+                one.join().unwrap();
+            }
         });
         let asked = traffic
             .commands
             .iter()
             .filter(|name| *name == "EVALSHA")
             .count();
-        // Of 50 turns each has an attempt and a release, and a message that comes late costs an attempt: on a busy machine
-        // there are more of these. All waking each other would be a thousand.
-        assert!(asked <= 50 * 5 + 20, "{asked}");
+        // Of 50 turns each has an attempt and a release. A message that comes late costs an attempt more, and a lease that is kept
+        // for 20 ms the watchdog's look: on a busy machine there are some of these. All waking each other would be a thousand.
+        assert!(asked <= 50 * 3, "{asked}");
     });
 }

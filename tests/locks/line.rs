@@ -9,7 +9,12 @@ use leasehold::{Lock, Locks, Options};
 use redis::{Commands, Connection};
 
 use crate::{
-    common::{LONG, MS, Proxy, Server, hold::comes_true, slack::slack, wait::unless_halted},
+    common::{
+        LONG, MS, Proxy, Server,
+        hold::comes_true,
+        slack::slack,
+        wait::{tracked_keys, unless_halted},
+    },
     faults::kill,
     waiting::waiting,
 };
@@ -36,6 +41,7 @@ fn woken_after(
     conn: &mut Connection,
     free: impl FnOnce(&mut Connection) -> Instant,
 ) -> Duration {
+    let before = tracked_keys(conn).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let lease = lock.acquire(LONG).unwrap();
@@ -43,9 +49,8 @@ fn woken_after(
             lease.release().unwrap();
             got
         });
-        assert!(comes_true(|| waiting(lock) == 1));
         // It has been refused, and listens.
-        thread::sleep(50 * MS);
+        assert!(comes_true(|| tracked_keys(conn).unwrap() > before));
         let freed = free(conn);
         waiter.join().unwrap().saturating_duration_since(freed)
     })
@@ -191,10 +196,7 @@ fn where_the_server_does_not_let_it_be_told_itself_it_is_woken_by_the_listener()
         let took = woken_after(&lock, &mut conn, |conn| {
             assert!(lines(conn).is_empty());
             // Since the listener is there, the server tells it of what the waiting one has read.
-            assert!(comes_true(|| {
-                let stats: String = redis::cmd("INFO").arg("stats").query(conn).unwrap();
-                !stats.contains("tracking_total_keys:0\r\n")
-            }));
+            assert!(comes_true(|| tracked_keys(conn).unwrap() > 0));
             let freed = Instant::now();
             conn.del::<_, ()>("lock:a").unwrap();
             freed

@@ -310,21 +310,20 @@ fn a_mark_whose_answer_was_lost_is_written_once_and_known() {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let lock = quick(&proxy.url()).lock("a");
-        // Afterwards all scripts are known, so that the next `EVALSHA` but the watchdog's is the mark.
+        // Afterwards all scripts are known, so that the mark is written by an `EVALSHA`.
         assert_eq!(once(&lock, HOUR), "run");
         let () = conn.del(MARK).unwrap();
         let times = Cell::new(0);
         let done = lock.run_once(HOUR, LONG, |_| {
             times.set(times.get() + 1);
-            thread::sleep(100 * MS); // the watchdog has looked
-            let next = proxy.at("EVALSHA");
+            let next = proxy.at("EVALSHA").about(MARK);
             match case {
                 "swallow" => next.swallow(),
                 "cut before" => next.cut_before(),
                 "cut after" => next.cut_after(),
                 "cut twice" => {
                     next.cut_after();
-                    proxy.at("EVALSHA").nth(2).cut_after();
+                    proxy.at("EVALSHA").about(MARK).nth(2).cut_after();
                 }
                 refusal => next.refuse(refusal),
             }

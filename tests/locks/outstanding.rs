@@ -15,10 +15,12 @@ use redis::{Commands, Connection};
 use crate::common::{
     LONG, MS, Proxy, Server,
     hold::{comes_true, every_kind},
-    wait::{at_once, calls, unless_halted},
+    wait::{at_once, calls, tracked_keys, unless_halted},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
+/// As the command to renew has it, which tells it from the watchdog's.
+const AN_HOUR: &str = "3600000";
 
 /// Locks that wait no longer than this for an answer.
 fn impatient(url: &str, answer: Duration) -> Locks {
@@ -131,8 +133,9 @@ fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
         let options = Options::new().lease(lease).hand_over(100, LONG);
         let lock = locks.lock("a").with(options);
         let first = lock.acquire(LONG).unwrap();
-        thread::sleep(60 * MS); // The watchdog has looked at it.
-        proxy.at("EVALSHA").swallow();
+        // The watchdog has looked at it, so that the server knows the script.
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+        proxy.at("EVALSHA").about(AN_HOUR).swallow();
         let renewed = first.renew(HOUR);
         assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
         assert_eq!(first.state(), RenewalState::Unknown);
@@ -159,15 +162,17 @@ fn a_renewal_without_an_answer_leaves_no_lock_behind() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
         let locks = impatient(&proxy.url(), 300 * MS);
-        let options = Options::new().lease(500 * MS).drop_timeout(100 * MS);
+        let options = Options::new().lease(1_500 * MS).drop_timeout(100 * MS);
         let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-        thread::sleep(60 * MS);
-        proxy.at("EVALSHA").swallow();
-        assert!(lease.renew(HOUR).is_err());
+        // The watchdog has looked at it, so that the server knows the script.
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+        proxy.at("EVALSHA").about(AN_HOUR).swallow();
+        let renewed = lease.renew(HOUR);
+        assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
         allow_scripts(&mut conn, false);
         drop(lease);
         // Longer than any end that we know of.
-        thread::sleep(1_500 * MS);
+        thread::sleep(2_000 * MS);
         assert!(conn.exists::<_, bool>("lock:a").unwrap());
         allow_scripts(&mut conn, true);
         assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
@@ -276,7 +281,8 @@ fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
         let options = Options::new().lease(LONG).hand_over(100, LONG);
         let lock = locks.lock("a").with(options);
         let first = lock.acquire(LONG).unwrap();
-        thread::sleep(60 * MS); // The watchdog has looked at it.
+        // The watchdog has looked at it, so that the next is ours.
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
         proxy.at("EVALSHA").cut_before();
         first.renew(LONG).unwrap();
         assert!(proxy.happened() && first.state() == RenewalState::Held);

@@ -12,7 +12,7 @@ use redis::{Client, Commands};
 use crate::common::{
     Proxy, Server,
     hold::{comes_true, every_kind},
-    wait::{at_once, unless_halted},
+    wait::{at_once, tracked_keys, unless_halted},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -74,15 +74,16 @@ fn an_error_of_run_means_that_it_has_not_run() {
 
 /// Runs under each kind of lock, while something is done that makes the release fail.
 fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ran<u32>) + Sync) {
-    let server = Server::start().unwrap();
     for kind in 0..4 {
-        // The watchdog of the one before may still be giving back; the first thing that a new one sends is an `EVAL`, so that
-        // the next `EVALSHA` is the release.
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let lock = every_kind(&quick(&proxy.url()))[kind].clone();
         let times = Cell::new(0);
         let ran = lock.run(LONG, |lease| {
             times.set(times.get() + 1);
+            // The watchdog has looked at it, so that the next `EVALSHA` is the release.
+            assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
             happens(&server, &proxy, lease);
             7
         });

@@ -24,8 +24,8 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     let (ours, theirs) = (owner("ours"), owner("theirs"));
     let lease = Duration::from_millis(300);
     let lost = Token::random();
-    reentrant::try_acquire(&mut conn, "a", &ours, &lost, lease).unwrap();
     let started = Instant::now();
+    reentrant::try_acquire(&mut conn, "a", &ours, &lost, lease).unwrap();
     let mut granted = None;
     while granted.is_none() && started.elapsed() < 10 * SECOND {
         let token = Token::random();
