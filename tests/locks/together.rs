@@ -15,7 +15,7 @@ use crate::common::{
     hold::comes_true,
     proxy::Point,
     slack::slack,
-    wait::{at_once, tracked_keys, unless_halted},
+    wait::{TOO_SLOW, at_once, comes_true_within, tracked_keys, unless_halted},
 };
 
 /// Calls wait a quarter of it for each other here: on a busy machine it takes a while until all of one write are there.
@@ -82,7 +82,8 @@ impl Bench {
                 .zip(calls)
                 .map(|(place, call)| {
                     let asking = scope.spawn(move || (call(), Instant::now()));
-                    assert!(comes_true(|| self.locks.unsent_calls() == place));
+                    let is_there = || self.locks.unsent_calls() == place;
+                    assert!(comes_true_within(IO_TIMEOUT, is_there), "{TOO_SLOW}");
                     asking
                 })
                 .collect();

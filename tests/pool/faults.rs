@@ -251,7 +251,8 @@ fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
     assert_no_answer(&pool, address);
 
     server.thaw().unwrap();
-    call(&mut pool.get().unwrap()).unwrap();
+    let is_used = || pool.get().is_ok_and(|mut conn| call(&mut conn).is_ok());
+    assert!(wait::comes_true(is_used));
 }
 
 fn many_doubtful_connections_take_no_longer_than_one() {
