@@ -149,19 +149,11 @@ impl Opener {
             return opened.map_err(|failed| self.told(&self.client, failed));
         };
         let mut place = whereabouts.look(attempt)?;
+        let mut denied = None;
         loop {
             let settings = self.client.get_connection_info().clone();
             let client = client_by(with_address(settings, &place.host, place.port))?;
-            let began = time::now();
-            let opened = self.open_at(&client, place.epoch, attempt);
-            let opened = opened.and_then(|opened| {
-                if began.elapsed() > LONG_SILENCE {
-                    self.confirmed(opened, attempt)
-                } else {
-                    Ok(opened)
-                }
-            });
-            let failed = match opened {
+            let failed = match self.open_at_master(&client, place.epoch, attempt) {
                 Ok(opened) => {
                     whereabouts.confirm(place.epoch);
                     return Ok(opened);
@@ -169,18 +161,42 @@ impl Opener {
                 Err(failed) => failed,
             };
             whereabouts.not_reached();
+            let is_denied = matches!(failed, Failed::NoMaster { .. });
+            let is_late = matches!(&failed, Failed::ByError(error) if error.is_timeout());
+            let mut told = self.told(&client, failed);
+            if is_late {
+                // For the last try hardly any time may have been left: what the server said before it says more.
+                told = denied.take().unwrap_or(told);
+            }
             let before = place.epoch;
             match whereabouts.look(attempt) {
                 Ok(now) if !attempt.has_passed() => place = now,
-                _ => return Err(self.told(&client, failed)),
+                _ => return Err(told),
             }
-            match failed {
-                _ if place.epoch != before => {}
+            if place.epoch != before {
+                denied = None;
+            } else if is_denied {
                 // The server is about to become the master, or those who named it are about to hear that it is not.
-                Failed::NoMaster { .. } => thread::sleep(attempt.remaining().min(NOT_YET)),
-                failed => return Err(self.told(&client, failed)),
+                denied = Some(told);
+                thread::sleep(attempt.remaining().min(NOT_YET));
+            } else {
+                return Err(told);
             }
         }
+    }
+
+    fn open_at_master(
+        &self,
+        client: &Client,
+        epoch: u64,
+        attempt: Deadline,
+    ) -> Result<Opened, Failed> {
+        let began = time::now();
+        let opened = self.open_at(client, epoch, attempt)?;
+        if began.elapsed() > LONG_SILENCE {
+            return self.confirmed(opened, attempt);
+        }
+        Ok(opened)
     }
 
     /// A connection to a server that was silent for long, if others say that it is the master still, and then it itself.

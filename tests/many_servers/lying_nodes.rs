@@ -299,6 +299,22 @@ fn a_node_that_is_no_master_gets_no_connection() {
     assert!(acquire(&nodes).unwrap());
 }
 
+/// A try at the end of the time that a connection may take says nothing new.
+#[test]
+fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
+    let said = Said::new("+OK\r\n");
+    let says = said.clone();
+    let node = Fake::saying(move |command, before| {
+        if command == "INFO" && before > 0 {
+            thread::sleep(LIMIT);
+        }
+        says.answer(command, before)
+    });
+    said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
+    let refused = text(refused(&patient_nodes_of(&[node.port()])));
+    assert!(refused.contains("is no master: slave"), "{refused}");
+}
+
 /// As one that was halted, and goes on: it says that it is the master before it hears that another is.
 #[test]
 fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the_master() {
