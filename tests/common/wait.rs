@@ -14,7 +14,8 @@ use std::{
 
 use super::slack::{self, standstills};
 
-/// What a test that [is run again](unless_halted) panics with when the machine was too slow for what the test had to prepare.
+/// What a test that [is run again](unless_halted) panics with, in its own thread, when it has seen that the machine was too slow for what
+/// it had to prepare. Not what it panics with when something merely takes long: what is wrong now and then would be hidden.
 pub const TOO_SLOW: &str = "the machine was too slow";
 
 /// Slower than this is never asserted to be, on however busy a machine.
@@ -70,7 +71,7 @@ pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn
     });
 }
 
-/// Runs it once more when the process was halted meanwhile, or its machine stood still: every read that has a time limit
+/// Runs it again, up to five times, when the process was halted meanwhile, or its machine stood still: every read that has a time limit
 /// may end with an error then, leases go by, connections are made again, and a test that expects something else has shown
 /// nothing.
 pub fn unless_halted(run: impl Fn()) {

@@ -12,6 +12,7 @@ use crate::{
     common::{
         LONG, MS, Proxy, Server,
         hold::{comes_true, every_kind},
+        proxy::Traffic,
         slack::slack,
         wait::at_once,
     },
@@ -25,7 +26,7 @@ fn what_it_costs_to_wait() {
         who_waits_has_no_connection_of_the_pool,
         a_pool_that_is_lent_out_is_an_error_in_time,
         a_free_lock_costs_a_round_trip_and_so_does_its_release,
-        a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal,
+        a_crowd_costs_the_server_two_commands_a_release_and_two_a_renewal,
     ];
     at_once(cases, |case| case());
 }
@@ -100,7 +101,7 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     }
 }
 
-fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
+fn a_crowd_costs_the_server_two_commands_a_release_and_two_a_renewal() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let locks = crate::connect(&proxy.url());
@@ -114,26 +115,29 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_one_a_renewal() {
         assert!(comes_true(|| waiting(&locks.lock("a")) == 50));
         thread::sleep(100 * MS);
         let ((), traffic) = proxy.traffic_of(|| thread::sleep(1_200 * MS));
-        let asked = traffic
-            .commands
-            .iter()
-            .filter(|name| *name == "EVALSHA")
-            .count();
-        // Six renewals, and one more in case one falls on the edge.
-        assert!((1..=8).contains(&asked), "{traffic:?}");
+        // Six renewals, and one more in case one falls on the edge: the head looks at once, and asks 100 ms later.
+        assert!(
+            (1..=2 * 7 + 2).contains(&for_locks(&traffic)),
+            "{traffic:?}"
+        );
         let ((), traffic) = proxy.traffic_of(|| {
             lease.release().unwrap();
             for one in crowd {
                 one.join().unwrap();
             }
         });
-        let asked = traffic
-            .commands
-            .iter()
-            .filter(|name| *name == "EVALSHA")
-            .count();
-        // Of 50 turns each has an attempt and a release. A message that comes late costs an attempt more, and a lease that is kept
-        // for 20 ms the watchdog's look: on a busy machine there are some of these. All waking each other would be a thousand.
-        assert!(asked <= 50 * 3, "{asked}");
+        // Of 50 turns each has an attempt and a release. Now and then the head looks first, since another process was seen lately. A message
+        // that comes late costs an attempt more, and a lease that is kept for 20 ms the watchdog's look: on a busy machine there
+        // are some of these. All waking each other would be a thousand.
+        assert!(for_locks(&traffic) < 50 * 3, "{traffic:?}");
     });
+}
+
+/// How many commands were about a lock, and not about a connection.
+fn for_locks(traffic: &Traffic) -> usize {
+    let of_connections = ["PING", "INFO", "CLIENT", "SUBSCRIBE", "HELLO"];
+    let names = traffic.commands.iter();
+    names
+        .filter(|name| !of_connections.contains(&name.as_str()))
+        .count()
 }

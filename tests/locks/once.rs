@@ -329,6 +329,7 @@ fn a_mark_whose_answer_was_lost_is_written_once_and_known() {
             }
             Ok::<_, ()>(())
         });
+        assert!(proxy.happened(), "{case}");
         assert_eq!((outcome(&done), times.get()), (expected, 1), "{case}");
         assert!(comes_true(|| is_free(&mut conn)), "{case}");
         let is_marked: bool = conn.exists(MARK).unwrap();

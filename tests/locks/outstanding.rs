@@ -19,7 +19,7 @@ use crate::common::{
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// As the command to renew has it, which tells it from the watchdog's.
+/// In a renewal by the holder, and in none of the watchdog's.
 const AN_HOUR: &str = "3600000";
 
 /// Locks that wait no longer than this for an answer.
@@ -281,7 +281,7 @@ fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
         let options = Options::new().lease(LONG).hand_over(100, LONG);
         let lock = locks.lock("a").with(options);
         let first = lock.acquire(LONG).unwrap();
-        // The watchdog has looked at it, so that the next is ours.
+        // The watchdog has looked at it, so that the next `EVALSHA` is the holder's renewal.
         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
         proxy.at("EVALSHA").cut_before();
         first.renew(LONG).unwrap();

@@ -20,8 +20,8 @@ use crate::common::{
 
 /// Calls wait a quarter of it for each other here: on a busy machine it takes a while until all of one write are there.
 const IO_TIMEOUT: Duration = Duration::from_millis(2_400);
-/// One time-out, on however busy a machine, and not two.
-const ONE_TIMEOUT: Duration = Duration::from_secs(4);
+/// One time-out, and what a busy machine takes besides; it is less than one and a half.
+const ONE_TIMEOUT: Duration = Duration::from_millis(3_400);
 /// So late are answers that come in time; the third of three such does not.
 const LATE: Duration = Duration::from_secs(1);
 /// Calls of one write.
@@ -73,16 +73,21 @@ impl Bench {
             let (arrived, has_arrived) = mpsc::channel();
             let until_all_are_there = move || {
                 arrived.send(()).unwrap();
-                may_go_on.recv().unwrap();
+                let _ = may_go_on.recv();
             };
             self.proxy.at("EVALSHA").run(until_all_are_there);
             let first = scope.spawn(|| self.locks.lock("first").inspect());
             has_arrived.recv().unwrap();
+            let begun = Instant::now();
             let asking: Vec<_> = (1..)
                 .zip(calls)
                 .map(|(place, call)| {
                     let asking = scope.spawn(move || (call(), Instant::now()));
-                    let is_there = || self.locks.unsent_calls() == place;
+                    let is_there = || {
+                        let has_left = asking.is_finished() && begun.elapsed() < IO_TIMEOUT / 4;
+                        assert!(!has_left, "a call has left before its time");
+                        self.locks.unsent_calls() == place
+                    };
                     assert!(comes_true_within(IO_TIMEOUT, is_there), "{TOO_SLOW}");
                     asking
                 })
@@ -111,7 +116,8 @@ impl Bench {
         self.in_one_write((0..PLACES).map(acquire).collect(), breaks)
     }
 
-    /// At so many leases: at the key of each and that beside it.
+    /// Waits until the watchdog has looked at so many leases: then the server tells of two keys of each, and of no other once the
+    /// one that is left of the beginning has been deleted.
     fn wait_for_the_watchdogs_look(&mut self, leases: usize) {
         let () = self.conn.del("{lock:warm}:lease").unwrap();
         let looked_at = 2 * leases;
@@ -240,7 +246,7 @@ fn an_answer_that_makes_no_sense_or_refuses_is_for_its_owner_alone() {
     });
 }
 
-/// So many have their lock; the others got no answer, and none waited for longer than one answer may take.
+/// So many have their lock; the others got no answer, and none waited for as long as one and a half answers may take.
 fn only_the_first_are_ours(came: &[Came], ours: usize) {
     for (number, came) in came.iter().enumerate() {
         let is_right = if number < ours { is_ours } else { is_unknown };
