@@ -103,6 +103,7 @@ impl Proxy {
             faults: &self.shared.faults,
             command,
             about: None,
+            from: None,
             nth,
             half_way: false,
         }
@@ -121,6 +122,7 @@ pub struct Point<'p> {
     faults: &'p Mutex<Faults>,
     command: Option<String>,
     about: Option<String>,
+    from: Option<u16>,
     nth: usize,
     half_way: bool,
 }
@@ -129,6 +131,12 @@ impl Point<'_> {
     /// Only those commands count that contain this text, as a key.
     pub fn about(mut self, text: &str) -> Self {
         self.about = Some(text.to_owned());
+        self
+    }
+
+    /// Only those commands count that reach the server from this port, as its `CLIENT LIST` has it.
+    pub fn from(mut self, port: u16) -> Self {
+        self.from = Some(port);
         self
     }
 
@@ -208,6 +216,7 @@ impl Point<'_> {
         Armed {
             command: self.command,
             about: self.about,
+            from: self.from,
             skip: self.nth - 1,
             half_way: self.half_way,
             fault,
@@ -225,12 +234,13 @@ struct Faults {
 
 impl Faults {
     /// What is due at this request. All that wait for such a command count it.
-    fn due_at(&mut self, request: &[u8]) -> Vec<Armed> {
+    fn due_at(&mut self, request: &[u8], port: u16) -> Vec<Armed> {
         let command = command_name(request);
         let contains = |text: &String| request.windows(text.len()).any(|it| it == text.as_bytes());
         let is_due = |armed: &mut Armed| {
             let is_named = (armed.command.as_deref()).is_none_or(|name| name == command);
-            let is_it = is_named && armed.about.as_ref().is_none_or(contains);
+            let is_from = armed.from.is_none_or(|from| from == port);
+            let is_it = is_named && is_from && armed.about.as_ref().is_none_or(contains);
             let is_due = is_it && armed.skip == 0;
             armed.skip -= usize::from(is_it && !is_due);
             is_due
@@ -244,6 +254,7 @@ impl Faults {
 struct Armed {
     command: Option<String>,
     about: Option<String>,
+    from: Option<u16>,
     skip: usize,
     half_way: bool,
     fault: Fault,
@@ -258,6 +269,7 @@ impl Armed {
         Some(Self {
             command: self.command.clone(),
             about: self.about.clone(),
+            from: self.from,
             skip: 0,
             half_way: false,
             fault: Fault::RunEachTime(Arc::clone(between)),

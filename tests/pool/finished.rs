@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::common::{Proxy, Server, clients};
+use crate::common::{
+    Proxy, Server, clients,
+    wait::{comes_true, tracked_keys},
+};
 use leasehold::{Error, Locks, Pool, Token, acquire_lock_with_timeout, recipes::mutex, redis};
 use redis::{Client, Commands};
 
@@ -105,12 +108,12 @@ fn a_guards_connection_on_which_a_reply_is_owed_is_not_lent_again() {
     // A release may be told to wait for less than the pool's time-out, so that the loan is no longer than usual.
     let options = leasehold::Options::new().drop_timeout(100 * MS);
     let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+    let mut conn = server.connection().unwrap();
+    // The watchdog has looked at it, so that the next `EVALSHA` is the release.
+    assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
     proxy.at("EVALSHA").swallow();
     drop(lease);
     assert!(proxy.happened());
     assert_ne!(clients::id(&mut pool.get().unwrap()), before);
-    let mut conn = server.connection().unwrap();
-    assert!(crate::common::hold::comes_true(|| !conn
-        .exists::<_, bool>("lock:a")
-        .unwrap()));
+    assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
 }

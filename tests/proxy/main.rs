@@ -128,6 +128,24 @@ fn a_refused_command_is_not_executed() {
 }
 
 #[test]
+fn a_fault_is_at_one_connection_and_about_one_key() {
+    let mut bench = bench();
+    let mut other = bench.proxy.connection().unwrap();
+    let info: String = redis::cmd("CLIENT").arg("INFO").query(&mut other).unwrap();
+    let address = info
+        .split(' ')
+        .find_map(|field| field.strip_prefix("addr="));
+    let (_, port) = address.unwrap().rsplit_once(':').unwrap();
+    let point = bench.proxy.at("SET").from(port.parse().unwrap());
+    point.about("b").refuse("LOADING not yet");
+    set(&mut bench.conn, "b", "1").unwrap();
+    set(&mut other, "a", "1").unwrap();
+    let error = set(&mut other, "b", "1").unwrap_err();
+    assert!(bench.proxy.happened());
+    assert_eq!(error.code(), Some("LOADING"));
+}
+
+#[test]
 fn a_refused_command_aborts_its_transaction() {
     for command in ["SET", "EXEC"] {
         let mut bench = bench();

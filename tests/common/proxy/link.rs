@@ -129,7 +129,8 @@ impl Shared {
     fn was_last(&self, link: &Link, request: &[u8]) -> io::Result<bool> {
         let mut planned = Planned::default();
         let mut to_forward = request;
-        let due = self.faults.lock().due_at(request);
+        let port = link.server.local_addr()?.port();
+        let due = self.faults.lock().due_at(request, port);
         for Armed {
             fault, half_way, ..
         } in due
