@@ -152,14 +152,16 @@ fn at_each_place(run: impl Fn(usize) + Sync) {
 
 #[test]
 fn all_that_gathers_goes_in_one_round_trip() {
-    // On a busy machine the watchdog's connection, or its first look at a lease, may fall among them.
-    let undisturbed = (0..8).any(|_| {
-        let bench = bench(crate::options());
-        let (came, traffic) = bench.proxy.traffic_of(|| bench.acquire_all(|_| ()));
-        assert!(came.iter().all(is_ours));
-        traffic.commands == ["EVALSHA"; 1 + PLACES] && traffic.round_trips == 2
+    unless_halted(|| {
+        // On a busy machine the watchdog's connection, or its first look at a lease, may fall among them.
+        let undisturbed = (0..8).any(|_| {
+            let bench = bench(crate::options());
+            let (came, traffic) = bench.proxy.traffic_of(|| bench.acquire_all(|_| ()));
+            assert!(came.iter().all(is_ours));
+            traffic.commands == ["EVALSHA"; 1 + PLACES] && traffic.round_trips == 2
+        });
+        assert!(undisturbed);
     });
-    assert!(undisturbed);
 }
 
 #[test]
