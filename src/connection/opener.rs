@@ -185,6 +185,7 @@ impl Opener {
         }
     }
 
+    /// A connection to the server that is named as the master, confirmed if it was silent for long.
     fn open_at_master(
         &self,
         client: &Client,
