@@ -257,7 +257,6 @@ impl Wait<'_> {
             self.attempts.made += 1;
             let patience = Patience {
                 lent: self.deadline.remaining().max(lent),
-                is_here: true,
                 tells_of_moves: true,
                 cancel: self.settings.cancel.as_ref(),
                 ..Patience::USUAL

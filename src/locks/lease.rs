@@ -298,6 +298,8 @@ impl Lease {
         if let Ask::Renew(lease) = ask {
             lease_millis("lease", lease)?;
         }
+        // Before the call is made: its script may be in the making for ever.
+        self.shared.process.refuse_a_copy()?;
         if !self.is_held() {
             // The server may say yes again: to the next hold of the same owner.
             return Err(self.lost_for(name));

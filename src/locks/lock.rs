@@ -151,7 +151,7 @@ impl Lock {
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
-        let answer = self.ask(&lock, &calls::inspect(&lock))?;
+        let answer = self.ask(&lock, calls::inspect)?;
         let found = answer.and_then(|answer| understood(&answer));
         found
             .map(|found| Inspection::new(found, self.stacks.waiting(lock.key())))
@@ -201,16 +201,18 @@ impl Lock {
     }
 
     /// Asks about this lock.
-    pub(super) fn ask(&self, lock: &LockName, call: &Call) -> Result<RedisResult<Value>> {
+    pub(super) fn ask(
+        &self,
+        lock: &LockName,
+        call: impl FnOnce(&LockName) -> Call,
+    ) -> Result<RedisResult<Value>> {
         let stack = self.stack(lock)?;
-        Ok(stack.server.ask(call, Patience::USUAL)?.answer)
+        Ok(stack.server.ask(&call(lock), Patience::USUAL)?.answer)
     }
 
+    /// To be asked for before a call is made: in the child of a fork its script may be in the making for ever.
     fn stack(&self, lock: &LockName) -> Result<Stack<'_>> {
-        if self.stacks.are_many() {
-            // A single server looks by itself.
-            self.stacks.process().refuse_a_copy()?;
-        }
+        self.stacks.process().refuse_a_copy()?;
         let longest = self.stacks.limits().connect;
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
@@ -235,7 +237,7 @@ impl Lock {
         };
         let look = self
             .lock_name()
-            .and_then(|lock| self.ask(&lock, &calls::inspect(&lock)));
+            .and_then(|lock| self.ask(&lock, calls::inspect));
         let seen = look.map(|answer| answer.and_then(|answer| understood(&answer)));
         let Ok(Ok((kind, _))) = seen else {
             return error;
@@ -256,14 +258,16 @@ impl Lock {
         hold: Holding,
         timeout: Duration,
     ) -> Result<Waited> {
-        // Before the queues are locked: in the child of a fork they may be locked for ever.
-        self.stacks.process().refuse_a_copy()?;
         acquire(operation, &self.stacks, &self.settings, hold, timeout)
     }
 
     /// A new hold, with a token of its own.
+    ///
+    /// Refused in the child of a fork, where nothing may be locked or waited for: neither the queues, nor what is made once in a process,
+    /// an owner's text and a script, which another thread may have been making.
     pub(super) fn hold(&self) -> Result<Holding> {
         let lock = self.lock_name()?;
+        self.stacks.process().refuse_a_copy()?;
         let token = Token::random_in(self.stacks.process().id());
         Ok(Holding::new(self.kind, lock, token, self.owner()))
     }

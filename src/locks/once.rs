@@ -139,7 +139,7 @@ impl Lock {
     pub fn last_run(&self) -> Result<Option<LastRun>> {
         let operation = Operation::new("Lock::last_run", self.name());
         let lock = self.lock_name()?;
-        let answer = self.ask(&lock, &calls::last_run(&lock))?;
+        let answer = self.ask(&lock, calls::last_run)?;
         answer
             .and_then(|answer| understood(&answer))
             .map_err(|error| operation.failed(error))
@@ -150,6 +150,7 @@ impl Lease {
     /// Marks that the work has been done, and gives the lock back, in one step. The next one has to see the mark, so that the
     /// lock is not handed over.
     fn finish(mut self) -> Result<()> {
+        self.shared.process.refuse_a_copy()?;
         // A lost lease is told as such, also where no connection is left to give it back by.
         self.check_for(RUN_ONCE)?;
         let (Some(call), end) = (self.hold().finishing(), self.remaining()) else {

@@ -80,9 +80,11 @@ impl Lease {
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
         let left = self.remaining();
-        self.stop_renewing(Deadline::after(Duration::MAX));
-        self.shared
-            .released(self.hold().lock_name().key(), &self.turn());
+        let stopped = self.stop_renewing(Deadline::after(Duration::MAX));
+        if stopped.is_some() {
+            let key = self.hold().lock_name().key();
+            self.shared.released(key, &self.turn());
+        }
         (self.hold().token().clone(), left)
     }
 
@@ -175,7 +177,6 @@ impl Lease {
             lent: remaining,
             whole: remaining,
             answer: Some(deadline),
-            is_here: true,
             ..Patience::USUAL
         };
         let giving_back = self.hold().giving_back();

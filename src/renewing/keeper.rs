@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     connection::{Limits, Process},
-    error::LostReason,
+    error::{LostReason, Result},
     recipes::hold::Holding,
     script::Call,
     time::{Clock, Deadline},
@@ -216,6 +216,12 @@ impl Keeper {
     /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked for ever.
     pub(crate) fn is_a_copy(&self) -> bool {
         self.process.is_a_copy()
+    }
+
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked): this is one.
+    pub(crate) fn refuse_a_copy(&self) -> Result<()> {
+        self.process.refuse_a_copy()
     }
 
     pub(super) fn lose_all<K: Borrow<Standing>>(

@@ -61,7 +61,9 @@ impl LostSignal {
     /// lease still stands it is called then, with [`LostReason::Unwatched`], since nobody will be there later.
     ///
     /// # Errors
-    /// [`Error::Thread`](crate::Error::Thread): that thread could not be started. It will not be called.
+    /// It will not be called then.
+    /// - [`Error::Thread`](crate::Error::Thread): that thread could not be started.
+    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has no such thread.
     pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
         self.lease.notify(Box::new(callback))
     }

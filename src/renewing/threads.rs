@@ -120,6 +120,7 @@ impl Keeper {
         standing: &Standing,
         callback: Callback,
     ) -> Result<()> {
+        self.refuse_a_copy()?;
         let mut state = self.state.lock();
         if state.calling.is_none() && !state.closing {
             state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);

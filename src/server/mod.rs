@@ -51,6 +51,8 @@ use crate::{
 };
 
 /// A server, as locks know it: it runs scripts, and tells of changes.
+///
+/// Whoever asks it has made sure that this is not the child of a fork, before the call was made.
 pub(crate) trait Server: Send + Sync + 'static {
     /// The clock by which its leases end.
     fn clock(&self) -> Clock;
@@ -146,8 +148,6 @@ pub(crate) struct Patience<'a> {
     pub(crate) whole: Duration,
     /// For the answer, where that is sooner than the I/O time-out.
     pub(crate) answer: Option<Deadline>,
-    /// The caller knows that this is no child of a fork: to find out costs a system call.
-    pub(crate) is_here: bool,
     /// The caller wants to know that the key is on another server by now. Otherwise that one is asked.
     pub(crate) tells_of_moves: bool,
     /// What calls the wait for a connection off, while all are lent to others.
@@ -160,7 +160,6 @@ impl Patience<'_> {
         lent: Duration::MAX,
         whole: Duration::MAX,
         answer: None,
-        is_here: false,
         tells_of_moves: false,
         cancel: None,
     };

@@ -49,12 +49,6 @@ impl RedisServer {
         }
     }
 
-    /// # Errors
-    /// [`Error::Forked`] in the child of a fork.
-    pub(super) fn refuse_a_copy(&self) -> Result<()> {
-        self.connector.process().refuse_a_copy()
-    }
-
     /// The watchdog's connection.
     pub(super) fn renewals_connection(&self) -> RenewalsConnection {
         RenewalsConnection::on(Arc::clone(&self.leases))
@@ -158,9 +152,6 @@ impl Server for RedisServer {
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        if !patience.is_here {
-            self.connector.process().refuse_a_copy()?;
-        }
         let deadline = Deadline::after(patience.whole);
         let inside = self.combiner.crowd.enter();
         // Replicas are asked by the connection that has written, and waited for. In a write with others, a wait that is called

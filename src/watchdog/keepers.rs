@@ -42,7 +42,10 @@ impl Keepers {
     /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has the key.
     pub(super) fn of(&self, key: &str) -> Result<Arc<Keeper>> {
         let (servers, of_shards) = match self {
-            Self::One(keeper) => return Ok(Arc::clone(keeper)),
+            Self::One(keeper) => {
+                keeper.refuse_a_copy()?;
+                return Ok(Arc::clone(keeper));
+            }
             Self::OfShards { servers, of_shards } => (servers, of_shards),
         };
         let nodes = servers.nodes();

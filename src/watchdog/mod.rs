@@ -152,6 +152,7 @@ impl Watchdog {
     ///   not to a server like this.
     /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. The lock may have been renewed once.
     /// - [`Error::Invalid`](crate::Error::Invalid): a lease that is not between 1 ms and 24 h.
+    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has none of the threads.
     pub fn keep<H: Recipe + Clone>(&self, hold: &H, lease: Duration) -> Result<Renewal> {
         self.keep_with(hold, Keep::lease(lease))
     }

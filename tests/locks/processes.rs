@@ -1,4 +1,4 @@
-//! Holders that are processes: killed, stopped, forked.
+//! Holders that are processes: killed, stopped.
 
 use std::{
     cell::RefCell,
@@ -10,11 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Lease, Locks};
+use leasehold::Locks;
 use redis::Commands;
 
-#[cfg(unix)]
-use crate::common::child::said_by_a_child;
 use crate::common::{
     LONG, MS, Server,
     hold::{comes_true, every_kind},
@@ -196,24 +194,6 @@ fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
     });
 }
 
-#[cfg(unix)]
-#[test]
-fn the_child_of_a_fork_releases_nothing_of_its_parents() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
-        let lease = RefCell::new(Some(locks.lock("a").acquire(LONG).unwrap()));
-        let said = said_by_a_child(|| {
-            drop(lease.take());
-            String::from("dropped")
-        });
-        assert_eq!(said.as_deref(), Some("dropped"), "the child hangs");
-        let lease = lease.take().unwrap();
-        lease.verify().unwrap();
-        lease.release().unwrap();
-    });
-}
-
 /// The thread-local that is made first is destroyed last, when those that the library keeps are gone.
 #[test]
 fn a_lock_is_acquired_and_released_in_the_destructor_of_a_thread_local() {
@@ -266,81 +246,4 @@ fn acquires_in_a_destructor() {
     })
     .join()
     .unwrap();
-}
-
-#[cfg(unix)]
-#[test]
-fn the_child_of_a_fork_is_another_owner() {
-    use leasehold::{Owner, Token, recipes::reentrant};
-
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let enter = |conn: &mut redis::Connection| {
-            let owner = Owner::current_thread();
-            reentrant::try_acquire(conn, "a", &owner, &Token::random(), LONG)
-        };
-        assert!(enter(&mut conn).unwrap().is_some());
-        // This very thread, in the child; by a connection of the child's own.
-        let said = said_by_a_child(|| match server.connection() {
-            Ok(mut conn) => format!("{:?}", enter(&mut conn)),
-            Err(error) => format!("{error:?}"),
-        });
-        assert_eq!(said.as_deref(), Some("Ok(None)"));
-        let count = enter(&mut conn).unwrap().map(|grant| grant.count());
-        assert_eq!(count, Some(2), "the parent is the owner still");
-    });
-}
-
-/// While other threads of the parent lock and unlock whatever the library shares: a child has a copy of each mutex, which
-/// nobody unlocks there.
-#[cfg(unix)]
-#[test]
-fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
-        let mut conn = server.connection().unwrap();
-        let lease = locks.lock("held").acquire(LONG).unwrap();
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        drop(locks.lock("busy").acquire(LONG).unwrap());
-                    }
-                });
-            }
-            let mut said = Vec::new();
-            while said.len() < 20 && said.last() != Some(&None) {
-                said.push(said_by_a_child(|| {
-                    let mut answers = Vec::new();
-                    for lock in [locks.lock("held"), locks.lock("busy"), locks.read("free")] {
-                        answers.push(lock.acquire(LONG).err());
-                        answers.push(lock.try_acquire().err());
-                        answers.push(lock.run(LONG, |_| ()).err());
-                        answers.push(lock.inspect().err());
-                        answers.push(lock.force_release().err());
-                    }
-                    answers.push(lease.verify().err());
-                    answers.push(lease.renew(LONG).err());
-                    let commit = lease.commit_on::<()>(&mut conn, |pipe| {
-                        pipe.set("k", 1);
-                    });
-                    answers.push(commit.err());
-                    format!("{answers:?}")
-                }));
-            }
-            stop.store(true, Ordering::Relaxed);
-            for said in said {
-                let said = said.unwrap_or_default(); // nothing: it hung
-                assert_eq!(said.matches("Some(Forked)").count(), 18, "{said}");
-            }
-        });
-        let mut lease = Some(lease);
-        let said = said_by_a_child(|| format!("{:?}", lease.take().map(Lease::release)));
-        assert_eq!(said.as_deref(), Some("Some(Err(Forked))"));
-        let seen = locks.lock("held").inspect().unwrap();
-        assert!(seen.is_held(), "the child has released it");
-    });
 }

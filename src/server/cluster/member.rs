@@ -139,13 +139,6 @@ impl Server for Member {
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        if !patience.is_here {
-            self.own.refuse_a_copy()?;
-        }
-        let patience = Patience {
-            is_here: true,
-            ..patience
-        };
         let reply = if patience.tells_of_moves {
             self.own.ask(call, patience)?
         } else {
@@ -163,7 +156,6 @@ impl Server for Member {
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
-        self.own.refuse_a_copy()?;
         let until = self.until(Patience::USUAL);
         let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
         let mut hops = 0;

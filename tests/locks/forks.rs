@@ -1,0 +1,186 @@
+//! The child of a fork, which has a copy of its parent's locks and leases: what it asks for is refused, and it never hangs.
+
+use std::{
+    cell::RefCell,
+    env,
+    process::Command,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use leasehold::{Error, Lease, Locks, Pool, Token, Watchdog, recipes::mutex::Hold};
+
+use crate::common::{LONG, Server, child::said_by_a_child, wait::unless_halted};
+
+const SERVER: &str = "LEASEHOLD_TEST_SERVER";
+
+#[test]
+fn the_child_of_a_fork_releases_nothing_of_its_parents() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let lease = RefCell::new(Some(locks.lock("a").acquire(LONG).unwrap()));
+        let said = said_by_a_child(|| {
+            drop(lease.take());
+            String::from("dropped")
+        });
+        assert_eq!(said.as_deref(), Some("dropped"), "the child hangs");
+        let lease = lease.take().unwrap();
+        lease.verify().unwrap();
+        lease.release().unwrap();
+    });
+}
+
+#[test]
+fn the_child_of_a_fork_is_another_owner() {
+    use leasehold::{Owner, Token, recipes::reentrant};
+
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let enter = |conn: &mut redis::Connection| {
+            let owner = Owner::current_thread();
+            reentrant::try_acquire(conn, "a", &owner, &Token::random(), LONG)
+        };
+        assert!(enter(&mut conn).unwrap().is_some());
+        // This very thread, in the child; by a connection of the child's own.
+        let said = said_by_a_child(|| match server.connection() {
+            Ok(mut conn) => format!("{:?}", enter(&mut conn)),
+            Err(error) => format!("{error:?}"),
+        });
+        assert_eq!(said.as_deref(), Some("Ok(None)"));
+        let count = enter(&mut conn).unwrap().map(|grant| grant.count());
+        assert_eq!(count, Some(2), "the parent is the owner still");
+    });
+}
+
+/// While other threads of the parent lock and unlock whatever the library shares: a child has a copy of each mutex, which
+/// nobody unlocks there.
+#[test]
+fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let pool = Pool::connect(&server.url()).unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        let watchdog = Watchdog::start(&pool).unwrap();
+        let hold = Hold::new("b", &Token::random()).unwrap();
+        let mut conn = server.connection().unwrap();
+        let lease = locks.lock("held").acquire(LONG).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        drop(locks.lock("busy").acquire(LONG).unwrap());
+                    }
+                });
+            }
+            let mut said = Vec::new();
+            while said.len() < 20 && said.last() != Some(&None) {
+                said.push(said_by_a_child(|| {
+                    let mut answers = Vec::new();
+                    for lock in [locks.lock("held"), locks.lock("busy"), locks.read("free")] {
+                        answers.push(lock.acquire(LONG).err());
+                        answers.push(lock.try_acquire().err());
+                        answers.push(lock.run(LONG, |_| ()).err());
+                        answers.push(lock.inspect().err());
+                        answers.push(lock.force_release().err());
+                        answers.push(lock.last_run().err());
+                    }
+                    answers.push(lease.verify().err());
+                    answers.push(lease.renew(LONG).err());
+                    let commit = lease.commit_on::<()>(&mut conn, |pipe| {
+                        pipe.set("k", 1);
+                    });
+                    answers.push(commit.err());
+                    let transaction = lease.transaction(&["k"], |_, _| Ok(()));
+                    answers.push(transaction.err());
+                    answers.push(watchdog.keep(&hold, LONG).err());
+                    format!("{answers:?}")
+                }));
+            }
+            stop.store(true, Ordering::Relaxed);
+            for said in said {
+                let said = said.unwrap_or_default(); // nothing: it hung
+                assert_eq!(said.matches("Some(Forked)").count(), 23, "{said}");
+            }
+        });
+        let mut lease = Some(lease);
+        let said = said_by_a_child(|| format!("{:?}", lease.take().map(Lease::release)));
+        assert_eq!(said.as_deref(), Some("Some(Err(Forked))"));
+        let seen = locks.lock("held").inspect().unwrap();
+        assert!(seen.is_held(), "the child has released it");
+    });
+}
+
+/// A script, and the name of this machine, are made by the thread that needs them first. A child of a fork in which another thread was
+/// making one would wait for it for ever.
+#[test]
+fn a_child_is_refused_while_another_thread_makes_what_all_calls_share() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for _ in 0..5 {
+            // They are made once in a process.
+            let ended = Command::new(env::current_exe().unwrap())
+                .args(["--exact", "forks::forks_at_its_first_calls"])
+                .args(["--ignored", "--nocapture"])
+                .env(SERVER, server.url())
+                .output()
+                .unwrap();
+            let complaint = String::from_utf8_lossy(&ended.stderr).into_owned();
+            assert!(ended.status.success(), "{complaint}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "the other process of the test beside it"]
+fn forks_at_its_first_calls() {
+    let Ok(url) = env::var(SERVER) else {
+        return;
+    };
+    let pool = Pool::connect(&url).unwrap();
+    let locks = Locks::new(&pool).unwrap();
+    let watchdog = Watchdog::start(&pool).unwrap();
+    let (lock, hold) = (locks.lock("a"), Hold::new("b", &Token::random()).unwrap());
+    let ways: [(&str, &Way<'_>); 5] = [
+        ("try_acquire", &|| lock.try_acquire().err()),
+        ("inspect", &|| lock.inspect().err()),
+        ("force_release", &|| lock.force_release().err()),
+        ("last_run", &|| lock.last_run().err()),
+        ("keep", &|| watchdog.keep(&hold, LONG).err()),
+    ];
+    for (name, way) in ways {
+        check_while_another_begins(name, way);
+    }
+    let lease = lock.try_acquire().unwrap().unwrap();
+    let ways: [(&str, &Way<'_>); 3] = [
+        ("verify", &|| lease.verify().err()),
+        ("renew", &|| lease.renew(LONG).err()),
+        ("notify", &|| lease.lost().notify(drop).err()),
+    ];
+    for (name, way) in ways {
+        check_while_another_begins(name, way);
+    }
+}
+
+type Way<'a> = dyn Fn() -> Option<Error> + Sync + 'a;
+
+/// Forks while another thread goes this way for the first time.
+fn check_while_another_begins(name: &str, way: &Way<'_>) {
+    let begin = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            begin.wait();
+            way();
+        });
+        begin.wait();
+        for _ in 0..3 {
+            let said = said_by_a_child(|| format!("{:?}", way()));
+            assert_eq!(said.as_deref(), Some("Some(Forked)"), "{name}");
+        }
+    });
+}
