@@ -291,7 +291,7 @@ fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");
     let node = said.by_a_node();
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
-    let nodes = nodes_of(&[node.port()]);
+    let nodes = patient_nodes_of(&[node.port()]);
     let refused = text(refused(&nodes));
     assert!(refused.contains("is no master: slave"), "{refused}");
     assert_eq!(attempts(&node), 0);
