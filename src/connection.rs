@@ -8,6 +8,7 @@
 //! not wait for it. Nothing of another room is called meanwhile.
 
 mod cluster;
+mod connections;
 mod dial;
 mod manager;
 mod opener;
@@ -36,6 +37,7 @@ use crate::{
 };
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
+use connections::Connections;
 pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
 use manager::{Manager, Shared};
 pub(crate) use opener::{LONG_SILENCE, Opened, UNTIL_CONFIRMED};
@@ -108,7 +110,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// ```
 #[derive(Clone)]
 pub struct Pool {
-    connections: r2d2::Pool<Manager>,
+    connections: Arc<Connections>,
     permits: Permits,
     shared: Arc<Shared>,
 }
@@ -206,7 +208,7 @@ impl Pool {
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
         let longest = self.shared.get_timeout;
-        self.shared.process.refuse_a_copy()?;
+        self.refuse_a_copy()?;
         self.lend(Borrower::Caller, longest, longest, None)
     }
 
@@ -218,7 +220,7 @@ impl Pool {
 
     /// As [`get`](Self::get), for what this crate sends by itself.
     pub(crate) fn get_for_ourselves(&self) -> Result<PooledConnection> {
-        self.shared.process.refuse_a_copy()?;
+        self.refuse_a_copy()?;
         self.get_here(Duration::MAX, Duration::MAX, None)
     }
 
@@ -283,6 +285,12 @@ impl Pool {
             thread::sleep(deadline.remaining().min(LOOK));
         }
         Err(self.shared.no_answer())
+    }
+
+    /// # Errors
+    /// [`Error::Forked`] in the child of a fork, if the parent made the pool.
+    pub(crate) fn refuse_a_copy(&self) -> Result<()> {
+        self.shared.process.refuse_a_copy()
     }
 
     /// How many connections there may be.

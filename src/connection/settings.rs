@@ -6,6 +6,7 @@ use redis::Client;
 
 use super::{
     Pool,
+    connections::Connections,
     manager::{Manager, Shared},
     opener::Opener,
     permits::Permits,
@@ -187,6 +188,7 @@ impl PoolBuilder {
         let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&shared))));
         let connections =
             connections.ok_or_else(|| Error::thread(io::Error::other("those of the pool")))?;
+        let connections = Arc::new(Connections::new(connections, shared.process));
         let permits = Permits::new(self.max_size);
         Ok(Pool {
             connections,

@@ -121,7 +121,7 @@ impl Lease {
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<T> {
         let name = "Lease::commit_on";
-        self.may_write(name)?;
+        self.check_here(name)?;
         self.shared.server.stores_data()?;
         let commit = self.a_commit(name, build)?;
         let results = self.while_out(name, || commit.send(conn))?;
@@ -169,7 +169,7 @@ impl Lease {
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<Committed> {
         let name = "Lease::commit_once";
-        self.may_write(name)?;
+        self.check_here(name)?;
         check_size("operation_id", operation_id)?;
         let millis = lease_millis("remember", remember)?;
         let mark = self.hold().lock_name().mark(operation_id);
@@ -196,11 +196,13 @@ impl Lease {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn commit_and_release(mut self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
-        self.may_write(RELEASING)?;
+        self.check_here(RELEASING)?;
         let hold = Arc::clone(self.hold());
         let operation = Operation::new(RELEASING, hold.lock_name().text());
         let commit = Commit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
+        // The caller's closure may have forked.
+        self.shared.process.refuse_a_copy()?;
         let release = self.to_repeat(false);
         // From here on no renewal touches the lock.
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
@@ -226,7 +228,7 @@ impl Lease {
         name: &'static str,
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<(Commit<'_>, Vec<Value>)> {
-        self.may_write(name)?;
+        self.check_here(name)?;
         let commit = self.a_commit(name, build)?;
         let sent = self.while_out(name, || self.send(&commit))?;
         Ok((commit, sent.unwrap_or_default()))
@@ -237,7 +239,10 @@ impl Lease {
         name: &'static str,
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<Commit<'_>> {
-        Commit::new(self.operation(name), self.hold().proof(), build)
+        let commit = Commit::new(self.operation(name), self.hold().proof(), build)?;
+        // The caller's closure may have forked.
+        self.shared.process.refuse_a_copy()?;
+        Ok(commit)
     }
 
     /// `None`: it was marked before.
@@ -280,8 +285,8 @@ impl Lease {
         }
     }
 
-    /// Before anything is built or sent.
-    pub(super) fn may_write(&self, name: &'static str) -> Result<()> {
+    /// Whether it is held, and no child's copy. To be asked before anything is made or sent.
+    pub(super) fn check_here(&self, name: &'static str) -> Result<()> {
         self.shared.process.refuse_a_copy()?;
         self.check_for(name)
     }

@@ -235,6 +235,7 @@ impl Lease {
     /// - [`Error::Lost`]: it is not. The lease is lost from now on.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
     pub fn verify(&self) -> Result<()> {
+        self.shared.process.refuse_a_copy()?;
         self.ask("Lease::verify", Ask::Look)?;
         self.check()
     }
@@ -249,6 +250,7 @@ impl Lease {
     /// As [`verify`](Self::verify), [`Error::Invalid`] for the length, and [`Error::TooFewReplicas`] with
     /// [`Options::replicas`](crate::Options::replicas): it ends when it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
+        self.shared.process.refuse_a_copy()?;
         let lease = self.standing().capped(lease);
         let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
         if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
@@ -293,13 +295,11 @@ impl Lease {
         self.shared.process.is_a_copy()
     }
 
-    /// Asks about it, or renews it, by a connection of the pool. Returns a moment before that was sent.
+    /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child. Returns a moment before that was sent.
     fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
         if let Ask::Renew(lease) = ask {
             lease_millis("lease", lease)?;
         }
-        // Before the call is made: its script may be in the making for ever.
-        self.shared.process.refuse_a_copy()?;
         if !self.is_held() {
             // The server may say yes again: to the next hold of the same owner.
             return Err(self.lost_for(name));

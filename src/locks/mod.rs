@@ -95,8 +95,10 @@ impl Locks {
     /// A lock takes a connection of the pool for the moment of an acquire or a release, and none while it waits or holds.
     ///
     /// # Errors
-    /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the pool.
     pub fn new(pool: &Pool) -> Result<Self> {
+        pool.refuse_a_copy()?;
         Self::on(Arc::new(RedisServer::new(pool)))
     }
 

@@ -119,7 +119,7 @@ impl Lock {
                 released: lease.finish(),
             }),
             Err(value) => {
-                let was_held = lease.check();
+                let was_held = lease.check_here("Lease::check");
                 let released = lease.release();
                 Once::Failed(Ran {
                     value,
@@ -150,9 +150,8 @@ impl Lease {
     /// Marks that the work has been done, and gives the lock back, in one step. The next one has to see the mark, so that the
     /// lock is not handed over.
     fn finish(mut self) -> Result<()> {
-        self.shared.process.refuse_a_copy()?;
         // A lost lease is told as such, also where no connection is left to give it back by.
-        self.check_for(RUN_ONCE)?;
+        self.check_here(RUN_ONCE)?;
         let (Some(call), end) = (self.hold().finishing(), self.remaining()) else {
             return self.release();
         };

@@ -62,7 +62,8 @@ impl Lease {
     /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or released any more.
     ///
     /// It ends with its lease, unless the other process renews it. Says what is left of it. A [commit](Self::commit) that got
-    /// no answer may still be executed while the other process has the lock.
+    /// no answer may still be executed while the other process has the lock. In the child of a fork nothing is left, and its parent's
+    /// lease goes on.
     ///
     /// # Examples
     /// ```no_run
@@ -79,12 +80,13 @@ impl Lease {
     /// ```
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
-        let left = self.remaining();
-        let stopped = self.stop_renewing(Deadline::after(Duration::MAX));
-        if stopped.is_some() {
-            let key = self.hold().lock_name().key();
-            self.shared.released(key, &self.turn());
+        if self.is_a_copy() {
+            return (self.hold().token().clone(), Duration::ZERO);
         }
+        let left = self.remaining();
+        self.stop_renewing(Deadline::after(Duration::MAX));
+        self.shared
+            .released(self.hold().lock_name().key(), &self.turn());
         (self.hold().token().clone(), left)
     }
 

@@ -36,7 +36,7 @@ impl Lock {
         let lease = self.acquire(timeout)?;
         let value = run(&lease);
         // Of a lease that was lost before, a release that fails for another reason would not say so.
-        let held = lease.check();
+        let held = lease.check_here("Lease::check");
         let released = lease.release();
         Ok(Ran {
             value,

@@ -68,7 +68,7 @@ impl Lease {
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Result<T> {
         let name = "Lease::transaction";
-        self.may_write(name)?;
+        self.check_here(name)?;
         let proof = self.hold().proof();
         let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(proof);
         let done = self.while_out(name, || {

@@ -25,6 +25,7 @@ pub(super) enum Keepers {
 
 impl Keepers {
     pub(super) fn on(pool: &Pool) -> Result<Self> {
+        pool.refuse_a_copy()?;
         let connector = pool.connector();
         let limits = connector.limits();
         let renewals = Box::new(RenewalsConnection::untracked(connector));

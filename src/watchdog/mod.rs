@@ -98,7 +98,8 @@ impl Watchdog {
     /// Starts the thread. It does not connect yet; it takes the address, the settings and the time-outs from the pool.
     ///
     /// # Errors
-    /// [`Error::Thread`](crate::Error::Thread): the thread could not be started.
+    /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
+    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the pool.
     pub fn start(pool: &Pool) -> Result<Self> {
         let keepers = Keepers::on(pool)?;
         let skew = pool.connector().clock_skew();

@@ -12,6 +12,14 @@ pub fn count(admin: &mut Connection) -> usize {
     list(admin).lines().count() - 1
 }
 
+/// The ports of those whom the server tells of changes: the watchdog, and threads that wait.
+pub fn told_of_changes(admin: &mut Connection) -> Vec<u16> {
+    let list = list(admin);
+    let has_t = |line: &&str| field(line, "flags=").is_some_and(|flags| flags.contains('t'));
+    let port = |line| field(line, "addr=")?.rsplit_once(':')?.1.parse().ok();
+    list.lines().filter(has_t).filter_map(port).collect()
+}
+
 /// Whether the server has the connection still.
 pub fn exists(admin: &mut Connection, id: u64) -> bool {
     list(admin).contains(&format!("id={id} "))
@@ -29,4 +37,8 @@ pub fn kill(admin: &mut Connection, id: u64) {
 
 fn list(admin: &mut Connection) -> String {
     redis::cmd("CLIENT").arg("LIST").query(admin).unwrap()
+}
+
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split(' ').find_map(|field| field.strip_prefix(name))
 }

@@ -77,6 +77,11 @@ impl Proxy {
         (result, mem::take(&mut self.shared.traffic.lock()))
     }
 
+    /// What comes from these ports, as the server's `CLIENT LIST` has them, goes through from now on: it is neither counted nor disturbed.
+    pub fn leave_alone(&self, ports: &[u16]) {
+        self.shared.left_alone.lock().extend(ports);
+    }
+
     /// The next command of this (upper-case) name is where something will go wrong, once.
     pub fn at(&self, command: &str) -> Point<'_> {
         self.point(Some(command.to_owned()), 1)

@@ -1,9 +1,11 @@
 //! The child of a fork, which has a copy of its parent's locks and leases: what it asks for is refused, and it never hangs.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     env,
-    process::Command,
+    fmt::Debug,
+    io::{Read, Write, pipe},
+    process::{self, Command},
     sync::{
         Barrier,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +13,13 @@ use std::{
     thread,
 };
 
-use leasehold::{Error, Lease, Locks, Pool, Token, Watchdog, recipes::mutex::Hold};
+use fork::{Fork, fork, waitpid};
+use leasehold::{Error, Lease, Locks, Once, Pool, Token, Watchdog, recipes::mutex::Hold};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use redis::Commands;
 
 use crate::common::{LONG, Server, child::said_by_a_child, wait::unless_halted};
 
@@ -182,5 +190,159 @@ fn check_while_another_begins(name: &str, way: &Way<'_>) {
             let said = said_by_a_child(|| format!("{:?}", way()));
             assert_eq!(said.as_deref(), Some("Some(Forked)"), "{name}");
         }
+    });
+}
+
+/// What a child says, asked again and again while two threads of its parent do something. The last has said nothing if it hung.
+fn children_while(busy: impl Fn() + Sync, child: impl Fn() -> String) -> Vec<Option<String>> {
+    let stop = AtomicBool::new(false);
+    let mut said = Vec::new();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    busy();
+                }
+            });
+        }
+        while said.len() < 30 && said.last() != Some(&None) {
+            said.push(said_by_a_child(&child));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    said
+}
+
+#[test]
+fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        let lost = lease.lost();
+        let lease = RefCell::new(Some(lease));
+        let ways: [(&str, &dyn Fn(Lease) -> String); 5] = [
+            ("Err(Forked)", &|lease| format!("{:?}", lease.verify())),
+            ("Err(Forked)", &|lease| format!("{:?}", lease.renew(LONG))),
+            ("Err(Forked)", &|lease| {
+                format!("{:?}", lease.commit(|_| ()))
+            }),
+            ("Err(Forked)", &|lease| format!("{:?}", lease.release())),
+            ("0ns", &|lease| format!("{:?}", lease.leave().1)),
+        ];
+        for (place, (expected, way)) in ways.into_iter().enumerate() {
+            let said = children_while(
+                || {
+                    let _ = lost.is_lost();
+                },
+                || way(lease.take().unwrap()),
+            );
+            let is_it = |said: &Option<String>| said.as_deref() == Some(expected);
+            assert!(said.iter().all(is_it), "{place}: {said:?}");
+        }
+        lease.take().unwrap().release().unwrap();
+    });
+}
+
+/// What r2d2 has locked at the fork, whose threads start when a pool is made, stays locked.
+#[test]
+fn the_last_lease_on_a_pool_is_dropped_in_a_child() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for turn in 0..40 {
+            let locks = Locks::connect(&server.url()).unwrap();
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            drop(locks);
+            let lease = RefCell::new(Some(lease));
+            let said = said_by_a_child(|| {
+                drop(lease.take());
+                String::from("dropped")
+            });
+            assert_eq!(said.as_deref(), Some("dropped"), "{turn}");
+            lease.take().unwrap().release().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_child_makes_nothing_on_its_parents_pool() {
+    let server = Server::start().unwrap();
+    let pool = Pool::connect(&server.url()).unwrap();
+    let said = said_by_a_child(|| {
+        let (locks, watchdog) = (Locks::new(&pool).err(), Watchdog::start(&pool).err());
+        format!("{locks:?} {watchdog:?}")
+    });
+    assert_eq!(said.as_deref(), Some("Some(Forked) Some(Forked)"));
+}
+
+/// Runs a function within which the process forks. What came of it in the child, and here.
+fn forking_within<T: Debug>(function: impl FnOnce(&dyn Fn()) -> T) -> (String, T) {
+    let (mut hears, mut tells) = pipe().unwrap();
+    let forked = Cell::new(None);
+    let came = function(&|| {
+        if forked.get().is_none() {
+            forked.set(Some(fork().unwrap()));
+        }
+    });
+    if let Some(Fork::Parent(child)) = forked.get() {
+        drop(tells);
+        let mut said = String::new();
+        hears.read_to_string(&mut said).unwrap();
+        waitpid(child).unwrap();
+        return (said, came);
+    }
+    let _ = tells.write_all(format!("{came:?}").as_bytes());
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+    process::abort()
+}
+
+#[test]
+fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let (child, here) = forking_within(|fork| {
+            let ran = locks.lock("run").run(LONG, |_| fork());
+            ran.map(|ran| ran.released)
+        });
+        assert_eq!(child, "Ok(Err(Forked))");
+        here.unwrap().unwrap();
+        let (child, here) = forking_within(|fork| {
+            let once = locks.lock("once").run_once(LONG, LONG, |_| {
+                fork();
+                Ok::<_, Error>(())
+            });
+            once.map(|once| match once {
+                Once::Ran(ran) => Some(ran.released),
+                _ => None,
+            })
+        });
+        assert_eq!(child, "Ok(Some(Err(Forked)))");
+        here.unwrap().unwrap().unwrap();
+
+        let lease = RefCell::new(Some(locks.lock("commit").acquire(LONG).unwrap()));
+        let count = |pipe: &mut redis::Pipeline| {
+            pipe.incr("count", 1);
+        };
+        let (child, here) = forking_within(|fork| {
+            let lease = lease.borrow();
+            lease.as_ref().unwrap().commit(|pipe| {
+                fork();
+                count(pipe);
+            })
+        });
+        assert_eq!(child, "Err(Forked)");
+        here.unwrap();
+        let (child, here) = forking_within(|fork| {
+            let lease = lease.take().unwrap();
+            lease.commit_and_release(|pipe| {
+                fork();
+                count(pipe);
+            })
+        });
+        assert_eq!(child, "Err(Forked)");
+        here.unwrap();
+        let written: u32 = server.connection().unwrap().get("count").unwrap();
+        assert_eq!(written, 2);
     });
 }

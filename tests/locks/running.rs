@@ -10,7 +10,7 @@ use leasehold::{Error, Lease, Lock, Locks, Options, Pool, Ran, Result};
 use redis::{Client, Commands};
 
 use crate::common::{
-    Proxy, Server,
+    Proxy, Server, clients,
     hold::{comes_true, every_kind},
     wait::{at_once, tracked_keys, unless_halted},
 };
@@ -82,8 +82,9 @@ fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ra
         let times = Cell::new(0);
         let ran = lock.run(LONG, |lease| {
             times.set(times.get() + 1);
-            // The watchdog has looked at it, so that the next `EVALSHA` is the release.
+            // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the release.
             assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+            proxy.leave_alone(&clients::told_of_changes(&mut conn));
             happens(&server, &proxy, lease);
             7
         });

@@ -127,22 +127,42 @@ fn a_refused_command_is_not_executed() {
     assert_eq!(get(&mut bench.conn, "a").unwrap(), None);
 }
 
-#[test]
-fn a_fault_is_at_one_connection_and_about_one_key() {
-    let mut bench = bench();
-    let mut other = bench.proxy.connection().unwrap();
-    let info: String = redis::cmd("CLIENT").arg("INFO").query(&mut other).unwrap();
+/// From which the server sees this connection come.
+fn port(conn: &mut Connection) -> u16 {
+    let info: String = redis::cmd("CLIENT").arg("INFO").query(conn).unwrap();
     let address = info
         .split(' ')
         .find_map(|field| field.strip_prefix("addr="));
     let (_, port) = address.unwrap().rsplit_once(':').unwrap();
-    let point = bench.proxy.at("SET").from(port.parse().unwrap());
+    port.parse().unwrap()
+}
+
+#[test]
+fn a_fault_is_at_one_connection_and_about_one_key() {
+    let mut bench = bench();
+    let mut other = bench.proxy.connection().unwrap();
+    let point = bench.proxy.at("SET").from(port(&mut other));
     point.about("b").refuse("LOADING not yet");
     set(&mut bench.conn, "b", "1").unwrap();
     set(&mut other, "a", "1").unwrap();
     let error = set(&mut other, "b", "1").unwrap_err();
     assert!(bench.proxy.happened());
     assert_eq!(error.code(), Some("LOADING"));
+}
+
+#[test]
+fn what_is_left_alone_is_neither_counted_nor_disturbed() {
+    let mut bench = bench();
+    let mut other = bench.proxy.connection().unwrap();
+    bench.proxy.leave_alone(&[port(&mut other)]);
+    bench.proxy.at("SET").refuse("LOADING not yet");
+    let (refused, traffic) = bench.proxy.traffic_of(|| {
+        set(&mut other, "a", "1").unwrap();
+        set(&mut bench.conn, "b", "1").unwrap_err()
+    });
+    assert!(bench.proxy.happened());
+    assert_eq!(refused.code(), Some("LOADING"));
+    assert_eq!((traffic.round_trips, traffic.commands.len()), (1, 1));
 }
 
 #[test]
