@@ -333,6 +333,16 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
         });
         assert_eq!(child, "Err(Forked)");
         here.unwrap();
+        let mut conn = server.connection().unwrap();
+        let (child, here) = forking_within(|fork| {
+            let lease = lease.borrow();
+            lease.as_ref().unwrap().commit_on::<()>(&mut conn, |pipe| {
+                fork();
+                pipe.incr("count", 1).ignore();
+            })
+        });
+        assert_eq!(child, "Err(Forked)");
+        here.unwrap();
         let (child, here) = forking_within(|fork| {
             let lease = lease.take().unwrap();
             lease.commit_and_release(|pipe| {
@@ -343,6 +353,6 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
         assert_eq!(child, "Err(Forked)");
         here.unwrap();
         let written: u32 = server.connection().unwrap().get("count").unwrap();
-        assert_eq!(written, 2);
+        assert_eq!(written, 3);
     });
 }
