@@ -22,10 +22,11 @@ use crate::common::{
 };
 
 pub(super) fn a_lease_lasts_through_all_turns() {
-    let bench = bench(handing(100).lease(200 * MS));
+    // All turns together take longer than the lease, and one of them much less.
+    let bench = bench(handing(100).lease(800 * MS));
     let signals = Mutex::new(Vec::new());
     bench.one_after_the_other(5, |_, lease| {
-        thread::sleep(120 * MS);
+        thread::sleep(250 * MS);
         assert!(lease.is_held());
         lease.verify().unwrap();
         signals.lock().unwrap().push(lease.lost());
