@@ -18,8 +18,6 @@ mod crowds;
 mod errors;
 mod failover;
 mod faults;
-#[cfg(unix)]
-mod forks;
 mod hand_over;
 mod holding;
 mod inspecting;

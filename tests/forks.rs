@@ -1,4 +1,10 @@
 //! The child of a fork, which has a copy of its parent's locks and leases: what it asks for is refused, and it never hangs.
+//!
+//! A program of its own, since a fork holds up all threads of the process.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,7 +27,7 @@ use nix::{
 };
 use redis::Commands;
 
-use crate::common::{LONG, Server, child::said_by_a_child, wait::unless_halted};
+use common::{LONG, Server, child::said_by_a_child, wait::unless_halted};
 
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 
@@ -29,7 +35,7 @@ const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 fn the_child_of_a_fork_releases_nothing_of_its_parents() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
+        let locks = Locks::connect(&server.url()).unwrap();
         let lease = RefCell::new(Some(locks.lock("a").acquire(LONG).unwrap()));
         let said = said_by_a_child(|| {
             drop(lease.take());
@@ -133,7 +139,7 @@ fn a_child_is_refused_while_another_thread_makes_what_all_calls_share() {
         for _ in 0..5 {
             // They are made once in a process.
             let ended = Command::new(env::current_exe().unwrap())
-                .args(["--exact", "forks::forks_at_its_first_calls"])
+                .args(["--exact", "forks_at_its_first_calls"])
                 .args(["--ignored", "--nocapture"])
                 .env(SERVER, server.url())
                 .output()
@@ -205,7 +211,7 @@ fn children_while(busy: impl Fn() + Sync, child: impl Fn() -> String) -> Vec<Opt
                 }
             });
         }
-        while said.len() < 30 && said.last() != Some(&None) {
+        while said.len() < 15 && said.last() != Some(&None) {
             said.push(said_by_a_child(&child));
         }
         stop.store(true, Ordering::Relaxed);
@@ -217,7 +223,7 @@ fn children_while(busy: impl Fn() + Sync, child: impl Fn() -> String) -> Vec<Opt
 fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
+        let locks = Locks::connect(&server.url()).unwrap();
         let lease = locks.lock("a").acquire(LONG).unwrap();
         let lost = lease.lost();
         let lease = RefCell::new(Some(lease));
@@ -300,7 +306,7 @@ fn forking_within<T: Debug>(function: impl FnOnce(&dyn Fn()) -> T) -> (String, T
 fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
+        let locks = Locks::connect(&server.url()).unwrap();
         let (child, here) = forking_within(|fork| {
             let ran = locks.lock("run").run(LONG, |_| fork());
             ran.map(|ran| ran.released)
