@@ -332,7 +332,8 @@ impl fmt::Debug for Pool {
 ///
 /// Dropping it gives it back. It is a whole `redis::Connection`, with two things to leave alone: a read time-out made
 /// *shorter* hides from the pool that a reply may be owed (a longer one is fine, and is undone when the connection is lent
-/// again), and a `MULTI` or `SUBSCRIBE` without its end is met by whoever borrows the connection next.
+/// again), and a `MULTI` or `SUBSCRIBE` without its end is met by whoever borrows the connection next. In the child of a fork one that
+/// was lent before must be neither used nor dropped.
 ///
 /// ```no_run
 /// use leasehold::redis;

@@ -7,29 +7,55 @@
 mod common;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     env,
-    fmt::Debug,
-    io::{Read, Write, pipe},
-    process::{self, Command},
+    process::Command,
     sync::{
-        Barrier,
+        Arc, Barrier,
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
-use fork::{Fork, fork, waitpid};
-use leasehold::{Error, Lease, Locks, Once, Pool, Token, Watchdog, recipes::mutex::Hold};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use leasehold::{
+    Error, Lease, Locks, Once, Owner, Pool, Token, Watchdog,
+    recipes::{mutex::Hold, reentrant},
 };
 use redis::Commands;
 
-use common::{LONG, Server, child::said_by_a_child, wait::unless_halted};
+use common::{
+    LONG, Server,
+    child::{forking_within, said_by_a_child},
+    wait::unless_halted,
+};
 
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
+
+/// What each of twenty children says that are forked while so many threads of their parent do something. The last has said nothing if it
+/// hung.
+fn children_while(
+    threads: usize,
+    busy: impl Fn() + Sync,
+    mut child: impl FnMut() -> String,
+) -> Vec<Option<String>> {
+    let stop = AtomicBool::new(false);
+    let mut said = Vec::new();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    busy();
+                }
+            });
+        }
+        while said.len() < 20 && said.last() != Some(&None) {
+            said.push(said_by_a_child(&mut child));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    said
+}
 
 #[test]
 fn the_child_of_a_fork_releases_nothing_of_its_parents() {
@@ -50,8 +76,6 @@ fn the_child_of_a_fork_releases_nothing_of_its_parents() {
 
 #[test]
 fn the_child_of_a_fork_is_another_owner() {
-    use leasehold::{Owner, Token, recipes::reentrant};
-
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -83,45 +107,32 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
         let hold = Hold::new("b", &Token::random()).unwrap();
         let mut conn = server.connection().unwrap();
         let lease = locks.lock("held").acquire(LONG).unwrap();
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        drop(locks.lock("busy").acquire(LONG).unwrap());
-                    }
-                });
+        let lock_and_unlock = || drop(locks.lock("busy").acquire(LONG).unwrap());
+        let said = children_while(4, lock_and_unlock, || {
+            let mut answers = Vec::new();
+            for lock in [locks.lock("held"), locks.lock("busy"), locks.read("free")] {
+                answers.push(lock.acquire(LONG).err());
+                answers.push(lock.try_acquire().err());
+                answers.push(lock.run(LONG, |_| ()).err());
+                answers.push(lock.inspect().err());
+                answers.push(lock.force_release().err());
+                answers.push(lock.last_run().err());
             }
-            let mut said = Vec::new();
-            while said.len() < 20 && said.last() != Some(&None) {
-                said.push(said_by_a_child(|| {
-                    let mut answers = Vec::new();
-                    for lock in [locks.lock("held"), locks.lock("busy"), locks.read("free")] {
-                        answers.push(lock.acquire(LONG).err());
-                        answers.push(lock.try_acquire().err());
-                        answers.push(lock.run(LONG, |_| ()).err());
-                        answers.push(lock.inspect().err());
-                        answers.push(lock.force_release().err());
-                        answers.push(lock.last_run().err());
-                    }
-                    answers.push(lease.verify().err());
-                    answers.push(lease.renew(LONG).err());
-                    let commit = lease.commit_on::<()>(&mut conn, |pipe| {
-                        pipe.set("k", 1);
-                    });
-                    answers.push(commit.err());
-                    let transaction = lease.transaction(&["k"], |_, _| Ok(()));
-                    answers.push(transaction.err());
-                    answers.push(watchdog.keep(&hold, LONG).err());
-                    format!("{answers:?}")
-                }));
-            }
-            stop.store(true, Ordering::Relaxed);
-            for said in said {
-                let said = said.unwrap_or_default(); // nothing: it hung
-                assert_eq!(said.matches("Some(Forked)").count(), 23, "{said}");
-            }
+            answers.push(lease.verify().err());
+            answers.push(lease.renew(LONG).err());
+            let commit = lease.commit_on::<()>(&mut conn, |pipe| {
+                pipe.set("k", 1);
+            });
+            answers.push(commit.err());
+            let transaction = lease.transaction(&["k"], |_, _| Ok(()));
+            answers.push(transaction.err());
+            answers.push(watchdog.keep(&hold, LONG).err());
+            format!("{answers:?}")
         });
+        for said in said {
+            let said = said.unwrap_or_default(); // nothing: it hung
+            assert_eq!(said.matches("Some(Forked)").count(), 23, "{said}");
+        }
         let mut lease = Some(lease);
         let said = said_by_a_child(|| format!("{:?}", lease.take().map(Lease::release)));
         assert_eq!(said.as_deref(), Some("Some(Err(Forked))"));
@@ -199,26 +210,6 @@ fn check_while_another_begins(name: &str, way: &Way<'_>) {
     });
 }
 
-/// What a child says, asked again and again while two threads of its parent do something. The last has said nothing if it hung.
-fn children_while(busy: impl Fn() + Sync, child: impl Fn() -> String) -> Vec<Option<String>> {
-    let stop = AtomicBool::new(false);
-    let mut said = Vec::new();
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    busy();
-                }
-            });
-        }
-        while said.len() < 15 && said.last() != Some(&None) {
-            said.push(said_by_a_child(&child));
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    said
-}
-
 #[test]
 fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
     unless_halted(|| {
@@ -238,6 +229,7 @@ fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
         ];
         for (place, (expected, way)) in ways.into_iter().enumerate() {
             let said = children_while(
+                2,
                 || {
                     let _ = lost.is_lost();
                 },
@@ -281,27 +273,6 @@ fn a_child_makes_nothing_on_its_parents_pool() {
     assert_eq!(said.as_deref(), Some("Some(Forked) Some(Forked)"));
 }
 
-/// Runs a function within which the process forks. What came of it in the child, and here.
-fn forking_within<T: Debug>(function: impl FnOnce(&dyn Fn()) -> T) -> (String, T) {
-    let (mut hears, mut tells) = pipe().unwrap();
-    let forked = Cell::new(None);
-    let came = function(&|| {
-        if forked.get().is_none() {
-            forked.set(Some(fork().unwrap()));
-        }
-    });
-    if let Some(Fork::Parent(child)) = forked.get() {
-        drop(tells);
-        let mut said = String::new();
-        hears.read_to_string(&mut said).unwrap();
-        waitpid(child).unwrap();
-        return (said, came);
-    }
-    let _ = tells.write_all(format!("{came:?}").as_bytes());
-    let _ = kill(Pid::this(), Signal::SIGKILL);
-    process::abort()
-}
-
 #[test]
 fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
     unless_halted(|| {
@@ -311,7 +282,7 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
             let ran = locks.lock("run").run(LONG, |_| fork());
             ran.map(|ran| ran.released)
         });
-        assert_eq!(child, "Ok(Err(Forked))");
+        assert_eq!(child.as_deref(), Some("Ok(Err(Forked))"));
         here.unwrap().unwrap();
         let (child, here) = forking_within(|fork| {
             let once = locks.lock("once").run_once(LONG, LONG, |_| {
@@ -323,7 +294,7 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
                 _ => None,
             })
         });
-        assert_eq!(child, "Ok(Some(Err(Forked)))");
+        assert_eq!(child.as_deref(), Some("Ok(Some(Err(Forked)))"));
         here.unwrap().unwrap().unwrap();
 
         let lease = RefCell::new(Some(locks.lock("commit").acquire(LONG).unwrap()));
@@ -337,9 +308,11 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
                 count(pipe);
             })
         });
-        assert_eq!(child, "Err(Forked)");
+        assert_eq!(child.as_deref(), Some("Err(Forked)"));
         here.unwrap();
         let mut conn = server.connection().unwrap();
+        // Whoever reads the other's answer waits for another one.
+        conn.set_read_timeout(Some(LONG / 10)).unwrap();
         let (child, here) = forking_within(|fork| {
             let lease = lease.borrow();
             lease.as_ref().unwrap().commit_on::<()>(&mut conn, |pipe| {
@@ -347,7 +320,7 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
                 pipe.incr("count", 1).ignore();
             })
         });
-        assert_eq!(child, "Err(Forked)");
+        assert_eq!(child.as_deref(), Some("Err(Forked)"));
         here.unwrap();
         let (child, here) = forking_within(|fork| {
             let lease = lease.take().unwrap();
@@ -356,9 +329,62 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
                 count(pipe);
             })
         });
-        assert_eq!(child, "Err(Forked)");
+        assert_eq!(child.as_deref(), Some("Err(Forked)"));
         here.unwrap();
         let written: u32 = server.connection().unwrap().get("count").unwrap();
         assert_eq!(written, 3);
+    });
+}
+
+/// For 50 ms two threads ask all the time whether the lease is lost. They have begun when this returns.
+fn ask_all_the_time(lease: &Lease) {
+    let begin = Arc::new(Barrier::new(3));
+    for _ in 0..2 {
+        let (lost, begin) = (lease.lost(), Arc::clone(&begin));
+        thread::spawn(move || {
+            begin.wait();
+            let end = Instant::now() + Duration::from_millis(50);
+            while Instant::now() < end {
+                let _ = lost.is_lost();
+            }
+        });
+    }
+    begin.wait();
+    // Each has had its turn on a processor.
+    thread::sleep(Duration::from_millis(2));
+}
+
+#[test]
+fn a_child_that_a_closure_forks_does_not_ask_how_the_lease_stands() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        for turn in 0..10 {
+            let (child, _) = forking_within(|fork| {
+                let ran = locks.lock("run").run(LONG, |lease| {
+                    ask_all_the_time(lease);
+                    fork();
+                });
+                ran.map(|ran| ran.released)
+            });
+            assert_eq!(child.as_deref(), Some("Ok(Err(Forked))"), "run {turn}");
+            // What has failed leaves no mark.
+            for done in [Err(()), Ok(())] {
+                let (child, _) = forking_within(|fork| {
+                    let lock = locks.lock(&format!("once {turn}"));
+                    let once = lock.run_once(LONG, LONG, |lease| {
+                        ask_all_the_time(lease);
+                        fork();
+                        done
+                    });
+                    once.map(|once| match once {
+                        Once::Ran(ran) | Once::Failed(ran) => Some(ran.released),
+                        _ => None,
+                    })
+                });
+                let refused = Some("Ok(Some(Err(Forked)))");
+                assert_eq!(child.as_deref(), refused, "{done:?} {turn}");
+            }
+        }
     });
 }

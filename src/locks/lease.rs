@@ -30,6 +30,9 @@ use crate::{
     token::{FencingToken, Token},
 };
 
+/// What an error of a look at the lease names.
+pub(super) const CHECK: &str = "Lease::check";
+
 /// A lock that is held, until it is released or dropped. It may move to another thread.
 ///
 /// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`](crate::Options::drop_timeout), and says nothing.
@@ -207,7 +210,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Lost`], and why.
     pub fn check(&self) -> Result<()> {
-        self.check_for("Lease::check")
+        self.check_for(CHECK)
     }
 
     pub(super) fn check_for(&self, name: &'static str) -> Result<()> {

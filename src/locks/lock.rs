@@ -263,8 +263,8 @@ impl Lock {
 
     /// A new hold, with a token of its own.
     ///
-    /// Refused in the child of a fork, where nothing may be locked or waited for: neither the queues, nor what is made once in a process,
-    /// an owner's text and a script, which another thread may have been making.
+    /// Refused in the child of a fork: there the queues may be locked for ever, and an owner's text or a script that another thread was
+    /// making is never ready.
     pub(super) fn hold(&self) -> Result<Holding> {
         let lock = self.lock_name()?;
         self.stacks.process().refuse_a_copy()?;

@@ -5,7 +5,11 @@
 
 use std::time::Duration;
 
-use super::{acquire::Waited, lease::Lease, lock::Lock};
+use super::{
+    acquire::Waited,
+    lease::{CHECK, Lease},
+    lock::Lock,
+};
 use crate::{
     error::{Error, Operation, Result, is_unconfirmed, may_pass},
     recipes::{
@@ -119,7 +123,7 @@ impl Lock {
                 released: lease.finish(),
             }),
             Err(value) => {
-                let was_held = lease.check_here("Lease::check");
+                let was_held = lease.check_here(CHECK);
                 let released = lease.release();
                 Once::Failed(Ran {
                     value,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{lease::Lease, lock::Lock};
+use super::{
+    lease::{CHECK, Lease},
+    lock::Lock,
+};
 use crate::{error::Result, recipes::ran::Ran};
 
 impl Lock {
@@ -36,7 +39,7 @@ impl Lock {
         let lease = self.acquire(timeout)?;
         let value = run(&lease);
         // Of a lease that was lost before, a release that fails for another reason would not say so.
-        let held = lease.check_here("Lease::check");
+        let held = lease.check_here(CHECK);
         let released = lease.release();
         Ok(Ran {
             value,

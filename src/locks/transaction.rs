@@ -31,6 +31,8 @@ impl Lease {
     /// **Two round trips if it reads once**: `WATCH` goes out with the first read. Several values are read at once by `MGET`,
     /// several fields of a hash by `HMGET`; each further read is a round trip more. A key that may be missing is read as an `Option`.
     ///
+    /// `attempt` must not go on in the child of a fork: parent and child would have one connection.
+    ///
     /// It needs a real server: on the stand-in of the feature `testing`, which has nothing to read, it is an
     /// [`Error::Invalid`](crate::Error::Invalid), and `attempt` is not called. That records [commits](Self::commit).
     ///

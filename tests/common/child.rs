@@ -1,8 +1,10 @@
 //! The child of a fork, which does one thing and ends.
 
 use std::{
-    io::{PipeReader, Read, Write, pipe},
-    panic::{AssertUnwindSafe, catch_unwind},
+    cell::Cell,
+    fmt::Debug,
+    io::{PipeReader, PipeWriter, Read, Write, pipe},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     process, thread,
     time::{Duration, Instant},
 };
@@ -31,21 +33,18 @@ impl Forked {
     pub fn start(says: impl FnOnce() -> String) -> Self {
         let (hears, mut tells) = pipe().unwrap();
         match fork().unwrap() {
-            Fork::Child => {
-                let said = catch_unwind(AssertUnwindSafe(says));
-                let said = said.unwrap_or_else(|_| String::from("it panicked"));
-                let _ = tells.write_all(said.as_bytes());
-                // Without whatever the parent wants done at its end.
-                let _ = kill(Pid::this(), Signal::SIGKILL);
-                process::abort()
-            }
-            Fork::Parent(process) => Self {
-                process,
-                started: Instant::now(),
-                hears,
-                has_ended: false,
-                has_hung: false,
-            },
+            Fork::Child => end_as_a_child(&mut tells, says),
+            Fork::Parent(process) => Self::new(process, hears),
+        }
+    }
+
+    fn new(process: i32, hears: PipeReader) -> Self {
+        Self {
+            process,
+            started: Instant::now(),
+            hears,
+            has_ended: false,
+            has_hung: false,
         }
     }
 
@@ -90,4 +89,32 @@ impl Drop for Forked {
 /// What a child of a fork says; `None`: it hung, and was killed.
 pub fn said_by_a_child(says: impl FnOnce() -> String) -> Option<String> {
     Forked::start(says).said()
+}
+
+/// Runs a function that forks where it calls what it is given. What came of the function in the child, `None` if it hung, and here.
+pub fn forking_within<T: Debug>(function: impl FnOnce(&dyn Fn()) -> T) -> (Option<String>, T) {
+    let (hears, mut tells) = pipe().unwrap();
+    let forked = Cell::new(None);
+    let fork_here = || forked.set(Some(fork().unwrap()));
+    let came = catch_unwind(AssertUnwindSafe(|| function(&fork_here)));
+    match forked.get().unwrap() {
+        Fork::Child => end_as_a_child(&mut tells, || match came {
+            Ok(came) => format!("{came:?}"),
+            Err(panic) => resume_unwind(panic),
+        }),
+        Fork::Parent(process) => {
+            drop(tells);
+            let said = Forked::new(process, hears).said();
+            (said, came.unwrap_or_else(|panic| resume_unwind(panic)))
+        }
+    }
+}
+
+fn end_as_a_child(tells: &mut PipeWriter, says: impl FnOnce() -> String) -> ! {
+    let said = catch_unwind(AssertUnwindSafe(says));
+    let said = said.unwrap_or_else(|_| String::from("it panicked"));
+    let _ = tells.write_all(said.as_bytes());
+    // Without whatever the parent wants done at its end.
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+    process::abort()
 }
