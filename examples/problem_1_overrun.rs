@@ -72,17 +72,17 @@ fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     let title = "A lets a watchdog renew the lease";
     let mut scene = Scene::begin(redis, title, &["A", "B", "the watchdog"], &KEYS)?;
     // Longer than in the other scenes, so that a busy machine does not end it.
-    let lease = 2 * LEASE;
+    let lease = 5 * LEASE;
     let watchdog = Watchdog::start(&redis.pool)?;
     let token = take(&mut scene, &mut conn, "A", lease)?;
     let renewal = watchdog.keep(&Hold::new(NAME, &token)?, lease)?;
     scene.tell("A", "Watchdog::keep")?;
-    scene.wait_until(500);
+    scene.wait_until(1_200);
     scene.tell("the watchdog", "has renewed it")?;
-    scene.wait_until(800);
+    scene.wait_until(1_700);
     let early = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG)?;
     scene.tell("B", "has to wait")?;
-    scene.wait_until(2 * WORK);
+    scene.wait_until(4 * WORK);
     renewal.stop();
     let was_ours = release_lock(&mut conn, NAME, &token)?;
     scene.tell("A", &format!("Renewal::stop, release_lock\n{was_ours}"))?;

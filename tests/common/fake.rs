@@ -12,9 +12,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::proxy::{command_name, frame_length};
+use super::proxy::{command_name, frame_length, word};
 
-/// What it answers to a command, by the command's upper-case name and how many of these there were before.
+/// What it answers to a command, by the command's upper-case name and how many of these there were before. The name of what is asked
+/// of a cluster or a sentinel has two words: `CLUSTER SLOTS`.
 type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
 
 /// Answers until it is dropped.
@@ -46,9 +47,9 @@ impl Fake {
     /// A sentinel that names this port as the master's, at this configuration.
     pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
         let mut said = (0, 0);
-        Self::saying(move |_, before| {
+        Self::saying(move |command, _| {
             // The two questions come in one write, and are of one moment.
-            if before % 2 == 0 {
+            if command != "SENTINEL MASTER" {
                 said = answers();
                 let port = said.0.to_string();
                 return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
@@ -91,7 +92,10 @@ fn talk(mut client: TcpStream, answers: &Mutex<Answers>, asked: &Mutex<Vec<Strin
         unread.extend_from_slice(&chunk[..length]);
         while let Some(length) = frame_length(&unread) {
             let command: Vec<u8> = unread.drain(..length).collect();
-            let name = command_name(&command);
+            let mut name = command_name(&command);
+            if ["CLUSTER", "SENTINEL"].contains(&name.as_str()) {
+                name = format!("{name} {}", word(&command, 1));
+            }
             let before = {
                 let mut asked = asked.lock();
                 asked.push(name.clone());

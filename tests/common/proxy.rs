@@ -22,7 +22,7 @@ use std::{
 use parking_lot::Mutex;
 
 use self::link::Shared;
-pub use self::resp::{command_name, frame_length};
+pub use self::resp::{command_name, frame_length, word};
 use super::Server;
 
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -133,14 +133,21 @@ impl Server {
     }
 
     /// Starts it again on the same port after [`Server::kill`].
+    ///
+    /// Where a test has listened on that port meanwhile, a process that another test starts has a copy of the socket until it becomes its
+    /// program: then the server finds the port taken, exits, and is started once more.
     pub fn restart(&mut self) -> anyhow::Result<()> {
-        self.process = spawn(&self.binary, &self.port, &self.args, &self.directory)?;
-        if !self.wait_until_ready()? {
-            let (binary, port) = (&self.binary, &self.port);
-            let said = fs::read_to_string(said_in(&self.directory)).unwrap_or_default();
-            bail!("{binary} does not start again on port {port}. It said:\n{said}")
+        let started = Instant::now();
+        while started.elapsed() < START_LIMIT {
+            self.process = spawn(&self.binary, &self.port, &self.args, &self.directory)?;
+            if self.wait_until_ready()? {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
+        let (binary, port) = (&self.binary, &self.port);
+        let said = fs::read_to_string(said_in(&self.directory)).unwrap_or_default();
+        bail!("{binary} does not start again on port {port}. It said:\n{said}")
     }
 
     /// True once it answers, false if it has exited.

@@ -32,25 +32,24 @@ fn a_signal_while_any_reply_is_waited_for() {
     flag::register(SIGUSR1, Arc::default()).unwrap();
     at_every_command(|mut trial| {
         let caller = pthread_self();
-        trial.point().run(move || {
-            // One of them comes while the read is under way.
-            for _ in 0..20 {
-                pthread_kill(caller, Signal::SIGUSR1).unwrap();
-                thread::sleep(Duration::from_millis(1));
+        let is_interrupted = |_| {
+            trial.begin_anew();
+            trial.point().run(move || {
+                for _ in 0..20 {
+                    pthread_kill(caller, Signal::SIGUSR1).unwrap();
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let outcome = trial.call(LONG);
+            trial.judge(&outcome);
+            if !trial.is_acquiring() {
+                let left = world::new_locks(&mut trial.direct);
+                assert_eq!(left, [""; 0], "{}", trial.what);
             }
-        });
-        let outcome = trial.call(LONG);
-        trial.judge(&outcome);
-        if !trial.is_acquiring() {
-            assert!(
-                outcome.text.contains("Interrupted"),
-                "{}: {}",
-                trial.what,
-                outcome.text
-            );
-            let left = world::new_locks(&mut trial.direct);
-            assert_eq!(left, [""; 0], "{}", trial.what);
-        }
+            trial.is_acquiring() || outcome.text.contains("Interrupted")
+        };
+        // The caller has to be in its read when a signal comes, which on a busy machine it is late for.
+        assert!((0..20).any(is_interrupted), "{}", trial.what);
         world::assert_nothing_is_watched(&mut trial.conn, &mut trial.direct, &trial.what);
         trial.next_on_the_same_connection();
     });

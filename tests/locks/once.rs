@@ -148,7 +148,7 @@ fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
                 .exec(&mut server.connection().unwrap())
                 .unwrap();
         });
-        let short = Options::new().lease(100 * MS).renewal(false);
+        let short = Options::new().lease(500 * MS).renewal(false);
         let done = lock.clone().with(short).run_once(HOUR, LONG, |lease| {
             assert!(comes_true(|| !lease.is_held()));
             Ok::<_, ()>(())
@@ -163,9 +163,9 @@ fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
 fn a_run_that_outlasts_its_lease_is_lost_also_where_no_connection_is_left_to_say_so() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
-        let pool = Pool::builder().max_size(1).get_timeout(100 * MS);
+        let pool = Pool::builder().max_size(1).get_timeout(500 * MS);
         let pool = pool.connect(&server.url()).unwrap();
-        let short = Options::new().lease(100 * MS).renewal(false);
+        let short = Options::new().lease(500 * MS).renewal(false);
         let lock = Locks::new(&pool).unwrap().lock("a").with(short);
         let mut lent = None;
         let done = lock.run_once(HOUR, LONG, |lease| {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::common::{Fake, LONG, MS, Server, hold::comes_true, slack::slack, wait::unless_halted};
 
 /// How long a call has.
-const LIMIT: Duration = Duration::from_millis(800);
+const LIMIT: Duration = Duration::from_secs(2);
 const SLOTS: u16 = 16_384;
 /// Who goes round without end meets another answer after so many, so that the test ends.
 const ENOUGH: usize = 2_000;
@@ -63,9 +63,8 @@ impl Said {
         let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
         let answer = match command {
             _ if before > ENOUGH => String::from("-ERR enough\r\n"),
-            // The two questions come in one write.
-            "CLUSTER" if before.is_multiple_of(2) => said.slots.clone(),
-            "CLUSTER" => bulk(&format!(
+            "CLUSTER SLOTS" => said.slots.clone(),
+            "CLUSTER INFO" => bulk(&format!(
                 "cluster_state:{}\r\ncluster_current_epoch:{}\r\n",
                 said.state, said.epoch
             )),
@@ -129,9 +128,14 @@ fn nodes_of(ports: &[u16]) -> Nodes {
     builder().connect(&url_of(ports)).unwrap()
 }
 
+/// For connections that are opened soon or not at all, and calls that may take long.
+fn patient_builder() -> NodesBuilder {
+    builder().get_timeout(LONG).io_timeout(LONG)
+}
+
 /// Of those that are counted, none is left out for want of time.
 fn patient_nodes_of(ports: &[u16]) -> Nodes {
-    let builder = builder().get_timeout(LONG).io_timeout(LONG);
+    let builder = patient_builder().connect_timeout(LONG);
     builder.connect(&url_of(ports)).unwrap()
 }
 
@@ -160,7 +164,9 @@ fn text(error: Error) -> String {
 /// So many commands came that are neither a question of ours about the node nor about the cluster.
 fn attempts(node: &Fake) -> usize {
     let asked = node.asked();
-    let is_ours = |name: &&String| !["CLUSTER", "INFO", "ROLE"].contains(&name.as_str());
+    let is_ours = |name: &&String| {
+        !["CLUSTER SLOTS", "CLUSTER INFO", "INFO", "ROLE"].contains(&name.as_str())
+    };
     asked.iter().filter(is_ours).count()
 }
 
@@ -291,7 +297,7 @@ fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");
     let node = said.by_a_node();
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
-    let nodes = patient_nodes_of(&[node.port()]);
+    let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
     let refused = text(refused(&nodes));
     assert!(refused.contains("is no master: slave"), "{refused}");
     assert_eq!(attempts(&node), 0);
@@ -311,7 +317,8 @@ fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
         says.answer(command, before)
     });
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
-    let refused = text(refused(&patient_nodes_of(&[node.port()])));
+    let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
+    let refused = text(refused(&nodes));
     assert!(refused.contains("is no master: slave"), "{refused}");
 }
 
@@ -331,7 +338,7 @@ fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the
         answer
     });
     said.now(|words| words.slots = all_at(node.port()));
-    let nodes = builder().get_timeout(LONG).connect_timeout(1_200 * MS);
+    let nodes = patient_builder().connect_timeout(LIMIT);
     let url = url_of(&[node.port()]);
     acquire(&nodes.connect(&url).unwrap()).unwrap_err();
     assert_eq!(attempts(&node), 0);
@@ -341,10 +348,11 @@ fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the
 #[test]
 fn others_are_asked_first_about_a_master_that_was_silent_for_long() {
     let (old, new) = (Said::new("+OK\r\n"), Said::new("+OK\r\n"));
-    let says = old.clone();
+    let (says, knows) = (old.clone(), new.clone());
     let silent = Fake::saying(move |command, before| {
         if (command, before) == ("INFO", 0) {
             thread::sleep(500 * MS);
+            assert!(comes_true(|| knows.0.lock().epoch == 2));
         }
         says.answer(command, before)
     });
@@ -363,9 +371,7 @@ fn others_are_asked_first_about_a_master_that_was_silent_for_long() {
     };
     old.now(|words| words.slots = of(&silent, &other));
     new.now(|words| words.slots = of(&silent, &other));
-    let nodes = builder().get_timeout(LONG).connect_timeout(2_000 * MS);
-    let nodes = nodes.connect(&url_of(&[silent.port(), other.port()]));
-    let nodes = nodes.unwrap();
+    let nodes = patient_nodes_of(&[silent.port(), other.port()]);
     thread::scope(|scope| {
         let acquires = scope.spawn(|| acquire(&nodes));
         assert!(comes_true(|| silent
@@ -408,7 +414,8 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         );
         assert!(asked(&knows) > asked_before);
         for (fake, before) in silent.iter().zip(silent_before) {
-            assert!(asked(fake) <= before + 2, "{:?}", fake.asked());
+            // Once where a node that knows was late, as on a busy machine: two questions each time.
+            assert!(asked(fake) <= before + 4, "{:?}", fake.asked());
         }
     });
 }

@@ -20,13 +20,21 @@ pub fn frame_length(bytes: &[u8]) -> Option<usize> {
 
 /// The upper-case name of a request.
 pub fn command_name(request: &[u8]) -> String {
-    let name = || {
-        let array = line_length(request)?;
-        let head = array + line_length(request.get(array..)?)?;
-        let length = number_in(request.get(array + 1..head)?)?;
+    word(request, 0)
+}
+
+/// One of its words, counted from 0, in upper case.
+pub fn word(request: &[u8], nth: usize) -> String {
+    let text = || {
+        let mut at = line_length(request)?;
+        for _ in 0..nth {
+            at += frame_length(request.get(at..)?)?;
+        }
+        let head = at + line_length(request.get(at..)?)?;
+        let length = number_in(request.get(at + 1..head)?)?;
         request.get(head..head + usize::try_from(length).ok()?)
     };
-    String::from_utf8_lossy(name().unwrap_or_default()).to_uppercase()
+    String::from_utf8_lossy(text().unwrap_or_default()).to_uppercase()
 }
 
 /// Whether a reply answers no command: a push, or a message to a subscriber.

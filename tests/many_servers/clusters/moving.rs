@@ -137,14 +137,14 @@ fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
 #[test]
 fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
     let cluster = shared();
-    let locks = connect(&cluster).with(Options::new().lease(1_500 * MS));
+    let locks = connect(&cluster).with(Options::new().lease(4_500 * MS));
     let tag = cluster.tag(2, "taken").unwrap();
     let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
     let moved = Moved::new(&cluster, &tag, 2);
     assert!(comes_true(|| lease.verify().is_ok()));
     let mut master = cluster.nodes[moved.to].connection().unwrap();
     let _: () = master.del(key(&tag)).unwrap();
-    assert!(lease.lost().wait_for(500 * MS + slack()));
+    assert!(lease.lost().wait_for(1_500 * MS + slack()));
     let released = lease.release();
     let is_told = matches!(
         &released,

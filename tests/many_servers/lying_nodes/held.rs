@@ -132,7 +132,7 @@ fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
 fn the_renewals_of_a_lease_are_followed_five_times_each() {
     for code in ["MOVED", "ASK"] {
         let ring = Ring::saying(code);
-        let lease = 900 * MS;
+        let lease = 2_000 * MS;
         let held: Lease = (ring.locks.lock("a"))
             .with(Options::new().fencing(false).lease(lease))
             .acquire(LONG)

@@ -59,7 +59,7 @@ fn what_a_plain_function_has_acquired_is_confirmed_once_so_many_replicas_have_it
     let group = Replicated::start(2);
     let mut conn = group.conn();
     for (name, hold) in acquired(&mut conn) {
-        hold.confirm_by_replicas(&mut conn, 2, 1_000 * MS).unwrap();
+        hold.confirm_by_replicas(&mut conn, 2, LONG).unwrap();
         for replica in &group.replicas {
             assert!(exists(&mut replica.connection().unwrap(), name), "{name}");
         }

@@ -29,7 +29,7 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     let mut granted = None;
     while granted.is_none() && started.elapsed() < 10 * SECOND {
         let token = Token::random();
-        let entered = reentrant::try_acquire(&mut conn, "a", &ours, &token, lease).unwrap();
+        let entered = reentrant::try_acquire(&mut conn, "a", &ours, &token, MINUTE).unwrap();
         assert!(entered.unwrap().count() <= 2);
         thread::sleep(Duration::from_millis(20));
         assert_ne!(release(&mut conn, &ours, &token), Release::NotHeld);
