@@ -139,7 +139,7 @@ fn a_failure_that_has_passed_is_not_the_reason() {
 
 fn a_command_may_run_for_longer_than_the_lease() {
     let server = Server::start().unwrap();
-    let ended = run(&server, "--lease 1s", "sleep 2.4; echo out; exit 3");
+    let ended = run(&server, "--lease 2s", "sleep 4.5; echo out; exit 3");
     assert_eq!((ended.code, &*ended.out, &*ended.err), (3, "out\n", ""));
 }
 
