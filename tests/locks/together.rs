@@ -77,9 +77,9 @@ impl Bench {
                 let _ = may_go_on.recv();
             };
             self.proxy.at("EVALSHA").run(until_all_are_there);
+            let begun = Instant::now();
             let first = scope.spawn(|| self.locks.lock("first").inspect());
             has_arrived.recv().unwrap();
-            let begun = Instant::now();
             let asking: Vec<_> = (1..)
                 .zip(calls)
                 .map(|(place, call)| {
