@@ -292,6 +292,35 @@ fn who_is_cut_off_and_counts_further_than_the_others_has_nobody_refused() {
     assert!(is_granted);
 }
 
+/// The master that it names goes on granting, since it was not told either. Where nobody else answers, its word is all there is.
+#[test]
+fn who_is_cut_off_leads_nobody_to_who_was_replaced_while_another_answers() {
+    let (replaced, now) = (Server::start().unwrap(), Server::start().unwrap());
+    let (cut_off, others) = (Said::new(""), Said::new(""));
+    let (first, second) = (cut_off.by_a_node(), others.by_a_node());
+    let half_at = |server: &Server| half_at(server.port(), second.port());
+    cut_off.now(|words| (words.slots, words.state) = (half_at(&replaced), "fail"));
+    others.now(|words| words.slots = half_at(&now));
+    let size = |server: &Server| -> usize {
+        let size = redis::cmd("DBSIZE");
+        size.query(&mut server.connection().unwrap()).unwrap()
+    };
+    let nodes = patient_nodes_of(&[first.port(), second.port()]);
+    assert!(acquire(&nodes).unwrap());
+    for _ in 0..5 {
+        // Its connections are cut, and the nodes are asked.
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        let _: u64 = kill.query(&mut now.connection().unwrap()).unwrap();
+        thread::sleep(120 * MS);
+        let _ = acquire(&nodes);
+    }
+    assert_eq!((size(&now), size(&replaced)), (1, 0));
+    drop(second);
+    assert!(acquire(&patient_nodes_of(&[first.port()])).unwrap());
+    assert_eq!(size(&replaced), 1);
+}
+
 #[test]
 fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");

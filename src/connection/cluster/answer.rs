@@ -7,7 +7,7 @@ pub(super) struct Answer {
     pub(super) layout: Layout,
     config_epoch: Option<u64>,
     /// It reaches most of the masters, and serves.
-    is_well: bool,
+    pub(super) is_well: bool,
 }
 
 impl Answer {
@@ -39,8 +39,8 @@ impl Answer {
         })
     }
 
-    /// Of two answers with holes that of a node that is well is the better one, then that of the newer configuration, and then the
-    /// one that says more.
+    /// Of two answers that are not believed at once that of a node that is well is the better one, then that of the newer configuration,
+    /// and then the one that says more.
     pub(super) fn worth(&self) -> (bool, Option<u64>, usize) {
         let slots = (self.layout.iter()).flat_map(|group| group.slots.iter().cloned().flatten());
         (self.is_well, self.config_epoch, slots.count())

@@ -49,8 +49,8 @@ enum Disbelief {
 #[derive(Default)]
 struct Refused {
     why: Option<Error>,
-    /// The best of those that know something of this cluster.
-    with_a_hole: Option<Heard>,
+    /// The best of those that know something of this cluster: with a hole, or of a node that is cut off from most of the masters.
+    second_best: Option<Heard>,
     /// One of another cluster.
     strange: Option<Heard>,
     /// A node of this cluster has answered.
@@ -73,9 +73,9 @@ impl Refused {
             return;
         }
         self.is_one_known = true;
-        let best = self.with_a_hole.as_ref().map(|(best, ..)| best.worth());
+        let best = self.second_best.as_ref().map(|(best, ..)| best.worth());
         if best.is_none_or(|best| best < heard.0.worth()) {
-            self.with_a_hole = Some(heard);
+            self.second_best = Some(heard);
         }
     }
 }
@@ -218,14 +218,14 @@ impl Map {
         Ok(())
     }
 
-    /// If each has a hole, the best of them is believed in part; and if only nodes of another cluster have answered for long, that one.
+    /// If none was believed at once, the second best is believed as far as it goes; and if only nodes of another cluster have answered for long, that one.
     fn believe_one_of(&self, refused: Refused, asking: &mut Asking) -> Result<(Heard, bool)> {
         let why = refused.why.unwrap_or_else(|| silent("none answers", None));
         if refused.is_one_known {
             asking.strange = None;
         }
         let mut known = self.known.lock();
-        let is_news = if let Some((answer, ..)) = &refused.with_a_hole {
+        let is_news = if let Some((answer, ..)) = &refused.second_best {
             let epoch = answer.config_epoch(known.config_epoch);
             known.believe_in_part(&answer.layout, epoch)
         } else if let Some((answer, ..)) = &refused.strange {
@@ -241,7 +241,7 @@ impl Map {
             return Err(why);
         };
         known.answered = Some(time::now());
-        let believed = refused.with_a_hole.or(refused.strange);
+        let believed = refused.second_best.or(refused.strange);
         believed.map(|heard| (heard, is_news)).ok_or(why)
     }
 
@@ -249,6 +249,11 @@ impl Map {
         let mut known = self.known.lock();
         if known.is_strange(&answer.layout) {
             return Err(Disbelief::Strange);
+        }
+        if !answer.is_well {
+            // Its map is as old as its cut, and would lead back to masters that were replaced each time that it is asked.
+            let why = "the last one does not reach most of the masters";
+            return Err(Disbelief::Because(why));
         }
         let epoch = answer.config_epoch(known.config_epoch);
         let is_news = known.believe(&answer.layout, epoch);
