@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "each example uses a part of it")]
 mod shared;
 
-use std::time::Duration;
+use std::{thread::sleep, time::Duration};
 
 use anyhow::Context;
 use leasehold::{
@@ -79,10 +79,11 @@ fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     scene.tell("A", "Watchdog::keep")?;
     scene.wait_until(1_200);
     scene.tell("the watchdog", "has renewed it")?;
-    scene.wait_until(1_700);
+    // It renews every half second.
+    sleep(Duration::from_millis(900));
     let early = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG)?;
     scene.tell("B", "has to wait")?;
-    scene.wait_until(4 * WORK);
+    scene.wait_until(5 * WORK);
     renewal.stop();
     let was_ours = release_lock(&mut conn, NAME, &token)?;
     scene.tell("A", &format!("Renewal::stop, release_lock\n{was_ours}"))?;

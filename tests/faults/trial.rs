@@ -20,7 +20,7 @@ use crate::common::{
 pub(crate) const LONG: Duration = Duration::from_secs(5);
 
 /// How many trials run at a time, in all tests together: each takes up to eight sockets.
-const AT_ONCE: usize = 96;
+const AT_ONCE: usize = 48;
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ONE_ENDED: Condvar = Condvar::new();
 

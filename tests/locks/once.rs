@@ -182,9 +182,9 @@ fn a_run_that_outlasts_its_lease_is_lost_also_where_no_connection_is_left_to_say
 fn a_run_longer_than_the_lease_is_marked_while_it_is_renewed() {
     unless_halted(|| {
         let (_server, lock, _conn) = start();
-        let lock = lock.with(crate::options().lease(300 * MS));
+        let lock = lock.with(crate::options().lease(1_000 * MS));
         let done = lock.run_once(HOUR, LONG, |_| {
-            thread::sleep(900 * MS);
+            thread::sleep(1_800 * MS);
             Ok::<_, ()>(())
         });
         assert_eq!(outcome(&done), "run");

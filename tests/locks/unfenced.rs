@@ -55,9 +55,9 @@ fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
 fn it_is_renewed_told_of_and_seen_like_any_other_but_by_name() {
     unless_halted(|| {
         let (_server, locks, mut conn) = start();
-        let lock = locks.lock("a").with(unfenced().lease(300 * MS));
+        let lock = locks.lock("a").with(unfenced().lease(1_000 * MS));
         let lease = lock.acquire(LONG).unwrap();
-        thread::sleep(600 * MS);
+        thread::sleep(1_600 * MS);
         lease.verify().unwrap();
         lease.renew(LONG).unwrap();
         let seen = lock.inspect().unwrap();

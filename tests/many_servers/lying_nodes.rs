@@ -424,9 +424,9 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         let said = Said::new("");
         said.now(|words| words.slots = all_at(server.port()));
         let knows = said.by_a_node();
-        let nodes = nodes_of(&[ports[0], ports[1], knows.port()]);
+        let silent = [(); 2].map(|()| Fake::saying(|_, _| Vec::new()));
+        let nodes = nodes_of(&[silent[0].port(), silent[1].port(), knows.port()]);
         let asked = |fake: &Fake| fake.asked().len();
-        let silent_before = [asked(&silent[0]), asked(&silent[1])];
         assert!(acquire(&nodes).unwrap());
         let asked_before = asked(&knows);
         // Whoever meets this has the nodes asked again; the two are not waited for once more.
@@ -442,9 +442,9 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
             "{called}"
         );
         assert!(asked(&knows) > asked_before);
-        for (fake, before) in silent.iter().zip(silent_before) {
-            // Once where a node that knows was late, as on a busy machine: two questions each time.
-            assert!(asked(fake) <= before + 4, "{:?}", fake.asked());
+        for fake in &silent {
+            // Two questions at first, and twice at the most where the node that knows was late, as on a busy machine.
+            assert!(asked(fake) <= 6, "{:?}", fake.asked());
         }
     });
 }

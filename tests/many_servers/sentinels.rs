@@ -46,9 +46,9 @@ fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
     );
     // A recipe, kept by a watchdog.
     let watchdog = Watchdog::start(&pool).unwrap();
-    let hold = take(&mut conn, "kept", 600 * MS).unwrap();
-    let renewal = watchdog.keep(&hold, 600 * MS).unwrap();
-    thread::sleep(900 * MS);
+    let hold = take(&mut conn, "kept", 2_000 * MS).unwrap();
+    let renewal = watchdog.keep(&hold, 2_000 * MS).unwrap();
+    thread::sleep(2_400 * MS);
     assert!(renewal.is_held());
     // Guards, a waiter among them.
     let locks = Locks::new(&pool).unwrap();

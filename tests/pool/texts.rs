@@ -239,10 +239,12 @@ fn server_of_version(version: &str) -> u16 {
     let info = format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
     let answer = format!("${}\r\n{info}\r\n", info.len());
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut question = [0; 1024];
-        while stream.read(&mut question).unwrap_or(0) > 0 {
-            stream.write_all(answer.as_bytes()).unwrap();
+        // The pool tries again while somebody waits.
+        for stream in listener.incoming() {
+            let (mut stream, mut question) = (stream.unwrap(), [0; 1024]);
+            while stream.read(&mut question).unwrap_or(0) > 0 {
+                let _ = stream.write_all(answer.as_bytes());
+            }
         }
     });
     port
