@@ -50,11 +50,22 @@ struct Door {
     sender: Mutex<Option<Vec<u8>>>,
 }
 
+/// On another port where the first is taken after all: a process that a test is starting has a copy of the socket by which the port was
+/// found free, until it becomes its program.
+fn listen() -> anyhow::Result<(Port, TcpListener)> {
+    for _ in 0..20 {
+        let port = free_port()?;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
+            return Ok((port, listener));
+        }
+    }
+    anyhow::bail!("no port that seemed to be free was free")
+}
+
 impl Gate {
     /// On a port that nobody else is given by chance, in front of that one.
     pub fn before(server: u16) -> anyhow::Result<Self> {
-        let port = free_port()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
+        let (port, listener) = listen()?;
         let shared = Arc::new(Shared {
             server: (Ipv4Addr::LOCALHOST, server).into(),
             doors: Mutex::default(),
