@@ -2,8 +2,16 @@
 //!
 //! `cargo run --example tracing_events [redis://127.0.0.1/]`
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
 
+use anyhow::Context;
 use leasehold::{
     Error, Events, FencingToken, Locks, Options,
     event::{Acquired, Contended, Lost, Released, RenewalFailed, Renewed},
@@ -15,7 +23,10 @@ const TARGET: &str = "locks";
 
 /// Sends every event on. `acquired`, `contended` and `released` come on the thread that has called, and so in its span; the
 /// others on the watchdog's: there the name of the lock says what they are about.
-struct Traced;
+struct Traced {
+    /// Of a loss, when it has been logged: the program ends then.
+    told: Sender<()>,
+}
 
 impl Events for Traced {
     fn acquired(&self, acquired: &Acquired<'_>) {
@@ -41,6 +52,7 @@ impl Events for Traced {
 
     fn lost(&self, lost: &Lost<'_>) {
         error!(target: TARGET, lock = lost.lock(), reason = %lost.reason(), "lost");
+        let _ = self.told.send(());
     }
 }
 
@@ -51,9 +63,10 @@ fn main() -> anyhow::Result<()> {
     let url = std::env::args()
         .nth(1)
         .unwrap_or("redis://127.0.0.1/".into());
+    let (told, is_told) = channel();
     let options = Options::new()
         .lease(Duration::from_secs(3))
-        .events(Arc::new(Traced));
+        .events(Arc::new(Traced { told }));
     let locks = Locks::connect(&url)?.with(options);
     let lock = locks.lock("traced");
 
@@ -71,7 +84,8 @@ fn main() -> anyhow::Result<()> {
     let lease = lock.acquire(Duration::from_secs(5))?;
     let taken = lock.force_release()?; // as an operator would
     anyhow::ensure!(taken.is_held(), "somebody else was faster");
-    let is_known = lease.lost().wait_for(Duration::from_secs(5));
-    anyhow::ensure!(is_known, "nobody has noticed that the lock is lost");
+    let told = is_told.recv_timeout(Duration::from_secs(5)); // by the watchdog's thread
+    told.context("nobody has noticed that the lock is lost")?;
+    drop(lease);
     Ok(())
 }

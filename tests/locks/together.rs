@@ -21,6 +21,9 @@ use crate::common::{
 
 /// Calls wait a quarter of it for each other here: on a busy machine it takes a while until all of one write are there.
 const IO_TIMEOUT: Duration = Duration::from_millis(2_400);
+/// A call waits for so long until it goes alone, and a try that may not wait only as long as for a connection.
+const CALL: Duration = Duration::from_millis(600);
+const TRY: Duration = Duration::from_millis(200);
 /// One time-out, and what a busy machine takes besides; it is less than one and a half.
 const ONE_TIMEOUT: Duration = Duration::from_millis(3_400);
 /// So late are answers that come in time; the third of three such does not.
@@ -63,10 +66,11 @@ struct Came {
 
 impl Bench {
     /// While one call is on its way, these come in turn, and go in one write after it. `breaks` says what will happen to it,
-    /// and the number of the first `EVALSHA` in it.
+    /// and the number of the first `EVALSHA` in it. `stays`: no call goes alone sooner.
     fn in_one_write<'a>(
         &'a self,
         calls: Vec<Box<dyn FnOnce() -> Result<Option<Lease>> + Send + 'a>>,
+        stays: Duration,
         breaks: impl FnOnce(&Proxy),
     ) -> Vec<Came> {
         thread::scope(|scope| {
@@ -85,8 +89,10 @@ impl Bench {
                 .map(|(place, call)| {
                     let asking = scope.spawn(move || (call(), Instant::now()));
                     let is_there = || {
-                        let has_left = asking.is_finished() && begun.elapsed() < IO_TIMEOUT / 4;
-                        assert!(!has_left, "a call has left before its time");
+                        let has_left = asking.is_finished();
+                        let too_early = has_left && begun.elapsed() < stays;
+                        assert!(!too_early, "a call has left before its time");
+                        assert!(!has_left, "{TOO_SLOW}");
                         self.locks.unsent_calls() == place
                     };
                     assert!(comes_true_within(IO_TIMEOUT, is_there), "{TOO_SLOW}");
@@ -114,7 +120,7 @@ impl Bench {
             let lock = self.locks.lock(&place.to_string());
             Box::new(move || lock.try_acquire()) as Box<dyn FnOnce() -> _ + Send + '_>
         };
-        self.in_one_write((0..PLACES).map(acquire).collect(), breaks)
+        self.in_one_write((0..PLACES).map(acquire).collect(), TRY, breaks)
     }
 
     /// Waits until the watchdog has looked at so many leases: then the server tells of two keys of each, and of no other once the
@@ -330,7 +336,7 @@ fn releases_and_renewals_without_an_answer_are_unknown_and_done_in_the_end() {
                 Box::new(release) as Box<dyn FnOnce() -> _ + Send + '_>
             });
             let swallow = |proxy: &Proxy| at(proxy, place).swallow();
-            let came = bench.in_one_write(calls.collect(), swallow);
+            let came = bench.in_one_write(calls.collect(), CALL, swallow);
             assert!(bench.proxy.happened());
             for (number, came) in came.iter().enumerate() {
                 assert_eq!(is_unknown(came), number >= place, "{:?}", came.done);
@@ -367,7 +373,7 @@ fn a_drop_takes_no_longer_than_it_may_at_each_place() {
                 Ok(None)
             }),
         );
-        let came = bench.in_one_write(calls, |proxy| {
+        let came = bench.in_one_write(calls, TRY, |proxy| {
             proxy.at("EVALSHA").delay(1_400 * MS);
         });
         for (number, came) in came.iter().enumerate() {

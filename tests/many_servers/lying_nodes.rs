@@ -443,8 +443,8 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         );
         assert!(asked(&knows) > asked_before);
         for fake in &silent {
-            // Two questions at first, and twice at the most where the node that knows was late, as on a busy machine.
-            assert!(asked(fake) <= 6, "{:?}", fake.asked());
+            // Two questions at first, and again where the node that knows was late, as on a busy machine: thirty if each time.
+            assert!(asked(fake) <= 14, "{:?}", fake.asked());
         }
     });
 }

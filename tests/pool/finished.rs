@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{
     Proxy, Server, clients,
-    wait::{comes_true, tracked_keys},
+    wait::{TOO_SLOW, comes_true, tracked_keys, unless_halted},
 };
 use leasehold::{Error, Locks, Pool, Token, acquire_lock_with_timeout, recipes::mutex, redis};
 use redis::{Client, Commands};
@@ -99,22 +99,24 @@ fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
 /// A late reply is passed over by redis-rs, but only after it has been waited for.
 #[test]
 fn a_guards_connection_on_which_a_reply_is_owed_is_not_lent_again() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    let pool = pool_of_one(&proxy.url());
-    let locks = Locks::new(&pool).unwrap();
-    drop(locks.lock("warm").acquire(LONG).unwrap());
-    let before = clients::id(&mut pool.get().unwrap());
-    // A release may be told to wait for less than the pool's time-out, so that the loan is no longer than usual.
-    let options = leasehold::Options::new().drop_timeout(100 * MS);
-    let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-    let mut conn = server.connection().unwrap();
-    // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the release.
-    assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
-    proxy.leave_alone(&clients::told_of_changes(&mut conn));
-    proxy.at("EVALSHA").swallow();
-    drop(lease);
-    assert!(proxy.happened());
-    assert_ne!(clients::id(&mut pool.get().unwrap()), before);
-    assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let pool = pool_of_one(&proxy.url());
+        let locks = Locks::new(&pool).unwrap();
+        drop(locks.lock("warm").acquire(LONG).unwrap());
+        let before = clients::id(&mut pool.get().unwrap());
+        // A release may be told to wait for less than the pool's time-out, so that the loan is no longer than usual.
+        let options = leasehold::Options::new().drop_timeout(100 * MS);
+        let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+        let mut conn = server.connection().unwrap();
+        // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the release.
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+        proxy.leave_alone(&clients::told_of_changes(&mut conn));
+        proxy.at("EVALSHA").swallow();
+        drop(lease);
+        assert!(proxy.happened(), "{TOO_SLOW}");
+        assert_ne!(clients::id(&mut pool.get().unwrap()), before);
+        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+    });
 }
