@@ -2,6 +2,7 @@
 //! have it, and no call takes longer than it has.
 
 mod another_cluster;
+mod cut_off;
 mod held;
 mod redirects;
 
@@ -14,7 +15,7 @@ use std::{
 use leasehold::{Error, Nodes, NodesBuilder, Result, acquire_lock_with_timeout};
 use parking_lot::Mutex;
 
-use crate::common::{Fake, LONG, MS, Server, hold::comes_true, slack::slack, wait::unless_halted};
+use crate::common::{Fake, LONG, MS, Server, slack::slack, wait::unless_halted};
 
 /// How long a call has.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -272,55 +273,6 @@ fn an_older_configuration_is_never_believed() {
     assert!(keys.is_empty());
 }
 
-/// A replica that is cut off counts its own elections, which nobody answers.
-#[test]
-fn who_is_cut_off_and_counts_further_than_the_others_has_nobody_refused() {
-    let (gone, now) = (Server::start().unwrap(), Server::start().unwrap());
-    let (cut_off, others) = (Said::new(""), Said::new(""));
-    let (first, second) = (cut_off.by_a_node(), others.by_a_node());
-    let half_at = |server: &Server| half_at(server.port(), second.port());
-    cut_off.now(|words| {
-        (words.slots, words.epoch, words.state) = (half_at(&gone), 9, "fail");
-    });
-    others.now(|words| (words.slots, words.epoch) = (half_at(&now), 7));
-    drop(gone);
-    let nodes = nodes_of(&[first.port(), second.port()]);
-    let is_granted = (0..20).any(|_| {
-        thread::sleep(120 * MS);
-        matches!(acquire(&nodes), Ok(true))
-    });
-    assert!(is_granted);
-}
-
-/// The master that it names goes on granting, since it was not told either. Where nobody else answers, its word is all there is.
-#[test]
-fn who_is_cut_off_leads_nobody_to_who_was_replaced_while_another_answers() {
-    let (replaced, now) = (Server::start().unwrap(), Server::start().unwrap());
-    let (cut_off, others) = (Said::new(""), Said::new(""));
-    let (first, second) = (cut_off.by_a_node(), others.by_a_node());
-    let half_at = |server: &Server| half_at(server.port(), second.port());
-    cut_off.now(|words| (words.slots, words.state) = (half_at(&replaced), "fail"));
-    others.now(|words| words.slots = half_at(&now));
-    let size = |server: &Server| -> usize {
-        let size = redis::cmd("DBSIZE");
-        size.query(&mut server.connection().unwrap()).unwrap()
-    };
-    let nodes = patient_nodes_of(&[first.port(), second.port()]);
-    assert!(acquire(&nodes).unwrap());
-    for _ in 0..5 {
-        // Its connections are cut, and the nodes are asked.
-        let mut kill = redis::cmd("CLIENT");
-        kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        let _: u64 = kill.query(&mut now.connection().unwrap()).unwrap();
-        thread::sleep(120 * MS);
-        let _ = acquire(&nodes);
-    }
-    assert_eq!((size(&now), size(&replaced)), (1, 0));
-    drop(second);
-    assert!(acquire(&patient_nodes_of(&[first.port()])).unwrap());
-    assert_eq!(size(&replaced), 1);
-}
-
 #[test]
 fn a_node_that_is_no_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");
@@ -371,45 +323,6 @@ fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the
     let url = url_of(&[node.port()]);
     acquire(&nodes.connect(&url).unwrap()).unwrap_err();
     assert_eq!(attempts(&node), 0);
-}
-
-/// It was the first to be asked for the map, and is the last that is believed of itself.
-#[test]
-fn others_are_asked_first_about_a_master_that_was_silent_for_long() {
-    let (old, new) = (Said::new("+OK\r\n"), Said::new("+OK\r\n"));
-    let (says, knows) = (old.clone(), new.clone());
-    let silent = Fake::saying(move |command, before| {
-        if (command, before) == ("INFO", 0) {
-            thread::sleep(500 * MS);
-            assert!(comes_true(|| knows.0.lock().epoch == 2));
-        }
-        says.answer(command, before)
-    });
-    let other = new.by_a_node();
-    // The second is a replica.
-    let of = |master: &Fake, replica: &Fake| {
-        let node = |port: u16| {
-            let id = format!("id-of-{port}");
-            format!(
-                "*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{id}\r\n",
-                id.len()
-            )
-        };
-        let (master, replica) = (node(master.port()), node(replica.port()));
-        format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
-    };
-    old.now(|words| words.slots = of(&silent, &other));
-    new.now(|words| words.slots = of(&silent, &other));
-    let nodes = patient_nodes_of(&[silent.port(), other.port()]);
-    thread::scope(|scope| {
-        let acquires = scope.spawn(|| acquire(&nodes));
-        assert!(comes_true(|| silent
-            .asked()
-            .contains(&String::from("INFO"))));
-        new.now(|words| (words.slots, words.epoch) = (of(&other, &silent), 2));
-        assert!(acquires.join().unwrap().unwrap());
-    });
-    assert_eq!((attempts(&silent), attempts(&other)), (0, 1));
 }
 
 /// They take their parts once.

@@ -1,6 +1,6 @@
 //! What a node says of the cluster: who serves what, and at which configuration.
 
-use super::layout::Layout;
+use super::layout::{Address, Group, Layout};
 
 /// The answer of one node.
 pub(super) struct Answer {
@@ -37,6 +37,13 @@ impl Answer {
         } else {
             epoch.min(newest)
         })
+    }
+
+    /// Where the nodes are that it names.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let nodes = self.layout.iter();
+        let nodes = nodes.flat_map(|group: &Group| group.replicas.iter().chain([&group.master]));
+        nodes.filter_map(|node| node.address.clone()).collect()
     }
 
     /// Of two answers that are not believed at once that of a node that is well is the better one, then that of the newer configuration,

@@ -7,7 +7,8 @@
 //! - Nothing of another cluster: an answer that names none of the nodes that were known. A node of that one may have come to the address
 //!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), or nobody had asked for
 //!   twice that, another cluster was made in place of this one, and counts its configurations from the beginning.
-//! - What a node says that does not reach most of the masters, only if no node that does has answered.
+//! - What a node says that does not reach most of the masters, only if no node that does has answered of those that were asked. So it is
+//!   with a master that was silent for long, if another node of the cluster has answered.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so
@@ -82,6 +83,8 @@ pub(super) struct Known {
     pub(super) answered: Option<Instant>,
     /// Somebody has met what the map does not explain.
     pub(super) in_doubt: bool,
+    /// The answer that was believed last is of a node that does not reach most of the masters.
+    pub(super) is_second_best: bool,
     /// The node that a `MOVED` has named. It is asked first.
     pub(super) named: Option<Address>,
 }
@@ -95,6 +98,7 @@ impl Known {
             asked: None,
             answered: None,
             in_doubt: false,
+            is_second_best: false,
             named: None,
         }
     }
@@ -217,7 +221,10 @@ impl Known {
         self.take(&layout, config_epoch, self.slots.clone())
     }
 
-    fn refuse_what_is_older(&self, config_epoch: Option<u64>) -> Result<(), &'static str> {
+    pub(super) fn refuse_what_is_older(
+        &self,
+        config_epoch: Option<u64>,
+    ) -> Result<(), &'static str> {
         match config_epoch {
             Some(epoch) if epoch < self.config_epoch => {
                 Err("the last one knows an older configuration than was heard of before")

@@ -37,6 +37,8 @@ use crate::{
 const REST: Duration = Duration::from_millis(100);
 /// While somebody relies on the map, it is not older.
 const FRESH: Duration = Duration::from_secs(10);
+/// The same where only a node has answered that does not reach most of the masters.
+const SECOND_BEST: Duration = Duration::from_secs(1);
 /// If no known node has answered for so long, and others have whenever nodes were asked, another cluster was made in place of the one that
 /// was known.
 pub(super) const STRANGE: Duration = Duration::from_secs(10);
@@ -203,15 +205,19 @@ impl Map {
         self.known.lock().in_doubt = true;
     }
 
-    /// Asks the nodes whether anything has changed, if that is in doubt or they were not asked for ten seconds. Takes a quarter of a
+    /// Asks the nodes whether anything has changed, if that is in doubt or they were not asked for ten seconds, or for one where none
+    /// has answered that reaches most of the masters. Takes a quarter of a
     /// second at most.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
-        let in_doubt = {
+        let (in_doubt, is_second_best) = {
             let known = self.known.lock();
-            known.in_doubt || known.shard(shard).is_none_or(|shard| shard.in_doubt)
+            let in_doubt = known.in_doubt || known.shard(shard).is_none_or(|shard| shard.in_doubt);
+            (in_doubt, known.is_second_best)
         };
         let rest = if in_doubt {
             REST
+        } else if is_second_best {
+            SECOND_BEST
         } else {
             FRESH.max(unless_within)
         };

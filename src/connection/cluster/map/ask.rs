@@ -4,9 +4,11 @@
 //! meanwhile. The node that a `MOVED` has named is asked first, then the one that has answered last, the masters, the replicas
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
+//! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
+//! five have said so: then it is the cluster that is down.
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
     thread,
     time::{Duration, Instant},
 };
@@ -33,15 +35,45 @@ use crate::{
 const FORGIVEN: Duration = Duration::from_secs(5);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
+/// When so many nodes do not reach most of the masters, the rest are not asked.
+const CUT_OFF: usize = 5;
 
 /// What a node has answered, its address, and the connection on which it came.
 type Heard = (Answer, Address, Connection);
+
+/// The nodes that are still to be asked, each once.
+struct Left {
+    queue: VecDeque<Address>,
+    seen: HashSet<Address>,
+}
+
+impl Left {
+    fn of(all: Vec<Address>) -> Self {
+        let seen = all.iter().cloned().collect();
+        let queue = all.into();
+        Self { queue, seen }
+    }
+
+    fn next(&mut self) -> Option<Address> {
+        self.queue.pop_front()
+    }
+
+    fn add(&mut self, named: Vec<Address>) {
+        for address in named {
+            if self.seen.insert(address.clone()) {
+                self.queue.push_back(address);
+            }
+        }
+    }
+}
 
 /// Why an answer is not believed.
 #[derive(Clone, Copy)]
 enum Disbelief {
     /// It is of another cluster.
     Strange,
+    /// It is of an older configuration.
+    Older(&'static str),
     Because(&'static str),
 }
 
@@ -55,24 +87,34 @@ struct Refused {
     strange: Option<Heard>,
     /// A node of this cluster has answered.
     is_one_known: bool,
+    /// So many nodes have said that they do not reach most of the masters.
+    cut_off: usize,
     /// Nobody had asked for so long that nobody relies on what is known.
     is_forgotten: bool,
 }
 
 impl Refused {
     fn enter(&mut self, heard: Heard, why: Disbelief) {
-        let Disbelief::Because(reason) = why else {
+        let (Disbelief::Because(reason) | Disbelief::Older(reason)) = why else {
             self.why = Some(silent("they are of another cluster", None));
             // A node of the URL, which was none of this cluster, counts less: these are asked last.
-            self.strange.get_or_insert(heard);
+            let kept = self.strange.as_ref().map(|(kept, ..)| kept.is_well);
+            if kept.is_none_or(|is_well| !is_well && heard.0.is_well) {
+                self.strange = Some(heard);
+            }
             return;
         };
+        self.cut_off += usize::from(!heard.0.is_well);
         self.why = Some(silent(reason, None));
         if heard.0.layout.is_empty() {
             // It knows of nobody.
             return;
         }
         self.is_one_known = true;
+        let names_a_master = heard.0.layout.iter().any(|it| it.master.address.is_some());
+        if matches!(why, Disbelief::Older(_)) || !names_a_master {
+            return;
+        }
         let best = self.second_best.as_ref().map(|(best, ..)| best.worth());
         if best.is_none_or(|best| best < heard.0.worth()) {
             self.second_best = Some(heard);
@@ -173,6 +215,10 @@ impl Map {
         first: Option<&Address>,
         deadline: Deadline,
     ) -> Result<()> {
+        if deadline.has_passed() {
+            // Nobody was asked, so that whoever has time can ask at once.
+            return Err(silent("there is no time left to ask them", None));
+        }
         let (all, silent_masters, in_doubt, asked_before) = {
             let mut known = self.known.lock();
             let asked_before = known.asked.replace(time::now());
@@ -187,29 +233,46 @@ impl Map {
             is_forgotten: asked_before.is_none_or(|asked| asked.elapsed() > FRESH * 2),
             ..Refused::default()
         };
-        for address in all {
+        let mut left = Left::of(all);
+        while let Some(address) = left.next() {
             if deadline.has_passed() {
                 refused.strange = None;
                 break;
             }
+            if refused.cut_off == CUT_OFF {
+                break;
+            }
             let kept = asking.connection.take_if(|(of, _)| *of == address);
             let kept = kept.map(|(_, connection)| connection);
-            match self.answer_of(&address, kept, deadline.remaining_up_to(each)) {
-                Ok((answer, connection)) => match self.believe(&answer) {
-                    Ok(is_news) => {
-                        if first == Some(&address) && !is_news {
-                            // It may be cut off from the others: they can be asked at once if something casts doubt on the map.
-                            self.known.lock().asked = asked_before;
-                        }
-                        asking.heard(address, connection, is_news, in_doubt);
-                        return Ok(());
-                    }
-                    Err(why) => refused.enter((answer, address, connection), why),
-                },
+            let heard = self.answer_of(&address, kept, deadline.remaining_up_to(each));
+            let (mut answer, connection) = match heard {
+                Ok(heard) => heard,
                 Err(error) => {
                     self.known.lock().was_silent(&address);
                     asking.silent.insert(address, time::now());
                     refused.why = Some(silent("the last one failed", Some(error)));
+                    continue;
+                }
+            };
+            if refused.second_best.is_some() && silent_masters.contains(&address) {
+                // That it reaches the others is what it knew before it was silent.
+                answer.is_well = false;
+            }
+            match self.believe(&answer) {
+                Ok(is_news) => {
+                    if first == Some(&address) && !is_news {
+                        // It may be cut off from the others: they can be asked at once if something casts doubt on the map.
+                        self.known.lock().asked = asked_before;
+                    }
+                    asking.heard(address, connection, is_news, in_doubt);
+                    return Ok(());
+                }
+                Err(why) => {
+                    if !answer.is_well && !matches!(why, Disbelief::Strange) {
+                        asking.knew_nothing.insert(address.clone());
+                        left.add(answer.addresses());
+                    }
+                    refused.enter((answer, address, connection), why);
                 }
             }
         }
@@ -242,6 +305,7 @@ impl Map {
         };
         known.answered = Some(time::now());
         let believed = refused.second_best.or(refused.strange);
+        known.is_second_best = believed.as_ref().is_some_and(|(it, ..)| !it.is_well);
         believed.map(|heard| (heard, is_news)).ok_or(why)
     }
 
@@ -250,14 +314,16 @@ impl Map {
         if known.is_strange(&answer.layout) {
             return Err(Disbelief::Strange);
         }
+        let epoch = answer.config_epoch(known.config_epoch);
+        (known.refuse_what_is_older(epoch)).map_err(Disbelief::Older)?;
         if !answer.is_well {
             // Its map is as old as its cut, and would lead back to masters that were replaced each time that it is asked.
             let why = "the last one does not reach most of the masters";
             return Err(Disbelief::Because(why));
         }
-        let epoch = answer.config_epoch(known.config_epoch);
         let is_news = known.believe(&answer.layout, epoch);
         let is_news = is_news.map_err(Disbelief::Because)?;
+        known.is_second_best = false;
         known.answered = Some(time::now());
         Ok(is_news)
     }

@@ -1,0 +1,260 @@
+//! Nodes that do not reach most of the masters, and say so: what they say of the slots counts only where no other node answers. And
+//! masters that were silent, which say that they are well before they have heard of anything.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::Instant,
+};
+
+use leasehold::{Error, Nodes, Result, acquire_lock_with_timeout};
+
+use super::{LIMIT, SLOTS, Said, acquire, attempts, half_at, nodes_of, patient_nodes_of, slots};
+use crate::common::{Fake, LONG, MS, Server, hold::comes_true, slack::slack};
+
+/// Takes a lock of the slot of `a`.
+fn acquire_one_more(nodes: &Nodes, number: usize) -> Result<bool> {
+    let name = format!("{{lock:a}}{number}");
+    let token = nodes.run(&name, |conn| {
+        acquire_lock_with_timeout(conn, &name, MS, LONG)
+    })?;
+    Ok(token.is_some())
+}
+
+fn locks_on(server: &Server) -> usize {
+    let size = redis::cmd("DBSIZE");
+    size.query(&mut server.connection().unwrap()).unwrap()
+}
+
+fn cut_connections_to(server: &Server) {
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let _: u64 = kill.query(&mut server.connection().unwrap()).unwrap();
+}
+
+/// How often nodes were asked who serves what.
+fn questions(nodes: &[Fake]) -> usize {
+    let asked = nodes.iter().flat_map(Fake::asked);
+    asked.filter(|name| name == "CLUSTER SLOTS").count()
+}
+
+/// A node that is cut off and names the master that was replaced, and one that is well and names the one that is it now.
+struct Split {
+    replaced: Server,
+    now: Server,
+    cut_off: Fake,
+    well: Fake,
+    /// It says nothing.
+    is_silent: Arc<AtomicBool>,
+}
+
+impl Split {
+    fn new() -> Self {
+        let (replaced, now) = (Server::start().unwrap(), Server::start().unwrap());
+        let (cut, says) = (Said::new(""), Said::new(""));
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let (silent, said) = (Arc::clone(&is_silent), says.clone());
+        let well = Fake::saying(move |command, before| {
+            if silent.load(SeqCst) {
+                return Vec::new();
+            }
+            said.answer(command, before)
+        });
+        cut.now(|words| {
+            (words.slots, words.state) = (half_at(replaced.port(), well.port()), "fail");
+        });
+        says.now(|words| words.slots = half_at(now.port(), well.port()));
+        Self {
+            cut_off: cut.by_a_node(),
+            replaced,
+            now,
+            well,
+            is_silent,
+        }
+    }
+
+    /// How many locks were granted by each.
+    fn granted(&self) -> (usize, usize) {
+        (locks_on(&self.replaced), locks_on(&self.now))
+    }
+}
+
+/// A replica that is cut off counts its own elections, which nobody answers.
+#[test]
+fn who_is_cut_off_and_counts_further_than_the_others_has_nobody_refused() {
+    let (gone, now) = (Server::start().unwrap(), Server::start().unwrap());
+    let (cut_off, others) = (Said::new(""), Said::new(""));
+    let (first, second) = (cut_off.by_a_node(), others.by_a_node());
+    let half_at = |server: &Server| half_at(server.port(), second.port());
+    cut_off.now(|words| {
+        (words.slots, words.epoch, words.state) = (half_at(&gone), 9, "fail");
+    });
+    others.now(|words| (words.slots, words.epoch) = (half_at(&now), 7));
+    drop(gone);
+    let nodes = nodes_of(&[first.port(), second.port()]);
+    let is_granted = (0..20).any(|_| {
+        thread::sleep(120 * MS);
+        matches!(acquire(&nodes), Ok(true))
+    });
+    assert!(is_granted);
+}
+
+/// The master that it names goes on granting, since it was not told either. Where nobody else answers, its word is all there is.
+#[test]
+fn who_is_cut_off_leads_nobody_to_who_was_replaced_while_another_answers() {
+    let cut = Split::new();
+    let nodes = patient_nodes_of(&[cut.cut_off.port(), cut.well.port()]);
+    for number in 0..5 {
+        let _ = acquire_one_more(&nodes, number);
+        // One attempt meets the connection that was cut, and after a rest the nodes are asked.
+        cut_connections_to(&cut.now);
+        thread::sleep(120 * MS);
+    }
+    let (replaced, now) = cut.granted();
+    assert!(replaced == 0 && now > 0, "{replaced} {now}");
+    cut.is_silent.store(true, SeqCst);
+    assert!(acquire_one_more(&nodes_of(&[cut.cut_off.port()]), 5).unwrap());
+    assert_eq!(cut.granted(), (1, now));
+}
+
+#[test]
+fn a_node_that_only_one_names_that_is_cut_off_is_asked_at_once() {
+    let cut = Split::new();
+    assert!(acquire(&patient_nodes_of(&[cut.cut_off.port()])).unwrap());
+    assert_eq!(cut.granted(), (0, 1));
+}
+
+#[test]
+fn when_the_others_answer_again_they_are_believed_within_seconds() {
+    let cut = Split::new();
+    cut.is_silent.store(true, SeqCst);
+    let nodes = nodes_of(&[cut.well.port(), cut.cut_off.port()]);
+    assert!(acquire_one_more(&nodes, 0).unwrap());
+    cut.is_silent.store(false, SeqCst);
+    let (since, mut number) = (Instant::now(), 0);
+    assert!(comes_true(|| {
+        thread::sleep(50 * MS);
+        number += 1;
+        let _ = acquire_one_more(&nodes, number);
+        locks_on(&cut.now) > 0
+    }));
+    // A map that a node has told that is well would be looked at after ten seconds.
+    assert!(since.elapsed() < 5_000 * MS, "{:?}", since.elapsed());
+}
+
+#[test]
+fn what_is_older_or_names_no_master_keeps_no_other_from_being_believed() {
+    let (before, server) = (Server::start().unwrap(), Server::start().unwrap());
+    let (with_a_hole, cut) = (Said::new(""), Said::new(""));
+    let (first, second) = (with_a_hole.by_a_node(), cut.by_a_node());
+    let half_of = |master: &Server| half_at(master.port(), second.port());
+    let hole = slots(&[(8_192, SLOTS - 1, "127.0.0.1", second.port())]);
+    with_a_hole.now(|words| (words.slots, words.epoch) = (hole, 2));
+    cut.now(|words| (words.slots, words.epoch) = (half_of(&before), 7));
+    let nodes = nodes_of(&[first.port(), second.port()]);
+    assert!(acquire(&nodes).unwrap());
+    cut.now(|words| (words.slots, words.state) = (half_of(&server), "fail"));
+    drop(before);
+    let is_granted = |nodes: &Nodes| {
+        let mut number = 0;
+        comes_true(|| {
+            thread::sleep(120 * MS);
+            number += 1;
+            matches!(acquire_one_more(nodes, number), Ok(true))
+        })
+    };
+    assert!(is_granted(&nodes));
+    // Of two that are cut off, the one that has counted further has lost sight of all masters.
+    with_a_hole.now(|words| {
+        words.slots = slots(&[(0, SLOTS - 1, "?", 1)]);
+        (words.epoch, words.state) = (9, "fail");
+    });
+    assert!(is_granted(&nodes_of(&[first.port(), second.port()])));
+}
+
+/// As where a shard is down and the whole cluster refuses: there are no better answers, and who asks all for them asks for long.
+#[test]
+fn where_all_are_cut_off_a_few_are_asked() {
+    let said = Said::new("-CLUSTERDOWN The cluster is down\r\n");
+    let all: Vec<_> = (0..30).map(|_| said.by_a_node()).collect();
+    said.now(|words| {
+        (words.slots, words.state) = (half_at(all[0].port(), all[1].port()), "fail");
+    });
+    let ports: Vec<_> = all.iter().map(Fake::port).collect();
+    let nodes = nodes_of(&ports);
+    acquire(&nodes).unwrap_err();
+    // Ten times a second at the most, and five each time.
+    let most = 5 * (LIMIT.as_millis() as usize / 100 + 2);
+    let asked = questions(&all);
+    assert!(asked <= most, "{asked}");
+}
+
+/// It takes the connections of a call, so that the call has no time left to ask with.
+#[test]
+fn while_a_master_is_silent_the_others_are_asked_who_has_its_place() {
+    let (silent, now) = (Fake::saying(|_, _| Vec::new()), Server::start().unwrap());
+    let said = Said::new("-CLUSTERDOWN The cluster is down\r\n");
+    let others: Vec<_> = (0..5).map(|_| said.by_a_node()).collect();
+    let shards = |master: u16| half_at(master, others[0].port());
+    said.now(|words| words.slots = shards(silent.port()));
+    let ports: Vec<_> = others.iter().map(Fake::port).collect();
+    let nodes = nodes_of(&ports);
+    nodes.run("a", |_| Ok::<_, Error>(())).unwrap_err();
+    said.now(|words| (words.slots, words.epoch) = (shards(now.port()), 2));
+    let replaced = Instant::now();
+    assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
+    // One attempt to connect.
+    let took = replaced.elapsed();
+    assert!(took < LIMIT + slack(), "{took:?}");
+}
+
+/// It was the first to be asked for the map, and is the last that is believed of itself.
+#[test]
+fn others_are_asked_first_about_a_master_that_was_silent_for_long() {
+    for state in ["ok", "fail"] {
+        others_are_asked_first(state);
+    }
+}
+
+/// They say that the cluster is in this state: a shard may be down.
+fn others_are_asked_first(state: &'static str) {
+    let (old, new) = (Said::new("+OK\r\n"), Said::new("+OK\r\n"));
+    let (says, knows) = (old.clone(), new.clone());
+    let silent = Fake::saying(move |command, before| {
+        if (command, before) == ("INFO", 0) {
+            thread::sleep(500 * MS);
+            assert!(comes_true(|| knows.0.lock().epoch == 2));
+        }
+        says.answer(command, before)
+    });
+    let other = new.by_a_node();
+    // The second is a replica.
+    let of = |master: &Fake, replica: &Fake| {
+        let node = |port: u16| {
+            let id = format!("id-of-{port}");
+            format!(
+                "*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{id}\r\n",
+                id.len()
+            )
+        };
+        let (master, replica) = (node(master.port()), node(replica.port()));
+        format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
+    };
+    old.now(|words| words.slots = of(&silent, &other));
+    new.now(|words| words.slots = of(&silent, &other));
+    let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+    thread::scope(|scope| {
+        let acquires = scope.spawn(|| acquire(&nodes));
+        assert!(comes_true(|| silent
+            .asked()
+            .contains(&String::from("INFO"))));
+        new.now(|words| {
+            (words.slots, words.epoch, words.state) = (of(&other, &silent), 2, state);
+        });
+        assert!(acquires.join().unwrap().unwrap());
+    });
+    assert_eq!((attempts(&silent), attempts(&other)), (0, 1));
+}
