@@ -206,8 +206,7 @@ impl Map {
     }
 
     /// Asks the nodes whether anything has changed, if that is in doubt or they were not asked for ten seconds, or for one where none
-    /// has answered that reaches most of the masters. Takes a quarter of a
-    /// second at most.
+    /// has answered that reaches most of the masters. Takes a quarter of a second at most.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
         let (in_doubt, is_second_best) = {
             let known = self.known.lock();

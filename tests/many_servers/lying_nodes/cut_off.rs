@@ -47,7 +47,7 @@ struct Split {
     now: Server,
     cut_off: Fake,
     well: Fake,
-    /// It says nothing.
+    /// The one that is well says nothing.
     is_silent: Arc<AtomicBool>,
 }
 

@@ -281,7 +281,8 @@ impl Map {
         Ok(())
     }
 
-    /// If none was believed at once, the second best is believed as far as it goes; and if only nodes of another cluster have answered for long, that one.
+    /// If none was believed at once, the second best is believed as far as it goes; and if only nodes of another cluster have answered
+    /// for long, one of these.
     fn believe_one_of(&self, refused: Refused, asking: &mut Asking) -> Result<(Heard, bool)> {
         let why = refused.why.unwrap_or_else(|| silent("none answers", None));
         if refused.is_one_known {
