@@ -1,6 +1,8 @@
 //! The examples of this crate as programs.
 
-use std::{env, process::Command};
+use std::{cell::RefCell, env, process::Command};
+
+use super::wait::unless_halted;
 
 /// An example as a command. `cargo test` builds the examples beside the tests; `cargo test --test NAME` does not.
 pub fn example(name: &str) -> Command {
@@ -9,4 +11,15 @@ pub fn example(name: &str) -> Command {
     let program = examples.join(name);
     assert!(program.exists(), "run `cargo build --examples` first");
     Command::new(program)
+}
+
+/// What an example prints. It is run again where the machine stood still: then what it is to show may not happen.
+pub fn printed(command: impl Fn() -> Command) -> String {
+    let printed = RefCell::default();
+    unless_halted(|| {
+        let output = command().output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        *printed.borrow_mut() = String::from_utf8(output.stdout).unwrap();
+    });
+    printed.into_inner()
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
-use crate::common::{example, wait::at_once};
+use crate::common::{example, examples::printed, wait::at_once};
 
 /// Many at once, since most of them is waiting.
 const AT_ONCE: usize = 8;
@@ -51,9 +51,11 @@ fn lasting(text: &str) -> String {
 
 /// What one example prints, scene by scene, from the head of its columns on.
 fn scenes(name: &str, args: &[&str]) -> Vec<String> {
-    let output = example(name).args(args).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = printed(|| {
+        let mut command = example(name);
+        command.args(args);
+        command
+    });
     let heads = text.split("\ntime ").skip(1);
     heads
         .map(|scene| lasting(&format!("time {}", scene.split("\n\n").next().unwrap())))

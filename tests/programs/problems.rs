@@ -1,19 +1,21 @@
 //! The examples of the book's three problems show the failure and then the cure.
 
-use crate::common::{Server, example};
+use crate::common::{Server, example, examples::printed};
 
 /// The stories that an example tells: a title and what happens.
 fn stories_of(name: &str) -> Vec<String> {
     let server = Server::start().unwrap();
-    let output = example(name).arg(server.url()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let text = printed(|| {
+        let mut command = example(name);
+        command.arg(server.url());
+        command
+    });
     let mut left = server.connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut left).unwrap();
     assert!(
         keys.iter().all(|key| key.ends_with(":lease")),
         "left behind: {keys:?}"
     );
-    let text = String::from_utf8(output.stdout).unwrap();
     text.trim().split("\n\n").map(str::to_owned).collect()
 }
 

@@ -2,18 +2,24 @@
 
 use std::{
     fs,
-    process::{Output, Stdio},
+    process::{Command, Output, Stdio},
     sync::Mutex,
     thread,
 };
 
-use crate::common::{Server, example};
+use crate::common::{Server, example, examples::printed};
 
 /// Many at once, since most of a trap is waiting.
 const AT_ONCE: usize = 8;
 
 fn traps(args: &[&str]) -> Output {
     example("traps").args(args).output().unwrap()
+}
+
+fn trap(name: &str) -> Command {
+    let mut command = example("traps");
+    command.arg(name);
+    command
 }
 
 fn text(output: &Output) -> String {
@@ -40,7 +46,7 @@ fn each_goes_wrong_by_hand_and_right_with_the_crate() {
         for _ in 0..AT_ONCE {
             threads.spawn(|| {
                 while let Some(name) = { left.lock().unwrap().next() } {
-                    check_halves(name, &text(&traps(&[name])));
+                    check_halves(name, &printed(|| trap(name)));
                 }
             });
         }
