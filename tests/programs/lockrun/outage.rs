@@ -1,6 +1,9 @@
 //! The lock cannot be kept: the command ends before the lease does.
 
-use std::{thread, time::Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use redis::{Commands, cmd};
@@ -13,8 +16,8 @@ use crate::{
     lockrun::tool::{KEY, LONG, Tool, guardian, is_locked, ms, run, send},
 };
 
-/// Long enough for what has to be over before it ends to be over a quarter of a second before.
-const LEASE: &str = "2500ms";
+/// Long enough for what has to be over before it ends to be over half a second before.
+const LEASE: Duration = Duration::from_secs(5);
 
 /// Why nobody renews.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +67,7 @@ fn ends_in_time(gone: Gone, told: Told) {
         Told::GoesOn => "",
     };
     let script = format!("trap 'echo told{after}' TERM; echo in; {LONG}");
-    let args = format!("--lease {LEASE} --grace 500ms");
+    let args = format!("--lease {LEASE:?} --grace 500ms");
     let mut tool = Tool::apart(&server, &args, &script);
     tool.hear("in");
     let since = Instant::now();
@@ -75,10 +78,7 @@ fn ends_in_time(gone: Gone, told: Told) {
     }
     let said = tool.silence();
     let silent_after = since.elapsed();
-    assert!(
-        silent_after < ms(2_500),
-        "{gone:?} {told:?}: {silent_after:?}"
-    );
+    assert!(silent_after < LEASE, "{gone:?} {told:?}: {silent_after:?}");
     // Who is stopped can tell nobody.
     let expected = match gone {
         Gone::ToolStopped => "",
