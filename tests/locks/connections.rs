@@ -187,7 +187,7 @@ fn a_renewal_is_one_command() {
         let mut conn = server.connection().unwrap();
         let renewals = Arc::new(Renewals(AtomicU64::new(0)));
         let options = Options::new()
-            .lease(600 * MS)
+            .lease(900 * MS)
             .events(Arc::clone(&renewals) as Arc<_>);
         let locks = crate::plainly(&server.url()).with(options);
         let _lease = locks.lock("a").acquire(LONG).unwrap();

@@ -96,7 +96,7 @@ fn who_waits_survives_the_loss_of_each_connection() {
             thread::sleep(20 * MS);
             let _ = holding.lock("b").try_acquire();
         });
-        assert!(took < 2_500 * MS, "{connection}: {took:?}");
+        assert!(took < 2_250 * MS + slack(), "{connection}: {took:?}");
     }
 }
 
@@ -139,7 +139,7 @@ fn who_waits_survives_a_server_that_is_silent_for_a_while() {
         thread::sleep(700 * MS);
         server.thaw().unwrap();
     });
-    assert!(took < 2_500 * MS, "{took:?}");
+    assert!(took < 2_250 * MS + slack(), "{took:?}");
 }
 
 /// With an I/O time-out that a test can wait for.
@@ -255,7 +255,11 @@ fn who_waits_survives_a_restart() {
         server.restart().unwrap(); // it has lost the lock
         let back = Instant::now();
         let lease = waiter.join().unwrap();
-        assert!(back.elapsed() < 2_500 * MS, "{:?}", back.elapsed());
+        assert!(
+            back.elapsed() < 2_250 * MS + slack(),
+            "{:?}",
+            back.elapsed()
+        );
         lease.verify().unwrap();
     });
 }

@@ -100,10 +100,10 @@ fn a_lease_outlives_its_length() {
     let locks = crate::connect(&server.url());
     at_once(every_kind(&locks), |lock| {
         let lease = lock
-            .with(crate::options().lease(300 * MS))
+            .with(crate::options().lease(900 * MS))
             .acquire(LONG)
             .unwrap();
-        let until = Instant::now() + 700 * MS;
+        let until = Instant::now() + 1_300 * MS;
         while Instant::now() < until {
             assert!(lease.is_held());
             thread::sleep(5 * MS);
@@ -120,7 +120,7 @@ fn without_renewal_it_ends_with_its_lease() {
         let started = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
         assert!(lease.lost().wait_for(LONG));
-        assert!(started.elapsed() >= 200 * MS && started.elapsed() < 450 * MS);
+        assert!(started.elapsed() >= 200 * MS && started.elapsed() < 200 * MS + slack());
         assert_eq!(lease.lost().reason(), Some(LostReason::Ended));
         assert!(matches!(lease.check(), Err(Error::Lost { .. })));
         assert!(matches!(lease.release(), Err(Error::Lost { .. })));
@@ -182,6 +182,6 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         assert!(lease.lost().wait_for(LONG));
         let took = deleted.elapsed();
         // The next renewal, which would find out as well, is not due before.
-        assert!(took < 750 * MS, "{name} {took:?}");
+        assert!(took < 500 * MS + slack(), "{name} {took:?}");
     });
 }

@@ -325,7 +325,7 @@ fn who_is_told() {
 fn hooks_hear_of_everything_once() {
     let (server, locks, mut conn) = bench();
     let heard = Arc::new(Heard::default());
-    let options = crate::options().lease(400 * MS).events(heard.clone());
+    let options = crate::options().lease(900 * MS).events(heard.clone());
     let lock = locks.lock("a").with(options);
     let lease = lock.acquire(LONG).unwrap();
     assert!(matches!(

@@ -44,7 +44,7 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 #[test]
 fn a_guard_ends_before_the_server_does() {
     let bench = bench();
-    let options = crate::options().lease(200 * MS).renewal(false);
+    let options = crate::options().lease(900 * MS).renewal(false);
     at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
@@ -143,7 +143,7 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
     let left: i64 = bench.conn.pttl("lock:a").unwrap();
     assert!(left <= 500);
     assert!(lease.lost().wait_for(LONG));
-    assert!(started.elapsed() >= 500 * MS && started.elapsed() < 750 * MS);
+    assert!(started.elapsed() >= 500 * MS && started.elapsed() < 500 * MS + slack());
     assert_eq!(lease.lost().reason(), Some(LostReason::MaxHold));
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::MaxHold));
 }
@@ -153,14 +153,14 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
     at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
-        let options = crate::options().lease(300 * MS).renewal(false);
+        let options = crate::options().lease(900 * MS).renewal(false);
         let lease = lock.with(options).acquire(LONG).unwrap();
         lease.renew(LONG).unwrap();
         lease.renew(10 * MS).unwrap();
         assert!(lease.remaining() + Duration::from_secs(2) > LONG);
         let left: u64 = conn.pttl(&key).unwrap();
         assert!(left > 18_000);
-        thread::sleep(400 * MS);
+        thread::sleep(1_000 * MS);
         assert!(lease.is_held(), "{key}");
         assert!(matches!(
             lease.renew(Duration::ZERO),
@@ -235,9 +235,12 @@ fn a_lease_goes_to_another_thread_and_ends_there() {
 
 fn a_lock_that_is_left_is_its_tokens_holders() {
     let mut bench = bench();
-    let lock = bench.locks.lock("a").with(crate::options().lease(600 * MS));
+    let lock = bench
+        .locks
+        .lock("a")
+        .with(crate::options().lease(1_500 * MS));
     let (token, left) = lock.acquire(LONG).unwrap().leave();
-    assert!(left > 300 * MS);
+    assert!(left > 750 * MS);
     assert!(lock.try_acquire().unwrap().is_none());
     assert!(mutex::renew(&mut bench.conn, "a", &token, LONG).unwrap());
     assert!(release_lock(&mut bench.conn, "a", &token).unwrap());

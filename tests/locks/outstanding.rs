@@ -184,7 +184,7 @@ fn a_release_that_was_refused_is_done_once_the_server_allows_it() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
-        let locks = impatient(&server.url(), 300 * MS);
+        let locks = impatient(&server.url(), LONG);
         let lease = locks.lock("a").acquire(LONG).unwrap();
         allow_scripts(&mut conn, false);
         let released = lease.release();
@@ -255,7 +255,7 @@ fn an_acquire_that_was_sent_twice_and_is_delivered_after_the_release_is_given_ba
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
-        let locks = impatient(&proxy.url(), 300 * MS);
+        let locks = impatient(&proxy.url(), LONG);
         // The connection is closed, and the acquire sent again by another.
         proxy.at("EVALSHA").cut_before();
         let lease = locks.lock("a").try_acquire().unwrap().unwrap();
@@ -276,7 +276,7 @@ fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
-        let locks = impatient(&proxy.url(), 300 * MS);
+        let locks = impatient(&proxy.url(), LONG);
         earlier_hold(&server);
         let options = Options::new().lease(LONG).hand_over(100, LONG);
         let lock = locks.lock("a").with(options);

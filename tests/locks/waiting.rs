@@ -213,7 +213,10 @@ fn an_end_that_passes_wakes_who_waits() {
         let asked = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
         let took = asked.elapsed();
-        assert!(took > 200 * MS && took < 650 * MS, "{lock:?} {took:?}");
+        assert!(
+            took > 200 * MS && took < 400 * MS + slack(),
+            "{lock:?} {took:?}"
+        );
         lease.release().unwrap();
     });
 }

@@ -1,6 +1,6 @@
 //! A connection to whichever master has a key, on a real cluster.
 
-use std::{collections::HashSet, thread};
+use std::collections::HashSet;
 
 use leasehold::{Error, Nodes, Pool, PooledConnection, acquire_lock_with_timeout, release_lock};
 
@@ -66,7 +66,7 @@ fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
     cluster
         .fail_over(cluster.master_of("lock:a").unwrap())
         .unwrap();
-    thread::sleep(100 * MS);
+    cluster.wait_until_whole().unwrap();
     assert!(matches!(acquire(), Err(Error::Redis { .. })));
     assert!(acquire().unwrap());
 }

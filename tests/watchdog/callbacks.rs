@@ -112,7 +112,7 @@ fn a_callback_may_use_the_watchdog_and_drop_it() {
         .unwrap();
     let () = bench.conn.del("lock:lost").unwrap();
     let (took, state) = calls.recv_timeout(PATIENCE).unwrap();
-    assert!(took < 1_000 * MS, "dropping took {took:?}");
+    assert!(took < 750 * MS + slack(), "dropping took {took:?}");
     assert_eq!(state, RenewalState::Unknown);
 }
 

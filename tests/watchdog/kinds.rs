@@ -13,7 +13,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-const LEASE: Duration = Duration::from_millis(600);
+const LEASE: Duration = Duration::from_millis(900);
 const NAMES: [&str; 5] = ["simple", "mutex", "reentrant", "read", "write"];
 
 /// Each waits for most of its time: all at the same time.
