@@ -340,7 +340,7 @@ pub(super) fn owner_in(known: &str, slot: u16) -> Option<&str> {
 }
 
 /// One that waits no longer than a second for an answer.
-fn connection(node: &Server) -> anyhow::Result<Connection> {
+pub(super) fn connection(node: &Server) -> anyhow::Result<Connection> {
     let limit = Duration::from_secs(1);
     let conn = redis::Client::open(node.url())?.get_connection_with_timeout(limit)?;
     conn.set_read_timeout(Some(limit))?;

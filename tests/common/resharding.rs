@@ -9,7 +9,10 @@ use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use redis::{Connection, Pipeline, RedisResult, Value};
 
-use super::{Cluster, cluster::owner_in};
+use super::{
+    Cluster, Server,
+    cluster::{connection, owner_in},
+};
 
 /// So many are opened, emptied and closed at a time.
 const TOGETHER: usize = 64;
@@ -103,10 +106,29 @@ impl<'a> Resharding<'a> {
                     .all(|slot| owner_in(&known, *slot) == Some(target));
             }
             if have_arrived {
+                self.wait_until_all_know(slots);
                 return Ok(());
             }
         }
         bail!("the nodes do not agree whose the slots are")
+    }
+
+    /// Waits until every node that answers has heard of it, for two seconds at most. A node that has not, and hears that who gave the slots
+    /// away has counted up again, for others, tells who has got them that they are not its own; and it is believed.
+    fn wait_until_all_know(&self, slots: &[u16]) {
+        let target = self.cluster.id(self.to);
+        let knows = |node: &Server| -> anyhow::Result<bool> {
+            let mut conn = connection(node)?;
+            let known: String = redis::cmd("CLUSTER").arg("NODES").query(&mut conn)?;
+            let mut slots = slots.iter();
+            Ok(slots.all(|slot| owner_in(&known, *slot) == Some(target)))
+        };
+        let asked = Instant::now();
+        for node in &self.cluster.nodes {
+            while !knows(node).unwrap_or(true) && asked.elapsed() < TO_HEAR {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     /// They stay where they were, if no key has gone yet.
