@@ -71,7 +71,7 @@ fn the_watchdogs_look_changes_nothing_whatever_the_end_of_the_key_is() {
         for set_end in ENDS {
             in_all_kinds(&locks, |lease, key| {
                 let mut conn = server.connection().unwrap();
-                thread::sleep(60 * MS); // it is looked at, and told of from now on
+                thread::sleep(150 * MS); // it is looked at, and told of from now on
                 set_end(&mut conn, key);
                 let before = State::of(&mut conn).unwrap();
                 thread::sleep(60 * MS);

@@ -153,7 +153,7 @@ fn what_is_granted_at_that_moment_is_given_back() {
                 let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
                 if let Some(held) = held {
                     assert!(comes_true(|| waiting(&every_kind(&locks)[kind]) == 1));
-                    thread::sleep(100 * MS); // it has asked
+                    thread::sleep(300 * MS); // it has asked
                     proxy.at("EVALSHA").delay(300 * MS);
                     held.release().unwrap();
                 }
@@ -282,7 +282,7 @@ fn while_all_connections_are_lent_it_ends_at_once() {
         let lent = pool.get().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
-            thread::sleep(100 * MS); // by then it waits for the connection
+            thread::sleep(300 * MS); // by then it waits for the connection
             assert!(!waiter.is_finished());
             let raised = Instant::now();
             match &flag {

@@ -104,7 +104,7 @@ fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
         let locks = crate::connect(&address.url());
         let long = Options::new().lease(MINUTE);
         let lease = locks.lock("a").with(long).acquire(LONG).unwrap();
-        thread::sleep(60 * MS); // The watchdog has looked at it.
+        thread::sleep(200 * MS); // The watchdog has looked at it.
         // The new master knows nothing of the lock.
         address.lead_to(&old, &new);
         assert!(locks.lock("b").try_acquire().is_err());

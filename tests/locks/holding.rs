@@ -168,13 +168,13 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         };
         let lease = lock.with(options.clone()).acquire(LONG).unwrap();
         if by_hand {
-            thread::sleep(50 * MS); // armed
+            thread::sleep(150 * MS); // armed
             lease.renew(LONG).unwrap();
         } else {
             let renewed = || lease.remaining() > 2_900 * MS;
             assert!(comes_true(|| !renewed()) && comes_true(renewed));
         }
-        thread::sleep(50 * MS);
+        thread::sleep(150 * MS);
         let () = (server.connection().unwrap())
             .del(format!("lock:{name}"))
             .unwrap();

@@ -82,7 +82,7 @@ fn whatever_happens_to_the_key_is_told() {
         ];
         for (name, harm) in harms {
             let lease = bench.locks.lock("a").acquire(LONG).unwrap();
-            thread::sleep(50 * MS); // armed
+            thread::sleep(150 * MS); // armed
             harm(&mut bench.conn);
             let harmed = Instant::now();
             assert!(lease.lost().wait_for(LONG), "{name}");

@@ -34,7 +34,7 @@ fn both_are_woken(locks: [&Lock; 2], happens: impl FnOnce()) {
             assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
             waiter
         });
-        thread::sleep(100 * MS); // both have been refused
+        thread::sleep(300 * MS); // both have been refused
         let happened = Instant::now();
         happens();
         for waiter in waiters {
@@ -120,7 +120,7 @@ fn by_a_deletion_as_soon_as_the_one_before_has_it() {
             assert!(waits(1));
             let second = scope.spawn(move || lock.acquire(2 * LONG).unwrap());
             assert!(waits(2));
-            thread::sleep(100 * MS); // the first has been refused
+            thread::sleep(300 * MS); // the first has been refused
             let () = conn.del("lock:a").unwrap();
             let (deleted, _first) = first.join().unwrap();
             let _second = second.join().unwrap();

@@ -71,7 +71,7 @@ pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
         bench.one_after_the_other(4, |number, lease| {
             let signal = lease.lost();
             if number == 2 {
-                thread::sleep(50 * MS); // armed
+                thread::sleep(150 * MS); // armed
                 let () = bench.server.connection().unwrap().del("lock:a").unwrap();
                 let harmed = Instant::now();
                 assert!(signal.wait_for(LONG));
@@ -152,7 +152,7 @@ fn a_signal_of_an_earlier_turn_calls_nobody() {
             }
         });
         let last = last.into_inner().unwrap().unwrap();
-        thread::sleep(50 * MS); // armed
+        thread::sleep(150 * MS); // armed
         let () = bench.conn.del("lock:a").unwrap();
         assert!(last.lost().wait_for(LONG));
         thread::sleep(20 * MS);

@@ -1,6 +1,6 @@
 //! What `docs/guarantees.md` names for a lease that waits and is told: it is enough, and what any part of it is for.
 
-use std::{thread, time::Instant};
+use std::{collections::BTreeSet, thread, time::Instant};
 
 use leasehold::{Error, Lock, Locks, Options};
 use redis::Commands;
@@ -64,36 +64,58 @@ fn user(server: &Server, lock: &str, rules: &[String]) -> Locks {
     .unwrap()
 }
 
-/// The connection on which this user listens.
-fn listener(server: &Server, lock: &str) -> Option<String> {
+/// What the server says of this user's connections, a line each.
+fn connections(server: &Server, lock: &str) -> Vec<String> {
     let mut list = redis::cmd("CLIENT");
     let list: String = list
         .arg("LIST")
         .query(&mut server.connection().unwrap())
         .unwrap();
     let user = format!("user={} ", lock.replace(':', "-"));
-    let is_one = |line: &&str| line.contains(&user) && line.contains(" sub=1 ");
-    list.lines()
-        .find(is_one)?
-        .split(' ')
-        .next()
-        .map(str::to_owned)
+    let of_user = list.lines().filter(|line| line.contains(&user));
+    of_user.map(str::to_owned).collect()
+}
+
+/// The connection on which this user listens.
+fn listener(server: &Server, lock: &str) -> Option<String> {
+    let connections = connections(server, lock);
+    let listens = connections.iter().find(|line| line.contains(" sub=1 "));
+    listens?.split(' ').next().map(str::to_owned)
+}
+
+/// Waits until this user has asked for the lock, and for a quarter of a second nothing more: it is in line, and the listener has had time to
+/// connect.
+fn has_come_to_rest(server: &Server, lock: &str) {
+    let last_commands = || -> BTreeSet<String> {
+        let named = |line: &String| {
+            let words = line.split(' ');
+            let lasting = words.filter(|word| word.starts_with("id=") || word.starts_with("cmd="));
+            lasting.collect()
+        };
+        connections(server, lock).iter().map(named).collect()
+    };
+    assert!(comes_true(|| {
+        let before = last_commands();
+        thread::sleep(250 * MS);
+        let asks = |line: &String| line.contains("cmd=eval") || line.contains("cmd=set");
+        let has_asked = before.iter().any(asks);
+        has_asked && last_commands() == before
+    }));
 }
 
 /// Whether a waiter is woken by the release, where it would otherwise ask again after seconds.
-fn is_woken(lock: &Lock, other: &Lock) -> bool {
+fn is_woken(server: &Server, lock: &Lock, other: &Lock) -> bool {
     let pauses = Options::new().backoff(LONG, LONG);
     // Who takes a lock that is handed over is woken by the listener, for which all of the rules are.
     let pauses = pauses.hand_over(2, 20 * MS);
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(800 * MS) {
+        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(2_000 * MS) {
             Ok(lease) => lease.release().map(|()| true),
             Err(Error::Contended { .. }) => Ok(false),
             Err(error) => Err(error),
         });
-        assert!(comes_true(|| other.inspect().unwrap().is_held()));
-        thread::sleep(250 * MS); // it is in line, and the listener has had time to connect
+        has_come_to_rest(server, lock.name());
         held.release().unwrap();
         waiter.join().unwrap().unwrap()
     })
@@ -140,7 +162,7 @@ fn what_the_table_names_for_a_lease_is_enough() {
         needs.extend(for_waiting.clone());
         let locks = user(&server, name, &needs);
         let (lock, other) = (kind(&locks, name), other(&admin, name));
-        assert!(is_woken(&lock, &other), "{name}");
+        assert!(is_woken(&server, &lock, &other), "{name}");
         let asked = Instant::now();
         let is_soon = || asked.elapsed() > 100 * MS;
         assert!(is_told(&server, &lock, is_soon), "{name}");
@@ -165,7 +187,10 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
         let admin = Locks::connect(&server.url()).unwrap();
         let locks = user(&server, "app:m", &needs);
         let (lock, other) = (locks.lock("app:m"), admin.lock("app:m"));
-        assert!(!is_woken(&lock, &other), "{rule} is not needed to wait");
+        assert!(
+            !is_woken(&server, &lock, &other),
+            "{rule} is not needed to wait"
+        );
         let mut conn = server.connection().unwrap();
         let mut scripts = || calls(&mut conn, "evalsha").unwrap();
         let before = scripts();
