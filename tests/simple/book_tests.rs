@@ -22,7 +22,7 @@ fn funds(conn: &mut Connection, id: &str) -> i64 {
 #[test]
 fn chapter_6_distributed_locking() {
     let (_server, mut conn) = start();
-    let lease = Duration::from_millis(600);
+    let lease = Duration::from_millis(1_500);
 
     assert!(
         acquire_lock_with_timeout(&mut conn, "testlock", SECOND, lease)

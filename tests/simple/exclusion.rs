@@ -87,7 +87,7 @@ fn of_all_who_try_at_once_for_a_lock_that_ended_one_gets_it() {
     let lease = Duration::from_millis(200);
     acquire_lock_with_timeout(&mut dead, "a", Duration::ZERO, lease).unwrap();
 
-    let patience = Duration::from_millis(450);
+    let patience = Duration::from_secs(1);
     let got_it = thread::scope(|scope| {
         let waiters: Vec<_> = (0..8)
             .map(|_| {
