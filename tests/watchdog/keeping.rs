@@ -57,7 +57,7 @@ fn how_long_a_lock_is_kept() {
 
 fn a_lock_outlives_its_lease_until_it_is_stopped() {
     let mut bench = bench();
-    let lease = 400 * MS;
+    let lease = 1_000 * MS;
     // Nobody else gets a connection of the pool all the time: the watchdog does not need one.
     let mut pooled = bench.pool.get().unwrap();
     let token = acquire_lock_with_timeout(&mut pooled, "a", MS, lease)
@@ -69,7 +69,7 @@ fn a_lock_outlives_its_lease_until_it_is_stopped() {
         .unwrap();
 
     let kept = Instant::now();
-    while kept.elapsed() < lease * 5 + 10 * MS {
+    while kept.elapsed() < lease * 2 + 100 * MS {
         assert!(renewal.is_held() && renewal.remaining() <= lease);
         assert_eq!(renewal.state(), RenewalState::Held);
         assert_eq!(
@@ -79,7 +79,7 @@ fn a_lock_outlives_its_lease_until_it_is_stopped() {
         thread::sleep(10 * MS);
     }
     let left: i64 = bench.conn.pttl("lock:a").unwrap();
-    assert!(left > 0 && left <= 400, "{left}");
+    assert!(left > 0 && left <= 1_000, "{left}");
     assert_eq!(renewal.stop(), RenewalState::Held);
     assert!(release_lock(&mut pooled, "a", &token).unwrap());
 }
@@ -157,7 +157,7 @@ fn the_newer_protocol_makes_no_difference() {
     let url = format!("{}?protocol=resp3", bench.server.url());
     let watchdog = Watchdog::start(&Pool::connect(&url).unwrap()).unwrap();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
-    let renewal = watchdog.keep(&hold, 600 * MS).unwrap();
+    let renewal = watchdog.keep(&hold, 1_500 * MS).unwrap();
     let () = bench.conn.del("lock:a").unwrap();
     assert!(renewal.lost().wait_for(PATIENCE));
     assert_eq!(renewal.lost().reason(), Some(LostReason::TakenAway));
@@ -167,7 +167,7 @@ fn a_lock_taken_over_is_told_in_every_way() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
     let (called, calls) = mpsc::channel();
-    let renewal = bench.watchdog.keep(&hold, 900 * MS).unwrap();
+    let renewal = bench.watchdog.keep(&hold, 1_500 * MS).unwrap();
     let signal = renewal.lost();
     signal
         .notify(move |reason| called.send(reason).unwrap())
@@ -196,7 +196,7 @@ fn a_lock_taken_over_is_told_in_every_way() {
 fn a_key_of_another_type_is_not_ours() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
-    let renewal = bench.watchdog.keep(&hold, 600 * MS).unwrap();
+    let renewal = bench.watchdog.keep(&hold, 1_500 * MS).unwrap();
     redis::pipe()
         .del("lock:a")
         .hset("lock:a", "field", "value")
@@ -210,8 +210,8 @@ fn a_stopped_or_dropped_renewal_runs_out_and_tells_nothing() {
     let mut bench = bench();
     let (called, calls) = mpsc::channel::<LostReason>();
     for stop in [true, false] {
-        let hold = take(&mut bench.conn, "a", 300 * MS).unwrap();
-        let renewal = bench.watchdog.keep(&hold, 300 * MS).unwrap();
+        let hold = take(&mut bench.conn, "a", 900 * MS).unwrap();
+        let renewal = bench.watchdog.keep(&hold, 900 * MS).unwrap();
         let (signal, called) = (renewal.lost(), called.clone());
         signal
             .notify(move |reason| called.send(reason).unwrap())
@@ -241,7 +241,7 @@ fn a_stopped_or_dropped_renewal_runs_out_and_tells_nothing() {
 
 fn max_hold_ends_a_hold_that_would_go_on() {
     let mut bench = bench();
-    let hold = take(&mut bench.conn, "a", 600 * MS).unwrap();
+    let hold = take(&mut bench.conn, "a", 900 * MS).unwrap();
     let (called, calls) = mpsc::channel();
     let kept = Instant::now();
     let keep = Keep::lease(3_000 * MS).max_hold(900 * MS);

@@ -13,7 +13,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-const LEASE: Duration = Duration::from_millis(900);
+const LEASE: Duration = Duration::from_millis(1_200);
 const NAMES: [&str; 5] = ["simple", "mutex", "reentrant", "read", "write"];
 
 /// Each waits for most of its time: all at the same time.
@@ -92,7 +92,7 @@ fn take_all(conn: &mut Connection, token: &Token, owner: &Owner) -> Token {
 
 const WITH_COMPANION: [&str; 3] = ["mutex", "reentrant", "write"];
 /// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
-const LONGER: Duration = Duration::from_millis(1_200);
+const LONGER: Duration = Duration::from_millis(2_000);
 
 fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal; 3] {
     let (token, owner) = (Token::random(), Owner::current_thread());
