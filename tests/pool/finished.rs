@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn pool_of_one(url: &str) -> Pool {
     let client = Client::open(url).unwrap();
-    let builder = Pool::builder().max_size(1).io_timeout(400 * MS);
+    let builder = Pool::builder().max_size(1).io_timeout(5_000 * MS);
     builder.build(&client).unwrap()
 }
 
