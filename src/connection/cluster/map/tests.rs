@@ -24,18 +24,25 @@ fn known_map() -> Map {
     map
 }
 
+/// Whether it does not wait for another thread: who waits does so each time, and a busy machine keeps a thread waiting now and then.
+fn is_once_short(took: impl Fn() -> Duration) -> bool {
+    (0..5).any(|_| took() < LOOK)
+}
+
 #[test]
 fn while_another_thread_asks_what_is_in_doubt_one_goes_where_the_map_says() {
     let map = known_map();
     let shard = map.known_shard_of("key").unwrap();
     map.doubt_all();
     let another = map.asking.lock();
-    let began = Instant::now();
-    let found = map.shard_of("key", Deadline::after(Duration::from_secs(5)));
-    let waited = began.elapsed();
+    let took = || {
+        let began = Instant::now();
+        let found = map.shard_of("key", Deadline::after(Duration::from_secs(5)));
+        assert_eq!(found.unwrap(), shard);
+        began.elapsed()
+    };
+    assert!(is_once_short(took));
     drop(another);
-    assert_eq!(found.unwrap(), shard);
-    assert!(waited < LOOK, "{waited:?}");
 }
 
 #[test]
@@ -63,10 +70,10 @@ fn who_has_lost_a_connection_does_not_wait_for_a_thread_that_asks_and_who_has_re
         began.elapsed()
     };
     map.doubt(shard);
-    assert!(took() < LOOK);
+    assert!(is_once_short(took));
     map.not_reached(shard);
     assert!(took() >= LOOK);
     drop(another);
     map.confirm(shard, 0);
-    assert!(took() < LOOK);
+    assert!(is_once_short(took));
 }
