@@ -15,7 +15,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(20);
 const LIST: [&str; 10] = [
     "SET",
     "WATCH",
@@ -73,14 +73,14 @@ fn assert_sends<T>(
 #[test]
 fn acquire_lock_is_one() {
     assert_sends(1, &["SET"], |conn| {
-        acquire_lock(conn, "a", SECOND).unwrap().unwrap()
+        acquire_lock(conn, "a", LONG).unwrap().unwrap()
     });
 }
 
 #[test]
 fn acquire_lock_with_timeout_is_one() {
     assert_sends(1, &["SET"], |conn| {
-        acquire_lock_with_timeout(conn, "a", SECOND, SECOND)
+        acquire_lock_with_timeout(conn, "a", LONG, LONG)
             .unwrap()
             .unwrap()
     });
@@ -90,9 +90,9 @@ fn acquire_lock_with_timeout_is_one() {
 fn one_try_on_a_busy_lock_is_two_and_one_more_where_the_script_is_new() {
     let commands = ["SET", "SET", "EVALSHA", "EVAL", "SET", "EVALSHA"];
     assert_sends(6, &commands, |conn| {
-        acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        acquire_lock(conn, "a", LONG).unwrap().unwrap();
         for _ in 0..2 {
-            let refused = acquire_lock_with_timeout(conn, "a", Duration::ZERO, SECOND);
+            let refused = acquire_lock_with_timeout(conn, "a", Duration::ZERO, LONG);
             assert_eq!(refused.unwrap(), None);
         }
     });
@@ -102,7 +102,7 @@ fn one_try_on_a_busy_lock_is_two_and_one_more_where_the_script_is_new() {
 fn release_lock_is_two() {
     let commands = ["SET", "WATCH", "GET", "MULTI", "DEL", "EXEC"];
     assert_sends(3, &commands, |conn| {
-        let token = acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        let token = acquire_lock(conn, "a", LONG).unwrap().unwrap();
         assert!(release_lock(conn, "a", &token).unwrap());
     });
 }
@@ -118,7 +118,7 @@ fn a_refused_release_is_two_and_lets_go_of_the_watch() {
 fn commit_while_held_is_two() {
     let commands = ["SET", "WATCH", "GET", "MULTI", "INCRBY", "INCRBY", "EXEC"];
     assert_sends(3, &commands, |conn| {
-        let token = acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        let token = acquire_lock(conn, "a", LONG).unwrap().unwrap();
         let counts: (i64, i64) = commit_while_held(conn, "a", &token, |pipe| {
             pipe.incr("n", 1).incr("n", 1);
         })
@@ -216,7 +216,7 @@ fn a_transaction_on_a_held_lock_is_two() {
         "SET", "WATCH", "GET", "HGET", "MULTI", "HINCRBY", "HINCRBY", "EXEC",
     ];
     assert_sends(3, &commands, |conn| {
-        let token = acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        let token = acquire_lock(conn, "a", LONG).unwrap().unwrap();
         assert!(transaction_while_held(conn, "a", &token, &["users:27"], pay).unwrap());
     });
 }
@@ -227,7 +227,7 @@ fn a_transaction_with_a_lock_of_its_own_is_two() {
         "SET", "WATCH", "GET", "HGET", "MULTI", "HINCRBY", "HINCRBY", "DEL", "EXEC",
     ];
     assert_sends(2, &commands, |conn| {
-        let paid = transaction_with_lock(conn, "market", SECOND, SECOND, &["users:27"], pay);
+        let paid = transaction_with_lock(conn, "market", LONG, LONG, &["users:27"], pay);
         assert_eq!(paid.unwrap(), Some(true));
     });
 }
@@ -235,7 +235,7 @@ fn a_transaction_with_a_lock_of_its_own_is_two() {
 #[test]
 fn a_transaction_that_writes_nothing_lets_go_of_the_watch() {
     assert_sends(3, &["SET", "WATCH", "GET", "GET", "UNWATCH"], |conn| {
-        let token = acquire_lock(conn, "a", SECOND).unwrap().unwrap();
+        let token = acquire_lock(conn, "a", LONG).unwrap().unwrap();
         let read = transaction_while_held(conn, "a", &token, &["b"], |conn, _| {
             Ok(conn.get::<_, Option<String>>("b")?)
         });
@@ -249,8 +249,8 @@ fn a_transaction_on_a_busy_lock_sends_what_an_acquire_does_and_no_more() {
         "SET", "SET", "WATCH", "GET", "HGET", "EVALSHA", "EVAL", "UNWATCH",
     ];
     assert_sends(5, &commands, |conn| {
-        acquire_lock(conn, "a", SECOND).unwrap().unwrap();
-        let none = transaction_with_lock(conn, "a", Duration::ZERO, SECOND, &["users:27"], pay);
+        acquire_lock(conn, "a", LONG).unwrap().unwrap();
+        let none = transaction_with_lock(conn, "a", Duration::ZERO, LONG, &["users:27"], pay);
         assert_eq!(none.unwrap(), None);
     });
 }
@@ -259,7 +259,7 @@ fn a_transaction_on_a_busy_lock_sends_what_an_acquire_does_and_no_more() {
 fn with_lock_is_three() {
     let commands = ["SET", "INCRBY", "WATCH", "GET", "MULTI", "DEL", "EXEC"];
     assert_sends(4, &commands, |conn| {
-        let ran = with_lock(conn, "a", SECOND, SECOND, |conn, _| {
+        let ran = with_lock(conn, "a", LONG, LONG, |conn, _| {
             conn.incr::<_, _, i64>("n", 1).unwrap()
         });
         assert_eq!(ran.unwrap().unwrap().unless_lost().unwrap(), 1);
@@ -288,7 +288,7 @@ fn a_lease_commits_reads_and_releases_in_two_each() {
     for (name, run) in two {
         // Again where the watchdog or the listener has sent something meanwhile. A lease that is dropped releases: one more.
         let undisturbed = (0..100).any(|_| {
-            let lease = lock.acquire(SECOND).unwrap();
+            let lease = lock.acquire(LONG).unwrap();
             std::thread::sleep(Duration::from_millis(30));
             let ((), traffic) = proxy.traffic_of(|| run(lease).unwrap());
             let expected = if name == "commit_and_release" { 2 } else { 3 };
@@ -310,7 +310,7 @@ fn a_checkout_of_a_warm_pool_is_none() {
         for _ in 0..10 {
             drop(pool.get().unwrap());
         }
-        acquire_lock(&mut pool.get().unwrap(), "a", SECOND).unwrap()
+        acquire_lock(&mut pool.get().unwrap(), "a", LONG).unwrap()
     });
     assert!(token.is_some());
     assert_eq!(traffic.commands, ["SET"]);

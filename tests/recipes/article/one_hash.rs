@@ -89,7 +89,7 @@ fn readers_of_both_kinds_come_and_go_in_any_order() {
 #[test]
 fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     let mut a = World::new();
-    a.leases.read = Duration::from_millis(400);
+    a.leases.read = Duration::from_millis(900);
     let [crashed, living, writer] = tokens();
     assert!(a.reads(&crashed));
     let crashed_at = Instant::now();

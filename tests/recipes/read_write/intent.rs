@@ -108,7 +108,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
         });
         assert!(comes_true(|| entries.load(Ordering::Relaxed) > 20));
         let (writer, asked) = (Token::random(), Instant::now());
-        let wait = Duration::from_secs(2);
+        let wait = LEASE;
         let granted =
             acquire_write(&mut conn, "a", &writer, wait, LEASE).map(|grant| grant.is_some());
         let (took, held) = (asked.elapsed(), matches!(granted, Ok(true)));
@@ -117,7 +117,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
         assert!(comes_true(|| entries.load(Ordering::Relaxed) > came + 1));
         stop.store(true, Ordering::Relaxed);
         assert!(
-            held && took < Duration::from_secs(1),
+            held && took < Duration::from_millis(750) + slack(),
             "{granted:?} after {took:?}"
         );
         assert!(released.unwrap().unwrap());
@@ -154,7 +154,7 @@ fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
     };
     // When half of its second is over.
     let due = 1 + asked.elapsed().as_millis() / 500;
-    assert!(attempts > 20, "{attempts}");
+    assert!(u128::from(attempts) > 3 * due, "{attempts}, {due}");
     assert!(
         (2..=due).contains(&u128::from(intents)),
         "{intents} of {due}"
