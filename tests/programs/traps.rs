@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Server, example, examples::printed};
+use crate::common::{Server, example, examples::printed, wait::unless_halted};
 
 /// Many at once, since most of a trap is waiting.
 const AT_ONCE: usize = 8;
@@ -132,6 +132,10 @@ fn words_drawn_of(trap: &str) -> Vec<String> {
 
 #[test]
 fn its_history_is_drawn_with_its_collisions_and_losses() {
+    unless_halted(a_history_is_drawn);
+}
+
+fn a_history_is_drawn() {
     let drawn = words_drawn_of("untold");
     let ours = drawn
         .iter()

@@ -18,7 +18,7 @@ const NO_WAIT: Duration = Duration::ZERO;
 /// The book's loop makes no attempt at all for a wait of nothing.
 const SHORT: Duration = Duration::from_millis(20);
 /// Long enough for at least one, on any machine.
-const A_WHILE: Duration = Duration::from_millis(100);
+const A_WHILE: Duration = Duration::from_millis(300);
 const PATIENT: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(10);
 

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use crate::{
     common::{
         Server,
+        slack::slack,
         wait::{at_once, comes_true, unless_halted},
     },
     lockrun::tool::{LONG, Tool, guardian, is_ignored, is_locked, ms, run, send},
@@ -42,7 +43,8 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
         let told = Instant::now();
         tool.ends_with(137);
         // Nor longer: it waits for no process that is dead.
-        assert!(told.elapsed() < ms(1_000), "{:?}", told.elapsed());
+        let took = told.elapsed();
+        assert!(took < ms(750) + slack(), "{took:?}");
         assert!(!is_locked(&server));
     });
 }
@@ -53,18 +55,25 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
 fn a_command_that_leaves_the_group_is_reached_too() {
     use crate::lockrun::tool::lockrun;
 
+    // Who ends by itself gets the time that a busy machine takes.
     let cases = [
         (
             format!("trap 'echo told; exit 7' TERM; echo in; {LONG}"),
+            "5s",
             7,
             "told\n",
         ),
-        (format!("trap '' TERM; ({LONG}) & echo in; wait"), 137, ""),
+        (
+            format!("trap '' TERM; ({LONG}) & echo in; wait"),
+            "500ms",
+            137,
+            "",
+        ),
     ];
-    at_once(cases, |(script, code, said)| {
+    at_once(cases, |(script, grace, code, said)| {
         let server = Server::start().unwrap();
         let mut command = lockrun(&server);
-        command.args(["--grace", "500ms", "--", "setsid", "sh", "-c", &script]);
+        command.args(["--grace", grace, "--", "setsid", "sh", "-c", &script]);
         let mut tool = Tool::spawn(&mut command);
         tool.hear("in").signal(Signal::SIGTERM);
         assert_eq!(tool.ends_with(code).out, said);
@@ -152,13 +161,14 @@ fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
 fn what_the_command_leaves_running_ends_before_the_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
+        // Who ends by itself gets the time that a busy machine takes.
         let leaves = [
-            ("trap 'echo told; exit' TERM", "told\n"),
-            ("trap '' TERM", ""),
+            ("trap 'echo told; exit' TERM", "--grace 5s", "told\n"),
+            ("trap '' TERM", "--grace 500ms", ""),
         ];
-        for (trap, said) in leaves {
+        for (trap, grace, said) in leaves {
             let script = format!("({trap}; echo in; {LONG}) & read go; exit 0");
-            let mut tool = Tool::start(&server, "--grace 500ms", &script);
+            let mut tool = Tool::start(&server, grace, &script);
             tool.hear("in");
             let ended = tool.finish();
             assert_eq!((ended.code, &*ended.out), (0, said), "{trap}");
@@ -186,7 +196,7 @@ fn a_killed_tool_takes_its_command_along() {
 fn a_killed_guardian_changes_nothing_for_the_command() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let mut tool = Tool::start(&server, "--lease 600ms", "echo $$; exec cat");
+        let mut tool = Tool::start(&server, "--lease 3s", "echo $$; exec cat");
         let command = tool.line();
         send(guardian(&command), Signal::SIGKILL);
         tool.echoes("still here");

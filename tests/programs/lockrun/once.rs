@@ -1,29 +1,46 @@
 //! A command that is run once in a period, on whichever host.
 
-use std::{thread, time::Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 
 use crate::{
-    common::{Server, wait::comes_true},
-    lockrun::tool::{LONG, Tool, ask, is_ignored, is_locked, ms, run},
+    common::{
+        Server,
+        slack::slack,
+        wait::{comes_true, unless_halted},
+    },
+    lockrun::tool::{LONG, Tool, are_told, ask, has_asked, is_ignored, is_locked, ms, run},
 };
 
 const ONCE: &str = "--once-per 20h";
 
+/// How long ago somebody ran it, and who, if this is what it says.
+fn ago_by(said: &str) -> Option<(Duration, &str)> {
+    let (_, run) = said.split_once("was run ")?;
+    let (ago, by) = run.split_once(" ago by ")?;
+    Some((humantime::parse_duration(ago).ok()?, by))
+}
+
 #[test]
 fn the_first_runs_it_and_the_next_say_so_and_exit_0() {
     let server = Server::start().unwrap();
+    let began = Instant::now();
     let first = run(&server, ONCE, "echo made");
     assert_eq!((first.code, &*first.out, &*first.err), (0, "made\n", ""));
     assert!(!is_locked(&server));
     let second = run(&server, ONCE, "echo made");
     assert_eq!((second.code, &*second.out), (0, ""));
     let said = second.last();
+    let (ago, by) = ago_by(said).unwrap();
     assert!(
-        said.starts_with("lockrun: `a` was run 0s ago by ") && said.ends_with(":main"),
+        said.starts_with("lockrun: `a` was run ") && by.ends_with(":main"),
         "{said}"
     );
+    assert!(ago <= began.elapsed(), "{said}");
     let third = run(&server, &format!("{ONCE} --quiet"), "echo made");
     assert_eq!((third.code, &*third.out, &*third.err), (0, "", ""));
     let told = run(&server, &format!("{ONCE} --json"), "echo made").err;
@@ -35,10 +52,11 @@ fn the_first_runs_it_and_the_next_say_so_and_exit_0() {
     ] {
         assert!(told.contains(part), "{told}");
     }
+    let status = ask(&server, "--status").out;
+    let (ago, _) = ago_by(&status).unwrap();
     assert!(
-        ask(&server, "--status")
-            .out
-            .contains("a: was run 0s ago by ")
+        status.contains("a: was run ") && ago <= began.elapsed(),
+        "{status}"
     );
     let status = ask(&server, "--status --json").out;
     assert!(status.contains(r#""last_run":{"ago_ms":"#), "{status}");
@@ -56,7 +74,11 @@ fn what_fails_is_ended_or_loses_its_lock_is_run_again() {
     let mut tool = Tool::start(&server, ONCE, &format!("echo in; {LONG}"));
     tool.hear("in").signal(Signal::SIGTERM);
     tool.ends_with(128 + 15);
-    let mut tool = Tool::start(&server, ONCE, "trap 'exit 0' TERM; echo in; read go");
+    let mut tool = Tool::start(
+        &server,
+        ONCE,
+        &format!("trap 'exit 0' TERM; echo in; {LONG}"),
+    );
     tool.hear("in");
     assert_eq!(ask(&server, "--force-release").code, 0);
     tool.ends_with(70);
@@ -77,7 +99,7 @@ fn who_waits_for_a_run_learns_that_it_has_succeeded_or_runs_it() {
         let busy = run(&server, ONCE, "echo made");
         assert_eq!((busy.code, &*busy.out), (75, ""));
         let waits = Tool::start(&server, &format!("{ONCE} --wait 20s"), "echo made");
-        thread::sleep(ms(200));
+        has_asked(&server, 2);
         first.tells("go");
         first.ends();
         let ended = waits.ends_with(0);
@@ -92,6 +114,10 @@ fn who_waits_for_a_run_learns_that_it_has_succeeded_or_runs_it() {
 
 #[test]
 fn a_signal_ends_the_wait_at_once() {
+    unless_halted(a_signal_ends_the_wait);
+}
+
+fn a_signal_ends_the_wait() {
     let server = Server::start().unwrap();
     let mut held = Tool::holding(&server, "");
     held.hear("in");
@@ -102,12 +128,15 @@ fn a_signal_ends_the_wait_at_once() {
         if is_ignored(signal) {
             continue;
         }
+        // Only who has it, and no more who waited before.
+        assert!(comes_true(|| are_told(&server) == 1));
         let tool = Tool::start(&server, args, "echo made");
-        thread::sleep(ms(300));
+        has_asked(&server, 2);
         let sent = Instant::now();
         tool.signal(signal);
         assert_eq!(tool.ends_with(code).out, "");
-        assert!(sent.elapsed() < ms(500), "{:?}", sent.elapsed());
+        let took = sent.elapsed();
+        assert!(took < ms(250) + slack(), "{took:?}");
     }
     assert!(comes_true(|| is_locked(&server)));
     assert_eq!(held.finish().code, 0);

@@ -147,7 +147,8 @@ impl Tool {
             let read = says.read_to_string(&mut said);
             heard.send(read.map(|_| said))
         });
-        let Ok(said) = all.recv_timeout(PATIENCE) else {
+        // Some commands take nearly five seconds.
+        let Ok(said) = all.recv_timeout(2 * PATIENCE) else {
             panic!("it runs on");
         };
         said.unwrap()
@@ -239,6 +240,21 @@ pub(crate) fn guardian(command: &str) -> u32 {
 
 fn pid(process: u32) -> Pid {
     Pid::from_raw(i32::try_from(process).unwrap())
+}
+
+/// How many the server is to tell of what happens to the lock.
+pub(crate) fn are_told(server: &Server) -> usize {
+    let mut list = redis::cmd("CLIENT");
+    list.arg("LIST");
+    let list: String = list.query(&mut server.connection().unwrap()).unwrap();
+    let words = list.split_whitespace();
+    let flags = words.filter_map(|word| word.strip_prefix("flags="));
+    flags.filter(|flags| flags.contains('t')).count()
+}
+
+/// Waits until the server is to tell so many of what happens to the lock: one who waits, and perhaps one who has it.
+pub(crate) fn has_asked(server: &Server, who: usize) {
+    assert!(comes_true(|| are_told(server) >= who));
 }
 
 pub(crate) fn is_locked(server: &Server) -> bool {

@@ -11,7 +11,7 @@ use crate::{
         server::free_port,
         wait::{at_once, comes_true, unless_halted},
     },
-    lockrun::tool::{KEY, Tool, ask, is_ignored, is_locked, lockrun, ms, program, run},
+    lockrun::tool::{KEY, Tool, ask, has_asked, is_ignored, is_locked, lockrun, ms, program, run},
 };
 
 #[test]
@@ -91,19 +91,6 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
         first.finish();
         assert!(!is_locked(&server));
     });
-}
-
-/// Waits until the server is to tell so many of what happens to the lock: one who waits, and perhaps one who has it.
-fn has_asked(server: &Server, who: usize) {
-    let mut conn = server.connection().unwrap();
-    let mut list = redis::cmd("CLIENT");
-    list.arg("LIST");
-    assert!(comes_true(|| {
-        let list: String = list.query(&mut conn).unwrap();
-        let words = list.split_whitespace();
-        let flags = words.filter_map(|word| word.strip_prefix("flags="));
-        flags.filter(|flags| flags.contains('t')).count() >= who
-    }));
 }
 
 #[test]

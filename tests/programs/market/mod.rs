@@ -165,7 +165,7 @@ fn money_and_items_that_appear_during_a_run_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.json");
     let child = started(&mut market(&format!(
-        "--url {} --seconds 1 --strategy market-lock --buyers 1 --json {}",
+        "--url {} --seconds 2 --strategy market-lock --buyers 1 --json {}",
         server.url(),
         file.display()
     )));
