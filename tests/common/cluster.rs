@@ -3,6 +3,7 @@
 mod gates;
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Weak},
     thread,
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use redis::Connection;
 
-use super::{Gate, Server, sentinels::Marks, server::free_cluster_port};
+use super::{Gate, Server, sentinels::Marks, server::free_cluster_port, slack};
 
 const MASTERS: usize = 3;
 const SLOTS: u16 = 16_384;
@@ -42,6 +43,8 @@ pub struct Cluster {
     pub gates: Vec<Gate>,
     bus_gates: Vec<Gate>,
     ids: Vec<String>,
+    /// Slots arrive at their new masters one batch after the other.
+    pub(super) closing: Mutex<()>,
 }
 
 impl Cluster {
@@ -62,11 +65,14 @@ impl Cluster {
 
     /// Starts one, and waits until it takes writes for all slots: about two seconds.
     pub fn laid_out(layout: Layout) -> anyhow::Result<Self> {
+        // What is measured on it is compared with what the machine lets everybody wait for.
+        slack::watch();
         let mut cluster = Self {
             nodes: Vec::new(),
             gates: Vec::new(),
             bus_gates: Vec::new(),
             ids: Vec::new(),
+            closing: Mutex::default(),
         };
         for at in 0..2 * MASTERS {
             let node = start_node(layout)?;
@@ -193,7 +199,8 @@ impl Cluster {
         false
     }
 
-    /// Waits until every slot is served, and every node but the masters is a replica in step with its master.
+    /// Waits until every slot is served, every node says the same of whose it is, and every node but the masters is a replica in step
+    /// with its master.
     pub fn wait_until_whole(&self) -> anyhow::Result<()> {
         let (started, mut marks) = (Instant::now(), Marks::default());
         while !self.is_whole(&mut marks).unwrap_or(false) {
@@ -273,12 +280,16 @@ impl Cluster {
     }
 
     fn is_whole(&self, marks: &mut Marks) -> anyhow::Result<bool> {
-        let mut in_step = 0;
+        let (mut in_step, mut said) = (0, None);
         for (at, node) in self.nodes.iter().enumerate() {
             let mut conn = connection(node)?;
             let state: String = redis::cmd("CLUSTER").arg("INFO").query(&mut conn)?;
             let known: String = redis::cmd("CLUSTER").arg("NODES").query(&mut conn)?;
             if !state.contains("cluster_state:ok") || known.contains("fail") {
+                return Ok(false);
+            }
+            let owners = owners_in(&known);
+            if *said.get_or_insert_with(|| owners.clone()) != owners {
                 return Ok(false);
             }
             if node.is_master() {
@@ -323,6 +334,19 @@ pub fn slots_of(master: usize) -> impl Iterator<Item = u16> {
 
 fn master_at_first(slot: u16) -> usize {
     usize::from(slot) * MASTERS / usize::from(SLOTS)
+}
+
+/// The names of those that have slots, each with its slots, by `CLUSTER NODES`.
+fn owners_in(known: &str) -> BTreeSet<String> {
+    let owner = |line: &str| {
+        let mut words = line.split(' ');
+        let id = words.next()?.to_owned();
+        // A node says in brackets which of its slots are on their way.
+        let slots = words.skip(7).filter(|range| !range.starts_with('['));
+        let slots: Vec<_> = slots.collect();
+        (!slots.is_empty()).then(|| format!("{id} {}", slots.join(" ")))
+    };
+    known.lines().filter_map(owner).collect()
 }
 
 /// Whose slot it is, by `CLUSTER NODES`.

@@ -82,11 +82,10 @@ impl<'a> Resharding<'a> {
         }
     }
 
-    /// They have arrived. One at a time: a node that gets slots counts its configuration up, and takes others back with it that it
+    /// They have arrived. One at a time in a cluster: a node that gets slots counts its configuration up, and takes others back with it that it
     /// has not been told yet to have given away.
     pub fn close(&mut self, slots: &[u16]) -> anyhow::Result<()> {
-        static CLOSING: Mutex<()> = Mutex::new(());
-        let _one_at_a_time = CLOSING.lock();
+        let _one_at_a_time = self.cluster.closing.lock();
         let target = self.cluster.id(self.to);
         // Who gets them has to count further than who has had them.
         let counted = epoch(&mut self.source)?;

@@ -85,6 +85,7 @@ pub fn watch() {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
         thread::spawn(|| {
+            HEART.lock().crowd = ready_to_run();
             let mut last = Instant::now();
             for beat in (0..COUNTED).cycle() {
                 thread::sleep(BEAT);

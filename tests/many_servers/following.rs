@@ -10,14 +10,14 @@ use std::{
 };
 
 use leasehold::{
-    Error, Nodes, Result, Token, acquire_lock_with_timeout, commit_while_held, release_lock,
-    transaction_while_held, transaction_with_lock, with_lock,
+    Error, Nodes, NodesBuilder, Result, Token, acquire_lock_with_timeout, commit_while_held,
+    release_lock, transaction_while_held, transaction_with_lock, with_lock,
 };
 use redis::{Commands, ConnectionLike, Value};
 
 use crate::{
     common::{
-        Cluster, MS, Resharding,
+        Cluster, LONG, MS, Resharding,
         cluster::{partner, shared},
         hold::comes_true,
         server::signal,
@@ -66,7 +66,20 @@ struct Work {
 
 impl Work {
     fn on(cluster: &Cluster, tag: &str) -> Self {
-        let builder = Nodes::builder().get_timeout(GET).io_timeout(IO);
+        Self::with(
+            Nodes::builder().get_timeout(GET).io_timeout(IO),
+            cluster,
+            tag,
+        )
+    }
+
+    /// For calls that are not to end for want of time.
+    fn patient(cluster: &Cluster, tag: &str) -> Self {
+        let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
+        Self::with(builder.connect_timeout(LONG), cluster, tag)
+    }
+
+    fn with(builder: NodesBuilder, cluster: &Cluster, tag: &str) -> Self {
         Self {
             nodes: builder.connect(&cluster.url()).unwrap(),
             tag: tag.to_owned(),
@@ -320,7 +333,7 @@ fn a_lock_that_moves_away_under_its_transaction_is_told_with_its_token() {
     let cluster = shared();
     let tag = cluster.tag(1, "away").unwrap();
     let slot = [cluster.slot_of(&tag).unwrap()];
-    let work = Work::on(&cluster, &tag);
+    let work = Work::patient(&cluster, &tag);
     let (lock, count) = (&work.lock, &work.count);
     let outcome = work.nodes.run(lock, |conn| {
         transaction_with_lock(conn, lock, WAIT, LEASE, &[], |conn, pipe| {
@@ -345,7 +358,7 @@ fn a_lock_that_moves_away_under_what_runs_is_told_with_its_token() {
     let cluster = shared();
     let tag = cluster.tag(2, "ran").unwrap();
     let slot = [cluster.slot_of(&tag).unwrap()];
-    let work = Work::on(&cluster, &tag);
+    let work = Work::patient(&cluster, &tag);
     let (lock, count) = (&work.lock, &work.count);
     let mut runs = 0;
     let ran = work.nodes.run(lock, |conn| {

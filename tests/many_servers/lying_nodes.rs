@@ -221,7 +221,7 @@ fn the_next_node_is_asked_when_one_cannot_be_believed() {
     let knows = Said::new("");
     knows.now(|words| words.slots = all_at(server.port()));
     let third = knows.by_a_node();
-    let nodes = nodes_of(&[first.port(), second.port(), third.port()]);
+    let nodes = patient_nodes_of(&[first.port(), second.port(), third.port()]);
     assert!(acquire(&nodes).unwrap());
 }
 
@@ -237,7 +237,7 @@ fn who_says_most_of_the_newest_configuration_is_believed_where_all_leave_holes()
     let fakes = said.each_ref().map(Said::by_a_node);
     let ports: Vec<_> = fakes.iter().map(Fake::port).collect();
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-        let nodes = nodes_of(&order.map(|at| ports[at]));
+        let nodes = patient_nodes_of(&order.map(|at| ports[at]));
         acquire(&nodes).unwrap();
     }
     let count = |server: &Server| {

@@ -1,10 +1,17 @@
 //! A connection to whichever master has a key, on a real cluster.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use leasehold::{Error, Nodes, Pool, PooledConnection, acquire_lock_with_timeout, release_lock};
 
-use crate::common::{Cluster, LONG, MS, hold::comes_true};
+use crate::common::{
+    Cluster, LONG, MS,
+    hold::comes_true,
+    wait::{TOO_SLOW, unless_halted},
+};
 
 fn port_of(conn: &mut PooledConnection) -> u16 {
     let info: String = redis::cmd("INFO").arg("server").query(conn).unwrap();
@@ -55,20 +62,26 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
 /// Without `run`: the pool learns from what its borrower was told.
 #[test]
 fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
-    let cluster = Cluster::start().unwrap();
-    let nodes = Nodes::connect(&cluster.url()).unwrap();
-    let acquire = || {
-        let mut conn = nodes.get_for("a").unwrap();
-        let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)?;
-        release_lock(&mut conn, "a", &token.unwrap())
-    };
-    assert!(acquire().unwrap());
-    cluster
-        .fail_over(cluster.master_of("lock:a").unwrap())
-        .unwrap();
-    cluster.wait_until_whole().unwrap();
-    assert!(matches!(acquire(), Err(Error::Redis { .. })));
-    assert!(acquire().unwrap());
+    unless_halted(|| {
+        let cluster = Cluster::start().unwrap();
+        let nodes = Nodes::connect(&cluster.url()).unwrap();
+        let acquire = || {
+            let mut conn = nodes.get_for("a").unwrap();
+            let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)?;
+            release_lock(&mut conn, "a", &token.unwrap())
+        };
+        let asked = Instant::now();
+        assert!(acquire().unwrap());
+        cluster
+            .fail_over(cluster.master_of("lock:a").unwrap())
+            .unwrap();
+        // Nodes that have not heard of it would be believed, were they asked after the refusal.
+        cluster.wait_until_whole().unwrap();
+        // A map that is ten seconds old is asked for anew, and nobody is refused.
+        assert!(asked.elapsed() < Duration::from_secs(9), "{TOO_SLOW}");
+        assert!(matches!(acquire(), Err(Error::Redis { .. })));
+        assert!(acquire().unwrap());
+    });
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::common::{
     Cluster, LONG, MS, Resharding, cluster::shared, resharding::send_key, slack::slack,
 };
 
-const GET: Duration = Duration::from_millis(300);
+const GET: Duration = Duration::from_millis(500);
 
 /// A slot of the shared cluster that is on its way from its first master to the next one.
 struct Open {
@@ -310,7 +310,7 @@ fn a_free_lock_of_one_key_is_granted_once_where_the_slot_goes_and_stays_held_the
     let name = open.named("lock");
     let process = || {
         let nodes = Nodes::connect(&open.cluster.url()).unwrap();
-        Locks::on_nodes(&nodes).with(Options::new().lease(900 * MS).fencing(false))
+        Locks::on_nodes(&nodes).with(Options::new().lease(1_500 * MS).fencing(false))
     };
     let locks: Vec<_> = (0..4).map(|_| process().lock(&name)).collect();
     open.open();
@@ -333,7 +333,7 @@ fn a_free_lock_of_one_key_is_granted_once_where_the_slot_goes_and_stays_held_the
             .all(|lock| lock.try_acquire().unwrap().is_none())
     };
     assert!(refused());
-    thread::sleep(1_200 * MS);
+    thread::sleep(1_900 * MS);
     lease.verify().unwrap();
     assert!(refused());
     open.close();

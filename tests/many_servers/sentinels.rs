@@ -208,12 +208,12 @@ fn without_any_sentinel_locks_go_on_and_no_connection_is_opened() {
     let mut group = Sentinels::start().unwrap();
     let locks = Locks::connect(&group.url())
         .unwrap()
-        .with(Options::new().lease(900 * MS));
+        .with(Options::new().lease(1_500 * MS));
     let lease = locks.lock("held").acquire(LONG).unwrap();
     for sentinel in &mut group.watching {
         sentinel.kill().unwrap();
     }
-    thread::sleep(2_000 * MS);
+    thread::sleep(2_500 * MS);
     assert!(lease.is_held() && lease.verify().is_ok());
     assert!(comes_true(|| locks.lock("another").try_acquire().is_ok()));
     let refused = Locks::connect(&group.url())

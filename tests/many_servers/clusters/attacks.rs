@@ -69,7 +69,7 @@ fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_conne
     }
     let url = cluster.url().replace("://", "://lends:all@");
     let nodes = Nodes::builder().max_size(2).connect(&url).unwrap();
-    let locks = Locks::on_nodes(&nodes).with(Options::new().lease(900 * MS));
+    let locks = Locks::on_nodes(&nodes).with(Options::new().lease(1_500 * MS));
     let (goes, stays) = (
         cluster.tag(0, "away").unwrap(),
         cluster.tag(0, "home").unwrap(),
@@ -81,7 +81,7 @@ fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_conne
     let there = cluster.tag(moved.to, "lent").unwrap();
     let lent = [&there, &there, &stays, &stays];
     let lent = lent.map(|tag| nodes.get_for_key(&key(tag)).unwrap());
-    for round in 0..40 {
+    for round in 0..60 {
         for lease in &leases {
             assert!(lease.is_held(), "{round} {lease:?}");
         }

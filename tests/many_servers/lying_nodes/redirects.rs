@@ -5,7 +5,7 @@ use std::{thread, time::Instant};
 use leasehold::{Error, Locks, Nodes, Token, recipes::mutex};
 
 use super::{
-    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, builder, halves, nodes_of,
+    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, halves, nodes_of, patient_builder,
     patient_nodes_of, refused, slots,
 };
 use crate::common::{Fake, LONG, MS, Server, slack::slack};
@@ -222,7 +222,8 @@ fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
         one.now(|words| words.slots = halves.clone());
         other.now(|words| (words.slots, words.set) = (halves, Some("+OK\r\n")));
         let ports = [a.port(), b.port()];
-        let nodes = builder().address_map(move |host, port| match host {
+        let builder = patient_builder().connect_timeout(LONG);
+        let nodes = builder.address_map(move |host, port| match host {
             "a.nat" => (String::from("127.0.0.1"), ports[0]),
             "b.nat" => (String::from("127.0.0.1"), ports[1]),
             host => (host.to_owned(), port),

@@ -19,7 +19,9 @@ struct Apart {
 impl Apart {
     fn new(begins: &str, names: &[&str]) -> Self {
         let mut open = Open::closed_yet(begins);
-        let nodes = Nodes::connect(&open.cluster.url()).unwrap();
+        // What waits is not to end for want of time, while slots of other tests arrive before this one.
+        let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
+        let nodes = builder.connect(&open.cluster.url()).unwrap();
         let locks = Locks::on_nodes(&nodes).with(Options::new().renewal(false).lease(LONG));
         let names: Vec<_> = names.iter().map(|name| open.named(name)).collect();
         let held = names.iter().map(|name| locks.lock(name).acquire(LONG));
