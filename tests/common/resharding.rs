@@ -82,8 +82,8 @@ impl<'a> Resharding<'a> {
         }
     }
 
-    /// They have arrived. One at a time in a cluster: a node that gets slots counts its configuration up, and takes others back with it that it
-    /// has not been told yet to have given away.
+    /// They have arrived. One at a time in a cluster: a node that gets slots counts its configuration up, and takes others back with it
+    /// that it has not been told yet to have given away.
     pub fn close(&mut self, slots: &[u16]) -> anyhow::Result<()> {
         let _one_at_a_time = self.cluster.closing.lock();
         let target = self.cluster.id(self.to);

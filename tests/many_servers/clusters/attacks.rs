@@ -141,7 +141,7 @@ fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
     let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     let (locks, others) = (connect(&cluster), connect(&cluster));
     let tag = cluster.tag(0, "outlives").unwrap();
-    let locks = locks.with(Options::new().lease(1_500 * MS));
+    let locks = locks.with(Options::new().lease(3_000 * MS));
     let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
     thread::scope(|scope| {
         let here = scope.spawn(|| mutex(&locks, &tag).acquire(6 * LONG).map(drop));
@@ -177,7 +177,7 @@ fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
         thread::sleep(300 * MS);
         assert!(lease.is_held() && !here.is_finished() && !there.is_finished());
         crate::common::server::signal(cluster.nodes[0].process(), "KILL").unwrap();
-        thread::sleep(2_000 * MS);
+        thread::sleep(3_000 * MS);
         assert!(lease.is_held(), "{lease:?}");
         assert!(!here.is_finished() && !there.is_finished());
         lease.verify().unwrap();

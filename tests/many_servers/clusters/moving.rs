@@ -286,7 +286,8 @@ fn moves(rounds: usize) {
     let cluster = Cluster::start().unwrap();
     let (one, two) = (connect(&cluster), connect(&cluster));
     let name = |begins: &str, n: usize| cluster.tag(0, &format!("{begins}{n}")).unwrap();
-    let short = Options::new().lease(1_500 * MS);
+    // Each way takes longer.
+    let short = Options::new().lease(3_000 * MS);
     let held: Vec<Lease> = (0..LEASES)
         .map(|n| {
             let locks = if n % 2 == 0 { &one } else { &two };

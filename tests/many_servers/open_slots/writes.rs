@@ -8,17 +8,16 @@ use redis::{Commands, Connection, Value};
 use super::{Open, is_refused};
 
 /// A lock and data under it, which go to the other end or stay.
-struct Work<'a> {
-    nodes: &'a Nodes,
+struct Work {
     lock: String,
     count: String,
     token: Token,
 }
 
-impl Work<'_> {
-    fn commit(&self) -> Result<Value> {
+impl Work {
+    fn commit(&self, nodes: &Nodes) -> Result<Value> {
         let count = &self.count;
-        self.nodes.run(&self.lock, |conn| {
+        nodes.run(&self.lock, |conn| {
             commit_while_held(conn, &self.lock, &self.token, |pipe| {
                 _ = pipe.incr(count, 1);
             })
@@ -26,9 +25,9 @@ impl Work<'_> {
     }
 
     /// What it has read, and counted up.
-    fn transaction(&self, keys: &[&str]) -> Result<Option<u64>> {
+    fn transaction(&self, nodes: &Nodes, keys: &[&str]) -> Result<Option<u64>> {
         let count = &self.count;
-        self.nodes.run(&self.lock, |conn| {
+        nodes.run(&self.lock, |conn| {
             transaction_while_held(conn, &self.lock, &self.token, keys, |conn, pipe| {
                 let before = conn.get(count)?;
                 pipe.incr(count, 1);
@@ -43,22 +42,16 @@ impl Work<'_> {
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn what_is_written_under_a_lock_waits_until_its_slot_has_one_place() {
     let mut open = Open::closed_yet("under");
-    let nodes = open.nodes.clone();
+    let (nodes, hasty) = (open.nodes.clone(), open.hasty.clone());
     let mut all = Vec::new();
     for name in ["lock gone", "count gone", "both gone"] {
         let (lock, count) = (open.named(name), open.named(&format!("count under {name}")));
         let token = open.acquire(&lock).unwrap().unwrap();
         open.source.set::<_, _, ()>(&count, 5).unwrap();
-        let nodes = &nodes;
-        all.push(Work {
-            nodes,
-            lock,
-            count,
-            token,
-        });
+        all.push(Work { lock, count, token });
     }
     open.open();
-    let lock_of = |work: &Work<'_>| format!("lock:{}", work.lock);
+    let lock_of = |work: &Work| format!("lock:{}", work.lock);
     let gone = [
         lock_of(&all[0]),
         all[1].count.clone(),
@@ -72,17 +65,17 @@ fn what_is_written_under_a_lock_waits_until_its_slot_has_one_place() {
     thread::scope(|scope| {
         for work in &all {
             scope.spawn(|| {
-                is_refused(&between, || work.commit());
-                is_refused(&between, || work.transaction(&[]));
-                is_refused(&between, || work.transaction(&[&work.count]));
+                is_refused(&between, || work.commit(&hasty));
+                is_refused(&between, || work.transaction(&hasty, &[]));
+                is_refused(&between, || work.transaction(&hasty, &[&work.count]));
             });
         }
     });
     open.close();
     for work in &all {
-        work.commit().unwrap();
-        assert_eq!(work.transaction(&[]).unwrap(), Some(6));
-        assert_eq!(work.transaction(&[&work.count]).unwrap(), Some(7));
+        work.commit(&nodes).unwrap();
+        assert_eq!(work.transaction(&nodes, &[]).unwrap(), Some(6));
+        assert_eq!(work.transaction(&nodes, &[&work.count]).unwrap(), Some(7));
         assert!(open.release(&work.lock, &work.token).unwrap());
     }
 }
