@@ -286,7 +286,6 @@ fn moves(rounds: usize) {
     let cluster = Cluster::start().unwrap();
     let (one, two) = (connect(&cluster), connect(&cluster));
     let name = |begins: &str, n: usize| cluster.tag(0, &format!("{begins}{n}")).unwrap();
-    // Each way takes longer.
     let short = Options::new().lease(3_000 * MS);
     let held: Vec<Lease> = (0..LEASES)
         .map(|n| {
