@@ -37,8 +37,10 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
     // Planned: no connection breaks, and the first that is used says where the lock has gone.
     let held = |n: usize| {
         let name = format!("held-{n}");
+        // It outlasts a failover that is tried again and again.
+        let lease = 3 * LONG;
         let acquire =
-            |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, &name, MS, LONG);
+            |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, &name, MS, lease);
         let token = nodes.run(&name, acquire).unwrap().unwrap();
         assert_eq!(nodes.run(&name, acquire).unwrap(), None);
         (name, token)
