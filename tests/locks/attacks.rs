@@ -226,7 +226,7 @@ fn locks_may_go_on_the_threads_of_the_watchdog() {
         in_time(move || {
             let server = Server::start().unwrap();
             let letting = Letting::new();
-            let options = Options::new().hand_over(turns, LONG).lease(300 * MS);
+            let options = Options::new().hand_over(turns, LONG).lease(900 * MS);
             let options = options.events(Arc::clone(&letting) as Arc<dyn Events>);
             for by_the_hook in [true, false] {
                 let locks = locks(&server, turns).with(options.clone());

@@ -312,11 +312,11 @@ fn a_mark_ends_and_what_it_is_for_is_checked() {
         ] {
             let lease = bench.locks.lock(name).acquire(LONG).unwrap();
             assert_eq!(
-                lease.commit_once("id", 200 * MS, count_up).unwrap(),
+                lease.commit_once("id", 600 * MS, count_up).unwrap(),
                 Committed::Now
             );
             let left: i64 = bench.conn.pttl(mark).unwrap();
-            assert!(left > 0 && left <= 200, "{left}");
+            assert!(left > 0 && left <= 600, "{left}");
             assert!(comes_true(|| !bench.conn.exists::<_, bool>(mark).unwrap()));
             assert_eq!(
                 lease.commit_once("id", LONG, count_up).unwrap(),
@@ -357,7 +357,7 @@ fn a_pool_that_is_lent_out_says_to_whom() {
     unless_halted(|| {
         let bench = bench();
         let client = Client::open(bench.server.url()).unwrap();
-        let pool = Pool::builder().max_size(2).get_timeout(300 * MS);
+        let pool = Pool::builder().max_size(2).get_timeout(600 * MS);
         let pool = pool.build(&client).unwrap();
         let lock = crate::sharing(&pool).lock("a");
         let lease = lock.acquire(LONG).unwrap();

@@ -39,7 +39,7 @@ fn who_waits_has_no_connection_of_the_pool() {
     let lease = locks.lock("a").acquire(LONG).unwrap();
     thread::scope(|scope| {
         for _ in 0..100 {
-            scope.spawn(|| assert!(locks.lock("a").acquire(2_000 * MS).is_err()));
+            scope.spawn(|| assert!(locks.lock("a").acquire(3_000 * MS).is_err()));
         }
         assert!(comes_true(|| waiting(&locks.lock("a")) == 100));
         let asked = Instant::now();

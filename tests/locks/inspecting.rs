@@ -365,9 +365,9 @@ fn a_hook_that_panics_stays_without_consequences() {
     }
     let (_server, locks, mut conn) = bench();
     // A panic that says where it came from takes its time, and so does the renewal in which it happens.
-    let options = crate::options().lease(900 * MS).events(Arc::new(Panics));
+    let options = crate::options().lease(1_500 * MS).events(Arc::new(Panics));
     let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-    thread::sleep(1_100 * MS);
+    thread::sleep(1_700 * MS);
     assert!(lease.is_held());
     let () = conn.del("lock:a").unwrap();
     assert!(lease.lost().wait_for(LONG));

@@ -82,8 +82,8 @@ fn a_renewal_that_is_answered_after_the_end_revives_nothing() {
     warm.release().unwrap();
     bench.proxy.at("EVAL").swallow(); // The watchdog's first batch.
     let lease = bench.locks.reentrant("a").acquire(LONG).unwrap();
-    thread::sleep(500 * MS);
-    bench.proxy.at("EVALSHA").delay(800 * MS);
+    thread::sleep(300 * MS);
+    bench.proxy.at("EVALSHA").delay(1_000 * MS);
     let renewed = lease.renew(LONG);
     assert!(bench.proxy.happened(), "{renewed:?}");
     assert!(
@@ -139,7 +139,7 @@ fn a_late_renewal_does_not_make_a_lease_longer() {
 }
 
 fn an_answer_that_comes_after_the_lease_gives_none() {
-    let (lease, delay) = (450 * MS, 700 * MS);
+    let (lease, delay) = (700 * MS, 950 * MS);
     let mut bench = bench(crate::options().lease(lease).renewal(false));
     let lock = bench.locks.lock("a");
     let mut scripts =
@@ -203,7 +203,7 @@ fn why_it_was_not_renewed_is_told_after_the_end() {
 }
 
 fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
-    let mut bench = bench(crate::options().max_hold(400 * MS));
+    let mut bench = bench(crate::options().max_hold(900 * MS));
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
     bench.ends_first(&lease);
     assert!(lease.lost().wait_for(LONG));

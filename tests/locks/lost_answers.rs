@@ -12,7 +12,7 @@ use crate::{
         slack::slack,
         wait::{at_once, tracked_keys},
     },
-    faults::quick,
+    faults::{IO_TIMEOUT, quick},
 };
 
 /// Each waits for most of its time: all at the same time.
@@ -123,7 +123,7 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
                 assert!(is_done || is_unknown, "{fault} {released:?}");
             }
             assert!(
-                asked.elapsed() < 550 * MS + slack(),
+                asked.elapsed() < IO_TIMEOUT + 250 * MS + slack(),
                 "{fault}: {:?}",
                 asked.elapsed()
             );

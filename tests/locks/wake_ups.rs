@@ -67,7 +67,7 @@ fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_
             .arg(&["SETUSER", "default", "-client", "+client|id"])
             .exec(&mut server.connection().unwrap())
             .unwrap();
-        let lease = 600 * MS;
+        let lease = 1_000 * MS;
         let dying = Options::new().lease(lease).renewal(false);
         let lock = crate::plainly(&server.url()).lock("a").with(dying);
         let held = lock.acquire(LONG).unwrap();

@@ -128,7 +128,7 @@ fn some_turns_come_after_a_loss_of_all_data() -> bool {
         for _ in 0..8 {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
-                    if let Ok(lease) = lock.acquire(300 * MS) {
+                    if let Ok(lease) = lock.acquire(600 * MS) {
                         a_turn(lease);
                     }
                 }
@@ -154,7 +154,7 @@ fn the_numbers_that_were_reserved_by_an_attempt_without_an_answer_are_used() {
         let () = conn.hset(COMPANION, "fence", 1).unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let client = redis::Client::open(proxy.url()).unwrap();
-        let pool = Pool::builder().io_timeout(300 * MS).build(&client).unwrap();
+        let pool = Pool::builder().io_timeout(700 * MS).build(&client).unwrap();
         let lock = crate::plain(&pool).lock("a").with(handing(500));
         drop(lock.acquire(LONG).unwrap());
         thread::sleep(MS);
