@@ -11,7 +11,11 @@ use redis::Commands;
 
 use crate::{
     common::{
-        Proxy, Server, hold::comes_true, monitor::Monitor, slack::slack, wait::unless_halted,
+        Proxy, Server,
+        hold::comes_true,
+        monitor::Monitor,
+        slack::slack,
+        wait::{comes_true_within, unless_halted},
     },
     waiting::waiting,
 };
@@ -104,7 +108,9 @@ fn changes_hands(conn: &mut redis::Connection) {
 }
 
 /// The head of one queue that others were faster than, twice.
-fn with_a_head_that_looks(then: impl Fn(&mut redis::Connection, &mut Monitor)) -> leasehold::Error {
+fn with_a_head_that_looks<T>(
+    then: impl Fn(&mut redis::Connection, &mut Monitor) -> T,
+) -> (T, leasehold::Error) {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let lock = crate::connect(&server.url()).lock("a");
@@ -120,11 +126,11 @@ fn with_a_head_that_looks(then: impl Fn(&mut redis::Connection, &mut Monitor)) -
         }
         thread::sleep(20 * MS);
         monitor.commands().unwrap();
-        then(&mut conn, &mut monitor);
+        let seen = then(&mut conn, &mut monitor);
         let mut pipe = redis::pipe();
         pipe.atomic().del("lock:a").rpush("lock:a", "no lock");
         pipe.exec(&mut conn).unwrap();
-        waiter.join().unwrap()
+        (seen, waiter.join().unwrap())
     })
 }
 
@@ -140,19 +146,26 @@ fn asks(monitor: &mut Monitor) -> usize {
 #[test]
 fn a_head_that_others_are_faster_than_costs_the_server_one_command_a_turn() {
     unless_halted(|| {
-        with_a_head_that_looks(|conn, monitor| {
+        let a_turn = |conn: &mut redis::Connection, monitor: &mut Monitor| {
             changes_hands(conn);
             let mut seen = Vec::new();
-            assert!(comes_true(|| {
+            comes_true_within(Duration::from_secs(1), || {
                 seen.extend(monitor.commands().unwrap());
                 seen.iter().any(|command| command.starts_with("PTTL"))
-            }));
+            });
+            seen
+        };
+        // On a busy machine the head may ask for something else beside it.
+        let mut last = Vec::new();
+        let is_one_command = (0..10).any(|_| {
+            let (seen, _) = with_a_head_that_looks(a_turn);
             let of_head = seen.iter().filter(|command| command.contains("lock:a"));
-            let names: Vec<_> = of_head
-                .map(|command| command.split(' ').next().unwrap())
-                .collect();
-            assert_eq!(names, ["DEL", "SET", "PTTL"], "{seen:?}");
+            let names = of_head.map(|command| command.split(' ').next().unwrap());
+            let is_one_command = names.eq(["DEL", "SET", "PTTL"]);
+            last = seen;
+            is_one_command
         });
+        assert!(is_one_command, "{last:?}");
     });
 }
 
@@ -160,7 +173,7 @@ fn a_head_that_others_are_faster_than_costs_the_server_one_command_a_turn() {
 fn a_head_that_looks_first_finds_out_all_the_same_what_is_no_lock() {
     unless_halted(|| {
         let began = Instant::now();
-        let found = with_a_head_that_looks(|_, _| {});
+        let ((), found) = with_a_head_that_looks(|_, _| {});
         assert!(
             matches!(found, leasehold::Error::WrongKind { .. }),
             "{found:?}"
