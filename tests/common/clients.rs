@@ -20,6 +20,12 @@ pub fn told_of_changes(admin: &mut Connection) -> Vec<u16> {
     list.lines().filter(has_t).filter_map(port).collect()
 }
 
+/// Whether somebody's command waits for the end of a `CLIENT PAUSE`.
+pub fn are_held_back(admin: &mut Connection) -> bool {
+    let has_b = |line: &str| field(line, "flags=").is_some_and(|flags| flags.contains('b'));
+    list(admin).lines().any(has_b)
+}
+
 /// Whether the server has the connection still.
 pub fn exists(admin: &mut Connection, id: u64) -> bool {
     list(admin).contains(&format!("id={id} "))

@@ -9,6 +9,7 @@ use leasehold::{
 use redis::Connection;
 
 pub use super::wait::{PATIENCE, comes_true};
+use super::{LONG, Proxy, clients, wait::tracked_keys};
 
 /// Takes the lock for so long.
 pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Result<Hold> {
@@ -16,6 +17,15 @@ pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Resul
     let granted = mutex::try_acquire(conn, name, &token, End::After(lease))?;
     anyhow::ensure!(granted.is_some(), "{name} is held by somebody else");
     Ok(Hold::new(name, &token)?)
+}
+
+/// The proxy counts and disturbs nothing of what the watchdog of these locks sends from now on. Nobody waits for a lock of the server yet: who
+/// waits is told of changes as well.
+pub fn leave_the_watchdog_alone(proxy: &Proxy, locks: &Locks, admin: &mut Connection) {
+    let watched = locks.lock("watched").acquire(LONG).unwrap();
+    assert!(comes_true(|| tracked_keys(admin).unwrap() > 0));
+    proxy.leave_alone(&clients::told_of_changes(admin));
+    watched.release().unwrap();
 }
 
 /// A lock of each kind, named after it.

@@ -66,7 +66,8 @@ impl Bench {
         redis::cmd("ACL")
             .arg("SETUSER")
             .arg("default")
-            .arg(&["-client", "+client|id", "+client|pause"])
+            .arg(&["-client", "+client|id", "+client|list"])
+            .arg(&["+client|pause", "+client|unpause"])
             .exec(&mut self.conn)
             .unwrap();
     }

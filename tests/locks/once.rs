@@ -13,7 +13,7 @@ use redis::{Client, Commands, Connection};
 
 use crate::common::{
     LONG, MS, Proxy, Server,
-    hold::{comes_true, every_kind},
+    hold::{comes_true, every_kind, leave_the_watchdog_alone},
     slack::slack,
     wait::{at_once, unless_halted},
 };
@@ -95,9 +95,10 @@ fn two_round_trips_run_it_and_one_finds_that_it_has_been_run() {
         for fencing in [true, false] {
             let (server, _, mut conn) = start();
             let proxy = Proxy::in_front_of(&server).unwrap();
-            let lock = Locks::connect(&proxy.url()).unwrap().lock("a");
-            let lock = lock.with(Options::new().fencing(fencing));
-            // Not at first, until the scripts are known; and now and then the watchdog looks.
+            let locks = Locks::connect(&proxy.url()).unwrap();
+            leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+            let lock = locks.lock("a").with(Options::new().fencing(fencing));
+            // Not at first, until the scripts are known.
             assert!(comes_true(|| {
                 let (ran, running) = proxy.traffic_of(|| once(&lock, HOUR));
                 let (found, finding) = proxy.traffic_of(|| once(&lock, HOUR));

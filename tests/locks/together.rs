@@ -12,8 +12,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     LONG, MS, Proxy, Server,
     child::said_by_a_child,
-    clients,
-    hold::comes_true,
+    hold::{comes_true, leave_the_watchdog_alone},
     proxy::Point,
     slack::slack,
     wait::{TOO_SLOW, at_once, comes_true_within, tracked_keys, unless_halted},
@@ -135,11 +134,7 @@ impl Bench {
 
     /// The proxy counts and disturbs nothing of what the watchdog sends.
     fn leave_the_watchdog_alone(&mut self) {
-        let watched = self.locks.lock("watched").acquire(LONG).unwrap();
-        assert!(comes_true(|| tracked_keys(&mut self.conn).unwrap() > 0));
-        let watchdog = clients::told_of_changes(&mut self.conn);
-        self.proxy.leave_alone(&watchdog);
-        watched.release().unwrap();
+        leave_the_watchdog_alone(&self.proxy, &self.locks, &mut self.conn);
     }
 
     fn is_free(&mut self) -> bool {
@@ -393,7 +388,7 @@ fn a_drop_takes_no_longer_than_it_may_at_each_place() {
 fn who_comes_behind_a_call_that_gets_no_answer_is_not_held_up() {
     unless_halted(|| {
         let bench = bench(crate::options());
-        bench.proxy.at("EVALSHA").swallow();
+        bench.proxy.at("EVALSHA").about("lock:a").swallow();
         thread::scope(|scope| {
             let silent = scope.spawn(|| bench.locks.lock("a").try_acquire());
             assert!(bench.proxy.happened());

@@ -7,7 +7,7 @@ use redis::{Commands, Connection};
 
 use crate::common::{
     LONG, MS, Proxy, Server,
-    hold::comes_true,
+    hold::{comes_true, leave_the_watchdog_alone},
     wait::{calls, unless_halted},
 };
 
@@ -33,9 +33,10 @@ fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
-        let lock = crate::plainly(&proxy.url()).lock("a");
-        let lock = lock.with(unfenced());
-        // Not at first, until the release is known and the connections are there; and now and then the watchdog looks.
+        let locks = crate::plainly(&proxy.url()).with(unfenced());
+        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+        let lock = locks.lock("a");
+        // Not at first, until the release is known and the connections are there.
         assert!(comes_true(|| {
             let (lease, acquiring) = proxy.traffic_of(|| lock.acquire(LONG).unwrap());
             assert_eq!(lease.fencing_token(), None);

@@ -15,7 +15,7 @@ use redis::Commands;
 
 use super::{LONG, MS, bench, fence, handing};
 use crate::common::{
-    clock,
+    clients, clock,
     hold::comes_true,
     slack::slack,
     wait::{at_once, unless_halted},
@@ -113,15 +113,16 @@ fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
                     || lock.inspect().unwrap().waiting_here() == number
                 ));
             }
-            thread::sleep(50 * MS); // looked at
-            // Those who ask now get their answers when the first has let go.
+            thread::sleep(300 * MS); // looked at
+            // Who asks now gets the answer when the first has let go.
             let mut conn = bench.server.connection().unwrap();
             let mut late = redis::pipe();
             late.del("lock:a").ignore();
-            late.cmd("CLIENT").arg("PAUSE").arg(200).ignore();
-            late.exec(&mut conn).unwrap();
-            thread::sleep(100 * MS);
+            late.cmd("CLIENT").arg("PAUSE").arg(2_000).arg("WRITE");
+            late.ignore().exec(&mut conn).unwrap();
+            assert!(comes_true(|| clients::are_held_back(&mut conn)));
             first.release().unwrap();
+            redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut conn).unwrap();
 
             let second = has_it.recv_timeout(LONG).unwrap();
             second.verify().unwrap();
