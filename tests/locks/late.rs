@@ -215,7 +215,7 @@ fn an_answer_that_makes_no_sense_is_no_lock() {
     unless_halted(|| {
         let bench = bench(crate::options());
         drop(bench.locks.read("warm-read").acquire(LONG).unwrap());
-        bench.proxy.at("EVALSHA").reply(":7\r\n");
+        bench.proxy.at("EVALSHA").about("lock:a").reply(":7\r\n");
         let acquired = bench.locks.read("a").try_acquire();
         assert!(
             matches!(acquired, Err(Error::Unknown { .. })),

@@ -39,8 +39,12 @@ fn an_acquire_whose_answer_is_lost_is_ours_or_given_back() {
             for fault in ["cut before", "cut after", "swallow"] {
                 for wait in [Duration::ZERO, LONG] {
                     let locks = quick(&proxy.url());
-                    drop(kind(&locks, &format!("warm-{name}")).acquire(LONG).unwrap());
-                    let point = proxy.at("EVALSHA");
+                    drop(
+                        kind(&locks, &format!("first-{name}"))
+                            .acquire(LONG)
+                            .unwrap(),
+                    );
+                    let point = proxy.at("EVALSHA").about(&key);
                     match fault {
                         "cut before" => point.cut_before(),
                         "cut after" => point.cut_after(),
@@ -76,8 +80,9 @@ fn an_acquire_that_is_refused_after_a_lost_answer_is_given_back() {
         for wait in [Duration::ZERO, LONG] {
             let locks = quick(&proxy.url());
             drop(locks.lock("warm").acquire(LONG).unwrap());
-            proxy.at("EVALSHA").cut_after();
-            proxy.at("EVALSHA").nth(2).refuse(refusal);
+            let attempt = || proxy.at("EVALSHA").about("lock:a");
+            attempt().cut_after();
+            attempt().nth(2).refuse(refusal);
             let acquired = locks.lock("a").acquire(wait);
             assert!(proxy.happened());
             if !wait.is_zero() && refusal.starts_with("READONLY") {

@@ -231,7 +231,8 @@ fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
         let mut conn = server.connection().unwrap();
         let locks = impatient(&proxy.url(), 500 * MS);
         // The network delivers the first attempt when its answer is not waited for any more, nor the lock held.
-        proxy.at("EVALSHA").run(|| thread::sleep(2_000 * MS));
+        let attempt = proxy.at("EVALSHA").about("lock:a");
+        attempt.run(|| thread::sleep(2_000 * MS));
         let lease = locks.lock("a").acquire(LONG).unwrap();
         lease.verify().unwrap();
         lease.release().unwrap();
@@ -258,7 +259,7 @@ fn an_acquire_that_was_sent_twice_and_is_delivered_after_the_release_is_given_ba
         let mut conn = server.connection().unwrap();
         let locks = impatient(&proxy.url(), LONG);
         // The connection is closed, and the acquire sent again by another.
-        proxy.at("EVALSHA").cut_before();
+        proxy.at("EVALSHA").about("lock:a").cut_before();
         let lease = locks.lock("a").try_acquire().unwrap().unwrap();
         assert!(proxy.happened());
         let token: String = conn.get("lock:a").unwrap();
@@ -311,7 +312,7 @@ fn a_grant_that_is_answered_after_its_lease_is_given_back_once() {
         let mut scripts =
             || calls(&mut conn, "evalsha").unwrap() + calls(&mut conn, "eval").unwrap();
         let before = scripts();
-        proxy.at("EVALSHA").delay(200 * MS);
+        proxy.at("EVALSHA").about("lock:a").delay(200 * MS);
         let late = lock.try_acquire();
         assert!(matches!(late, Err(Error::Unknown { .. })), "{late:?}");
         assert!(comes_true(|| scripts() >= before + 2));

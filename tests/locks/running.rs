@@ -63,7 +63,7 @@ fn an_error_of_run_means_that_it_has_not_run() {
         assert!(matches!(fails(locks.lock("")), Error::Invalid { .. }));
         let _held = theirs.lock("held").acquire(LONG).unwrap();
         assert!(matches!(fails(locks.lock("held")), Error::Contended { .. }));
-        proxy.at("EVALSHA").swallow();
+        proxy.at("EVALSHA").about("lock:lost").swallow();
         assert!(matches!(fails(locks.lock("lost")), Error::Unknown { .. }));
         let nobody = crate::connect("redis://127.0.0.1:1/");
         assert!(matches!(fails(nobody.lock("a")), Error::Pool { .. }));
