@@ -20,7 +20,7 @@ use crate::common::{
     wait::at_once,
 };
 
-mod hooks;
+pub(crate) mod hooks;
 
 /// Not handed over, and handed over.
 const TURNS: [u32; 2] = [0, 100];

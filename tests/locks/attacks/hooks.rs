@@ -20,7 +20,7 @@ use crate::common::{
     Server,
     hold::{PATIENCE, comes_true},
     slack::slack,
-    wait::at_once,
+    wait::{at_once, unless_halted},
 };
 
 thread_local! {
@@ -103,12 +103,14 @@ fn hooks_may_use_the_locks_they_are_told_of() {
 }
 
 /// With `RUST_BACKTRACE` to write down a panic takes longer than a lease, and all threads wait for that.
-fn without_words() {
+pub(crate) fn without_words() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if panic.payload().downcast_ref() != Some(&"on purpose") {
+            let payload = panic.payload();
+            let is_on_purpose = payload.downcast_ref() == Some(&"on purpose");
+            if !is_on_purpose && !payload.is::<Bomb>() {
                 usual(panic);
             }
         }));
@@ -139,8 +141,9 @@ fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
             let lease = locks.lock("a").acquire(LONG).unwrap();
             thread::sleep(1_700 * MS);
             assert!(lease.is_held());
+            // When it was acquired, and at each renewal. A busy machine makes one of these late.
+            assert!(comes_true(|| meddling.calls.load(Ordering::SeqCst) >= 3));
             let calls = meddling.calls.load(Ordering::SeqCst);
-            assert!(calls >= 3, "{calls}");
             let () = server.connection().unwrap().del("lock:a").unwrap();
             assert!(lease.lost().wait_for(PATIENCE));
             assert!(comes_true(|| meddling.calls.load(Ordering::SeqCst) > calls));
@@ -171,32 +174,35 @@ impl Events for Exploding {
 
 #[test]
 fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
-    in_time(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = locks(&server, 0);
-        let options = Options::new().lease(1_500 * MS);
-        let exploding = options.clone().events(Arc::new(Exploding));
-        let first = locks.lock("a").with(exploding).acquire(LONG).unwrap();
-        let second = locks.lock("b").with(options).acquire(LONG).unwrap();
-        first.lost().notify(|_| panic_any(Bomb(2))).unwrap();
-        let (called, is_called) = mpsc::channel();
-        let call = move |_| called.send(()).unwrap();
-        second.lost().notify(call).unwrap();
-        thread::sleep(1_900 * MS);
-        assert!(first.is_held() && second.is_held(), "nobody renews");
-        let () = conn.del("lock:a").unwrap();
-        assert!(first.lost().wait_for(PATIENCE));
-        let () = conn.del("lock:b").unwrap();
-        is_called.recv_timeout(PATIENCE).unwrap();
-        assert!(first.release().is_err());
-        drop(second);
-        let ends = Instant::now();
-        drop(locks);
-        assert!(
-            ends.elapsed() < 750 * MS + slack(),
-            "a thread has not ended"
-        );
+    without_words();
+    unless_halted(|| {
+        in_time(|| {
+            let server = Server::start().unwrap();
+            let mut conn = server.connection().unwrap();
+            let locks = locks(&server, 0);
+            let options = Options::new().lease(2_100 * MS);
+            let exploding = options.clone().events(Arc::new(Exploding));
+            let first = locks.lock("a").with(exploding).acquire(LONG).unwrap();
+            let second = locks.lock("b").with(options).acquire(LONG).unwrap();
+            first.lost().notify(|_| panic_any(Bomb(2))).unwrap();
+            let (called, is_called) = mpsc::channel();
+            let call = move |_| called.send(()).unwrap();
+            second.lost().notify(call).unwrap();
+            thread::sleep(2_500 * MS);
+            assert!(first.is_held() && second.is_held(), "nobody renews");
+            let () = conn.del("lock:a").unwrap();
+            assert!(first.lost().wait_for(PATIENCE));
+            let () = conn.del("lock:b").unwrap();
+            is_called.recv_timeout(PATIENCE).unwrap();
+            assert!(first.release().is_err());
+            drop(second);
+            let ends = Instant::now();
+            drop(locks);
+            assert!(
+                ends.elapsed() < 750 * MS + slack(),
+                "a thread has not ended"
+            );
+        })
     });
 }
 
@@ -235,7 +241,7 @@ fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
             let locks = locks(&server, turns);
             // A busy machine lets the answer come before anybody else has let go.
             let is_last =
-                (0..5).any(|_| the_watchdog_is_the_last_to_know_them(&server, &locks, turns));
+                (0..8).any(|_| the_watchdog_is_the_last_to_know_them(&server, &locks, turns));
             assert!(is_last);
             // The watchdog goes on.
             let short = Options::new().lease(1_500 * MS);
