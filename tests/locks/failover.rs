@@ -15,7 +15,12 @@ use leasehold::{Error, Options, Pool};
 use redis::Commands;
 
 use crate::{
-    common::{LONG, MS, Server, hold::comes_true, wait::unless_halted},
+    common::{
+        LONG, MS, Server,
+        hold::comes_true,
+        slack::slack,
+        wait::{tracked_keys, unless_halted},
+    },
     connections::{MINUTE, tracked},
 };
 
@@ -80,20 +85,22 @@ fn has_lock(server: &Server) -> bool {
 
 #[test]
 fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let address = Address::of(&old);
-    let pool = Pool::connect(&address.url()).unwrap();
-    let locks = crate::plain(&pool);
-    // Two idle connections.
-    let both = (pool.get().unwrap(), pool.get().unwrap());
-    drop(both);
-    drop(locks.lock("a").acquire(LONG).unwrap());
-    address.fail_over(&old, &new);
-    let refused = locks.lock("a").try_acquire();
-    assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
-    let lease = locks.lock("a").try_acquire().unwrap().unwrap();
-    assert!(has_lock(&new));
-    lease.release().unwrap();
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let pool = Pool::connect(&address.url()).unwrap();
+        let locks = crate::plain(&pool);
+        // Two idle connections.
+        let both = (pool.get().unwrap(), pool.get().unwrap());
+        drop(both);
+        drop(locks.lock("a").acquire(LONG).unwrap());
+        address.fail_over(&old, &new);
+        let refused = locks.lock("a").try_acquire();
+        assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+        let lease = locks.lock("a").try_acquire().unwrap().unwrap();
+        assert!(has_lock(&new));
+        lease.release().unwrap();
+    });
 }
 
 #[test]
@@ -104,7 +111,9 @@ fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
         let locks = crate::connect(&address.url());
         let long = Options::new().lease(MINUTE);
         let lease = locks.lock("a").with(long).acquire(LONG).unwrap();
-        thread::sleep(200 * MS); // The watchdog has looked at it.
+        // The watchdog has looked at it.
+        let mut conn = old.connection().unwrap();
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
         // The new master knows nothing of the lock.
         address.lead_to(&old, &new);
         assert!(locks.lock("b").try_acquire().is_err());
@@ -146,7 +155,7 @@ fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
             let (acquired, at) = waiter.join().unwrap();
             acquired.unwrap();
             let took = at.duration_since(released);
-            assert!(took < Duration::from_secs(2), "{took:?}");
+            assert!(took < 1_750 * MS + slack(), "{took:?}");
         });
     });
 }
@@ -154,67 +163,73 @@ fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
 /// The pool cannot see what a plain function meets on the connection that it lent.
 #[test]
 fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection() {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let address = Address::of(&old);
-    let pool = Pool::connect(&address.url()).unwrap();
-    let both = (pool.get().unwrap(), pool.get().unwrap());
-    drop(both);
-    address.fail_over(&old, &new);
-    let acquire = || {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let pool = Pool::connect(&address.url()).unwrap();
+        let both = (pool.get().unwrap(), pool.get().unwrap());
+        drop(both);
+        address.fail_over(&old, &new);
+        let acquire = || {
+            let mut conn = pool.get().unwrap();
+            leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+        };
+        assert!(matches!(acquire(), Err(Error::Redis { .. })));
+        let token = acquire().unwrap().unwrap();
         let mut conn = pool.get().unwrap();
-        leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
-    };
-    assert!(matches!(acquire(), Err(Error::Redis { .. })));
-    let token = acquire().unwrap().unwrap();
-    let mut conn = pool.get().unwrap();
-    assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+        assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+    });
 }
 
 #[test]
 fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let address = Address::of(&old);
-    let locks = crate::plainly(&address.url());
-    let () = old
-        .connection()
-        .unwrap()
-        .set_ex("lock:a", "somebody", 60)
-        .unwrap();
-    thread::scope(|scope| {
-        let (got, has) = mpsc::channel();
-        let locks = &locks;
-        scope.spawn(move || got.send(locks.lock("a").acquire(LONG)));
-        let mut conn = old.connection().unwrap();
-        assert!(comes_true(|| tracked(&mut conn) > 0));
-        thread::sleep(100 * MS);
-        address.fail_over(&old, &new);
-        // A replica goes on answering, and tells nobody. Whoever is refused first finds out for all.
-        assert!(locks.lock("b").try_acquire().is_err());
-        let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
-        assert!(has_lock(&new));
-        lease.release().unwrap();
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let locks = crate::plainly(&address.url());
+        let () = old
+            .connection()
+            .unwrap()
+            .set_ex("lock:a", "somebody", 60)
+            .unwrap();
+        thread::scope(|scope| {
+            let (got, has) = mpsc::channel();
+            let locks = &locks;
+            scope.spawn(move || got.send(locks.lock("a").acquire(LONG)));
+            let mut conn = old.connection().unwrap();
+            assert!(comes_true(|| tracked(&mut conn) > 0));
+            thread::sleep(100 * MS);
+            address.fail_over(&old, &new);
+            // A replica goes on answering, and tells nobody. Whoever is refused first finds out for all.
+            assert!(locks.lock("b").try_acquire().is_err());
+            let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
+            assert!(has_lock(&new));
+            lease.release().unwrap();
+        });
     });
 }
 
 #[test]
 fn a_lease_goes_on_at_the_new_master_after_a_failover() {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let address = Address::of(&old);
-    let locks = crate::plainly(&address.url());
-    let lease = locks.lock("a").with(Options::new().lease(2_000 * MS));
-    let lease = lease.acquire(LONG).unwrap();
-    // The watchdog is connected to the old one.
-    let mut conn = old.connection().unwrap();
-    assert!(comes_true(|| tracked(&mut conn) == 1));
-    let token = lease.token().to_string();
-    let () = new
-        .connection()
-        .unwrap()
-        .pset_ex("lock:a", token, 2_000)
-        .unwrap();
-    address.fail_over(&old, &new);
-    // Longer than the lease: a watchdog that stayed with the replica would lose it.
-    thread::sleep(3_000 * MS);
-    assert!(lease.is_held());
-    assert!(has_lock(&new));
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let locks = crate::plainly(&address.url());
+        let lease = locks.lock("a").with(Options::new().lease(2_000 * MS));
+        let lease = lease.acquire(LONG).unwrap();
+        // The watchdog is connected to the old one.
+        let mut conn = old.connection().unwrap();
+        assert!(comes_true(|| tracked(&mut conn) == 1));
+        let token = lease.token().to_string();
+        let () = new
+            .connection()
+            .unwrap()
+            .pset_ex("lock:a", token, 2_000)
+            .unwrap();
+        address.fail_over(&old, &new);
+        // Longer than the lease: a watchdog that stayed with the replica would lose it.
+        thread::sleep(3_000 * MS);
+        assert!(lease.is_held());
+        assert!(has_lock(&new));
+    });
 }

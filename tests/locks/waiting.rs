@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use leasehold::{Error, Lock, Locks, acquire_lock_with_timeout, release_lock};
@@ -233,10 +233,7 @@ fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
         let () = conn.hset("lock:a", "i:dead", soon).unwrap();
         let asked = Instant::now();
         drop(locks.read("a").acquire(LONG).unwrap());
-        assert!(
-            asked.elapsed() < 1_750 * MS + slack(),
-            "not the key's end"
-        );
+        assert!(asked.elapsed() < 1_750 * MS + slack(), "not the key's end");
     });
 }
 
@@ -260,9 +257,12 @@ fn a_writer_gets_in_among_readers_that_keep_coming() {
             }
             for _ in 0..3 {
                 let asked = Instant::now();
-                let lease = locks.write("a").acquire(LONG).unwrap();
-                assert!(asked.elapsed() < Duration::from_secs(2));
-                drop(lease);
+                let lease = locks.write("a").acquire(LONG);
+                let took = asked.elapsed();
+                let is_soon = lease.is_ok() && took < 1_750 * MS + slack();
+                // The readers go on until they are told.
+                done.store(!is_soon, Ordering::SeqCst);
+                assert!(is_soon, "{took:?}");
             }
             done.store(true, Ordering::SeqCst);
         });
