@@ -202,7 +202,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
                 ends.elapsed() < 750 * MS + slack(),
                 "a thread has not ended"
             );
-        })
+        });
     });
 }
 
