@@ -360,6 +360,13 @@ fn a_pool_that_is_lent_out_says_to_whom() {
         let pool = Pool::builder().max_size(2).get_timeout(600 * MS);
         let pool = pool.build(&client).unwrap();
         let lock = crate::sharing(&pool).lock("a");
+        // Both are open from now on. On a busy machine that takes longer than may be waited for.
+        let mut open = Vec::new();
+        assert!(comes_true(|| {
+            open.extend(pool.get());
+            open.len() == 2
+        }));
+        drop(open);
         let lease = lock.acquire(LONG).unwrap();
         let mut lent = [pool.get().unwrap(), pool.get().unwrap()];
         for error in [

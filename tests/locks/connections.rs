@@ -68,7 +68,7 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
                 let mut conn = server.connection().unwrap();
                 // One of them is the others' watchdog.
                 assert!(comes_true(
-                    || waiting(&locks.lock("b")) == 1 && tracked(&mut conn) == 2
+                    || waiting(&locks.lock("b")) == 1 && tracked(&mut conn) >= 2
                 ));
                 thread::sleep(300 * MS);
                 // It breaks only when the deadline has passed, so that whoever waits for `a` leaves at once.
