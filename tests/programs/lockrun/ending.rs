@@ -43,8 +43,8 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
         let told = Instant::now();
         tool.ends_with(137);
         // Nor longer: it waits for no process that is dead.
-        let took = told.elapsed();
-        assert!(took < ms(750) + slack(), "{took:?}");
+        let ended_after = told.elapsed();
+        assert!(ended_after < ms(750) + slack(), "{ended_after:?}");
         assert!(!is_locked(&server));
     });
 }

@@ -135,8 +135,8 @@ fn a_signal_ends_the_wait() {
         let sent = Instant::now();
         tool.signal(signal);
         assert_eq!(tool.ends_with(code).out, "");
-        let took = sent.elapsed();
-        assert!(took < ms(250) + slack(), "{took:?}");
+        let ended_after = sent.elapsed();
+        assert!(ended_after < ms(250) + slack(), "{ended_after:?}");
     }
     assert!(comes_true(|| is_locked(&server)));
     assert_eq!(held.finish().code, 0);
