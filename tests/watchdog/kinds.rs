@@ -92,7 +92,7 @@ fn take_all(conn: &mut Connection, token: &Token, owner: &Owner) -> Token {
 
 const WITH_COMPANION: [&str; 3] = ["mutex", "reentrant", "write"];
 /// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
-const LONGER: Duration = Duration::from_secs(2);
+const LONGER: Duration = Duration::from_millis(1_500);
 
 fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal; 3] {
     let (token, owner) = (Token::random(), Owner::current_thread());

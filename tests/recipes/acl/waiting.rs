@@ -110,7 +110,7 @@ fn is_woken(server: &Server, lock: &Lock, other: &Lock) -> bool {
     let pauses = pauses.hand_over(2, 20 * MS);
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(2_000 * MS) {
+        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(1_500 * MS) {
             Ok(lease) => lease.release().map(|()| true),
             Err(Error::Contended { .. }) => Ok(false),
             Err(error) => Err(error),
