@@ -48,7 +48,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
         &format!("SET lock:trap B NX PX 10000\nOK, at attempt {attempts}"),
     )?;
     scene.goes_wrong(
-        attempts > 20,
+        attempts > 5,
         "One waiter sends one command after another, and all but the last are refused.",
     )
 }
