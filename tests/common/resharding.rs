@@ -112,8 +112,9 @@ impl<'a> Resharding<'a> {
         bail!("the nodes do not agree whose the slots are")
     }
 
-    /// Waits until every node that answers has heard of it, for two seconds at most. A node that has not, and hears that who gave the slots
-    /// away has counted up again, for others, tells who has got them that they are not its own; and it is believed.
+    /// Waits until every node that answers has heard of the move, for two seconds at most. Else such a node may hear first that the old
+    /// owner's configuration has a greater number, by another move. Then it tells the new owner that the slots are the old one's, and
+    /// the new owner believes it.
     fn wait_until_all_know(&self, slots: &[u16]) {
         let target = self.cluster.id(self.to);
         let knows = |node: &Server| -> anyhow::Result<bool> {
