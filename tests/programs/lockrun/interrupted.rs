@@ -2,10 +2,7 @@
 
 use std::{
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::mpsc::{Receiver, channel},
     thread,
 };
 
@@ -14,25 +11,25 @@ use nix::sys::signal::Signal;
 use crate::{
     common::{
         Proxy, Server,
-        wait::{at_once, comes_true},
+        wait::{PATIENCE, at_once},
     },
     lockrun::tool::{Tool, is_locked, lockrun_at, ms, run},
 };
 
-/// lockrun at a server that takes its time to do the release. How many scripts have come since the lock was acquired is counted.
-fn slowly(server: &Server, run: impl FnOnce(Command, &AtomicUsize)) {
+/// What a release has, and neither the acquisition nor a look of the watchdog: the lock is the only key that it names.
+const ONE_KEY: &str = "\r\n$1\r\n1\r\n$6\r\nlock:a\r\n";
+
+/// lockrun at a server that takes its time to do the release, and tells when the release has come.
+fn slowly(server: &Server, run: impl FnOnce(Command, &Receiver<()>)) {
     let proxy = Proxy::in_front_of(server).unwrap();
-    let came = Arc::new(AtomicUsize::new(0));
-    // The second script, unless the watchdog has looked at the lock before.
-    for nth in 2..=3 {
-        let came = Arc::clone(&came);
-        proxy.at("EVALSHA").nth(nth).run(move || {
-            came.fetch_add(1, SeqCst);
-            thread::sleep(ms(400));
-        });
-    }
-    run(lockrun_at(&proxy.url()), &came);
+    let (come, has_come) = channel();
+    proxy.at("EVALSHA").about(ONE_KEY).run(move || {
+        come.send(()).unwrap();
+        thread::sleep(ms(400));
+    });
+    run(lockrun_at(&proxy.url()), &has_come);
     assert!(!is_locked(server), "it was not given back");
+    assert!(proxy.happened(), "the release was not slow");
 }
 
 /// A signal that any thread may have comes to one of them by chance: so there are several.
@@ -45,14 +42,12 @@ fn neither_the_guardians_end_nor_a_signal_costs_the_release() {
         slowly(&server, |mut command, _| {
             Tool::spawn(command.args(["--", "/no/such/program"])).ends_with(127);
         });
-        slowly(&server, |mut command, came| {
+        slowly(&server, |mut command, has_come| {
             let script = ["--", "sh", "-c", "echo in; read go; exit 3"];
             let mut tool = Tool::spawn(command.args(script));
             tool.hear("in");
-            let before = came.load(SeqCst);
             tool.tells("go");
-            // It is being given back.
-            assert!(comes_true(|| came.load(SeqCst) > before));
+            has_come.recv_timeout(PATIENCE).unwrap();
             tool.signal(Signal::SIGTERM);
             tool.ends_with(3);
         });
