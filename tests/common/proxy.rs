@@ -77,6 +77,11 @@ impl Proxy {
         (result, mem::take(&mut self.shared.traffic.lock()))
     }
 
+    /// The names of the commands that came at once on one connection, for each time, since this was asked last.
+    pub fn take_bursts(&self) -> Vec<Vec<String>> {
+        mem::take(&mut self.shared.bursts.lock())
+    }
+
     /// What comes from these ports, as the server's `CLIENT LIST` has them, goes through from now on: it is neither counted nor disturbed.
     pub fn leave_alone(&self, ports: &[u16]) {
         self.shared.left_alone.lock().extend(ports);

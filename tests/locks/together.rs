@@ -72,7 +72,9 @@ impl Bench {
         stays: Duration,
         breaks: impl FnOnce(&Proxy),
     ) -> Vec<Came> {
-        thread::scope(|scope| {
+        let one_write = vec!["EVALSHA"; calls.len()];
+        self.proxy.take_bursts();
+        let came = thread::scope(|scope| {
             let (go_on, may_go_on) = mpsc::channel();
             let (arrived, has_arrived) = mpsc::channel();
             let until_all_are_there = move || {
@@ -110,7 +112,12 @@ impl Bench {
                 }
             });
             came.collect()
-        })
+        });
+        // One may have left when all had been there.
+        let mut calls = self.proxy.take_bursts();
+        calls.retain(|burst| burst[0] == "EVALSHA");
+        assert!(calls.len() > 1 && calls[1] == one_write, "{TOO_SLOW}");
+        came
     }
 
     /// Acquires of three locks, with a fault at one of them.

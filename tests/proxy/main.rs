@@ -76,6 +76,10 @@ fn a_burst_that_comes_in_pieces_is_one_round_trip() {
         .proxy
         .traffic_of(|| pipeline.exec(&mut bench.conn).unwrap());
     assert_eq!((traffic.round_trips, traffic.commands.len()), (1, 20));
+    bench.proxy.take_bursts();
+    set(&mut bench.conn, "one", "1").unwrap();
+    pipeline.exec(&mut bench.conn).unwrap();
+    assert_eq!(bench.proxy.take_bursts(), [vec!["SET"; 1], vec!["SET"; 20]]);
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub(super) struct Shared {
     links: Mutex<Vec<Arc<Link>>>,
     pub(super) left_alone: Mutex<Vec<u16>>,
     pub(super) traffic: Mutex<Traffic>,
+    pub(super) bursts: Mutex<Vec<Vec<String>>>,
     pub(super) faults: Mutex<Faults>,
     pub(super) fault_happened: Condvar,
 }
@@ -63,6 +64,7 @@ impl Shared {
             links: Mutex::default(),
             left_alone: Mutex::default(),
             traffic: Mutex::default(),
+            bursts: Mutex::default(),
             faults: Mutex::default(),
             fault_happened: Condvar::new(),
         }
@@ -211,9 +213,9 @@ impl Shared {
         if !self.is_left_alone(link) {
             let mut traffic = self.traffic.lock();
             traffic.round_trips += usize::from(owed.replies == 0 && !burst.is_empty());
-            traffic
-                .commands
-                .extend(burst.iter().map(|request| command_name(request)));
+            let commands: Vec<_> = burst.iter().map(|request| command_name(request)).collect();
+            traffic.commands.extend_from_slice(&commands);
+            self.bursts.lock().push(commands);
         }
         owed.replies += burst.len();
     }
