@@ -189,10 +189,21 @@ impl Known {
 
     /// The node at this address has not answered when it was asked who serves what.
     pub(super) fn was_silent(&mut self, address: &Address) {
-        let mut shards = self.shards.iter_mut();
-        if let Some(shard) = shards.find(|shard| shard.address == *address) {
+        if let Some(shard) = self.shard_at(address) {
             shard.is_silent = true;
         }
+    }
+
+    /// It was silent, and its word counts again.
+    pub(super) fn answers_again(&mut self, address: &Address) {
+        if let Some(shard) = self.shard_at(address) {
+            shard.is_silent = false;
+        }
+    }
+
+    fn shard_at(&mut self, address: &Address) -> Option<&mut Shard> {
+        let mut shards = self.shards.iter_mut();
+        shards.find(|shard| shard.address == *address)
     }
 
     /// Believes what a node says, or returns why not. `Ok(true)`: the answer has changed what is known.

@@ -6,6 +6,7 @@
 //! Locks: `asking`, for as long as a node is asked, and within it `known`, for a moment.
 
 mod ask;
+mod streak;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,6 +19,8 @@ use std::{
 
 use parking_lot::Mutex;
 use redis::{Client, Connection, RedisError, RedisResult};
+
+use streak::Streak;
 
 use super::{
     known::{Known, ShardId},
@@ -42,8 +45,8 @@ const SECOND_BEST: Duration = Duration::from_secs(1);
 /// If no known node has answered for so long, and others have whenever nodes were asked, another cluster was made in place of the one that
 /// was known.
 pub(super) const STRANGE: Duration = Duration::from_secs(10);
-/// Whoever has not asked for so long has to begin anew to count that.
-const ASKED_ON: Duration = Duration::from_secs(2);
+/// A master that was silent has answered again for so long when it has heard from the others what has become of it.
+const BACK: Duration = Duration::from_secs(2);
 /// How long all nodes together may take when it is only looked whether anything has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -71,8 +74,10 @@ struct Asking {
     silent: HashMap<Address, Instant>,
     /// The nodes whose answers said nothing new while the map was in doubt.
     knew_nothing: HashSet<Address>,
-    /// Since when nodes of another cluster have answered and none that is known, and when they were heard last.
-    strange: Option<(Instant, Instant)>,
+    /// How long nodes of another cluster have answered and none that is known.
+    strange: Streak,
+    /// How long masters that were silent have answered again.
+    back: HashMap<Address, Streak>,
 }
 
 /// Why the nodes are asked.

@@ -5,18 +5,19 @@
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
 //! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
-//! five have said so: then it is the cluster that is down.
+//! five have said so: then it is the cluster that is down. Where one has said so, the word of a master that was silent counts for no more,
+//! until that master has answered for two seconds again.
 
 use std::{
     collections::{HashSet, VecDeque},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::MutexGuard;
 use redis::{Connection, RedisResult, Value};
 
-use super::{ASKED_ON, Asking, FRESH, Map, Need, REST, STRANGE, silent};
+use super::{Asking, BACK, FRESH, Map, Need, REST, STRANGE, silent, streak::Streak};
 use crate::{
     connection::{
         cluster::{
@@ -152,14 +153,19 @@ impl Asking {
 
     /// Whether only nodes of another cluster have answered for long, as they do now.
     fn has_heard_strangers_alone(&mut self) -> bool {
-        let now = time::now();
-        let heard_lately = |(_, last): &(Instant, Instant)| now - *last < ASKED_ON;
-        let since = self
-            .strange
-            .filter(heard_lately)
-            .map_or(now, |(since, _)| since);
-        self.strange = Some((since, now));
-        now - since >= STRANGE
+        self.strange.goes_on(time::now()) >= STRANGE
+    }
+
+    /// Whether this master, which was silent and answers now, has answered for so long that its word counts again.
+    fn is_back(&mut self, address: &Address) -> bool {
+        let answers = self.back.entry(address.clone()).or_default();
+        answers.goes_on(time::now()) >= BACK
+    }
+
+    /// This node has not answered.
+    fn was_silent(&mut self, address: Address) {
+        self.back.remove(&address);
+        self.silent.insert(address, time::now());
     }
 
     /// This node has answered, and its answer is believed.
@@ -170,7 +176,8 @@ impl Asking {
             self.knew_nothing.insert(address.clone());
         }
         self.silent.remove(&address);
-        self.strange = None;
+        self.back.remove(&address);
+        self.strange = Streak::default();
         self.last = Some(address.clone());
         self.connection = Some((address, connection));
     }
@@ -249,14 +256,18 @@ impl Map {
                 Ok(heard) => heard,
                 Err(error) => {
                     self.known.lock().was_silent(&address);
-                    asking.silent.insert(address, time::now());
+                    asking.was_silent(address);
                     refused.why = Some(silent("the last one failed", Some(error)));
                     continue;
                 }
             };
             if refused.second_best.is_some() && silent_masters.contains(&address) {
-                // That it reaches the others is what it knew before it was silent.
-                answer.is_well = false;
+                if asking.is_back(&address) {
+                    self.known.lock().answers_again(&address);
+                } else {
+                    // That it reaches the others is what it knew before it was silent.
+                    answer.is_well = false;
+                }
             }
             match self.believe(&answer) {
                 Ok(is_news) => {
@@ -286,7 +297,7 @@ impl Map {
     fn believe_one_of(&self, refused: Refused, asking: &mut Asking) -> Result<(Heard, bool)> {
         let why = refused.why.unwrap_or_else(|| silent("none answers", None));
         if refused.is_one_known {
-            asking.strange = None;
+            asking.strange = Streak::default();
         }
         let mut known = self.known.lock();
         let is_news = if let Some((answer, ..)) = &refused.second_best {
