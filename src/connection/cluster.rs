@@ -12,6 +12,7 @@ mod map;
 mod redirect;
 mod settings;
 mod shard;
+mod silence;
 mod slot;
 
 use std::{collections::HashMap, fmt, sync::Arc};

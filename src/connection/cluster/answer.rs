@@ -6,8 +6,10 @@ use super::layout::{Address, Group, Layout};
 pub(super) struct Answer {
     pub(super) layout: Layout,
     config_epoch: Option<u64>,
-    /// It reaches most of the masters, and serves.
-    pub(super) is_well: bool,
+    /// By its own word it does not reach most of the masters, or does not serve.
+    pub(super) is_cut_off: bool,
+    /// It may not have heard yet what has become of it.
+    pub(super) is_in_question: bool,
 }
 
 impl Answer {
@@ -23,8 +25,14 @@ impl Answer {
         Self {
             layout,
             config_epoch: epoch,
-            is_well: found("cluster_state:") != Some("fail"),
+            is_cut_off: found("cluster_state:") == Some("fail"),
+            is_in_question: false,
         }
+    }
+
+    /// It reaches most of the masters, and serves.
+    pub(super) fn is_well(&self) -> bool {
+        !self.is_cut_off && !self.is_in_question
     }
 
     /// Which configuration it is, where this is the newest that was heard of. A replica that is cut off from the others counts one
@@ -32,7 +40,7 @@ impl Answer {
     /// refused as older.
     pub(super) fn config_epoch(&self, newest: u64) -> Option<u64> {
         let epoch = self.config_epoch?;
-        Some(if self.is_well {
+        Some(if self.is_well() {
             epoch
         } else {
             epoch.min(newest)
@@ -50,6 +58,6 @@ impl Answer {
     /// and then the one that says more.
     pub(super) fn worth(&self) -> (bool, Option<u64>, usize) {
         let slots = (self.layout.iter()).flat_map(|group| group.slots.iter().cloned().flatten());
-        (self.is_well, self.config_epoch, slots.count())
+        (self.is_well(), self.config_epoch, slots.count())
     }
 }

@@ -8,7 +8,8 @@
 //!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), or nobody had asked for
 //!   twice that, another cluster was made in place of this one, and counts its configurations from the beginning.
 //! - What a node says that does not reach most of the masters, only if no node that does has answered of those that were asked. So it is
-//!   with a master that was silent for long, if another node of the cluster has answered.
+//!   with a master that has missed a question, until it has answered each one for [`BACK`](super::silence::BACK), if another node of the
+//!   cluster has answered.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so
@@ -25,6 +26,7 @@ use std::{
 
 use super::{
     layout::{Address, Group, Layout, Node},
+    silence::Silence,
     slot::SLOTS,
 };
 
@@ -52,8 +54,8 @@ pub(super) struct Shard {
     pub(super) epoch: Arc<AtomicU64>,
     /// A connection to it has failed since it was last known to be good.
     pub(super) in_doubt: bool,
-    /// Its master was asked who serves what and has not answered, or no connection could be opened to it.
-    pub(super) is_silent: bool,
+    /// Whether its master was silent or not reached, and what it says of itself is in question.
+    pub(super) silence: Silence,
     /// The last answer named it.
     serves: bool,
 }
@@ -63,7 +65,7 @@ impl Shard {
         let is_news = self.address != *address;
         if is_news {
             self.address = address.clone();
-            self.is_silent = false;
+            self.silence = Silence::default();
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         is_news
@@ -132,9 +134,9 @@ impl Known {
         masters.chain(others.cloned()).collect()
     }
 
-    /// The masters that were not reached, or that were silent for long: what they say of themselves is in question.
+    /// The masters that were silent or not reached: what they say of themselves is in question.
     pub(super) fn silent_masters(&self) -> Vec<Address> {
-        let silent = self.shards.iter().filter(|shard| shard.is_silent);
+        let silent = self.shards.iter().filter(|shard| shard.silence.is_on());
         silent.map(|shard| shard.address.clone()).collect()
     }
 
@@ -189,21 +191,20 @@ impl Known {
 
     /// The node at this address has not answered when it was asked who serves what.
     pub(super) fn was_silent(&mut self, address: &Address) {
-        if let Some(shard) = self.shard_at(address) {
-            shard.is_silent = true;
-        }
+        (self.shards_at(address)).for_each(|shard| shard.silence.begin());
     }
 
-    /// It was silent, and its word counts again.
-    pub(super) fn answers_again(&mut self, address: &Address) {
-        if let Some(shard) = self.shard_at(address) {
-            shard.is_silent = false;
-        }
+    /// The node at this address has answered who serves what. Returns whether its word counts, which that of a master does not that was
+    /// silent a moment ago.
+    pub(super) fn counts(&mut self, address: &Address, is_cut_off: bool, now: Instant) -> bool {
+        (self.shards_at(address)).for_each(|shard| shard.silence.answered(is_cut_off, now));
+        !self.shards_at(address).any(|shard| shard.silence.is_on())
     }
 
-    fn shard_at(&mut self, address: &Address) -> Option<&mut Shard> {
-        let mut shards = self.shards.iter_mut();
-        shards.find(|shard| shard.address == *address)
+    /// Several lead to one master where it has got the slots of the others.
+    fn shards_at(&mut self, address: &Address) -> impl Iterator<Item = &mut Shard> {
+        let shards = self.shards.iter_mut();
+        shards.filter(move |shard| shard.address == *address)
     }
 
     /// Believes what a node says, or returns why not. `Ok(true)`: the answer has changed what is known.
@@ -326,7 +327,7 @@ impl Known {
                 address: address.clone(),
                 epoch: Arc::default(),
                 in_doubt: false,
-                is_silent: false,
+                silence: Silence::default(),
                 serves: true,
             });
             return true;

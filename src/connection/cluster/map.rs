@@ -45,8 +45,6 @@ const SECOND_BEST: Duration = Duration::from_secs(1);
 /// If no known node has answered for so long, and others have whenever nodes were asked, another cluster was made in place of the one that
 /// was known.
 pub(super) const STRANGE: Duration = Duration::from_secs(10);
-/// A master that was silent has answered again for so long when it has heard from the others what has become of it.
-const BACK: Duration = Duration::from_secs(2);
 /// How long all nodes together may take when it is only looked whether anything has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -76,8 +74,6 @@ struct Asking {
     knew_nothing: HashSet<Address>,
     /// How long nodes of another cluster have answered and none that is known.
     strange: Streak,
-    /// How long masters that were silent have answered again.
-    back: HashMap<Address, Streak>,
 }
 
 /// Why the nodes are asked.
@@ -148,8 +144,8 @@ impl Map {
             let known = self.known.lock();
             let is_in_doubt = known.in_doubt;
             known.shard(shard).map_or((true, true, None), |it| {
-                let own = (!it.is_silent && !is_in_doubt).then(|| it.address.clone());
-                (it.in_doubt, it.is_silent, own)
+                let own = (!it.silence.is_on() && !is_in_doubt).then(|| it.address.clone());
+                (it.in_doubt, it.silence.is_on(), own)
             })
         };
         let asked = if in_doubt && (is_silent || !self.asking.is_locked()) {
@@ -178,7 +174,8 @@ impl Map {
         if let Some(shard) = self.known.lock().shard_mut(shard)
             && shard.epoch.load(Ordering::SeqCst) == epoch
         {
-            (shard.in_doubt, shard.is_silent) = (false, false);
+            shard.in_doubt = false;
+            shard.silence.end();
         }
     }
 
@@ -201,7 +198,8 @@ impl Map {
     /// No connection could be opened to the master of this shard, or the server there is none.
     pub(super) fn not_reached(&self, shard: ShardId) {
         if let Some(shard) = self.known.lock().shard_mut(shard) {
-            (shard.in_doubt, shard.is_silent) = (true, true);
+            shard.in_doubt = true;
+            shard.silence.begin();
         }
     }
 

@@ -1,5 +1,7 @@
 //! What is believed of answers of a cluster.
 
+use std::time::Duration;
+
 use super::*;
 
 const HALF: u16 = SLOTS / 2;
@@ -213,4 +215,103 @@ fn a_port_that_several_have_names_nobody() {
     let mut known = Known::nothing();
     assert!(known.believe(&vec![group(&["a"], 0..SLOTS)], None).is_ok());
     assert_eq!(known.only_one_at(1), Some(Address::new("a", 1)));
+}
+
+/// Asks the master `a` at these milliseconds. What each answer is, and whether it counts: `.` no answer, `f` one that is cut off, `n` one
+/// that does not count, `y` one that does.
+fn asks(known: &mut Known, begun: Instant, questions: &[(u64, char)]) {
+    let address = Address::new("a", 1);
+    for &(at, expected) in questions {
+        let now = begun + Duration::from_millis(at);
+        if expected == '.' {
+            known.was_silent(&address);
+            continue;
+        }
+        let counts = known.counts(&address, expected == 'f', now);
+        assert_eq!(counts, expected == 'y', "after {at} ms");
+    }
+}
+
+#[test]
+fn the_word_of_a_master_counts_again_when_it_has_answered_for_two_seconds() {
+    let begun = Instant::now();
+    let cases: [&[(u64, char)]; 5] = [
+        &[
+            (0, 'y'),
+            (1, '.'),
+            (2, 'n'),
+            (2_001, 'n'),
+            (2_002, 'y'),
+            (2_003, 'y'),
+        ],
+        // Who seldom asks believes it as well.
+        &[(0, '.'), (10_000, 'n'), (20_000, 'y')],
+        // Each time that it was asked.
+        &[
+            (0, '.'),
+            (1, 'n'),
+            (1_900, '.'),
+            (1_901, 'n'),
+            (3_900, 'n'),
+            (3_901, 'y'),
+        ],
+        // Who is cut off hears nothing.
+        &[
+            (0, '.'),
+            (1, 'f'),
+            (2_500, 'n'),
+            (3_000, 'f'),
+            (3_001, 'n'),
+            (5_000, 'n'),
+            (5_001, 'y'),
+        ],
+        &[(0, '.'), (1, 'n'), (2_001, 'y'), (2_002, '.'), (2_003, 'n')],
+    ];
+    for questions in cases {
+        asks(&mut two().0, begun, questions);
+    }
+}
+
+#[test]
+fn a_connection_ends_the_silence_of_a_master_and_begins_it() {
+    let (mut known, one, _) = two();
+    let begun = Instant::now();
+    known.shard_mut(one).unwrap().silence.begin();
+    assert_eq!(known.silent_masters(), [Address::new("a", 1)]);
+    asks(&mut known, begun, &[(0, 'n')]);
+    known.shard_mut(one).unwrap().silence.begin();
+    asks(&mut known, begun, &[(2_000, 'n')]);
+    known.shard_mut(one).unwrap().silence.end();
+    asks(&mut known, begun, &[(2_001, 'y')]);
+    // Another master of the shard was not silent.
+    known.shard_mut(one).unwrap().silence.begin();
+    assert!(
+        known
+            .believe(&vec![group(&["b", "a"], 0..SLOTS)], Some(6))
+            .is_ok()
+    );
+    assert!(known.silent_masters().is_empty());
+}
+
+#[test]
+fn each_shard_that_leads_to_a_master_takes_part_in_its_silence() {
+    let (mut known, one, other) = two();
+    // The shard of `c` leads there too.
+    assert!(
+        known
+            .believe(&vec![group(&["a", "b"], 0..SLOTS)], Some(6))
+            .is_ok()
+    );
+    assert_eq!(
+        (leads_to(&known, one).0, leads_to(&known, other).0),
+        ("a", "a")
+    );
+    let begun = Instant::now();
+    for reached in [one, other] {
+        asks(&mut known, begun, &[(0, '.')]);
+        assert_eq!(known.silent_masters().len(), 2);
+        known.shard_mut(reached).unwrap().silence.end();
+        asks(&mut known, begun, &[(1, 'n'), (2_001, 'y')]);
+        assert!(known.silent_masters().is_empty());
+    }
 }

@@ -5,8 +5,8 @@
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
 //! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
-//! five have said so: then it is the cluster that is down. Where one has said so, the word of a master that was silent counts for no more,
-//! until that master has answered for two seconds again.
+//! five have said so: then it is the cluster that is down. Where one has said so, or has left out slots, the word of a master that was silent
+//! counts for no more than that one's, until the master has answered for two seconds, each time that it was asked.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -17,7 +17,7 @@ use std::{
 use parking_lot::MutexGuard;
 use redis::{Connection, RedisResult, Value};
 
-use super::{Asking, BACK, FRESH, Map, Need, REST, STRANGE, silent, streak::Streak};
+use super::{Asking, FRESH, Map, Need, REST, STRANGE, silent, streak::Streak};
 use crate::{
     connection::{
         cluster::{
@@ -99,13 +99,13 @@ impl Refused {
         let (Disbelief::Because(reason) | Disbelief::Older(reason)) = why else {
             self.why = Some(silent("they are of another cluster", None));
             // A node of the URL, which was none of this cluster, counts less: these are asked last.
-            let kept = self.strange.as_ref().map(|(kept, ..)| kept.is_well);
-            if kept.is_none_or(|is_well| !is_well && heard.0.is_well) {
+            let kept = self.strange.as_ref().map(|(kept, ..)| kept.is_well());
+            if kept.is_none_or(|is_well| !is_well && heard.0.is_well()) {
                 self.strange = Some(heard);
             }
             return;
         };
-        self.cut_off += usize::from(!heard.0.is_well);
+        self.cut_off += usize::from(heard.0.is_cut_off);
         self.why = Some(silent(reason, None));
         if heard.0.layout.is_empty() {
             // It knows of nobody.
@@ -156,18 +156,6 @@ impl Asking {
         self.strange.goes_on(time::now()) >= STRANGE
     }
 
-    /// Whether this master, which was silent and answers now, has answered for so long that its word counts again.
-    fn is_back(&mut self, address: &Address) -> bool {
-        let answers = self.back.entry(address.clone()).or_default();
-        answers.goes_on(time::now()) >= BACK
-    }
-
-    /// This node has not answered.
-    fn was_silent(&mut self, address: Address) {
-        self.back.remove(&address);
-        self.silent.insert(address, time::now());
-    }
-
     /// This node has answered, and its answer is believed.
     fn heard(&mut self, address: Address, connection: Connection, is_news: bool, in_doubt: bool) {
         if is_news {
@@ -176,7 +164,6 @@ impl Asking {
             self.knew_nothing.insert(address.clone());
         }
         self.silent.remove(&address);
-        self.back.remove(&address);
         self.strange = Streak::default();
         self.last = Some(address.clone());
         self.connection = Some((address, connection));
@@ -256,19 +243,14 @@ impl Map {
                 Ok(heard) => heard,
                 Err(error) => {
                     self.known.lock().was_silent(&address);
-                    asking.was_silent(address);
+                    asking.silent.insert(address, time::now());
                     refused.why = Some(silent("the last one failed", Some(error)));
                     continue;
                 }
             };
-            if refused.second_best.is_some() && silent_masters.contains(&address) {
-                if asking.is_back(&address) {
-                    self.known.lock().answers_again(&address);
-                } else {
-                    // That it reaches the others is what it knew before it was silent.
-                    answer.is_well = false;
-                }
-            }
+            let counts = (self.known.lock()).counts(&address, answer.is_cut_off, time::now());
+            // That it reaches the others is what it knew before it was silent.
+            answer.is_in_question = refused.second_best.is_some() && !counts;
             match self.believe(&answer) {
                 Ok(is_news) => {
                     if first == Some(&address) && !is_news {
@@ -279,7 +261,7 @@ impl Map {
                     return Ok(());
                 }
                 Err(why) => {
-                    if !answer.is_well && !matches!(why, Disbelief::Strange) {
+                    if !answer.is_well() && !matches!(why, Disbelief::Strange) {
                         asking.knew_nothing.insert(address.clone());
                         left.add(answer.addresses());
                     }
@@ -317,7 +299,7 @@ impl Map {
         };
         known.answered = Some(time::now());
         let believed = refused.second_best.or(refused.strange);
-        known.is_second_best = believed.as_ref().is_some_and(|(it, ..)| !it.is_well);
+        known.is_second_best = believed.as_ref().is_some_and(|(it, ..)| !it.is_well());
         believed.map(|heard| (heard, is_news)).ok_or(why)
     }
 
@@ -328,7 +310,7 @@ impl Map {
         }
         let epoch = answer.config_epoch(known.config_epoch);
         (known.refuse_what_is_older(epoch)).map_err(Disbelief::Older)?;
-        if !answer.is_well {
+        if !answer.is_well() {
             // Its map is as old as its cut, and would lead back to masters that were replaced each time that it is asked.
             let why = "the last one does not reach most of the masters";
             return Err(Disbelief::Because(why));
