@@ -16,6 +16,7 @@ mod options;
 #[allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "the tests' server; a part of it is enough here"
 )]
 #[path = "../../tests/common/server.rs"]

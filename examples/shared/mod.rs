@@ -7,6 +7,7 @@ pub(crate) mod scene;
 #[allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "shared with the tests, which use more of it"
 )]
 pub(crate) mod server;

@@ -1,10 +1,14 @@
 //! A private redis-server or valkey-server from the PATH, on a free port, stopped when dropped.
 
+// By its path, since examples include this file by one.
+#[path = "server/port.rs"]
+mod port;
+
 use std::{
-    env, fmt,
+    env,
     fs::{self, File},
     io::{BufRead, BufReader, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -14,6 +18,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
+
+pub use port::{Port, free_cluster_port, free_port};
 
 /// Names the binary to use instead of the one on the PATH.
 const BINARY: &str = "LEASEHOLD_REDIS_SERVER";
@@ -203,62 +209,6 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// A port that nobody else is given until this is dropped, whether somebody listens on it or not: where a server was killed,
-/// the next test's must not take its place.
-#[derive(Debug)]
-pub struct Port {
-    number: u16,
-    /// Bound to the same number, which only those bind who look for a free port here: so other test programs see it too.
-    _reservations: Vec<UdpSocket>,
-}
-
-impl Port {
-    pub fn number(&self) -> u16 {
-        self.number
-    }
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.number.fmt(f)
-    }
-}
-
-/// A port that nobody listens on.
-///
-/// Not one of those that systems give to whoever asks for any port: a proxy or a client of another test could have it
-/// before our server does, and be taken for the server.
-pub fn free_port() -> anyhow::Result<Port> {
-    free_among(20_000, &[0])
-}
-
-/// A port for a node of a cluster, which listens on the one 10,000 above as well.
-pub fn free_cluster_port() -> anyhow::Result<Port> {
-    free_among(10_000, &[0, 10_000])
-}
-
-/// `above`: how far above the port those are that are wanted too.
-fn free_among(ports: u128, above: &[u16]) -> anyhow::Result<Port> {
-    for _ in 0..1_000 {
-        let number = u16::try_from(10_000 + uuid::Uuid::new_v4().as_u128() % ports)?;
-        let reservations = above.iter().map(|above| reserve(number + above));
-        if let Some(reservations) = reservations.collect() {
-            return Ok(Port {
-                number,
-                _reservations: reservations,
-            });
-        }
-    }
-    bail!("no port is free from 10000 on")
-}
-
-fn reserve(number: u16) -> Option<UdpSocket> {
-    let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-    // After the reservation: who restarts a server on its own port is not to find it taken for a moment.
-    TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-    Some(reservation)
 }
 
 /// The server to start, checked to be a real one: a crate installs a toy under the same name.

@@ -6,9 +6,9 @@ mod common;
 
 mod cuts;
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use common::{Proxy, Server, wait::comes_true};
+use common::{Proxy, Server, server::free_port, wait::comes_true};
 use redis::{Commands, Connection, Pipeline, RedisResult, Value};
 
 /// A server, the proxy before it, a connection through that and one past it.
@@ -45,6 +45,20 @@ fn set(conn: &mut Connection, key: &str, value: &str) -> RedisResult<()> {
 
 fn get(conn: &mut Connection, key: &str) -> RedisResult<Option<String>> {
     conn.get(key)
+}
+
+/// A client of a server that has ended would come to the next one.
+#[test]
+fn no_port_is_given_twice() {
+    let mut given = HashSet::new();
+    for _ in 0..500 {
+        assert!(given.insert(free_port().unwrap().number()));
+    }
+    // After some thousands it begins again, and not with one that is in use.
+    let held = free_port().unwrap();
+    for _ in 0..3_000 {
+        assert_ne!(free_port().unwrap().number(), held.number());
+    }
 }
 
 #[test]
