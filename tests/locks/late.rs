@@ -199,7 +199,11 @@ fn why_it_was_not_renewed_is_told_after_the_end() {
     bench.proxy.at("EVAL").swallow();
     let lease = locks.lock("a").acquire(LONG).unwrap();
     assert!(lease.lost().wait_for(LONG));
-    assert!(comes_true(|| lease.failure().is_some()));
+    assert!(
+        comes_true(|| lease.failure().is_some()),
+        "{:?}",
+        bench.proxy.take_bursts()
+    );
 }
 
 fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
