@@ -310,6 +310,13 @@ impl Connector {
         self.0.opener.check(unless_within);
     }
 
+    /// Asks others whether the master of this epoch still is the master, since it was silent for long. Takes half of the time at most.
+    pub(crate) fn look_for_another_master(&self, epoch: u64, deadline: Deadline) {
+        if self.0.opener.is_still_master(epoch, deadline) {
+            self.0.opener.confirm(epoch);
+        }
+    }
+
     /// A connection has failed, or leads to a server that is no master.
     pub(crate) fn doubt(&self) {
         self.0.opener.doubt();

@@ -79,8 +79,8 @@ struct Wait<'a> {
     doubts: Backoff,
     /// The epoch of the stack's server, a moment before the last attempt was sent.
     epoch: u64,
-    /// The last answer was a grant after a long silence.
-    is_confirming: bool,
+    /// The last answer was a grant after a long silence. An attempt that is sent from this moment on confirms it.
+    confirms_from: Option<Instant>,
     settings: &'a Settings,
     hold: Arc<Holding>,
     lease_millis: u64,
@@ -135,7 +135,7 @@ pub(crate) fn acquire(
             settings.backoff.first,
             settings.backoff.last.max(LONGEST_DOUBT),
         ),
-        is_confirming: false,
+        confirms_from: None,
         settings,
         attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
         hold,
@@ -261,12 +261,13 @@ impl Wait<'_> {
                 cancel: self.settings.cancel.as_ref(),
                 ..Patience::USUAL
             };
-            self.epoch = self.stack.server.epoch();
-            let reply = self.stack.server.ask(&call, patience)?;
-            match self.judge(reply)? {
+            self.begins_attempt();
+            let asked = self.stack.server.ask(&call, patience);
+            self.attempt_is_over(asked.as_ref().ok());
+            match self.judge(asked?)? {
                 Outcome::Moved => {}
                 Outcome::Unconfirmed => {
-                    thread::sleep(self.until_confirmed());
+                    thread::sleep(self.confirms_at().saturating_duration_since(self.now()));
                     call = call.again();
                 }
                 outcome => return Ok(outcome),

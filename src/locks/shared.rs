@@ -8,6 +8,7 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
+    answers::Answers,
     given_back::{GivenBack, Release},
     settings::Settings,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Shared<L> {
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Settings, L>,
+    /// Of a server whose place another may take.
+    pub(super) answers: Answers,
     given_back: GivenBack,
     /// What an acquire has left that was never a lease. It has a share of its own, since tries in vain may be many.
     given_up: GivenBack,
@@ -49,6 +52,7 @@ impl<L: Send + 'static> Shared<L> {
             clock,
             keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
+            answers: Answers::default(),
             given_back: GivenBack::default(),
             given_up: GivenBack::default(),
             process: Process::current(),

@@ -88,6 +88,10 @@ pub(crate) trait Server: Send + Sync + 'static {
         0
     }
 
+    /// Asks others whether it still is the master that it was at this epoch, since it was silent for long: [`Self::epoch`] tells
+    /// afterwards. Takes half of the time at most.
+    fn look_for_another_master(&self, _epoch: u64, _deadline: Deadline) {}
+
     /// How far the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 

@@ -147,6 +147,10 @@ impl Server for RedisServer {
         self.connector.epoch()
     }
 
+    fn look_for_another_master(&self, epoch: u64, deadline: Deadline) {
+        self.connector.look_for_another_master(epoch, deadline);
+    }
+
     fn clock_skew(&self) -> Duration {
         self.connector.clock_skew()
     }

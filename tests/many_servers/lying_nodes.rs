@@ -5,6 +5,7 @@ mod another_cluster;
 mod cut_off;
 mod held;
 mod redirects;
+mod silent;
 
 use std::{
     sync::Arc,
@@ -107,6 +108,23 @@ fn half_at(port: u16, other: u16) -> String {
         (0, 8_191, "127.0.0.1", port),
         (8_192, SLOTS - 1, "127.0.0.1", other),
     ])
+}
+
+/// One master has all slots, and the other node is its replica.
+fn master_and_replica(master: &Fake, replica: &Fake) -> String {
+    let node = |port: u16| {
+        let id = format!("id-of-{port}");
+        let length = id.len();
+        format!("*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${length}\r\n{id}\r\n")
+    };
+    let (master, replica) = (node(master.port()), node(replica.port()));
+    format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
+}
+
+/// How often nodes were asked who serves what.
+fn questions(nodes: &[Fake]) -> usize {
+    let asked = nodes.iter().flat_map(Fake::asked);
+    asked.filter(|name| name == "CLUSTER SLOTS").count()
 }
 
 /// Two nodes that have a half each, answer this to `SET`, and say this of the other's address to everything else.

@@ -39,11 +39,12 @@ impl Wait<'_> {
             if line.is_none() && self.may_listen(&call) && place.is_alone() {
                 line = shared.server.line(&key);
             }
-            self.epoch = shared.server.epoch();
+            self.begins_attempt();
             let asked = match &mut line {
                 Some(line) => line.ask(&call, manner.looks_first),
                 None => (shared.server).ask_for_head(&call, manner.looks_first, self.deadline),
             };
+            self.attempt_is_over(asked.as_ref().ok());
             let reply = match asked {
                 Ok(reply) => reply,
                 Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
@@ -107,7 +108,7 @@ impl Wait<'_> {
                 return Some(Asked::Granted(grant, next_asks_at));
             }
             Outcome::HasBeenRun => return Some(Asked::InVain),
-            Outcome::Unconfirmed => place.look_again_at(Some(self.now() + self.until_confirmed())),
+            Outcome::Unconfirmed => place.look_again_at(Some(self.confirms_at())),
             // The same shard at another address.
             Outcome::Moved => place.look_again_at(Some(self.now())),
             Outcome::Refused {

@@ -134,6 +134,10 @@ impl Server for Member {
         self.own.epoch()
     }
 
+    fn look_for_another_master(&self, epoch: u64, deadline: Deadline) {
+        self.own.look_for_another_master(epoch, deadline);
+    }
+
     fn clock_skew(&self) -> Duration {
         self.own.clock_skew()
     }

@@ -193,6 +193,9 @@ fn a_master_that_comes_back_after_its_shard_has_another_grants_no_lock_twice() {
     run(Way::Frozen, 1);
 }
 
+/// Each kind of call twice: of a lock with a fencing token, and of one without.
+const CALLS: usize = 8;
+
 /// What lies in the sockets of a silent master is executed when it goes on, before it hears that it is none.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
@@ -200,39 +203,36 @@ fn what_a_silent_master_grants_when_another_has_its_place_is_no_lock() {
     let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
     let tag = cluster.tag(0, "late").unwrap();
     let patient = Nodes::builder().io_timeout(10 * SECOND);
-    let locks = Locks::on_nodes(&patient.connect(&cluster.url()).unwrap());
+    let nodes = patient.connect(&cluster.url()).unwrap();
+    let locks = Locks::on_nodes(&nodes);
     let name = |n: usize| format!("{n}{{{tag}}}");
     let unfenced = Options::new().fencing(false);
     let lock = |n| match n % 2 {
         0 => locks.lock(&name(n)),
         _ => locks.lock(&name(n)).with(unfenced.clone()),
     };
+    let acquire = |n| match n / 2 % 2 {
+        0 => lock(n).try_acquire(),
+        _ => lock(n).acquire(4 * SECOND).map(Some),
+    };
     // Each has a connection of the pool that is open by then.
-    thread::scope(|scope| {
-        for n in 0..4 {
-            let lock = &lock;
-            scope.spawn(move || drop(lock(n).acquire(LONG).unwrap()));
-        }
-    });
+    let lent: Vec<_> = (0..CALLS)
+        .map(|n| nodes.get_for(&name(n)).unwrap())
+        .collect();
+    drop(lent);
     cluster.nodes[0].freeze().unwrap();
     thread::scope(|scope| {
-        let late: Vec<_> = (0..4)
-            .map(|n| {
-                let lock = &lock;
-                scope.spawn(move || {
-                    let answer = match n / 2 {
-                        0 => lock(n).try_acquire(),
-                        _ => lock(n).acquire(4 * SECOND).map(Some),
-                    };
-                    (n, answer)
-                })
-            })
-            .collect();
+        let acquire = &acquire;
+        let ask = |n| scope.spawn(move || (n, acquire(n)));
+        let mut late: Vec<_> = (0..CALLS / 2).map(ask).collect();
         cluster.wait_until_master(3).unwrap();
         let others = connect(&cluster);
-        let leases: Vec<_> = (0..4)
+        let leases: Vec<_> = (0..CALLS)
             .map(|n| others.lock(&name(n)).acquire(LONG).unwrap())
             .collect();
+        // These ask so late that they are answered soon.
+        late.extend((CALLS / 2..CALLS).map(ask));
+        thread::sleep(20 * MS);
         cluster.nodes[0].thaw().unwrap();
         for answer in late {
             let (n, answer) = answer.join().unwrap();

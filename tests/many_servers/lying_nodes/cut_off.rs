@@ -12,7 +12,10 @@ use std::{
 
 use leasehold::{Error, Nodes, Result, acquire_lock_with_timeout};
 
-use super::{LIMIT, SLOTS, Said, acquire, attempts, half_at, nodes_of, patient_nodes_of, slots};
+use super::{
+    LIMIT, SLOTS, Said, acquire, attempts, half_at, master_and_replica, nodes_of, patient_nodes_of,
+    questions, slots,
+};
 use crate::common::{
     Fake, LONG, MS, Server,
     hold::comes_true,
@@ -38,12 +41,6 @@ fn cut_connections_to(server: &Server) {
     let mut kill = redis::cmd("CLIENT");
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let _: u64 = kill.query(&mut server.connection().unwrap()).unwrap();
-}
-
-/// How often nodes were asked who serves what.
-fn questions(nodes: &[Fake]) -> usize {
-    let asked = nodes.iter().flat_map(Fake::asked);
-    asked.filter(|name| name == "CLUSTER SLOTS").count()
 }
 
 /// A node that is cut off and names the master that was replaced, and one that is well and names the one that is it now.
@@ -254,20 +251,8 @@ fn others_are_asked_first(state: &'static str) {
         says.answer(command, before)
     });
     let other = new.by_a_node();
-    // The second is a replica.
-    let of = |master: &Fake, replica: &Fake| {
-        let node = |port: u16| {
-            let id = format!("id-of-{port}");
-            format!(
-                "*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{id}\r\n",
-                id.len()
-            )
-        };
-        let (master, replica) = (node(master.port()), node(replica.port()));
-        format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
-    };
-    old.now(|words| words.slots = of(&silent, &other));
-    new.now(|words| words.slots = of(&silent, &other));
+    old.now(|words| words.slots = master_and_replica(&silent, &other));
+    new.now(|words| words.slots = master_and_replica(&silent, &other));
     let nodes = patient_nodes_of(&[silent.port(), other.port()]);
     thread::scope(|scope| {
         let acquires = scope.spawn(|| acquire(&nodes));
@@ -275,7 +260,8 @@ fn others_are_asked_first(state: &'static str) {
             .asked()
             .contains(&String::from("INFO"))));
         new.now(|words| {
-            (words.slots, words.epoch, words.state) = (of(&other, &silent), 2, state);
+            (words.slots, words.epoch, words.state) =
+                (master_and_replica(&other, &silent), 2, state);
         });
         assert!(acquires.join().unwrap().unwrap());
     });

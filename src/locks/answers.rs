@@ -1,0 +1,124 @@
+//! Whether a server that grants a lock was silent just before, as all threads that ask it for locks have seen it together.
+//!
+//! A master that was halted does not know, when it goes on, that another has its place: until it hears of that it grants what lies in its
+//! sockets, and what it is asked next. One thread alone cannot tell: its call may have been sent at the end of the silence.
+//! [`acquire`](super::acquire) enters each call here, and asks for a grant once more that is in question.
+//!
+//! Locks: its own state, for a moment.
+
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::connection::{LONG_SILENCE, UNTIL_CONFIRMED};
+
+/// The calls for locks of one server, and when it was silent for long.
+#[derive(Default)]
+pub(super) struct Answers(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Of which master this is. Grows when another server takes its place.
+    epoch: u64,
+    /// How many calls are out.
+    out: u32,
+    /// When the first call was sent since the last answer.
+    unanswered_since: Option<Instant>,
+    /// When the server answered after a long silence.
+    ended: Option<Instant>,
+}
+
+impl State {
+    fn of(&mut self, epoch: u64) -> Option<&mut Self> {
+        if self.epoch < epoch {
+            *self = Self {
+                epoch,
+                ..Self::default()
+            };
+        }
+        (self.epoch == epoch).then_some(self)
+    }
+}
+
+impl Answers {
+    /// A call is about to be sent to the master of this epoch.
+    pub(super) fn asks(&self, epoch: u64, now: Instant) {
+        if let Some(state) = self.0.lock().of(epoch) {
+            state.out += 1;
+            state.unanswered_since.get_or_insert(now);
+        }
+    }
+
+    /// That call is over. `is_answered`: the server has said something.
+    pub(super) fn is_over(&self, epoch: u64, is_answered: bool, now: Instant) {
+        let mut state = self.0.lock();
+        let Some(state) = state.of(epoch) else {
+            return;
+        };
+        state.out = state.out.saturating_sub(1);
+        if is_answered {
+            let since = state.unanswered_since.take();
+            if since.is_some_and(|since| now.saturating_duration_since(since) > LONG_SILENCE) {
+                state.ended = Some(now);
+            }
+            state.unanswered_since = (state.out > 0).then_some(now);
+        }
+    }
+
+    /// Whether what was sent then to the master of this epoch was granted too soon after a silence.
+    pub(super) fn follow_a_silence(&self, epoch: u64, sent: Instant) -> bool {
+        let mut state = self.0.lock();
+        let ended = state.of(epoch).and_then(|state| state.ended);
+        ended.is_some_and(|ended| sent < ended + UNTIL_CONFIRMED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn who_asked_at_the_end_of_a_silence_learns_of_it_from_who_asked_at_its_beginning() {
+        let (answers, begun) = (Answers::default(), Instant::now());
+        let at = |millis| begun + millis * MS;
+        answers.asks(0, at(0));
+        answers.asks(0, at(290));
+        answers.is_over(0, true, at(300));
+        assert!(answers.follow_a_silence(0, at(290)) && answers.follow_a_silence(0, at(349)));
+        assert!(!answers.follow_a_silence(0, at(350)));
+        // It was alive by then, so that the other call has not met a silence.
+        answers.is_over(0, true, at(540));
+        assert!(!answers.follow_a_silence(0, at(350)));
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_of_the_silence() {
+        let (answers, begun) = (Answers::default(), Instant::now());
+        let at = |millis| begun + millis * MS;
+        answers.asks(0, at(0));
+        answers.is_over(0, false, at(200));
+        answers.asks(0, at(240));
+        answers.is_over(0, true, at(251));
+        assert!(answers.follow_a_silence(0, at(240)));
+        // Who has not asked does not know.
+        answers.asks(0, at(9_000));
+        answers.is_over(0, true, at(9_001));
+        assert!(!answers.follow_a_silence(0, at(9_000)));
+    }
+
+    #[test]
+    fn another_master_was_not_silent() {
+        let (answers, begun) = (Answers::default(), Instant::now());
+        let at = |millis| begun + millis * MS;
+        answers.asks(1, at(0));
+        answers.asks(2, at(300));
+        answers.is_over(1, true, at(301));
+        assert!(!answers.follow_a_silence(2, at(300)) && !answers.follow_a_silence(1, at(300)));
+        answers.is_over(2, true, at(551));
+        assert!(answers.follow_a_silence(2, at(552)));
+    }
+}

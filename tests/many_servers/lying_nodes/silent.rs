@@ -1,0 +1,60 @@
+//! A master that is silent while another takes its place, and does not hear of that when it goes on: what it grants then is no lock.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Locks, Options};
+
+use super::{Said, master_and_replica, patient_nodes_of, questions};
+use crate::common::{
+    Fake,
+    hold::comes_true,
+    wait::{TOO_SLOW, unless_halted},
+};
+
+/// How long the master is silent, from the first call on, and when the second call comes.
+const SILENCE: Duration = Duration::from_millis(600);
+const LATE: Duration = Duration::from_millis(550);
+
+fn count(node: &Fake, name: &str) -> usize {
+    let asked = node.asked();
+    asked.iter().filter(|it| it.starts_with(name)).count()
+}
+
+/// The second call is answered soon: its thread alone does not see the silence.
+#[test]
+fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_name() {
+    unless_halted(|| {
+        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+        let says = old.clone();
+        let silent = Fake::saying(move |command, before| {
+            if (command, before) == ("SET", 0) {
+                thread::sleep(SILENCE);
+            }
+            says.answer(command, before)
+        });
+        let other = new.by_a_node();
+        for said in [&old, &new] {
+            said.now(|words| {
+                words.slots = master_and_replica(&silent, &other);
+                words.set = Some("+OK\r\n");
+            });
+        }
+        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        // Each call has a connection that is open by then.
+        drop([nodes.get_for("a"), nodes.get_for("a")]);
+        let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+        let granted = |name| matches!(locks.lock(name).try_acquire(), Ok(Some(_)));
+        thread::scope(|scope| {
+            let early = scope.spawn(|| granted("early"));
+            assert!(comes_true(|| count(&silent, "SET") == 1));
+            new.now(|words| (words.slots, words.epoch) = (master_and_replica(&other, &silent), 2));
+            thread::sleep(LATE);
+            assert!(granted("late") && early.join().unwrap());
+        });
+        let attempts = (count(&silent, "SET"), count(&silent, "EVAL"));
+        // The other has a part of a second to answer in; then the word of the silent one is all there is.
+        let (is_confirmed, was_asked) = (count(&other, "EVAL") > 1, questions(&[other]) > 0);
+        assert!(is_confirmed || was_asked, "{TOO_SLOW}: {attempts:?}");
+        assert_eq!((attempts, is_confirmed), ((2, 0), true));
+    });
+}
