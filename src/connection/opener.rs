@@ -115,7 +115,7 @@ impl Opener {
         let Some(whereabouts) = &self.whereabouts else {
             return true;
         };
-        whereabouts.not_reached();
+        whereabouts.not_reached(epoch);
         let half = deadline.remaining_up_to(self.connect_timeout) / 2;
         let _ = whereabouts.look(Deadline::after(half));
         whereabouts.epoch() == epoch
@@ -160,7 +160,7 @@ impl Opener {
                 }
                 Err(failed) => failed,
             };
-            whereabouts.not_reached();
+            whereabouts.not_reached(place.epoch);
             let is_denied = matches!(failed, Failed::NoMaster { .. });
             let is_late = matches!(&failed, Failed::ByError(error) if error.is_timeout());
             let mut told = self.told(&client, failed);

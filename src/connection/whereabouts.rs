@@ -21,8 +21,8 @@ pub(super) trait Whereabouts: Send + Sync {
     /// A connection to the master has failed, or has led to a server that is no master.
     fn doubt(&self);
 
-    /// No connection could be opened to the master, or the server there is none.
-    fn not_reached(&self) {
+    /// No connection could be opened to the master of this epoch, or the server there is none.
+    fn not_reached(&self, _epoch: u64) {
         self.doubt();
     }
 

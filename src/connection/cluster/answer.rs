@@ -30,7 +30,7 @@ impl Answer {
         }
     }
 
-    /// It reaches most of the masters, and serves.
+    /// It reaches most of the masters, and serves, and its word is not in question.
     pub(super) fn is_well(&self) -> bool {
         !self.is_cut_off && !self.is_in_question
     }

@@ -8,8 +8,8 @@
 //!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), or nobody had asked for
 //!   twice that, another cluster was made in place of this one, and counts its configurations from the beginning.
 //! - What a node says that does not reach most of the masters, only if no node that does has answered of those that were asked. So it is
-//!   with a master that has missed a question, until it has answered each one for [`BACK`](super::silence::BACK), if another node of the
-//!   cluster has answered.
+//!   with a master that has missed a question or was not reached, until it has answered each one for [`BACK`](super::silence::BACK) or a
+//!   connection to it was opened.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so
@@ -194,8 +194,12 @@ impl Known {
         (self.shards_at(address)).for_each(|shard| shard.silence.begin());
     }
 
-    /// The node at this address has answered who serves what. Returns whether its word counts, which that of a master does not that was
-    /// silent a moment ago.
+    /// A connection to the node at this address was opened, and it is a master.
+    pub(super) fn was_reached(&mut self, address: &Address) {
+        (self.shards_at(address)).for_each(|shard| shard.silence.end());
+    }
+
+    /// The node at this address has answered who serves what. Returns whether its word counts: that of a master in silence does not.
     pub(super) fn counts(&mut self, address: &Address, is_cut_off: bool, now: Instant) -> bool {
         (self.shards_at(address)).for_each(|shard| shard.silence.answered(is_cut_off, now));
         !self.shards_at(address).any(|shard| shard.silence.is_on())

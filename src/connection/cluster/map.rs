@@ -171,11 +171,13 @@ impl Map {
 
     /// The connection to this place was opened, and it is a master.
     pub(super) fn confirm(&self, shard: ShardId, epoch: u64) {
-        if let Some(shard) = self.known.lock().shard_mut(shard)
+        let mut known = self.known.lock();
+        if let Some(shard) = known.shard_mut(shard)
             && shard.epoch.load(Ordering::SeqCst) == epoch
         {
             shard.in_doubt = false;
-            shard.silence.end();
+            let address = shard.address.clone();
+            known.was_reached(&address);
         }
     }
 
@@ -195,11 +197,14 @@ impl Map {
         }
     }
 
-    /// No connection could be opened to the master of this shard, or the server there is none.
-    pub(super) fn not_reached(&self, shard: ShardId) {
+    /// No connection could be opened to this place, or the server there is no master.
+    pub(super) fn not_reached(&self, shard: ShardId, epoch: u64) {
         if let Some(shard) = self.known.lock().shard_mut(shard) {
             shard.in_doubt = true;
-            shard.silence.begin();
+            // Another master of the shard was not silent.
+            if shard.epoch.load(Ordering::SeqCst) == epoch {
+                shard.silence.begin();
+            }
         }
     }
 

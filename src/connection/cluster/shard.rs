@@ -46,8 +46,8 @@ impl Whereabouts for ToShard {
         self.map.doubt(self.id);
     }
 
-    fn not_reached(&self) {
-        self.map.not_reached(self.id);
+    fn not_reached(&self, epoch: u64) {
+        self.map.not_reached(self.id, epoch);
     }
 
     fn moved(&self) {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 /// A master that has answered for so long, each time that it was asked, has had the time to hear from the others.
 pub(super) const BACK: Duration = Duration::from_secs(2);
 
-/// The silence of a master, which goes on until it has answered for [`BACK`].
+/// The silence of a master, which goes on until it has answered for [`BACK`], or a connection to it was opened.
 #[derive(Default)]
 pub(super) struct Silence {
     is_on: bool,
-    /// Since when the master has answered each time that it was asked, and has reached most of the others.
+    /// While it is on: since when the master has answered each time that it was asked, and has reached most of the others.
     answers_since: Option<Instant>,
 }
 
@@ -28,6 +28,9 @@ impl Silence {
 
     /// The master has answered who serves what.
     pub(super) fn answered(&mut self, is_cut_off: bool, now: Instant) {
+        if !self.is_on {
+            return;
+        }
         if is_cut_off {
             self.answers_since = None;
         } else if now - *self.answers_since.get_or_insert(now) >= BACK {

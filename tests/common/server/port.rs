@@ -1,7 +1,7 @@
 //! Ports for the servers of the tests.
 //!
-//! Whoever had a connection to a server that has ended goes on knocking at its port for a while. So no port is given twice: a client of
-//! an ended test would come to the server of another one. Each process has blocks of ports of its own.
+//! Whoever had a connection to a server that has ended goes on knocking at its port for a while. So no port is given twice before some
+//! hundreds of others were: a client of an ended test would come to the server of another one. Each process has blocks of ports of its own.
 
 use std::{
     fmt,
@@ -11,14 +11,14 @@ use std::{
 
 use anyhow::{Context, bail};
 
-/// The first port of all blocks. Systems give none of these to whoever asks for any port: a proxy or a client of another test could have
-/// it before our server does, and be taken for the server.
+/// The first port of all blocks. Systems give no port of a block to whoever asks for any port: a proxy or a client of another test could
+/// have it before our server does, and be taken for the server.
 const FIRST: u16 = 10_000;
 /// How many ports a block has.
 const SIZE: u16 = 200;
 const BLOCKS: u16 = 50;
 /// A process that lives for hours begins again with its first ports after so many blocks.
-const MOST: usize = 10;
+const MOST: usize = 4;
 /// A node of a cluster listens on the port so far above its own as well.
 const BUS: u16 = 10_000;
 
@@ -94,9 +94,10 @@ impl Blocks {
     fn next(&mut self) -> anyhow::Result<u16> {
         let size = usize::from(SIZE);
         if self.given == size * self.claimed.len() {
-            match claim() {
-                Some(block) if self.claimed.len() < MOST => self.claimed.push(block),
-                _ => self.given = 0,
+            let has_all = self.claimed.len() == MOST;
+            match (!has_all).then(claim).flatten() {
+                Some(block) => self.claimed.push(block),
+                None => self.given = 0,
             }
         }
         let (first, _) = (self.claimed.get(self.given / size))

@@ -5,8 +5,10 @@
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
 //! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
-//! five have said so: then it is the cluster that is down. Where one has said so, or has left out slots, the word of a master that was silent
-//! counts for no more than that one's, until the master has answered for two seconds, each time that it was asked.
+//! five have said so: then it is the cluster that is down, and of the rest only masters are asked whose word is in question: nothing else
+//! has it count again. In question is the word of a master that was silent or not reached, until it has answered for two seconds each time
+//! that it was asked, or a connection to it was opened: where another node has answered that is cut off or has left out slots, it counts for
+//! no more than that one's. The node of a URL may be such a master by another name.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -36,7 +38,7 @@ use crate::{
 const FORGIVEN: Duration = Duration::from_secs(5);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
-/// When so many nodes do not reach most of the masters, the rest are not asked.
+/// When so many nodes do not reach most of the masters, of the rest only masters are asked whose word is in question.
 const CUT_OFF: usize = 5;
 
 /// What a node has answered, its address, and the connection on which it came.
@@ -140,15 +142,18 @@ impl Asking {
         {
             self.knew_nothing.clear();
         }
-        let was_silent_lately =
-            |at: &Address| (self.silent.get(at)).is_some_and(|at| at.elapsed() < FORGIVEN);
         all.sort_by_key(|at| {
             let is_first = Some(at) == first;
             let knew_nothing = self.knew_nothing.contains(at);
-            let comes_last = was_silent_lately(at) || in_question.contains(at);
+            let comes_last = self.was_silent_lately(at) || in_question.contains(at);
             (comes_last, !is_first, knew_nothing)
         });
         all
+    }
+
+    fn was_silent_lately(&self, address: &Address) -> bool {
+        let at = self.silent.get(address);
+        at.is_some_and(|at| at.elapsed() < FORGIVEN)
     }
 
     /// Whether only nodes of another cluster have answered for long, as they do now.
@@ -213,14 +218,16 @@ impl Map {
             // Nobody was asked, so that whoever has time can ask at once.
             return Err(silent("there is no time left to ask them", None));
         }
-        let (all, silent_masters, in_doubt, asked_before) = {
+        let (all, silent_masters, other_names, in_doubt, asked_before) = {
             let mut known = self.known.lock();
             let asked_before = known.asked.replace(time::now());
             let all = self.nodes(&asking, &known);
-            let silent_masters = known.silent_masters();
-            (all, silent_masters, known.is_in_doubt(), asked_before)
+            let (silent, other_names) =
+                (known.silent_masters(), self.other_names_of_silent(&known));
+            (all, silent, other_names, known.is_in_doubt(), asked_before)
         };
-        let all = asking.in_order(all, first, &silent_masters);
+        let in_question = [&silent_masters[..], &other_names].concat();
+        let all = asking.in_order(all, first, &in_question);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut refused = Refused {
@@ -233,8 +240,10 @@ impl Map {
                 refused.strange = None;
                 break;
             }
-            if refused.cut_off == CUT_OFF {
-                break;
+            let may_be_back =
+                || silent_masters.contains(&address) && !asking.was_silent_lately(&address);
+            if refused.cut_off >= CUT_OFF && !may_be_back() {
+                continue;
             }
             let kept = asking.connection.take_if(|(of, _)| *of == address);
             let kept = kept.map(|(_, connection)| connection);
@@ -250,7 +259,8 @@ impl Map {
             };
             let counts = (self.known.lock()).counts(&address, answer.is_cut_off, time::now());
             // That it reaches the others is what it knew before it was silent.
-            answer.is_in_question = refused.second_best.is_some() && !counts;
+            let is_in_question = !counts || other_names.contains(&address);
+            answer.is_in_question = refused.second_best.is_some() && is_in_question;
             match self.believe(&answer) {
                 Ok(is_news) => {
                     if first == Some(&address) && !is_news {
@@ -320,6 +330,16 @@ impl Map {
         known.is_second_best = false;
         known.answered = Some(time::now());
         Ok(is_news)
+    }
+
+    /// The addresses of the URL at which no node is known, while a master is silent: it may be there.
+    fn other_names_of_silent(&self, known: &Known) -> Vec<Address> {
+        if known.silent_masters().is_empty() {
+            return Vec::new();
+        }
+        let nodes = known.addresses();
+        let names = self.seeds.iter().filter(|seed| !nodes.contains(seed));
+        names.cloned().collect()
     }
 
     /// The addresses of all nodes, the likeliest to know first.

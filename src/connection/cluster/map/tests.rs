@@ -1,5 +1,7 @@
 //! Who waits for an answer of the nodes, and who does not.
 
+mod asked;
+
 use super::*;
 use crate::connection::cluster::{
     layout::{Group, Node},
@@ -8,20 +10,7 @@ use crate::connection::cluster::{
 
 /// A map by which one master has all slots, at an address where nobody listens.
 fn known_map() -> Map {
-    let address = Address::new("127.0.0.1", 1);
-    let master = Node {
-        id: "a".to_owned(),
-        address: Some(address.clone()),
-    };
-    let group = Group {
-        master,
-        replicas: Vec::new(),
-        slots: vec![0..=SLOTS - 1],
-    };
-    let client = Client::open("redis://127.0.0.1:1").unwrap();
-    let map = Map::new(client, vec![address], None, Duration::from_secs(1));
-    map.known.lock().believe(&vec![group], Some(1)).unwrap();
-    map
+    map_of(&layout_of(&[(&Address::new("127.0.0.1", 1), &[])]))
 }
 
 /// Whether it does not wait for another thread: who waits does so each time, and a busy machine keeps a thread waiting now and then.
@@ -71,9 +60,64 @@ fn who_has_lost_a_connection_does_not_wait_for_a_thread_that_asks_and_who_has_re
     };
     map.doubt(shard);
     assert!(is_once_short(took));
-    map.not_reached(shard);
+    map.not_reached(shard, 0);
     assert!(took() >= LOOK);
     drop(another);
     map.confirm(shard, 0);
     assert!(is_once_short(took));
+}
+
+#[test]
+fn what_one_meets_who_connects_is_entered_of_the_master_where_he_was() {
+    let map = known_map();
+    let shard = map.known_shard_of("key").unwrap();
+    let silent = || map.known.lock().silent_masters().len();
+    map.not_reached(shard, 0);
+    assert_eq!(silent(), 1);
+    map.confirm(shard, 0);
+    assert_eq!(silent(), 0);
+    // Another master has taken over meanwhile.
+    let another = Address::new("127.0.0.1", 2);
+    let layout = layout_of(&[(&another, &[Address::new("127.0.0.1", 1)])]);
+    map.known.lock().believe(&layout, Some(2)).unwrap();
+    assert_eq!(map.place(shard).unwrap().epoch, 1);
+    map.not_reached(shard, 0);
+    assert_eq!(silent(), 0);
+}
+
+#[test]
+fn a_connection_ends_the_silence_of_all_shards_that_lead_to_its_master() {
+    let (one, other) = (Address::new("127.0.0.1", 1), Address::new("127.0.0.1", 2));
+    let map = map_of(&layout_of(&[(&one, &[]), (&other, &[])]));
+    let all_at_one = layout_of(&[(&one, &[])]);
+    map.known.lock().believe(&all_at_one, Some(2)).unwrap();
+    map.known.lock().was_silent(&one);
+    assert_eq!(map.known.lock().silent_masters().len(), 2);
+    let shard = map.known_shard_of("key").unwrap();
+    map.confirm(shard, map.place(shard).unwrap().epoch);
+    assert!(map.known.lock().silent_masters().is_empty());
+}
+
+/// Masters with as many slots each, and the replicas of each.
+fn layout_of(shards: &[(&Address, &[Address])]) -> Vec<Group> {
+    let node = |address: &Address| Node {
+        id: address.port.to_string(),
+        address: Some(address.clone()),
+    };
+    let each = SLOTS / u16::try_from(shards.len()).unwrap();
+    let firsts = (0..).step_by(usize::from(each));
+    let group = |((master, replicas), first): (&(&Address, &[Address]), u16)| Group {
+        master: node(master),
+        replicas: replicas.iter().map(node).collect(),
+        slots: vec![first..=first + each - 1],
+    };
+    shards.iter().zip(firsts).map(group).collect()
+}
+
+/// A map by which the cluster is so, at the configuration 1.
+fn map_of(layout: &Vec<Group>) -> Map {
+    let client = Client::open("redis://127.0.0.1:1").unwrap();
+    let map = Map::new(client, Vec::new(), None, Duration::from_secs(5));
+    map.known.lock().believe(layout, Some(1)).unwrap();
+    map
 }
