@@ -6,6 +6,7 @@
 //! Locks: `asking`, for as long as a node is asked, and within it `known`, for a moment.
 
 mod ask;
+mod round;
 mod streak;
 
 use std::{

@@ -10,16 +10,17 @@
 //! that it was asked, or a connection to it was opened: where another node has answered that is cut off or has left out slots, it counts for
 //! no more than that one's. The node of a URL may be such a master by another name.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    thread,
-    time::Duration,
-};
+use std::{collections::HashSet, thread, time::Duration};
 
 use parking_lot::MutexGuard;
 use redis::{Connection, RedisResult, Value};
 
-use super::{Asking, FRESH, Map, Need, REST, STRANGE, silent, streak::Streak};
+use super::{
+    Asking, FRESH, Map, Need, REST, STRANGE,
+    round::{CUT_OFF, Disbelief, Heard, InQuestion, Left, Refused},
+    silent,
+    streak::Streak,
+};
 use crate::{
     connection::{
         cluster::{
@@ -29,7 +30,7 @@ use crate::{
         },
         dial::{is_forbidden, set_timeouts},
     },
-    error::{Error, Result, makes_no_sense},
+    error::{Result, makes_no_sense},
     exchange::exchange,
     time::{self, Deadline},
 };
@@ -38,101 +39,14 @@ use crate::{
 const FORGIVEN: Duration = Duration::from_secs(5);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
-/// When so many nodes do not reach most of the masters, of the rest only masters are asked whose word is in question.
-const CUT_OFF: usize = 5;
-
-/// What a node has answered, its address, and the connection on which it came.
-type Heard = (Answer, Address, Connection);
-
-/// The nodes that are still to be asked, each once.
-struct Left {
-    queue: VecDeque<Address>,
-    seen: HashSet<Address>,
-}
-
-impl Left {
-    fn of(all: Vec<Address>) -> Self {
-        let seen = all.iter().cloned().collect();
-        let queue = all.into();
-        Self { queue, seen }
-    }
-
-    fn next(&mut self) -> Option<Address> {
-        self.queue.pop_front()
-    }
-
-    fn add(&mut self, named: Vec<Address>) {
-        for address in named {
-            if self.seen.insert(address.clone()) {
-                self.queue.push_back(address);
-            }
-        }
-    }
-}
-
-/// Why an answer is not believed.
-#[derive(Clone, Copy)]
-enum Disbelief {
-    /// It is of another cluster.
-    Strange,
-    /// It is of an older configuration.
-    Older(&'static str),
-    Because(&'static str),
-}
-
-/// The answers that were not believed when they came.
-#[derive(Default)]
-struct Refused {
-    why: Option<Error>,
-    /// The best of those that know something of this cluster: with a hole, or of a node that is cut off from most of the masters.
-    second_best: Option<Heard>,
-    /// One of another cluster.
-    strange: Option<Heard>,
-    /// A node of this cluster has answered.
-    is_one_known: bool,
-    /// So many nodes have said that they do not reach most of the masters.
-    cut_off: usize,
-    /// Nobody had asked for so long that nobody relies on what is known.
-    is_forgotten: bool,
-}
-
-impl Refused {
-    fn enter(&mut self, heard: Heard, why: Disbelief) {
-        let (Disbelief::Because(reason) | Disbelief::Older(reason)) = why else {
-            self.why = Some(silent("they are of another cluster", None));
-            // A node of the URL, which was none of this cluster, counts less: these are asked last.
-            let kept = self.strange.as_ref().map(|(kept, ..)| kept.is_well());
-            if kept.is_none_or(|is_well| !is_well && heard.0.is_well()) {
-                self.strange = Some(heard);
-            }
-            return;
-        };
-        self.cut_off += usize::from(heard.0.is_cut_off);
-        self.why = Some(silent(reason, None));
-        if heard.0.layout.is_empty() {
-            // It knows of nobody.
-            return;
-        }
-        self.is_one_known = true;
-        let names_a_master = heard.0.layout.iter().any(|it| it.master.address.is_some());
-        if matches!(why, Disbelief::Older(_)) || !names_a_master {
-            return;
-        }
-        let best = self.second_best.as_ref().map(|(best, ..)| best.worth());
-        if best.is_none_or(|best| best < heard.0.worth()) {
-            self.second_best = Some(heard);
-        }
-    }
-}
-
 impl Asking {
-    /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately. Last come those whose
-    /// word is in question.
+    /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately. Late come other
+    /// names of silent masters, and last the silent.
     fn in_order(
         &mut self,
         mut all: Vec<Address>,
         first: Option<&Address>,
-        in_question: &[Address],
+        in_question: &InQuestion,
     ) -> Vec<Address> {
         let mut seen = HashSet::new();
         all.retain(|address| seen.insert(address.clone()));
@@ -145,8 +59,9 @@ impl Asking {
         all.sort_by_key(|at| {
             let is_first = Some(at) == first;
             let knew_nothing = self.knew_nothing.contains(at);
-            let comes_last = self.was_silent_lately(at) || in_question.contains(at);
-            (comes_last, !is_first, knew_nothing)
+            let comes_last = self.was_silent_lately(at) || in_question.masters.contains(at);
+            let comes_late = in_question.other_names.contains(at);
+            (comes_last, comes_late, !is_first, knew_nothing)
         });
         all
     }
@@ -218,15 +133,13 @@ impl Map {
             // Nobody was asked, so that whoever has time can ask at once.
             return Err(silent("there is no time left to ask them", None));
         }
-        let (all, silent_masters, other_names, in_doubt, asked_before) = {
+        let (all, in_question, in_doubt, asked_before) = {
             let mut known = self.known.lock();
             let asked_before = known.asked.replace(time::now());
             let all = self.nodes(&asking, &known);
-            let (silent, other_names) =
-                (known.silent_masters(), self.other_names_of_silent(&known));
-            (all, silent, other_names, known.is_in_doubt(), asked_before)
+            let in_question = InQuestion::by(&known, &self.seeds);
+            (all, in_question, known.is_in_doubt(), asked_before)
         };
-        let in_question = [&silent_masters[..], &other_names].concat();
         let all = asking.in_order(all, first, &in_question);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
@@ -241,26 +154,21 @@ impl Map {
                 break;
             }
             let may_be_back =
-                || silent_masters.contains(&address) && !asking.was_silent_lately(&address);
+                || in_question.masters.contains(&address) && !asking.was_silent_lately(&address);
             if refused.cut_off >= CUT_OFF && !may_be_back() {
                 continue;
             }
-            let kept = asking.connection.take_if(|(of, _)| *of == address);
-            let kept = kept.map(|(_, connection)| connection);
-            let heard = self.answer_of(&address, kept, deadline.remaining_up_to(each));
+            let heard = self.hear(&mut asking, &address, deadline.remaining_up_to(each));
             let (mut answer, connection) = match heard {
                 Ok(heard) => heard,
                 Err(error) => {
-                    self.known.lock().was_silent(&address);
-                    asking.silent.insert(address, time::now());
                     refused.why = Some(silent("the last one failed", Some(error)));
                     continue;
                 }
             };
-            let counts = (self.known.lock()).counts(&address, answer.is_cut_off, time::now());
-            // That it reaches the others is what it knew before it was silent.
-            let is_in_question = !counts || other_names.contains(&address);
-            answer.is_in_question = refused.second_best.is_some() && is_in_question;
+            answer.is_in_question |= in_question.other_names.contains(&address);
+            // Where no other node has answered, its word is all there is.
+            answer.is_in_question &= refused.second_best.is_some();
             match self.believe(&answer) {
                 Ok(is_news) => {
                     if first == Some(&address) && !is_news {
@@ -332,22 +240,37 @@ impl Map {
         Ok(is_news)
     }
 
-    /// The addresses of the URL at which no node is known, while a master is silent: it may be there.
-    fn other_names_of_silent(&self, known: &Known) -> Vec<Address> {
-        if known.silent_masters().is_empty() {
-            return Vec::new();
-        }
-        let nodes = known.addresses();
-        let names = self.seeds.iter().filter(|seed| !nodes.contains(seed));
-        names.cloned().collect()
-    }
-
     /// The addresses of all nodes, the likeliest to know first.
     fn nodes(&self, asking: &Asking, known: &Known) -> Vec<Address> {
         let named = known.named.iter().cloned();
         let last = asking.last.iter().cloned();
         let (all, seeds) = (known.addresses(), self.seeds.iter().cloned());
         named.chain(last).chain(all).chain(seeds).collect()
+    }
+
+    /// What one node says. Enters that it was silent, or has answered, and whether its word counts: that it reaches the others may be
+    /// what it knew before it was silent.
+    fn hear(
+        &self,
+        asking: &mut Asking,
+        address: &Address,
+        limit: Duration,
+    ) -> RedisResult<(Answer, Connection)> {
+        let kept = asking.connection.take_if(|(of, _)| of == address);
+        let heard = self.answer_of(address, kept.map(|(_, connection)| connection), limit);
+        let mut known = self.known.lock();
+        match heard {
+            Ok((mut answer, connection)) => {
+                let counts = known.counts(address, answer.is_cut_off, time::now());
+                answer.is_in_question = !counts;
+                Ok((answer, connection))
+            }
+            Err(error) => {
+                known.was_silent(address);
+                asking.silent.insert(address.clone(), time::now());
+                Err(error)
+            }
+        }
     }
 
     /// The answer of one node, and the connection on which it came.
