@@ -16,6 +16,16 @@ use crate::connection::{LONG_SILENCE, UNTIL_CONFIRMED};
 #[derive(Default)]
 pub(super) struct Answers(Mutex<State>);
 
+/// What has come of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Came {
+    /// The server has said something.
+    Answer,
+    NoAnswer,
+    /// Nothing was sent: all connections were lent, or none could be opened. What opens them asks the other nodes itself.
+    NotSent,
+}
+
 #[derive(Default)]
 struct State {
     /// Of which master this is. Grows when another server takes its place.
@@ -24,6 +34,8 @@ struct State {
     out: u32,
     /// When the first call was sent since the last answer.
     unanswered_since: Option<Instant>,
+    /// A call that was sent since the last answer has got none.
+    is_silent: bool,
     /// When the server answered after a long silence.
     ended: Option<Instant>,
 }
@@ -49,14 +61,19 @@ impl Answers {
         }
     }
 
-    /// That call is over. `is_answered`: the server has said something.
-    pub(super) fn is_over(&self, epoch: u64, is_answered: bool, now: Instant) {
+    /// That call is over.
+    pub(super) fn is_over(&self, epoch: u64, came: Came, now: Instant) {
         let mut state = self.0.lock();
         let Some(state) = state.of(epoch) else {
             return;
         };
         state.out = state.out.saturating_sub(1);
-        if is_answered {
+        state.is_silent |= came == Came::NoAnswer;
+        if came == Came::NotSent && state.out == 0 && !state.is_silent {
+            state.unanswered_since = None;
+        }
+        if came == Came::Answer {
+            state.is_silent = false;
             let since = state.unanswered_since.take();
             if since.is_some_and(|since| now.saturating_duration_since(since) > LONG_SILENCE) {
                 state.ended = Some(now);
@@ -87,11 +104,11 @@ mod tests {
         let at = |millis| begun + millis * MS;
         answers.asks(0, at(0));
         answers.asks(0, at(290));
-        answers.is_over(0, true, at(300));
+        answers.is_over(0, Came::Answer, at(300));
         assert!(answers.follow_a_silence(0, at(290)) && answers.follow_a_silence(0, at(349)));
         assert!(!answers.follow_a_silence(0, at(350)));
         // It was alive by then, so that the other call has not met a silence.
-        answers.is_over(0, true, at(540));
+        answers.is_over(0, Came::Answer, at(540));
         assert!(!answers.follow_a_silence(0, at(350)));
     }
 
@@ -100,13 +117,13 @@ mod tests {
         let (answers, begun) = (Answers::default(), Instant::now());
         let at = |millis| begun + millis * MS;
         answers.asks(0, at(0));
-        answers.is_over(0, false, at(200));
+        answers.is_over(0, Came::NoAnswer, at(200));
         answers.asks(0, at(240));
-        answers.is_over(0, true, at(251));
+        answers.is_over(0, Came::Answer, at(251));
         assert!(answers.follow_a_silence(0, at(240)));
         // Who has not asked does not know.
         answers.asks(0, at(9_000));
-        answers.is_over(0, true, at(9_001));
+        answers.is_over(0, Came::Answer, at(9_001));
         assert!(!answers.follow_a_silence(0, at(9_000)));
     }
 
@@ -116,9 +133,30 @@ mod tests {
         let at = |millis| begun + millis * MS;
         answers.asks(1, at(0));
         answers.asks(2, at(300));
-        answers.is_over(1, true, at(301));
+        answers.is_over(1, Came::Answer, at(301));
         assert!(!answers.follow_a_silence(2, at(300)) && !answers.follow_a_silence(1, at(300)));
-        answers.is_over(2, true, at(551));
+        answers.is_over(2, Came::Answer, at(551));
         assert!(answers.follow_a_silence(2, at(552)));
+    }
+
+    #[test]
+    fn a_call_that_was_not_sent_is_no_silence() {
+        let (answers, begun) = (Answers::default(), Instant::now());
+        let at = |millis| begun + millis * MS;
+        answers.asks(0, at(0));
+        answers.is_over(0, Came::NotSent, at(200));
+        answers.asks(0, at(300));
+        answers.is_over(0, Came::Answer, at(301));
+        assert!(!answers.follow_a_silence(0, at(300)));
+        // Nor does it end one.
+        answers.asks(0, at(400));
+        answers.asks(0, at(410));
+        answers.is_over(0, Came::NotSent, at(500));
+        answers.is_over(0, Came::NoAnswer, at(600));
+        answers.asks(0, at(610));
+        answers.is_over(0, Came::NotSent, at(620));
+        answers.asks(0, at(660));
+        answers.is_over(0, Came::Answer, at(661));
+        assert!(answers.follow_a_silence(0, at(660)));
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Shared<L> {
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Settings, L>,
-    /// Of a server whose place another may take.
+    /// When the master of a shard has answered; used on a cluster only.
     pub(super) answers: Answers,
     given_back: GivenBack,
     /// What an acquire has left that was never a lease. It has a share of its own, since tries in vain may be many.

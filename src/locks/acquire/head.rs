@@ -1,6 +1,6 @@
 //! What the head of a queue does: it asks when its place says so, by the connection that all heads share or by a line of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use super::{Asked, Wait};
 use crate::{
@@ -27,9 +27,10 @@ impl Wait<'_> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
         let mut line: Option<Box<dyn Line>> = None;
-        while self.waits_until_it_is_time(place, line.as_deref_mut()) {
+        while self.confirms_late() || self.waits_until_it_is_time(place, line.as_deref_mut()) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
-            if self.attempts.made > 0 && self.deadline.has_passed() {
+            let is_late = self.attempts.made > 0 && self.deadline.has_passed();
+            if is_late && self.confirms_from.is_none() {
                 break;
             }
             self.attempts.made += 1;
@@ -71,6 +72,19 @@ impl Wait<'_> {
             }
         }
         (self.attempts.last_failure()).map_or(Ok(Asked::InVain), Err)
+    }
+
+    /// Where the deadline comes in the pause before a grant is confirmed, sleeps until the pause is over: the lock is ours, most often.
+    fn confirms_late(&self) -> bool {
+        let deadline = self.deadline.remaining();
+        let pause = self
+            .confirms_from
+            .map(|from| from.saturating_duration_since(self.now()));
+        let Some(pause) = pause.filter(|pause| *pause >= deadline) else {
+            return false;
+        };
+        thread::sleep(pause);
+        !self.settings.is_cancelled()
     }
 
     fn call(&self, manner: Manner) -> Call {

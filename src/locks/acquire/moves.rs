@@ -9,13 +9,13 @@ use super::Wait;
 use crate::{
     connection::{HOPS, UNTIL_CONFIRMED},
     error::{Error, Result},
-    locks::attempts::Outcome,
+    locks::{answers::Came, attempts::Outcome},
     server::Reply,
     time::Deadline,
 };
 
-/// Time for the others, half of which they may take, where the wait has none left.
-const OTHERS: Duration = Duration::from_millis(400);
+/// Time for the others, a quarter of which they may take, where the wait has none left or may be called off.
+const OTHERS: Duration = Duration::from_millis(600);
 
 impl Wait<'_> {
     /// What the reply leads to. If the key has moved, the wait takes the stack of the server that has it, unless the key has moved
@@ -48,16 +48,20 @@ impl Wait<'_> {
         Ok(outcome)
     }
 
-    /// A grant after a long silence is confirmed by one more attempt, which is sent when that is over and the others were asked. The grant
-    /// of a server that is not the master any more is confirmed by the new master.
+    /// A grant after a long silence is confirmed by one more attempt, which is sent 50 ms later, after the others were asked. If the server
+    /// was silent for long before it answered that attempt, only the others are asked again, so that a server that is always slow grants
+    /// locks. The grant of a server that is not the master any more is confirmed by the new master.
     fn confirmed(&mut self, outcome: Outcome, sent: Instant) -> Outcome {
         let confirms_from = self.confirms_from.take();
         if !matches!(outcome, Outcome::Granted { .. }) {
             return outcome;
         }
-        let is_too_soon = confirms_from.is_none_or(|from| sent < from);
-        if is_too_soon && self.stack.answers.follow_a_silence(self.epoch, sent) {
-            self.confirms_from = confirms_from.or_else(|| Some(self.now() + UNTIL_CONFIRMED));
+        if self.stack.answers.follow_a_silence(self.epoch, sent) {
+            if confirms_from.is_none_or(|from| sent < from) {
+                self.confirms_from = confirms_from.or_else(|| Some(self.now() + UNTIL_CONFIRMED));
+            } else {
+                self.asks_the_others();
+            }
         }
         if self.confirms_from.is_some() || self.has_another_master() {
             self.attempts.is_unconfirmed();
@@ -68,23 +72,33 @@ impl Wait<'_> {
 
     /// An attempt is about to be sent: the next one, or one that is to confirm a grant.
     pub(super) fn begins_attempt(&mut self) {
-        let server = &self.stack.server;
         if self.confirms_from.is_some() {
-            let left = self.deadline.remaining().max(OTHERS);
-            server.look_for_another_master(self.epoch, Deadline::after(left));
+            self.asks_the_others();
         }
-        self.epoch = server.epoch();
+        self.epoch = self.stack.server.epoch();
         if self.stacks.are_many() {
             self.stack.answers.asks(self.epoch, self.now());
         }
     }
 
+    /// Asks the other nodes whether another server has become the master.
+    fn asks_the_others(&self) {
+        let left = match self.settings.cancel {
+            Some(_) => OTHERS,
+            None => self.deadline.remaining().max(OTHERS),
+        };
+        (self.stack.server).look_for_another_master(self.epoch, Deadline::after(left));
+    }
+
     /// That attempt is over. `None`: there was no connection.
     pub(super) fn attempt_is_over(&self, reply: Option<&Reply>) {
-        let is_answer = |reply: &Reply| !matches!(&reply.answer, Err(error) if error.is_io_error());
         if self.stacks.are_many() {
-            let is_answered = reply.is_some_and(is_answer);
-            (self.stack.answers).is_over(self.epoch, is_answered, self.now());
+            let came = match reply.map(|reply| &reply.answer) {
+                None => Came::NotSent,
+                Some(Err(error)) if error.is_io_error() => Came::NoAnswer,
+                Some(_) => Came::Answer,
+            };
+            (self.stack.answers).is_over(self.epoch, came, self.now());
         }
     }
 

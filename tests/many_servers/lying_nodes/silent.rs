@@ -4,9 +4,9 @@ use std::{thread, time::Duration};
 
 use leasehold::{Locks, Options};
 
-use super::{Said, master_and_replica, patient_nodes_of, questions};
+use super::{Said, master_and_replica, patient_builder, patient_nodes_of, questions, url_of};
 use crate::common::{
-    Fake,
+    Fake, MS,
     hold::comes_true,
     wait::{TOO_SLOW, unless_halted},
 };
@@ -56,5 +56,62 @@ fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_na
         let (is_confirmed, was_asked) = (count(&other, "EVAL") > 1, questions(&[other]) > 0);
         assert!(is_confirmed || was_asked, "{TOO_SLOW}: {attempts:?}");
         assert_eq!((attempts, is_confirmed), ((2, 0), true));
+    });
+}
+
+/// Of an attempt that was to confirm a grant, and was answered after another silence, in which another has taken the place.
+#[test]
+fn a_master_that_is_silent_a_second_time_confirms_nothing() {
+    unless_halted(|| {
+        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+        let says = old.clone();
+        let silent = Fake::saying(move |command, before| {
+            if before == 0 && ["SET", "EVALSHA"].contains(&command) {
+                thread::sleep(SILENCE);
+            }
+            says.answer(command, before)
+        });
+        let other = new.by_a_node();
+        for said in [&old, &new] {
+            said.now(|words| {
+                words.slots = master_and_replica(&silent, &other);
+                words.set = Some("+OK\r\n");
+            });
+        }
+        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        drop(nodes.get_for("a"));
+        let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| locks.lock("a").try_acquire());
+            assert!(comes_true(|| count(&silent, "EVALSHA") == 1));
+            new.now(|words| (words.slots, words.epoch) = (master_and_replica(&other, &silent), 2));
+            assert!(asks.join().unwrap().unwrap().is_some());
+        });
+        let (is_confirmed, asked) = (count(&other, "EVAL") > 0, questions(&[other]));
+        assert!(is_confirmed || asked > 1, "{TOO_SLOW}: {asked}");
+        assert!(is_confirmed);
+    });
+}
+
+/// The server was not asked in that time, so that it was not silent.
+#[test]
+fn a_try_that_is_lent_no_connection_is_no_silence() {
+    unless_halted(|| {
+        let said = Said::new(":1\r\n");
+        let (master, replica) = (said.by_a_node(), said.by_a_node());
+        said.now(|words| {
+            words.slots = master_and_replica(&master, &replica);
+            words.set = Some("+OK\r\n");
+        });
+        let url = url_of(&[master.port(), replica.port()]);
+        let nodes = patient_builder().max_size(1).connect(&url).unwrap();
+        let lent = nodes.get_for("a").unwrap();
+        let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+        locks.lock("a").try_acquire().unwrap_err();
+        thread::sleep(100 * MS);
+        drop(lent);
+        let lease = locks.lock("a").try_acquire().unwrap().unwrap();
+        assert_eq!((count(&master, "SET"), count(&master, "EVAL")), (1, 0));
+        drop(lease);
     });
 }

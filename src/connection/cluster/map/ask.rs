@@ -5,8 +5,9 @@
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
 //! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
-//! five have said so: then it is the cluster that is down, and of the rest only masters are asked whose word is in question: nothing else
-//! has it count again. In question is the word of a master that was silent or not reached, until it has answered for two seconds each time
+//! five have said so: then it is the cluster that is down, and of the rest only masters are asked whose word is in question: otherwise
+//! such a master would never be believed again. In question is the word of a master that was silent or not reached, until it has
+//! answered for two seconds each time
 //! that it was asked, or a connection to it was opened: where another node has answered that is cut off or has left out slots, it counts for
 //! no more than that one's. The node of a URL may be such a master by another name.
 
@@ -41,8 +42,9 @@ const FORGIVEN: Duration = Duration::from_secs(5);
 const PARTS: usize = 8;
 impl Asking {
     /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately. Late come other
-    /// names of silent masters, and last the silent.
-    fn in_order(
+    /// names of silent masters, then the nodes that were silent lately, and last the masters whose word is in question: another node that
+    /// had too little time for its answer knows more than they do.
+    pub(super) fn in_order(
         &mut self,
         mut all: Vec<Address>,
         first: Option<&Address>,
@@ -59,9 +61,10 @@ impl Asking {
         all.sort_by_key(|at| {
             let is_first = Some(at) == first;
             let knew_nothing = self.knew_nothing.contains(at);
-            let comes_last = self.was_silent_lately(at) || in_question.masters.contains(at);
+            let comes_last = in_question.masters.contains(at);
+            let was_silent = self.was_silent_lately(at);
             let comes_late = in_question.other_names.contains(at);
-            (comes_last, comes_late, !is_first, knew_nothing)
+            (comes_last, was_silent, comes_late, !is_first, knew_nothing)
         });
         all
     }

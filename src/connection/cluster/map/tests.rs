@@ -121,3 +121,18 @@ fn map_of(layout: &Vec<Group>) -> Map {
     map.known.lock().believe(layout, Some(1)).unwrap();
     map
 }
+
+#[test]
+fn a_master_in_question_is_asked_after_a_node_that_was_silent() {
+    let at = |port| Address::new("a", port);
+    let mut asking = Asking::default();
+    asking.silent.insert(at(2), crate::time::now());
+    let in_question = round::InQuestion {
+        masters: vec![at(1)],
+        other_names: vec![at(3)],
+    };
+    let all = vec![at(1), at(2), at(3), at(4)];
+    let ports = asking.in_order(all, None, &in_question);
+    let ports: Vec<_> = ports.iter().map(|at| at.port).collect();
+    assert_eq!(ports, [4, 3, 2, 1]);
+}
