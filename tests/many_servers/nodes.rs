@@ -82,7 +82,9 @@ fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
         // A map that is ten seconds old is asked for anew, and nobody is refused.
         assert!(asked.elapsed() < Duration::from_secs(9), "{TOO_SLOW}");
         assert!(matches!(acquire(), Err(Error::Redis { .. })));
-        assert!(acquire().unwrap());
+        // The nodes have a quarter of a second to say who has it; then it is asked for where it was.
+        let next = acquire();
+        assert!(matches!(next, Ok(true)), "{TOO_SLOW}: {next:?}");
     });
 }
 
