@@ -20,25 +20,31 @@ fn count(node: &Fake, name: &str) -> usize {
     asked.iter().filter(|it| it.starts_with(name)).count()
 }
 
+/// A master that is silent at the first of each of these commands, its replica, and what the replica says.
+fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said) {
+    let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+    let says = old.clone();
+    let silent = Fake::saying(move |command, before| {
+        if before == 0 && commands.contains(&command) {
+            thread::sleep(SILENCE);
+        }
+        says.answer(command, before)
+    });
+    let other = new.by_a_node();
+    for said in [&old, &new] {
+        said.now(|words| {
+            words.slots = master_and_replica(&silent, &other);
+            words.set = Some("+OK\r\n");
+        });
+    }
+    (silent, other, new)
+}
+
 /// The second call is answered soon: its thread alone does not see the silence.
 #[test]
 fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_name() {
     unless_halted(|| {
-        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
-        let says = old.clone();
-        let silent = Fake::saying(move |command, before| {
-            if (command, before) == ("SET", 0) {
-                thread::sleep(SILENCE);
-            }
-            says.answer(command, before)
-        });
-        let other = new.by_a_node();
-        for said in [&old, &new] {
-            said.now(|words| {
-                words.slots = master_and_replica(&silent, &other);
-                words.set = Some("+OK\r\n");
-            });
-        }
+        let (silent, other, new) = silent_at(&["SET"]);
         let nodes = patient_nodes_of(&[silent.port(), other.port()]);
         // Each call has a connection that is open by then.
         drop([nodes.get_for("a"), nodes.get_for("a")]);
@@ -63,21 +69,7 @@ fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_na
 #[test]
 fn a_master_that_is_silent_a_second_time_confirms_nothing() {
     unless_halted(|| {
-        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
-        let says = old.clone();
-        let silent = Fake::saying(move |command, before| {
-            if before == 0 && ["SET", "EVALSHA"].contains(&command) {
-                thread::sleep(SILENCE);
-            }
-            says.answer(command, before)
-        });
-        let other = new.by_a_node();
-        for said in [&old, &new] {
-            said.now(|words| {
-                words.slots = master_and_replica(&silent, &other);
-                words.set = Some("+OK\r\n");
-            });
-        }
+        let (silent, other, new) = silent_at(&["SET", "EVALSHA"]);
         let nodes = patient_nodes_of(&[silent.port(), other.port()]);
         drop(nodes.get_for("a"));
         let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));

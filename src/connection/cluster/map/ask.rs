@@ -7,9 +7,8 @@
 //! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
 //! five have said so: then it is the cluster that is down, and of the rest only masters are asked whose word is in question: otherwise
 //! such a master would never be believed again. In question is the word of a master that was silent or not reached, until it has
-//! answered for two seconds each time
-//! that it was asked, or a connection to it was opened: where another node has answered that is cut off or has left out slots, it counts for
-//! no more than that one's. The node of a URL may be such a master by another name.
+//! answered for two seconds each time that it was asked, or a connection to it was opened: where another node has answered that is cut off
+//! or has left out slots, it counts for no more than that one's. The node of a URL may be such a master by another name.
 
 use std::{collections::HashSet, thread, time::Duration};
 
