@@ -8,7 +8,12 @@ use std::{
 use leasehold::{Error, Lease, Locks, Options, Result};
 
 use super::{connect, holes::cover_only_what_is_there, mutex};
-use crate::common::{Cluster, LONG, MS, Resharding, hold::comes_true, slack::slack};
+use crate::common::{
+    Cluster, LONG, MS, Resharding,
+    hold::comes_true,
+    slack::slack,
+    wait::{TOO_SLOW, unless_halted},
+};
 
 const LEASE: Duration = Duration::from_millis(1_500);
 /// The tag of locks that stay where they are.
@@ -178,4 +183,44 @@ fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_rene
     others_go_on(&locks, &[stays], &[kept]);
     assert!(!gone.is_held());
     cluster.nodes[1].thaw().unwrap();
+}
+
+/// A grant that comes at the end of a silence is confirmed 50 ms later, which is after the deadline.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn the_head_of_a_queue_has_the_lock_whose_grant_is_confirmed_after_its_deadline() {
+    let cluster = patient();
+    let (holder, locks) = (connect(&cluster), connect(&cluster));
+    let tag = cluster.tag(0, "late").unwrap();
+    let (lock, other) = (mutex(&locks, &tag), locks.lock(&format!("other{{{tag}}}")));
+    let lasting = Options::new().lease(800 * MS).renewal(false);
+    let held = mutex(&holder, &tag).with(lasting);
+    for _ in 0..3 {
+        unless_halted(|| {
+            // The connections are open by then.
+            drop([lock.acquire(LONG).unwrap(), other.acquire(LONG).unwrap()]);
+            let lease = held.acquire(LONG).unwrap();
+            let began = Instant::now();
+            let until = |millis: u32| thread::sleep((millis * MS).saturating_sub(began.elapsed()));
+            thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    let acquired = lock.acquire((1_060 * MS).saturating_sub(began.elapsed()));
+                    (acquired, began.elapsed())
+                });
+                until(650);
+                cluster.nodes[0].freeze().unwrap();
+                // So that the silence is known.
+                let other = scope.spawn(|| other.acquire(LONG));
+                // Meanwhile the lease ends, and the head asks for the lock.
+                until(1_040);
+                cluster.nodes[0].thaw().unwrap();
+                drop(other.join().unwrap().unwrap());
+                let (acquired, took) = waits.join().unwrap();
+                assert!(acquired.is_ok(), "{acquired:?} after {took:?}");
+                assert!(took > 1_060 * MS, "{TOO_SLOW}: not confirmed late");
+                assert!(took < 1_310 * MS + slack(), "{took:?}");
+            });
+            assert!(lease.release().is_err());
+        });
+    }
 }
