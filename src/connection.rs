@@ -3,10 +3,11 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by `get_here`, and the connections that
 //! `server` keeps beside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: the counts of [`permits`], and in [`manager`] the last failure and what is distrusted. While sentinels
-//! or nodes of a cluster are asked where to go, their `asking` is locked, and `known` within it for a moment; who need not ask does
-//! not wait for it. Nothing of another room is called meanwhile.
+//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure and what is distrusted, and the state of
+//! [`calls`]. While sentinels or nodes of a cluster are asked where to go, their `asking` is locked, and `known` within it for a
+//! moment; who need not ask does not wait for it. Nothing of another room is called meanwhile.
 
+mod calls;
 mod cluster;
 mod connections;
 mod dial;
@@ -35,12 +36,13 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
+pub(crate) use calls::{Out, UNTIL_CONFIRMED};
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 use connections::Connections;
 pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
 use manager::{Manager, Shared};
-pub(crate) use opener::{LONG_SILENCE, Opened, UNTIL_CONFIRMED};
+pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
 #[cfg(test)]
@@ -353,6 +355,11 @@ impl PooledConnection {
     /// Not to be lent again.
     pub(crate) fn close(&mut self, why: Finished) {
         self.lent.finished = Some(why);
+    }
+
+    /// Where it leads: see [`Connector::epoch`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lent.epoch
     }
 
     /// For those who leave its time-outs as they are, so that they need not be put back.

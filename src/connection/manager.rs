@@ -14,8 +14,9 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
 use super::{
     Process,
+    calls::{LONG_SILENCE, Out},
     dial::{is_forbidden, set_timeouts},
-    opener::{LONG_SILENCE, Opened, Opener},
+    opener::{Opened, Opener},
 };
 use crate::{
     error::{Error, Result},
@@ -34,7 +35,7 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 pub(super) struct Held {
     pub(super) connection: Connection,
     /// Where it leads: see [`Opener::epoch`].
-    epoch: u64,
+    pub(super) epoch: u64,
     opened: Instant,
     /// When it was opened or last answered a `PING`.
     proven: Instant,
@@ -171,7 +172,9 @@ impl Shared {
     }
 
     fn connect(&self) -> Result<Opened> {
+        let out = self.opener.begin(self.opener.epoch());
         let opened = self.opener.open()?;
+        out.answered();
         set_timeouts(&opened.connection, self.io_timeout)
             .map_err(|error| self.opener.failure(self.io_timeout, error))?;
         Ok(opened)
@@ -206,7 +209,6 @@ impl Shared {
                     held.finished = Some(Finished::Replica);
                     return Err(self.no_answer());
                 }
-                self.opener.confirm(held.epoch);
                 held.lent = time::now();
             }
         }
@@ -312,9 +314,18 @@ impl Connector {
 
     /// Asks others whether the master of this epoch still is the master, since it was silent for long. Takes half of the time at most.
     pub(crate) fn look_for_another_master(&self, epoch: u64, deadline: Deadline) {
-        if self.0.opener.is_still_master(epoch, deadline) {
-            self.0.opener.confirm(epoch);
-        }
+        self.0.opener.is_still_master(epoch, deadline);
+    }
+
+    /// Something is about to be sent by a connection of this epoch.
+    pub(crate) fn begin(&self, epoch: u64) -> Out<'_> {
+        self.0.opener.begin(epoch)
+    }
+
+    /// Whether what was sent then to the master of this epoch was granted too soon after a silence.
+    pub(crate) fn follows_a_silence(&self, epoch: u64, sent: Instant) -> bool {
+        let calls = self.0.opener.calls();
+        calls.is_some_and(|calls| calls.follow_a_silence(epoch, sent))
     }
 
     /// A connection has failed, or leads to a server that is no master.

@@ -5,6 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 use redis::{Client, Connection, ProtocolVersion, RedisError, Value};
 
 use super::{
+    calls::{Calls, LONG_SILENCE, Out, UNTIL_CONFIRMED},
     dial::{
         self, addresses, client_by, is_forbidden, prepared, refuse_old_server, set_timeouts,
         with_address,
@@ -19,11 +20,6 @@ use crate::{
 
 /// Between attempts while a server is named as the master that is none yet.
 const NOT_YET: Duration = Duration::from_millis(20);
-/// A server that was silent for longer than this may have been replaced in that time. When it goes on, as a halted one does, it says
-/// that it is the master and grants locks until it hears of the next one.
-pub(crate) const LONG_SILENCE: Duration = Duration::from_millis(250);
-/// The pause before it is asked once more: in this time it hears of the next one.
-pub(crate) const UNTIL_CONFIRMED: Duration = Duration::from_millis(50);
 
 /// Opens connections to one server, or to whichever server is the master.
 pub(super) struct Opener {
@@ -110,22 +106,30 @@ impl Opener {
     }
 
     /// Whether others still say that this is the master to which connections of this epoch lead. It was silent for long. If nobody
-    /// answers in half of the time, it is taken for the master.
+    /// answers in half of the time, it is taken for the master, and stays in doubt.
     pub(super) fn is_still_master(&self, epoch: u64, deadline: Deadline) -> bool {
         let Some(whereabouts) = &self.whereabouts else {
             return true;
         };
         whereabouts.not_reached(epoch);
         let half = deadline.remaining_up_to(self.connect_timeout) / 2;
-        let _ = whereabouts.look(Deadline::after(half));
-        whereabouts.epoch() == epoch
-    }
-
-    /// A connection of this epoch is there, and leads to a master.
-    pub(super) fn confirm(&self, epoch: u64) {
-        if let Some(whereabouts) = &self.whereabouts {
+        let is_said = whereabouts.look_anew(Deadline::after(half)).is_ok();
+        let is_still = whereabouts.epoch() == epoch;
+        if is_said && is_still {
             whereabouts.confirm(epoch);
         }
+        is_still
+    }
+
+    /// Something is about to be sent by a connection of this epoch.
+    pub(super) fn begin(&self, epoch: u64) -> Out<'_> {
+        let calls = self.calls();
+        calls.map_or_else(Out::default, |calls| Out::begin(calls, epoch))
+    }
+
+    /// Where the calls to the master are entered, if they are.
+    pub(super) fn calls(&self) -> Option<&Calls> {
+        self.whereabouts.as_ref()?.calls()
     }
 
     /// A key was not where it was looked for.

@@ -17,6 +17,7 @@
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
 //! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.
 
+mod confirming;
 mod head;
 mod moves;
 
@@ -79,8 +80,6 @@ struct Wait<'a> {
     doubts: Backoff,
     /// The epoch of the stack's server, a moment before the last attempt was sent.
     epoch: u64,
-    /// The last answer was a grant after a long silence. An attempt that is sent from this moment on confirms it.
-    confirms_from: Option<Instant>,
     settings: &'a Settings,
     hold: Arc<Holding>,
     lease_millis: u64,
@@ -135,7 +134,6 @@ pub(crate) fn acquire(
             settings.backoff.first,
             settings.backoff.last.max(LONGEST_DOUBT),
         ),
-        confirms_from: None,
         settings,
         attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
         hold,
@@ -190,9 +188,7 @@ impl Wait<'_> {
         match self.ask_by_the_pool(false)? {
             Outcome::Granted { grant, .. } => Ok(self.lease(grant)),
             Outcome::Refused { .. } | Outcome::HasBeenRun => Ok(None),
-            Outcome::Failed | Outcome::Moved | Outcome::Unconfirmed => {
-                self.attempts.last_failure().map_or(Ok(None), Err)
-            }
+            Outcome::Failed | Outcome::Moved => self.attempts.last_failure().map_or(Ok(None), Err),
         }
     }
 
@@ -211,12 +207,7 @@ impl Wait<'_> {
             match self.ask_by_the_pool(leaves_intent) {
                 Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
                 Ok(Outcome::HasBeenRun) => return Ok(None),
-                Ok(
-                    Outcome::Refused { .. }
-                    | Outcome::Failed
-                    | Outcome::Moved
-                    | Outcome::Unconfirmed,
-                ) => {}
+                Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
                 // Another server is about to take its place.
                 Err(failure @ Error::Pool { .. }) if self.stack.server.is_watched() => {
                     self.attempts.was_not_sent(failure);
@@ -247,7 +238,7 @@ impl Wait<'_> {
 
     /// By a connection of the pool, which is given back at once.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<Outcome> {
-        let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
+        let call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
         let lent = if self.waits {
             LENT_WHILE_WAITING
         } else {
@@ -261,15 +252,10 @@ impl Wait<'_> {
                 cancel: self.settings.cancel.as_ref(),
                 ..Patience::USUAL
             };
-            self.begins_attempt();
-            let asked = self.stack.server.ask(&call, patience);
-            self.attempt_is_over(asked.as_ref().ok());
-            match self.judge(asked?)? {
+            self.epoch = self.stack.server.epoch();
+            let reply = self.stack.server.ask(&call, patience)?;
+            match self.judge(reply)? {
                 Outcome::Moved => {}
-                Outcome::Unconfirmed => {
-                    thread::sleep(self.confirms_at().saturating_duration_since(self.now()));
-                    call = call.again();
-                }
                 outcome => return Ok(outcome),
             }
         }

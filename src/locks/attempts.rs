@@ -81,8 +81,6 @@ pub(crate) enum Outcome {
     Failed,
     /// Worth another attempt at once, where the key is now.
     Moved,
-    /// Granted by a server that may not have the key any more: another attempt tells.
-    Unconfirmed,
 }
 
 impl<'a> Attempts<'a> {

@@ -2,12 +2,10 @@
 //!
 //! `Locks` makes a [`lock`]; [`acquire`] waits for it, with [`attempts`] for what the answers lead to, and makes a [`lease`], the
 //! guard. [`release`] hands it over, gives it back, or leaves that to the watchdog's thread; after a failover it is done again:
-//! [`given_back`]. [`run`] and [`once`] do work under a
-//! lock, [`commit`] writes while it is held, [`inspection`] is for operators. [`shared`] has what all of them share: the server, the
-//! keeper of the leases and the queues, and whether the server was silent just before ([`answers`]); [`stacks`] says which of them a key has.
+//! [`given_back`]. [`run`] and [`once`] do work under a lock, [`commit`] writes while it is held, [`inspection`] is for operators.
+//! [`shared`] has what all of them share: the server, the keeper of the leases and the queues; [`stacks`] says which of them a key has.
 
 mod acquire;
-mod answers;
 mod attempts;
 mod commit;
 mod given_back;

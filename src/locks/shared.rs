@@ -8,7 +8,6 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    answers::Answers,
     given_back::{GivenBack, Release},
     settings::Settings,
 };
@@ -28,8 +27,6 @@ pub(crate) struct Shared<L> {
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Settings, L>,
-    /// When the master of a shard has answered; used on a cluster only.
-    pub(super) answers: Answers,
     given_back: GivenBack,
     /// What an acquire has left that was never a lease. It has a share of its own, since tries in vain may be many.
     given_up: GivenBack,
@@ -52,7 +49,6 @@ impl<L: Send + 'static> Shared<L> {
             clock,
             keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
-            answers: Answers::default(),
             given_back: GivenBack::default(),
             given_up: GivenBack::default(),
             process: Process::current(),

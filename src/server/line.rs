@@ -174,9 +174,11 @@ impl Line for Taken<'_> {
     }
 
     fn ask(&mut self, call: &Call, looks_first: bool) -> Result<Reply, Unsent> {
-        let io_timeout = self.line.connector.limits().answer;
+        let connector = &self.line.connector;
+        let io_timeout = connector.limits().answer;
         let open = self.opened().map_err(Unsent::NoConnection)?;
         let mut sent = time::now();
+        let out = connector.begin(open.epoch);
         let answer = open.catch_up(io_timeout).and_then(|()| {
             if looks_first && let Some(refusal) = call.refusal_by_a_look(&mut open.connection)? {
                 return Ok(refusal);
@@ -184,6 +186,7 @@ impl Line for Taken<'_> {
             sent = time::now();
             call.ask(&mut open.connection, false)
         });
+        out.end(&answer);
         let answered = time::now();
         open.heard = answered;
         if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
@@ -217,7 +220,10 @@ impl Line for Taken<'_> {
             let heard = if now.saturating_duration_since(open.heard) < HEARTBEAT {
                 open.hear(left.min(LISTEN), self.key)
             } else {
-                open.beat(io_timeout, self.key)
+                let out = self.line.connector.begin(open.epoch);
+                let beat = open.beat(io_timeout, self.key);
+                out.end(&beat);
+                beat
             };
             match heard {
                 Ok(true) => return News::Changed,

@@ -92,6 +92,12 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// afterwards. Takes half of the time at most.
     fn look_for_another_master(&self, _epoch: u64, _deadline: Deadline) {}
 
+    /// Whether what was sent then, at this epoch, was granted so soon after a long silence that another server may have taken its
+    /// place.
+    fn follows_a_silence(&self, _epoch: u64, _sent: Instant) -> bool {
+        false
+    }
+
     /// How far the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 

@@ -16,7 +16,7 @@ use super::{
     waiters::WaitersConnection,
 };
 use crate::{
-    connection::{Connector, Limits, Pool, PooledConnection},
+    connection::{Connector, Limits, Out, Pool, PooledConnection},
     error::{Error, Result},
     exchange::{Finished, is_interrupted, next_reply},
     script::{Call, is_unknown_script},
@@ -72,7 +72,9 @@ impl RedisServer {
                     Err(error) => return before.ok_or(error),
                 };
             let (sent, again) = (time::now(), before.is_some());
+            let out = self.begin(&conn, call);
             let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
+            out.end(&answer);
             match answer.as_ref().err().and_then(Finished::by_error) {
                 Some(finished) => self.finish(&mut conn, finished),
                 None => (self.combiner.crowd).took(time::now().saturating_duration_since(sent), 1),
@@ -103,11 +105,32 @@ impl RedisServer {
             let mut conn =
                 self.pool
                     .get_here(patience.lent, deadline.remaining(), patience.cancel)?;
-            if let Some(finished) = answer_all(turn, &mut conn, io_timeout) {
+            let out = self.connector.begin(conn.epoch());
+            if let Some(finished) = answer_all(turn, &mut conn, io_timeout, out) {
                 self.finish(&mut conn, finished);
             }
             Ok(())
         })
+    }
+
+    /// The call is about to be sent by this connection. A server that waits for replicas is not silent.
+    fn begin(&self, conn: &PooledConnection, call: &Call) -> Out<'_> {
+        match call.replicas() {
+            None => self.connector.begin(conn.epoch()),
+            Some(_) => Out::default(),
+        }
+    }
+
+    /// Whether the connection answers; if not, it is closed.
+    fn answers(&self, conn: &mut PooledConnection) -> bool {
+        let out = self.connector.begin(conn.epoch());
+        let answer = redis::cmd("PING").query::<Value>(conn.connection());
+        out.end(&answer);
+        let finished = answer.err().as_ref().and_then(Finished::by_error);
+        if let Some(finished) = finished {
+            conn.close(finished);
+        }
+        finished.is_none()
     }
 
     /// The connection is not lent again. If the server is a replica by now, the tracked connections lead there as well, and
@@ -151,6 +174,10 @@ impl Server for RedisServer {
         self.connector.look_for_another_master(epoch, deadline);
     }
 
+    fn follows_a_silence(&self, epoch: u64, sent: Instant) -> bool {
+        self.connector.follows_a_silence(epoch, sent)
+    }
+
     fn clock_skew(&self) -> Duration {
         self.connector.clock_skew()
     }
@@ -187,18 +214,20 @@ impl Server for RedisServer {
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         let mut conn = self.pool.get()?;
-        if !answers(&mut conn) {
+        if !self.answers(&mut conn) {
             // Such as one that stood idle when the server was started again.
             drop(conn);
             conn = self.pool.get()?;
-            if !answers(&mut conn) {
+            if !self.answers(&mut conn) {
                 return Err(Error::Pool {
                     reason: String::from("the connections that were lent do not answer"),
                     source: None,
                 });
             }
         }
+        let out = self.begin(&conn, call);
         let answer = call.send(conn.connection());
+        out.end(&answer);
         if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
             self.finish(&mut conn, finished);
         }
@@ -250,16 +279,6 @@ impl Server for RedisServer {
     }
 }
 
-/// Whether the connection answers; if not, it is closed.
-fn answers(conn: &mut PooledConnection) -> bool {
-    let answer = redis::cmd("PING").query::<Value>(conn.connection());
-    let finished = answer.err().as_ref().and_then(Finished::by_error);
-    if let Some(finished) = finished {
-        conn.close(finished);
-    }
-    finished.is_none()
-}
-
 /// What came of sending on a connection of the pool.
 pub(super) fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Reply {
     Reply {
@@ -285,7 +304,9 @@ fn answer_all(
     turn: &mut Turn<'_>,
     conn: &mut PooledConnection,
     io_timeout: Duration,
+    out: Out<'_>,
 ) -> Option<Finished> {
+    let mut out = Some(out);
     turn.gather();
     let sent = within(turn, conn, io_timeout, true)
         .and_then(|()| conn.connection().send_packed_command(turn.packed()));
@@ -298,6 +319,10 @@ fn answer_all(
                 .and_then(|()| next_reply(conn.connection()))
                 .and_then(Value::extract_error),
         };
+        // Before anybody judges an answer.
+        if let Some(out) = out.take() {
+            out.end(&answer);
+        }
         if let Err(error) = &answer
             && let Some(why) = Finished::by_error(error)
         {

@@ -13,7 +13,7 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::Connector,
+    connection::{Connector, Out},
     error::is_wrong_type,
     event::shielded,
     exchange::{Finished, next_reply},
@@ -214,7 +214,7 @@ impl RenewalsConnection {
         // The lease's clock starts before the first byte is sent.
         let sent = time::now();
         let mut values = Vec::with_capacity(batch.replies());
-        let conversation = self.converse(&packed, limit, batch.replies(), &mut values);
+        let conversation = self.converse(batch, &packed, limit, &mut values);
         self.proven = conversation.is_ok();
         let judged = batch.judged(Said {
             values,
@@ -230,15 +230,20 @@ impl RenewalsConnection {
     /// Sends the batch and reads the answers. Closes the connection after an error, or an answer that finishes it.
     fn converse(
         &self,
+        batch: &Batch<'_>,
         packed: &[u8],
         limit: Duration,
-        replies: usize,
         values: &mut Vec<Value>,
     ) -> RedisResult<()> {
         let used = self.tracked.using(Deadline::after(Duration::MAX), |used| {
+            let out = match batch.replicas() {
+                None => used.begin(),
+                Some(_) => Out::default(),
+            };
             let asked = used.ask(Some(limit), |connection, _| {
-                caught(|| converse(connection, packed, limit, replies, values))?
+                caught(|| converse(connection, packed, limit, batch.replies(), values))?
             });
+            out.end(&asked);
             if asked.is_err() {
                 used.close(Finished::Broken);
             }

@@ -25,7 +25,7 @@ use redis::{Connection, ErrorKind, RedisResult};
 
 use super::listener::{Checked, Listener, Tracking};
 use crate::{
-    connection::{Connector, Opened},
+    connection::{Connector, Opened, Out},
     error::Result,
     exchange::Finished,
     time::Deadline,
@@ -174,7 +174,7 @@ impl Checked for Tracked {
     }
 }
 
-impl InUse<'_> {
+impl<'a> InUse<'a> {
     pub(super) fn is_open(&self) -> bool {
         self.slot.open.is_some()
     }
@@ -192,6 +192,14 @@ impl InUse<'_> {
         self.has_news |= self.slot.had_one && self.tracked.whom == For::Leases;
         self.slot.had_one = true;
         Ok(())
+    }
+
+    /// Something is about to be asked on it.
+    pub(super) fn begin(&self) -> Out<'a> {
+        let open = self.slot.open.as_ref();
+        open.map_or_else(Out::default, |open| {
+            self.tracked.connector.begin(open.epoch)
+        })
     }
 
     /// Asks something on it. It comes with whether changes of what is read are going to be told. If the connection is finished
@@ -239,10 +247,11 @@ impl InUse<'_> {
 
     fn check(&mut self) {
         if self.is_open() {
-            let limit = self.slot.limit;
-            let _ = self.ask(limit, |connection, _| {
+            let (limit, out) = (self.slot.limit, self.begin());
+            let answer = self.ask(limit, |connection, _| {
                 redis::cmd("PING").query::<redis::Value>(connection)
             });
+            out.end(&answer);
         }
         if self.is_open() {
             return;

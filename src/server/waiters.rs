@@ -14,7 +14,7 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::Connector,
+    connection::{Connector, Out},
     error::Result,
     script::Call,
     time::{self, Deadline},
@@ -81,6 +81,10 @@ fn asked(used: &mut InUse<'_>, call: &Call, looks_first: bool) -> Result<Reply> 
     }
     let mut sent = time::now();
     let mut is_tracked = false;
+    let out = match call.replicas() {
+        None => used.begin(),
+        Some(_) => Out::default(),
+    };
     let answer = used.ask(None, |connection, tracked| {
         (sent, is_tracked) = (time::now(), tracked);
         if looks_first && let Some(refusal) = call.refusal_by_a_look(connection)? {
@@ -89,6 +93,7 @@ fn asked(used: &mut InUse<'_>, call: &Call, looks_first: bool) -> Result<Reply> 
         sent = time::now();
         call.ask(connection, false)
     });
+    out.end(&answer);
     Ok(Reply {
         tracked: is_tracked && answer.is_ok(),
         answer,

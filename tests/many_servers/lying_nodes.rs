@@ -2,6 +2,7 @@
 //! have it, and no call takes longer than it has.
 
 mod another_cluster;
+mod confirming;
 mod cut_off;
 mod held;
 mod redirects;

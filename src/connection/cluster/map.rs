@@ -84,6 +84,8 @@ enum Need {
     Unknown,
     /// What the map says may be out of date: the caller takes it if nodes may not be asked yet.
     Doubtful,
+    /// What has happened until now counts: the nodes are asked again however lately they were.
+    News,
 }
 
 impl Map {
@@ -158,6 +160,11 @@ impl Map {
         };
         let place = self.place(shard);
         place.ok_or_else(|| asked.err().unwrap_or_else(|| silent("none", None)))
+    }
+
+    /// Asks the nodes however lately they were asked. Ends by the deadline.
+    pub(super) fn look_anew(&self, deadline: Deadline) -> Result<()> {
+        self.ask(Need::News, None, deadline)
     }
 
     pub(super) fn place(&self, shard: ShardId) -> Option<Place> {

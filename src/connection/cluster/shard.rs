@@ -10,7 +10,10 @@ use std::{
 
 use super::{known::ShardId, map::Map};
 use crate::{
-    connection::whereabouts::{Place, Whereabouts},
+    connection::{
+        calls::Calls,
+        whereabouts::{Place, Whereabouts},
+    },
     error::Result,
     time::Deadline,
 };
@@ -20,18 +23,32 @@ pub(super) struct ToShard {
     map: Arc<Map>,
     id: ShardId,
     epoch: Arc<AtomicU64>,
+    calls: Calls,
 }
 
 impl ToShard {
     pub(super) fn new(map: &Arc<Map>, id: ShardId) -> Self {
         let (map, epoch) = (Arc::clone(map), map.epoch_of(id));
-        Self { map, id, epoch }
+        Self {
+            map,
+            id,
+            epoch,
+            calls: Calls::default(),
+        }
     }
 }
 
 impl Whereabouts for ToShard {
     fn look(&self, deadline: Deadline) -> Result<Place> {
         self.map.look(self.id, deadline)
+    }
+
+    fn look_anew(&self, deadline: Deadline) -> Result<()> {
+        self.map.look_anew(deadline)
+    }
+
+    fn calls(&self) -> Option<&Calls> {
+        Some(&self.calls)
     }
 
     fn epoch(&self) -> u64 {

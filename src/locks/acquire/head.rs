@@ -1,6 +1,6 @@
 //! What the head of a queue does: it asks when its place says so, by the connection that all heads share or by a line of its own.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{Asked, Wait};
 use crate::{
@@ -27,10 +27,9 @@ impl Wait<'_> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
         let mut line: Option<Box<dyn Line>> = None;
-        while self.confirms_late() || self.waits_until_it_is_time(place, line.as_deref_mut()) {
+        while self.waits_until_it_is_time(place, line.as_deref_mut()) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
-            let is_late = self.attempts.made > 0 && self.deadline.has_passed();
-            if is_late && self.confirms_from.is_none() {
+            if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;
             }
             self.attempts.made += 1;
@@ -40,12 +39,11 @@ impl Wait<'_> {
             if line.is_none() && self.may_listen(&call) && place.is_alone() {
                 line = shared.server.line(&key);
             }
-            self.begins_attempt();
+            self.epoch = shared.server.epoch();
             let asked = match &mut line {
                 Some(line) => line.ask(&call, manner.looks_first),
                 None => (shared.server).ask_for_head(&call, manner.looks_first, self.deadline),
             };
-            self.attempt_is_over(asked.as_ref().ok());
             let reply = match asked {
                 Ok(reply) => reply,
                 Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
@@ -72,19 +70,6 @@ impl Wait<'_> {
             }
         }
         (self.attempts.last_failure()).map_or(Ok(Asked::InVain), Err)
-    }
-
-    /// Where the deadline comes in the pause before a grant is confirmed, sleeps until the pause is over: the lock is ours, most often.
-    fn confirms_late(&self) -> bool {
-        let deadline = self.deadline.remaining();
-        let pause = self
-            .confirms_from
-            .map(|from| from.saturating_duration_since(self.now()));
-        let Some(pause) = pause.filter(|pause| *pause >= deadline) else {
-            return false;
-        };
-        thread::sleep(pause);
-        !self.settings.is_cancelled()
     }
 
     fn call(&self, manner: Manner) -> Call {
@@ -122,7 +107,6 @@ impl Wait<'_> {
                 return Some(Asked::Granted(grant, next_asks_at));
             }
             Outcome::HasBeenRun => return Some(Asked::InVain),
-            Outcome::Unconfirmed => place.look_again_at(Some(self.confirms_at())),
             // The same shard at another address.
             Outcome::Moved => place.look_again_at(Some(self.now())),
             Outcome::Refused {

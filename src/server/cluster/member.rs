@@ -138,6 +138,10 @@ impl Server for Member {
         self.own.look_for_another_master(epoch, deadline);
     }
 
+    fn follows_a_silence(&self, epoch: u64, sent: Instant) -> bool {
+        self.own.follows_a_silence(epoch, sent)
+    }
+
     fn clock_skew(&self) -> Duration {
         self.own.clock_skew()
     }

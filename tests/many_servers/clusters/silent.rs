@@ -1,11 +1,15 @@
 //! One shard that is silent: the others do not notice.
 
 use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, Options, Result};
+use leasehold::{Error, Events, Lease, Locks, Options, Result, event::Acquired};
 
 use super::{connect, holes::cover_only_what_is_there, mutex};
 use crate::common::{
@@ -223,4 +227,40 @@ fn the_head_of_a_queue_has_the_lock_whose_grant_is_confirmed_after_its_deadline(
             assert!(lease.release().is_err());
         });
     }
+}
+
+/// The most attempts that an acquire has made.
+#[derive(Default)]
+struct Most(AtomicU32);
+
+impl Events for Most {
+    fn acquired(&self, acquired: &Acquired<'_>) {
+        self.0.fetch_max(acquired.attempts(), Ordering::SeqCst);
+    }
+}
+
+/// The master answers late the one who waits for a replica that is dead, and all others at once.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn while_somebody_waits_for_replicas_grants_to_others_are_confirmed_no_second_time() {
+    unless_halted(|| {
+        let mut cluster = patient();
+        let tag = cluster.tag(0, "replicas").unwrap();
+        cluster.nodes[3].kill().unwrap();
+        let most = Arc::new(Most::default());
+        let events: Arc<dyn Events> = most.clone();
+        let locks = connect(&cluster).with(Options::new().events(events));
+        let lock = mutex(&locks, &tag);
+        let others = locks.lock(&format!("others{{{tag}}}"));
+        thread::scope(|scope| {
+            let strict = Options::new().replicas(1, 1_500 * MS);
+            let waits = scope.spawn(|| lock.with(strict).acquire(MS));
+            for _ in 0..4 {
+                thread::sleep(300 * MS);
+                drop(others.try_acquire().unwrap().unwrap());
+            }
+            waits.join().unwrap().unwrap_err();
+        });
+        assert_eq!(most.0.load(Ordering::SeqCst), 1);
+    });
 }

@@ -1,32 +1,35 @@
 //! A master that is silent while another takes its place, and does not hear of that when it goes on: what it grants then is no lock.
 
 use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Locks, Options};
+use leasehold::{Locks, Options};
 
-use super::{Said, master_and_replica, patient_builder, patient_nodes_of, questions, url_of};
+use super::{Said, master_and_replica, patient_builder, patient_nodes_of, url_of};
 use crate::common::{
     Fake, LONG, MS,
     hold::comes_true,
-    slack::slack,
     wait::{TOO_SLOW, unless_halted},
 };
 
 /// How long the master is silent, from the first call on, and when the second call comes. All wait: the others have a part of the
 /// time of the wait to say who the master is.
-const SILENCE: Duration = Duration::from_millis(600);
+pub(super) const SILENCE: Duration = Duration::from_millis(600);
 const LATE: Duration = Duration::from_millis(550);
 
-fn count(node: &Fake, name: &str) -> usize {
+pub(super) fn count(node: &Fake, name: &str) -> usize {
     let asked = node.asked();
     asked.iter().filter(|it| it.starts_with(name)).count()
 }
 
 /// A master that is silent at the first of each of these commands, its replica, and what the replica says.
-fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said) {
+pub(super) fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said) {
     let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
     let says = old.clone();
     let silent = Fake::saying(move |command, before| {
@@ -92,43 +95,6 @@ fn a_call_that_was_given_up_counts_for_the_silence() {
     });
 }
 
-/// The replica does not say who the master is. The wait has all the time in the world, but may be called off.
-#[test]
-fn a_wait_that_is_called_off_does_not_wait_for_the_others_to_name_the_master() {
-    unless_halted(|| {
-        let said = Said::new(":1\r\n");
-        let says = said.clone();
-        let silent = Fake::saying(move |command, before| {
-            if (command, before) == ("SET", 0) {
-                thread::sleep(SILENCE);
-            }
-            says.answer(command, before)
-        });
-        let mute = Fake::saying(|_, _| Vec::new());
-        said.now(|words| {
-            words.slots = master_and_replica(&silent, &mute);
-            words.set = Some("+OK\r\n");
-        });
-        let nodes = patient_nodes_of(&[silent.port(), mute.port()]);
-        drop(nodes.get_for("a"));
-        let cancel = Cancel::new();
-        let options = Options::new().fencing(false).cancel(&cancel);
-        let locks = Locks::on_nodes(&nodes).with(options);
-        let asked = || questions(std::slice::from_ref(&mute));
-        let asked_before = asked();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| locks.lock("a").acquire(LONG));
-            assert!(comes_true(|| asked() > asked_before));
-            let called_off = Instant::now();
-            cancel.cancel();
-            let answer = waits.join().unwrap();
-            let took = called_off.elapsed();
-            assert!(answer.is_err(), "{answer:?}");
-            assert!(took < 250 * MS + slack(), "{took:?}");
-        });
-    });
-}
-
 /// Of an attempt that was to confirm a grant, and was answered after another silence, in which another has taken the place.
 #[test]
 fn a_master_that_is_silent_a_second_time_confirms_nothing() {
@@ -147,9 +113,48 @@ fn a_master_that_is_silent_a_second_time_confirms_nothing() {
     });
 }
 
+/// A release was out all the time, and no call for a lock.
+#[test]
+fn a_silence_that_a_release_has_met_counts() {
+    unless_halted(|| {
+        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let (says, is_silent_now) = (old.clone(), Arc::clone(&is_silent));
+        let silent = Fake::saying(move |command, before| {
+            while is_silent_now.load(Ordering::SeqCst) {
+                thread::sleep(MS);
+            }
+            says.answer(command, before)
+        });
+        let other = new.by_a_node();
+        for said in [&old, &new] {
+            said.now(|words| {
+                words.slots = master_and_replica(&silent, &other);
+                words.set = Some("+OK\r\n");
+            });
+        }
+        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        drop([nodes.get_for("a"), nodes.get_for("a")]);
+        let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false).renewal(false));
+        let held = locks.lock("held").acquire(LONG).unwrap();
+        is_silent.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let released = scope.spawn(|| held.release());
+            thread::sleep(400 * MS);
+            let late = scope.spawn(|| locks.lock("late").acquire(LONG));
+            assert!(comes_true(|| count(&silent, "SET") == 2));
+            new.now(|words| (words.slots, words.epoch) = (master_and_replica(&other, &silent), 2));
+            is_silent.store(false, Ordering::SeqCst);
+            drop(late.join().unwrap().unwrap());
+            let _ = released.join().unwrap();
+        });
+        assert!(count(&other, "EVAL") > 0);
+    });
+}
+
 /// The server was not asked in that time, so that it was not silent.
 #[test]
-fn a_try_that_is_lent_no_connection_is_no_silence() {
+fn who_waits_for_a_connection_has_met_no_silence() {
     unless_halted(|| {
         let said = Said::new(":1\r\n");
         let (master, replica) = (said.by_a_node(), said.by_a_node());
@@ -162,14 +167,17 @@ fn a_try_that_is_lent_no_connection_is_no_silence() {
         let lent = nodes.get_for("a").unwrap();
         let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
         locks.lock("a").try_acquire().unwrap_err();
-        thread::sleep(100 * MS);
-        drop(lent);
-        let asked = Instant::now();
-        let lease = locks.lock("a").try_acquire().unwrap().unwrap();
-        // An answer that comes late follows a silence.
-        let took = asked.elapsed();
-        assert!(took < 200 * MS, "{TOO_SLOW}: {took:?}");
-        assert_eq!((count(&master, "SET"), count(&master, "EVAL")), (1, 0));
-        drop(lease);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| locks.lock("a").acquire(LONG));
+            thread::sleep(300 * MS);
+            let given_back = Instant::now();
+            drop(lent);
+            let lease = waits.join().unwrap().unwrap();
+            // An answer that comes late follows a silence.
+            let took = given_back.elapsed();
+            assert!(took < 200 * MS, "{TOO_SLOW}: {took:?}");
+            assert_eq!((count(&master, "SET"), count(&master, "EVAL")), (1, 0));
+            drop(lease);
+        });
     });
 }

@@ -115,7 +115,7 @@ impl Map {
             return Ok(());
         }
         let rest = asked.map_or(Duration::ZERO, |at| REST.saturating_sub(at.elapsed()));
-        if !rest.is_zero() {
+        if !rest.is_zero() && need != Need::News {
             if need == Need::Doubtful || asked.is_some_and(|at| at >= wanted) {
                 return Err(silent("they were asked just now", None));
             }

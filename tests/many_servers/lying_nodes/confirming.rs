@@ -1,0 +1,198 @@
+//! A grant that is in question is confirmed in time, or it is not known whose the lock is: a call takes no longer for it than it may, and
+//! whoever may know of another master is asked.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Cancel, Error, Lock, Locks, Options};
+
+use super::{
+    Said, half_at, master_and_replica, patient_builder, patient_nodes_of, questions,
+    silent::{SILENCE, count, silent_at},
+    url_of,
+};
+use crate::common::{Fake, LONG, MS, hold::comes_true, slack::slack, wait::unless_halted};
+
+/// More than a wait may be late.
+const LATE: Duration = Duration::from_millis(250);
+
+fn unfenced() -> Options {
+    Options::new().fencing(false)
+}
+
+/// A try, or a wait. Says whether the lock was granted, and how long that took.
+fn asked(lock: &Lock, wait: Option<Duration>) -> (Result<bool, Error>, Duration) {
+    let asked = Instant::now();
+    let answer = match wait {
+        None => lock.try_acquire().map(|lease| lease.is_some()),
+        Some(wait) => lock.acquire(wait).map(|_| true),
+    };
+    (answer, asked.elapsed())
+}
+
+/// The replica does not say who the master is. The wait has all the time in the world, but may be called off.
+#[test]
+fn a_wait_that_is_called_off_does_not_wait_for_the_others_to_name_the_master() {
+    unless_halted(|| {
+        let said = Said::new(":1\r\n");
+        let says = said.clone();
+        let silent = Fake::saying(move |command, before| {
+            if (command, before) == ("SET", 0) {
+                thread::sleep(SILENCE);
+            }
+            says.answer(command, before)
+        });
+        let mute = Fake::saying(|_, _| Vec::new());
+        said.now(|words| {
+            words.slots = master_and_replica(&silent, &mute);
+            words.set = Some("+OK\r\n");
+        });
+        let nodes = patient_nodes_of(&[silent.port(), mute.port()]);
+        drop(nodes.get_for("a"));
+        let cancel = Cancel::new();
+        let options = Options::new().fencing(false).cancel(&cancel);
+        let locks = Locks::on_nodes(&nodes).with(options);
+        let asked = || questions(std::slice::from_ref(&mute));
+        let asked_before = asked();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| locks.lock("a").acquire(LONG));
+            assert!(comes_true(|| asked() > asked_before));
+            let called_off = Instant::now();
+            cancel.cancel();
+            let answer = waits.join().unwrap();
+            let took = called_off.elapsed();
+            assert!(answer.is_err(), "{answer:?}");
+            assert!(took < 250 * MS + slack(), "{took:?}");
+        });
+    });
+}
+
+/// Somebody else takes the only connection before the grant is confirmed, and keeps it.
+#[test]
+fn a_grant_that_is_not_confirmed_in_time_is_unknown() {
+    for wait in [None, Some(SILENCE * 9 / 10)] {
+        unless_halted(|| {
+            let (silent, other, _) = silent_at(&["SET"]);
+            let url = url_of(&[silent.port(), other.port()]);
+            let nodes = patient_builder().max_size(1).connect(&url).unwrap();
+            drop(nodes.get_for("a"));
+            let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+            let (ended, has_ended) = mpsc::channel();
+            thread::scope(|scope| {
+                let asks = scope.spawn(|| asked(&lock, wait));
+                assert!(comes_true(|| count(&silent, "SET") == 1));
+                let nodes = &nodes;
+                scope.spawn(move || {
+                    let lent = nodes.get_for("a").unwrap();
+                    let _ = has_ended.recv();
+                    drop(lent);
+                });
+                let (answer, took) = asks.join().unwrap();
+                ended.send(()).unwrap();
+                assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+                assert!(took < SILENCE + LATE + slack(), "{took:?}");
+            });
+        });
+    }
+}
+
+/// Where another is the master by then, and cannot be reached.
+#[test]
+fn a_wait_that_cannot_ask_the_next_master_ends() {
+    unless_halted(|| {
+        let (silent, other, new) = silent_at(&["SET"]);
+        let gone = Fake::saying(|_, _| Vec::new());
+        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        drop(nodes.get_for("a"));
+        let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+        let (says, heard) = mpsc::channel();
+        thread::spawn(move || says.send(asked(&lock, Some(SILENCE / 2))));
+        assert!(comes_true(|| count(&silent, "SET") == 1));
+        new.now(|words| (words.slots, words.epoch) = (master_and_replica(&gone, &other), 2));
+        drop(gone);
+        let ended = heard.recv_timeout(LONG);
+        assert!(ended.is_ok(), "it does not end");
+        let (answer, took) = ended.unwrap();
+        assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+        assert!(took < SILENCE + LATE + slack(), "{took:?}");
+    });
+}
+
+/// One time-out, and not another one for the attempt that is to confirm the grant.
+#[test]
+fn a_master_that_is_silent_twice_costs_one_time_out() {
+    unless_halted(|| {
+        let said = Said::new(":1\r\n");
+        let says = said.clone();
+        let silent = Fake::saying(move |command, before| {
+            match (command, before) {
+                ("SET", 0) => thread::sleep(SILENCE),
+                ("EVALSHA", 0) => thread::sleep(4 * SILENCE),
+                _ => {}
+            }
+            says.answer(command, before)
+        });
+        let replica = said.by_a_node();
+        said.now(|words| {
+            words.slots = master_and_replica(&silent, &replica);
+            words.set = Some("+OK\r\n");
+        });
+        let io_timeout = 2 * SILENCE;
+        let nodes = patient_builder().io_timeout(io_timeout);
+        let url = url_of(&[silent.port(), replica.port()]);
+        let nodes = nodes.connect(&url).unwrap();
+        drop(nodes.get_for("a"));
+        let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+        let (answer, took) = asked(&lock, None);
+        assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+        assert!(took < io_timeout + LATE + slack(), "{took:?}");
+    });
+}
+
+/// A call for another shard, which nobody serves, has had them asked just before.
+#[test]
+fn nodes_are_asked_who_the_master_is_however_lately_they_were() {
+    unless_halted(|| {
+        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+        let is_silent = Arc::new(AtomicBool::new(true));
+        let (says, is_silent_now) = (old.clone(), Arc::clone(&is_silent));
+        let silent = Fake::saying(move |command, before| {
+            while command == "SET" && is_silent_now.load(Ordering::SeqCst) {
+                thread::sleep(MS);
+            }
+            says.answer(command, before)
+        });
+        let (other, gone) = (new.by_a_node(), Fake::saying(|_, _| Vec::new()).port());
+        for said in [&old, &new] {
+            said.now(|words| {
+                words.slots = half_at(silent.port(), gone);
+                words.set = Some("+OK\r\n");
+            });
+        }
+        let nodes = patient_nodes_of(&[other.port(), silent.port()]);
+        drop(nodes.get_for("a").unwrap());
+        let mut names = (0..).map(|n: u32| n.to_string());
+        let of_nobody = names.find(|name| nodes.get_for(name).is_err()).unwrap();
+        let locks = Locks::on_nodes(&nodes).with(unfenced());
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| locks.lock("a").acquire(LONG));
+            assert!(comes_true(|| count(&silent, "SET") == 1));
+            thread::sleep(400 * MS);
+            let asked = || questions(std::slice::from_ref(&other));
+            let asked_before = asked();
+            nodes.get_for(&of_nobody).unwrap_err();
+            assert!(asked() > asked_before);
+            new.now(|words| (words.slots, words.epoch) = (half_at(other.port(), gone), 2));
+            is_silent.store(false, Ordering::SeqCst);
+            drop(asks.join().unwrap().unwrap());
+        });
+        assert!(count(&other, "EVAL") > 0);
+    });
+}
