@@ -129,6 +129,9 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use redis::{ErrorKind, RedisError};
 
     use super::*;
 
@@ -223,13 +226,22 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_dropped_has_got_no_answer() {
+    fn an_error_of_the_server_is_an_answer_and_one_of_the_socket_is_none() {
         let calls = Calls::default();
-        drop(Out::begin(&calls, 0));
-        let state = calls.0.lock();
-        assert_eq!((state.out, state.unanswered_since.is_some()), (0, true));
-        drop(state);
-        Out::begin(&calls, 0).end(&Ok(()));
-        assert!(calls.0.lock().unanswered_since.is_none());
+        let is_unanswered = || {
+            let state = calls.0.lock();
+            assert_eq!(state.out, 0);
+            state.unanswered_since.is_some()
+        };
+        let refusal = RedisError::from((ErrorKind::Client, "no"));
+        let silence = RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
+        for answer in [Ok(()), Err(refusal)] {
+            drop(Out::begin(&calls, 0));
+            assert!(is_unanswered());
+            Out::begin(&calls, 0).end(&answer);
+            assert!(!is_unanswered());
+            Out::begin(&calls, 0).end(&Err::<(), _>(silence.clone()));
+            assert!(is_unanswered());
+        }
     }
 }
