@@ -60,15 +60,15 @@ impl<'a> Out<'a> {
     }
 
     /// This has come of it.
-    pub(crate) fn end<T>(self, answer: &RedisResult<T>) {
-        if !matches!(answer, Err(error) if error.is_io_error()) {
-            self.answered();
-        }
+    pub(crate) fn end<T>(mut self, answer: &RedisResult<T>) {
+        self.hear(answer);
     }
 
-    /// The server has said something.
-    pub(crate) fn answered(mut self) {
-        if let Some(Entered { calls, epoch, sent }) = self.entered.take() {
+    /// This has come of it, or of one of several that were sent together. An error of the socket is no answer, and another may come
+    /// after it.
+    pub(crate) fn hear<T>(&mut self, answer: &RedisResult<T>) {
+        let is_answer = !matches!(answer, Err(error) if error.is_io_error());
+        if let Some(Entered { calls, epoch, sent }) = self.entered.take_if(|_| is_answer) {
             calls.end(epoch, sent, Some(time::now()));
         }
     }
@@ -96,15 +96,23 @@ impl Calls {
             return;
         };
         state.out = state.out.saturating_sub(1);
-        let Some(now) = answered else {
+        if let Some(now) = answered {
+            state.answered(sent, now);
+        }
+    }
+
+    /// A connection to the master of this epoch was opened, or not. Opening takes time in which the master is not asked, so that only
+    /// an attempt that has failed counts as its silence.
+    pub(super) fn has_opened(&self, epoch: u64, began: Instant, is_open: bool) {
+        let mut state = self.0.lock();
+        let Some(state) = state.of(epoch) else {
             return;
         };
-        let since = state.unanswered_since.take();
-        if since.is_some_and(|since| now.saturating_duration_since(since) > LONG_SILENCE) {
-            state.ended = Some(now);
+        if is_open {
+            state.answered(began, time::now());
+        } else {
+            state.unanswered_since.get_or_insert(began);
         }
-        // The master was alive after this call was sent. This thread may have slept since it was answered.
-        state.unanswered_since = (state.out > 0).then_some(sent);
     }
 
     /// Whether what was sent then to the master of this epoch was granted too soon after a silence.
@@ -124,6 +132,18 @@ impl State {
             };
         }
         (self.epoch == epoch).then_some(self)
+    }
+
+    /// What was sent then has been answered by now. The thread that says so may have slept meanwhile: the master was alive when it was
+    /// sent, or later.
+    fn answered(&mut self, sent: Instant, now: Instant) {
+        let since = self.unanswered_since.take();
+        if since.is_some_and(|since| now.saturating_duration_since(since) > LONG_SILENCE) {
+            self.ended = Some(now);
+        }
+        if self.out > 0 {
+            self.unanswered_since = since.map(|since| since.max(sent));
+        }
     }
 }
 
@@ -193,6 +213,36 @@ mod tests {
         assert!(!told.is_in_question(0, 9_000));
     }
 
+    /// Its thread slept, or its packet was lost. Others are answered at once.
+    #[test]
+    fn one_late_answer_is_no_silence() {
+        let told = Told::new();
+        told.begin(0, 0);
+        for sent in (10..400).step_by(10) {
+            told.begin(0, sent);
+            told.answered(0, sent, sent + 1);
+            assert!(!told.is_in_question(0, sent));
+        }
+        told.begin(0, 400);
+        for (sent, at) in [(0, 401), (400, 402)] {
+            told.answered(0, sent, at);
+            assert!(!told.is_in_question(0, 400));
+        }
+    }
+
+    #[test]
+    fn only_a_connection_that_could_not_be_opened_is_of_a_silence() {
+        let (calls, now) = (Calls::default(), time::now());
+        let Some(long_ago) = now.checked_sub(2 * LONG_SILENCE) else {
+            return;
+        };
+        calls.has_opened(0, long_ago, true);
+        assert!(!calls.follow_a_silence(0, now));
+        calls.has_opened(0, long_ago, false);
+        calls.has_opened(0, now, true);
+        assert!(calls.follow_a_silence(0, now));
+    }
+
     #[test]
     fn a_later_silence_counts_as_well() {
         let told = Told::new();
@@ -239,6 +289,10 @@ mod tests {
             drop(Out::begin(&calls, 0));
             assert!(is_unanswered());
             Out::begin(&calls, 0).end(&answer);
+            assert!(!is_unanswered());
+            let mut interrupted = Out::begin(&calls, 0);
+            interrupted.hear(&Err::<(), _>(silence.clone()));
+            interrupted.end(&answer);
             assert!(!is_unanswered());
             Out::begin(&calls, 0).end(&Err::<(), _>(silence.clone()));
             assert!(is_unanswered());

@@ -172,9 +172,7 @@ impl Shared {
     }
 
     fn connect(&self) -> Result<Opened> {
-        let out = self.opener.begin(self.opener.epoch());
         let opened = self.opener.open()?;
-        out.answered();
         set_timeouts(&opened.connection, self.io_timeout)
             .map_err(|error| self.opener.failure(self.io_timeout, error))?;
         Ok(opened)
@@ -200,7 +198,9 @@ impl Shared {
             *held.touched.get_mut() = true;
             limit = deadline.remaining_up_to(self.io_timeout);
             let asked = time::now();
+            let out = self.opener.begin(held.epoch);
             proof = ping(&mut held.connection, limit);
+            out.end(&proof);
             held.lent = time::now();
             let was_silent = held.lent.duration_since(asked) > LONG_SILENCE;
             if was_silent && proof.is_ok() {

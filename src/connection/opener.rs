@@ -147,6 +147,15 @@ impl Opener {
     /// A connection to a server that is new enough; where others say where it is, to one that is a master. Its time-outs are
     /// those of the attempt.
     pub(super) fn open(&self) -> Result<Opened> {
+        let (epoch, began) = (self.epoch(), time::now());
+        let opened = self.attempt();
+        if let Some(calls) = self.calls() {
+            calls.has_opened(epoch, began, opened.is_ok());
+        }
+        opened
+    }
+
+    fn attempt(&self) -> Result<Opened> {
         let attempt = Deadline::after(self.connect_timeout);
         let Some(whereabouts) = &self.whereabouts else {
             let opened = self.open_at(&self.client, 0, attempt);

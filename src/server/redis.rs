@@ -105,8 +105,7 @@ impl RedisServer {
             let mut conn =
                 self.pool
                     .get_here(patience.lent, deadline.remaining(), patience.cancel)?;
-            let out = self.connector.begin(conn.epoch());
-            if let Some(finished) = answer_all(turn, &mut conn, io_timeout, out) {
+            if let Some(finished) = answer_all(turn, &mut conn, &self.connector) {
                 self.finish(&mut conn, finished);
             }
             Ok(())
@@ -303,13 +302,17 @@ fn was_closed(answer: &RedisResult<Value>) -> bool {
 fn answer_all(
     turn: &mut Turn<'_>,
     conn: &mut PooledConnection,
-    io_timeout: Duration,
-    out: Out<'_>,
+    connector: &Connector,
 ) -> Option<Finished> {
-    let mut out = Some(out);
+    let (io_timeout, epoch) = (connector.limits().answer, conn.epoch());
     turn.gather();
-    let sent = within(turn, conn, io_timeout, true)
-        .and_then(|()| conn.connection().send_packed_command(turn.packed()));
+    let mut out = Out::default();
+    let sent = within(turn, conn, io_timeout, true).and_then(|()| {
+        if turn.owed() > 0 {
+            out = connector.begin(epoch);
+        }
+        conn.connection().send_packed_command(turn.packed())
+    });
     let mut finished = sent.as_ref().err().and_then(Finished::by_error);
     let mut broken = sent.err();
     while turn.owed() > 0 {
@@ -320,9 +323,7 @@ fn answer_all(
                 .and_then(Value::extract_error),
         };
         // Before anybody judges an answer.
-        if let Some(out) = out.take() {
-            out.end(&answer);
-        }
+        out.hear(&answer);
         if let Err(error) = &answer
             && let Some(why) = Finished::by_error(error)
         {

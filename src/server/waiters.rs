@@ -62,7 +62,9 @@ impl WaitersConnection {
             let is_open = used.is_open();
             if is_open {
                 // Whoever relies on the connection is told if it is finished.
-                let _ = used.ask(None, |connection, _| call.counts(connection));
+                let out = used.begin();
+                let answer = used.ask(None, |connection, _| call.counts(connection));
+                out.end(&answer);
             }
             is_open
         });

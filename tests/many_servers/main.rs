@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attempts;
 mod clusters;
 mod documents;
 mod failovers;

@@ -207,12 +207,12 @@ impl Map {
 
     /// No connection could be opened to this place, or the server there is no master.
     pub(super) fn not_reached(&self, shard: ShardId, epoch: u64) {
-        if let Some(shard) = self.known.lock().shard_mut(shard) {
+        // Another master of the shard was not silent.
+        if let Some(shard) = self.known.lock().shard_mut(shard)
+            && shard.epoch.load(Ordering::SeqCst) == epoch
+        {
             shard.in_doubt = true;
-            // Another master of the shard was not silent.
-            if shard.epoch.load(Ordering::SeqCst) == epoch {
-                shard.silence.begin();
-            }
+            shard.silence.begin();
         }
     }
 

@@ -4,7 +4,7 @@
 //! It asks for the lock once more, by a connection of the pool: after 50 ms, in which a deposed master hears of its successor, and when
 //! other nodes have been asked who the master is. The lock is ours if it is granted again. If the server was silent a second time before
 //! it answered, the other nodes are asked again and that is all: a server that is always slow grants locks. What was not confirmed in
-//! time has failed: the next attempt tells, or at the deadline the answer is `Unknown`.
+//! time, or for want of a connection of the pool, has failed: the next attempt tells, or at the deadline the answer is `Unknown`.
 //!
 //! All of it takes [`OVERTIME`] at most after the deadline, and no longer than one answer may take in all while the server is silent.
 
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Wait;
+use super::{LENT_WHILE_WAITING, Wait};
 use crate::{
     connection::UNTIL_CONFIRMED,
     error::{Error, Result},
@@ -78,7 +78,7 @@ impl Wait<'_> {
         let since = time::now().saturating_duration_since(first_sent);
         let left = self.stacks.limits().answer.saturating_sub(since);
         let patience = Patience {
-            lent: ready.remaining(),
+            lent: ready.remaining().min(LENT_WHILE_WAITING),
             whole: ready.remaining(),
             answer: Some(Deadline::after(ready.remaining().max(left))),
             tells_of_moves: true,

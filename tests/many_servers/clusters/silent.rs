@@ -1,17 +1,14 @@
 //! One shard that is silent: the others do not notice.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Events, Lease, Locks, Options, Result, event::Acquired};
+use leasehold::{Error, Lease, Locks, Nodes, Options, Result};
 
 use super::{connect, holes::cover_only_what_is_there, mutex};
+use crate::attempts::Attempts;
 use crate::common::{
     Cluster, LONG, MS, Resharding,
     hold::comes_true,
@@ -229,16 +226,6 @@ fn the_head_of_a_queue_has_the_lock_whose_grant_is_confirmed_after_its_deadline(
     }
 }
 
-/// The most attempts that an acquire has made.
-#[derive(Default)]
-struct Most(AtomicU32);
-
-impl Events for Most {
-    fn acquired(&self, acquired: &Acquired<'_>) {
-        self.0.fetch_max(acquired.attempts(), Ordering::SeqCst);
-    }
-}
-
 /// The master answers late the one who waits for a replica that is dead, and all others at once.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
@@ -247,8 +234,7 @@ fn while_somebody_waits_for_replicas_grants_to_others_are_confirmed_no_second_ti
         let mut cluster = patient();
         let tag = cluster.tag(0, "replicas").unwrap();
         cluster.nodes[3].kill().unwrap();
-        let most = Arc::new(Most::default());
-        let events: Arc<dyn Events> = most.clone();
+        let (most, events) = Attempts::counted();
         let locks = connect(&cluster).with(Options::new().events(events));
         let lock = mutex(&locks, &tag);
         let others = locks.lock(&format!("others{{{tag}}}"));
@@ -261,6 +247,38 @@ fn while_somebody_waits_for_replicas_grants_to_others_are_confirmed_no_second_ti
             }
             waits.join().unwrap().unwrap_err();
         });
-        assert_eq!(most.0.load(Ordering::SeqCst), 1);
+        assert_eq!(most.at_most(), 1);
+    });
+}
+
+/// It has a connection of its own, and its lock is free.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_head_that_finds_the_pool_lent_out_confirms_by_its_own_connection() {
+    unless_halted(|| {
+        let cluster = patient();
+        let tag = cluster.tag(0, "lent").unwrap();
+        let nodes = Nodes::builder().max_size(1).connect(&cluster.url());
+        let nodes = nodes.unwrap();
+        let lock = mutex(&Locks::on_nodes(&nodes), &tag);
+        let lasting = Options::new().lease(1_000 * MS).renewal(false);
+        let held = mutex(&connect(&cluster), &tag).with(lasting);
+        let lease = held.acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| (lock.acquire(LONG), Instant::now()));
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            let lent = nodes.get_for(&format!("a{{{tag}}}")).unwrap();
+            cluster.nodes[0].freeze().unwrap();
+            // The lease ends meanwhile, and the head asks for the lock.
+            thread::sleep(1_700 * MS);
+            cluster.nodes[0].thaw().unwrap();
+            let went_on = Instant::now();
+            let (acquired, at) = waits.join().unwrap();
+            let took = at.saturating_duration_since(went_on);
+            assert!(acquired.is_ok(), "{acquired:?} after {took:?}");
+            assert!(took < 500 * MS + slack(), "{took:?}");
+            drop(lent);
+        });
+        let _ = lease.release();
     });
 }
