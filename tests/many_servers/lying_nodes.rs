@@ -113,12 +113,16 @@ fn half_at(port: u16, other: u16) -> String {
 
 /// One master has all slots, and the other node is its replica.
 fn master_and_replica(master: &Fake, replica: &Fake) -> String {
+    master_and_replica_at(master.port(), replica.port())
+}
+
+fn master_and_replica_at(master: u16, replica: u16) -> String {
     let node = |port: u16| {
         let id = format!("id-of-{port}");
         let length = id.len();
         format!("*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${length}\r\n{id}\r\n")
     };
-    let (master, replica) = (node(master.port()), node(replica.port()));
+    let (master, replica) = (node(master), node(replica));
     format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
 }
 

@@ -14,13 +14,15 @@ use std::{
 use leasehold::{Cancel, Error, Lock, Locks, Options};
 
 use super::{
-    Said, half_at, master_and_replica, patient_builder, patient_nodes_of, questions,
+    Said, half_at, master_and_replica, master_and_replica_at, patient_builder, patient_nodes_of,
+    questions,
     silent::{SILENCE, count, silent_at},
     url_of,
 };
 use crate::common::{
     Fake, LONG, MS,
     hold::comes_true,
+    server::free_port,
     slack::slack,
     wait::{TOO_SLOW, unless_halted},
 };
@@ -113,15 +115,17 @@ fn a_grant_that_is_not_confirmed_in_time_is_unknown() {
 fn a_wait_that_cannot_ask_the_next_master_ends() {
     unless_halted(|| {
         let (silent, other, new) = silent_at(&["SET"]);
-        let gone = Fake::saying(|_, _| Vec::new());
-        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        let gone = free_port().unwrap();
+        let url = url_of(&[silent.port(), other.port()]);
+        let nodes = patient_builder().io_timeout(2 * SILENCE).connect(&url);
+        let nodes = nodes.unwrap();
         drop(nodes.get_for("a"));
         let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
         let (says, heard) = mpsc::channel();
         thread::spawn(move || says.send(asked(&lock, Some(SILENCE / 2))));
         assert!(comes_true(|| count(&silent, "SET") == 1));
-        new.now(|words| (words.slots, words.epoch) = (master_and_replica(&gone, &other), 2));
-        drop(gone);
+        let slots = master_and_replica_at(gone.number(), other.port());
+        new.now(|words| (words.slots, words.epoch) = (slots.clone(), 2));
         let ended = heard.recv_timeout(LONG);
         assert!(ended.is_ok(), "it does not end");
         let (answer, took) = ended.unwrap();
@@ -176,7 +180,8 @@ fn nodes_are_asked_who_the_master_is_however_lately_they_were() {
             }
             says.answer(command, before)
         });
-        let (other, gone) = (new.by_a_node(), Fake::saying(|_, _| Vec::new()).port());
+        let (other, nobody) = (new.by_a_node(), free_port().unwrap());
+        let gone = nobody.number();
         for said in [&old, &new] {
             said.now(|words| {
                 words.slots = half_at(silent.port(), gone);

@@ -266,8 +266,9 @@ fn others_are_asked_first(state: &'static str) {
         assert!(acquires.join().unwrap().unwrap());
     });
     let granted = (attempts(&silent), attempts(&other));
+    let asked = (silent.asked(), other.asked());
     // The other has a part of a quarter of a second to answer in; then the word of the silent one is all there is.
     let was_asked = questions(&[other]) > 0;
     assert!(granted != (1, 0) || !was_asked, "{TOO_SLOW}: {state}");
-    assert_eq!(granted, (0, 1), "{state}");
+    assert_eq!(granted, (0, 1), "{state} {asked:?}");
 }

@@ -49,6 +49,27 @@ pub(super) fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said)
     (silent, other, new)
 }
 
+/// A master that is silent while the flag is raised, its replica, and what the replica says.
+fn silent_while() -> (Fake, Fake, Said, Arc<AtomicBool>) {
+    let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let (says, is_silent_now) = (old.clone(), Arc::clone(&is_silent));
+    let silent = Fake::saying(move |command, before| {
+        while is_silent_now.load(Ordering::SeqCst) {
+            thread::sleep(MS);
+        }
+        says.answer(command, before)
+    });
+    let other = new.by_a_node();
+    for said in [&old, &new] {
+        said.now(|words| {
+            words.slots = master_and_replica(&silent, &other);
+            words.set = Some("+OK\r\n");
+        });
+    }
+    (silent, other, new, is_silent)
+}
+
 /// The second call is answered soon: its thread alone does not see the silence.
 #[test]
 fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_name() {
@@ -68,31 +89,6 @@ fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_na
         });
         let attempts = (count(&silent, "SET"), count(&silent, "EVAL"));
         assert_eq!((attempts, count(&other, "EVAL") > 1), ((2, 0), true));
-    });
-}
-
-/// The first call is given up before the silence ends. It is known of all the same when the second one is answered soon.
-#[test]
-fn a_call_that_was_given_up_counts_for_the_silence() {
-    unless_halted(|| {
-        let (silent, other, new) = silent_at(&["SET"]);
-        let url = url_of(&[silent.port(), other.port()]);
-        let nodes = patient_builder()
-            .connect_timeout(LONG)
-            .io_timeout(SILENCE / 2);
-        let nodes = nodes.connect(&url).unwrap();
-        drop([nodes.get_for("a"), nodes.get_for("a")]);
-        let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
-        let began = Instant::now();
-        locks.lock("early").try_acquire().unwrap_err();
-        thread::sleep(LATE.saturating_sub(began.elapsed()));
-        thread::scope(|scope| {
-            let late = scope.spawn(|| locks.lock("late").acquire(LONG));
-            assert!(comes_true(|| count(&silent, "SET") == 2));
-            new.now(|words| (words.slots, words.epoch) = (master_and_replica(&other, &silent), 2));
-            drop(late.join().unwrap().unwrap());
-        });
-        assert!(count(&other, "EVAL") > 0);
     });
 }
 
@@ -118,22 +114,7 @@ fn a_master_that_is_silent_a_second_time_confirms_nothing() {
 #[test]
 fn a_silence_that_a_release_has_met_counts() {
     unless_halted(|| {
-        let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
-        let is_silent = Arc::new(AtomicBool::new(false));
-        let (says, is_silent_now) = (old.clone(), Arc::clone(&is_silent));
-        let silent = Fake::saying(move |command, before| {
-            while is_silent_now.load(Ordering::SeqCst) {
-                thread::sleep(MS);
-            }
-            says.answer(command, before)
-        });
-        let other = new.by_a_node();
-        for said in [&old, &new] {
-            said.now(|words| {
-                words.slots = master_and_replica(&silent, &other);
-                words.set = Some("+OK\r\n");
-            });
-        }
+        let (silent, other, new, is_silent) = silent_while();
         let nodes = patient_nodes_of(&[silent.port(), other.port()]);
         drop([nodes.get_for("a"), nodes.get_for("a")]);
         let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false).renewal(false));
