@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +12,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::proxy::{command_name, frame_length, word};
+use super::{
+    proxy::{command_name, frame_length, word},
+    server::{Port, listener},
+};
 
 /// What it answers to a command, by the command's upper-case name and how many of these there were before. The name of what is asked
 /// of a cluster or a sentinel has two words: `CLUSTER SLOTS`.
@@ -20,15 +23,14 @@ type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
 
 /// Answers until it is dropped.
 pub struct Fake {
-    port: u16,
+    port: Port,
     ended: Arc<AtomicBool>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Fake {
     pub fn saying(answers: impl FnMut(&str, usize) -> Vec<u8> + Send + 'static) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let (listener, port) = listener().unwrap();
         let (ended, asked) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let answers: Arc<Mutex<Answers>> = Arc::new(Mutex::new(Box::new(answers)));
         let (ends, heard) = (Arc::clone(&ended), Arc::clone(&asked));
@@ -65,7 +67,7 @@ impl Fake {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// The names of the commands that came so far.
@@ -77,7 +79,7 @@ impl Fake {
 impl Drop for Fake {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port()));
     }
 }
 

@@ -23,7 +23,10 @@ use parking_lot::Mutex;
 
 use self::link::Shared;
 pub use self::resp::{command_name, frame_length, word};
-use super::Server;
+use super::{
+    Server,
+    server::{Port, listener},
+};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Nobody has reason to send so many commands on a connection that answers nothing.
@@ -40,15 +43,14 @@ pub struct Traffic {
 
 /// A proxy that runs until it is dropped, for any number of connections.
 pub struct Proxy {
-    port: u16,
+    port: Port,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
     /// Starts one on a free port.
-    pub fn in_front_of(server: &Server) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let port = listener.local_addr()?.port();
+    pub fn in_front_of(server: &Server) -> anyhow::Result<Self> {
+        let (listener, port) = listener()?;
         let shared = Arc::new(Shared::new((Ipv4Addr::LOCALHOST, server.port()).into()));
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accepting.accept_from(&listener));
@@ -57,7 +59,7 @@ impl Proxy {
 
     /// The port to connect to instead of the server's.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// `redis://127.0.0.1:PORT/`
@@ -122,7 +124,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.stop((Ipv4Addr::LOCALHOST, self.port).into());
+        self.shared.stop((Ipv4Addr::LOCALHOST, self.port()).into());
     }
 }
 

@@ -19,7 +19,7 @@ use std::{
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-pub use port::{Port, free_cluster_port, free_port};
+pub use port::{Port, free_cluster_port, free_port, listener};
 
 /// Names the binary to use instead of the one on the PATH.
 const BINARY: &str = "LEASEHOLD_REDIS_SERVER";

@@ -50,6 +50,12 @@ pub fn free_port() -> anyhow::Result<Port> {
     free_with(&[0])
 }
 
+/// Somebody who listens on such a port. Of those that a system gives, one that has ended may be another test's at once.
+pub fn listener() -> anyhow::Result<(TcpListener, Port)> {
+    let port = free_port()?;
+    Ok((TcpListener::bind((Ipv4Addr::LOCALHOST, port.0))?, port))
+}
+
 /// A port for a node of a cluster.
 pub fn free_cluster_port() -> anyhow::Result<Port> {
     free_with(&[0, BUS])
