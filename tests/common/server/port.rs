@@ -47,29 +47,31 @@ impl Drop for Port {
 
 /// A port that nobody listens on.
 pub fn free_port() -> anyhow::Result<Port> {
-    free_with(&[0])
+    Ok(listener()?.1)
 }
 
 /// Somebody who listens on such a port. Of those that a system gives, one that has ended may be another test's at once.
 pub fn listener() -> anyhow::Result<(TcpListener, Port)> {
-    let port = free_port()?;
-    Ok((TcpListener::bind((Ipv4Addr::LOCALHOST, port.0))?, port))
+    first_with(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
 }
 
 /// A port for a node of a cluster.
 pub fn free_cluster_port() -> anyhow::Result<Port> {
-    free_with(&[0, BUS])
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let both = |port: u16| (is_free(port) && is_free(port + BUS)).then_some(());
+    Ok(first_with(both)?.1)
 }
 
-/// `above`: how far above the port those are that are wanted too.
-fn free_with(above: &[u16]) -> anyhow::Result<Port> {
-    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+/// The next port with which this can be had, and that.
+fn first_with<T>(take: impl Fn(u16) -> Option<T>) -> anyhow::Result<(T, Port)> {
     with_blocks(|blocks| {
         for _ in 0..usize::from(SIZE) * MOST {
             let port = blocks.next()?;
-            if !blocks.held.contains(&port) && above.iter().all(|above| is_free(port + above)) {
+            if !blocks.held.contains(&port)
+                && let Some(taken) = take(port)
+            {
                 blocks.held.push(port);
-                return Ok(Port(port));
+                return Ok((taken, Port(port)));
             }
         }
         bail!("no port is free from {FIRST} on")

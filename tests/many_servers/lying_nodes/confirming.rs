@@ -75,8 +75,9 @@ fn a_wait_that_is_called_off_does_not_wait_for_the_others_to_name_the_master() {
             cancel.cancel();
             let answer = waits.join().unwrap();
             let took = called_off.elapsed();
-            assert!(answer.is_err(), "{answer:?}");
             assert!(took < 250 * MS + slack(), "{took:?}");
+            // The others have an eighth of a second, after which the grant counts.
+            assert!(answer.is_err(), "{TOO_SLOW}: {answer:?}");
         });
     });
 }
