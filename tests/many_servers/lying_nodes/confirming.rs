@@ -16,7 +16,7 @@ use leasehold::{Cancel, Error, Lock, Locks, Options};
 use super::{
     Said, half_at, master_and_replica, master_and_replica_at, patient_builder, patient_nodes_of,
     questions,
-    silent::{SILENCE, count, silent_at},
+    silent::{SILENCE, count, silent_at, silent_when},
     url_of,
 };
 use crate::common::{
@@ -141,20 +141,10 @@ fn a_wait_that_cannot_ask_the_next_master_ends() {
 #[test]
 fn a_master_that_is_silent_twice_costs_one_time_out() {
     unless_halted(|| {
-        let said = Said::new(":1\r\n");
-        let says = said.clone();
-        let silent = Fake::saying(move |command, before| {
-            match (command, before) {
-                ("SET", 0) => thread::sleep(SILENCE),
-                ("EVALSHA", 0) => thread::sleep(4 * SILENCE),
-                _ => {}
-            }
-            says.answer(command, before)
-        });
-        let replica = said.by_a_node();
-        said.now(|words| {
-            words.slots = master_and_replica(&silent, &replica);
-            words.set = Some("+OK\r\n");
+        let (silent, replica, _) = silent_when(|command, before| match (command, before) {
+            ("SET", 0) => thread::sleep(SILENCE),
+            ("EVALSHA", 0) => thread::sleep(4 * SILENCE),
+            _ => {}
         });
         let io_timeout = 2 * SILENCE;
         let nodes = patient_builder().io_timeout(io_timeout);

@@ -29,14 +29,12 @@ pub(super) fn count(node: &Fake, name: &str) -> usize {
     asked.iter().filter(|it| it.starts_with(name)).count()
 }
 
-/// A master that is silent at the first of each of these commands, its replica, and what the replica says.
-pub(super) fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said) {
+/// A master that waits like this before it answers a command, its replica, and what the replica says.
+pub(super) fn silent_when(waits: impl Fn(&str, usize) + Send + 'static) -> (Fake, Fake, Said) {
     let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
     let says = old.clone();
     let silent = Fake::saying(move |command, before| {
-        if before == 0 && commands.contains(&command) {
-            thread::sleep(SILENCE);
-        }
+        waits(command, before);
         says.answer(command, before)
     });
     let other = new.by_a_node();
@@ -49,25 +47,13 @@ pub(super) fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said)
     (silent, other, new)
 }
 
-/// A master that is silent while the flag is raised, its replica, and what the replica says.
-fn silent_while() -> (Fake, Fake, Said, Arc<AtomicBool>) {
-    let (old, new) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
-    let is_silent = Arc::new(AtomicBool::new(false));
-    let (says, is_silent_now) = (old.clone(), Arc::clone(&is_silent));
-    let silent = Fake::saying(move |command, before| {
-        while is_silent_now.load(Ordering::SeqCst) {
-            thread::sleep(MS);
+/// A master that is silent at the first of each of these commands.
+pub(super) fn silent_at(commands: &'static [&'static str]) -> (Fake, Fake, Said) {
+    silent_when(move |command, before| {
+        if before == 0 && commands.contains(&command) {
+            thread::sleep(SILENCE);
         }
-        says.answer(command, before)
-    });
-    let other = new.by_a_node();
-    for said in [&old, &new] {
-        said.now(|words| {
-            words.slots = master_and_replica(&silent, &other);
-            words.set = Some("+OK\r\n");
-        });
-    }
-    (silent, other, new, is_silent)
+    })
 }
 
 /// The second call is answered soon: its thread alone does not see the silence.
@@ -114,7 +100,13 @@ fn a_master_that_is_silent_a_second_time_confirms_nothing() {
 #[test]
 fn a_silence_that_a_release_has_met_counts() {
     unless_halted(|| {
-        let (silent, other, new, is_silent) = silent_while();
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let is_silent_now = Arc::clone(&is_silent);
+        let (silent, other, new) = silent_when(move |_, _| {
+            while is_silent_now.load(Ordering::SeqCst) {
+                thread::sleep(MS);
+            }
+        });
         let nodes = patient_nodes_of(&[silent.port(), other.port()]);
         drop([nodes.get_for("a"), nodes.get_for("a")]);
         let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false).renewal(false));
