@@ -263,16 +263,19 @@ impl Keeper {
         pause: Duration,
     ) {
         let now = self.clock.now();
-        let (over, doubtful) = state.schedule.unreachable(now + pause, now);
-        self.lose_all(state, over);
-        for standing in &doubtful {
+        let (over, mut failed) = state.schedule.unreachable(now + pause, now);
+        // A lease that has ended meanwhile was to be renewed as well: why it was not is told.
+        let ended = over.iter().filter(|(_, why)| *why == LostReason::Ended);
+        failed.extend(ended.map(|(standing, _)| Arc::clone(standing)));
+        for standing in &failed {
             standing.renewal_failed(failure, false);
         }
+        self.lose_all(state, over);
         Self::outside(state, || {
-            for standing in &doubtful {
+            for standing in &failed {
                 standing.report_renewal(Some(failure));
             }
-            shielded(|| drop(doubtful));
+            shielded(|| drop(failed));
         });
     }
 

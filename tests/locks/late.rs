@@ -192,18 +192,22 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     bench.server.thaw().unwrap();
 }
 
+/// The watchdog waits for an answer for longer than the lease lasts.
 fn why_it_was_not_renewed_is_told_after_the_end() {
-    let bench = bench(crate::options());
-    // Its watchdog has asked for nothing yet: the first answer is waited for longer than such a lease lasts.
-    let locks = crate::connect(&bench.proxy.url()).with(crate::options().lease(300 * MS));
-    bench.proxy.at("EVAL").swallow();
-    let lease = locks.lock("a").acquire(LONG).unwrap();
-    assert!(lease.lost().wait_for(LONG));
-    assert!(
-        comes_true(|| lease.failure().is_some()),
-        "{:?}",
-        bench.proxy.take_bursts()
-    );
+    // To its first batch; and while its connection and the listener's are opened.
+    for (asked, times, lease) in [("EVAL", 1, 1_500 * MS), ("INFO", 2, 300 * MS)] {
+        let bench = bench(crate::options());
+        let locks = crate::connect(&bench.proxy.url()).with(crate::options().lease(lease));
+        drop(locks.lock("warm").inspect().unwrap());
+        for n in 1..=times {
+            bench.proxy.at(asked).nth(n).swallow();
+        }
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        let is_lost = lease.lost().wait_for(LONG);
+        assert!(is_lost && bench.proxy.happened(), "{asked}");
+        let is_told = comes_true(|| lease.failure().is_some());
+        assert!(is_told, "{asked} {:?}", bench.proxy.take_bursts());
+    }
 }
 
 fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
