@@ -8,31 +8,39 @@ use std::{
 
 use anyhow::Context;
 
-use super::Server;
-
-const MARK: &str = "the monitor has seen everything before this";
+use super::{Server, clients};
 
 /// Sees every command that a server executes, also those inside its scripts and transactions.
 pub struct Monitor {
     lines: BufReader<TcpStream>,
     marker: redis::Connection,
+    /// Its own: another monitor of the same server sees it as well.
+    mark: String,
 }
 
 impl Monitor {
     /// Sees what is executed from now on.
     pub fn start(server: &Server) -> anyhow::Result<Self> {
-        let marker = server.connection()?;
+        let mut marker = server.connection()?;
+        let mark = format!(
+            "monitor {} has seen everything before this",
+            clients::id(&mut marker)
+        );
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port()))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(b"MONITOR\r\n")?;
         let mut lines = BufReader::new(stream);
         lines.read_line(&mut String::new())?;
-        Ok(Self { lines, marker })
+        Ok(Self {
+            lines,
+            marker,
+            mark,
+        })
     }
 
     /// Every command since the last call, a line each, its arguments separated by a space.
     pub fn commands(&mut self) -> anyhow::Result<Vec<String>> {
-        redis::cmd("ECHO").arg(MARK).exec(&mut self.marker)?;
+        redis::cmd("ECHO").arg(&self.mark).exec(&mut self.marker)?;
         let mut commands = Vec::new();
         loop {
             let mut line = String::new();
@@ -42,7 +50,7 @@ impl Monitor {
                 .split_once("] ")
                 .context("not a line of MONITOR")?;
             let command = quoted.trim_matches('"').replace("\" \"", " ");
-            if command.ends_with(MARK) {
+            if command.ends_with(&self.mark) {
                 return Ok(commands);
             }
             commands.push(command);

@@ -8,7 +8,7 @@ mod cuts;
 
 use std::{collections::HashSet, time::Duration};
 
-use common::{Proxy, Server, server::free_port, wait::comes_true};
+use common::{Proxy, Server, monitor::Monitor, server::free_port, wait::comes_true};
 use redis::{Commands, Connection, Pipeline, RedisResult, Value};
 
 /// A server, the proxy before it, a connection through that and one past it.
@@ -45,6 +45,22 @@ fn set(conn: &mut Connection, key: &str, value: &str) -> RedisResult<()> {
 
 fn get(conn: &mut Connection, key: &str) -> RedisResult<Option<String>> {
     conn.get(key)
+}
+
+/// A monitor ends at its own mark, and sees those of others.
+#[test]
+fn two_monitors_of_one_server_see_all_of_it_each() {
+    let mut bench = bench();
+    let mut first = Monitor::start(&bench.server).unwrap();
+    let mut second = Monitor::start(&bench.server).unwrap();
+    let mut sees = |monitor: &mut Monitor, key| {
+        set(&mut bench.direct, key, "1").unwrap();
+        let commands = monitor.commands().unwrap();
+        assert!(commands.contains(&format!("SET {key} 1")), "{commands:?}");
+    };
+    sees(&mut first, "a");
+    sees(&mut second, "b");
+    sees(&mut first, "c");
 }
 
 /// A client of a server that has ended would come to the next one.
