@@ -17,7 +17,7 @@ use crate::common::{
 };
 
 /// A read time-out that nothing here comes near to.
-pub(crate) const LONG: Duration = Duration::from_secs(5);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// How many trials run at a time, in all tests together: each takes up to eight sockets.
 const AT_ONCE: usize = 48;

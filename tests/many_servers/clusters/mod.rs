@@ -11,7 +11,7 @@ mod undisturbed;
 
 use leasehold::{Lock, Locks, Nodes};
 
-use crate::common::Cluster;
+use crate::common::{Cluster, LONG};
 
 /// A lock of each kind, all of them on one shard.
 fn kinds(locks: &Locks, tag: &str) -> [Lock; 4] {
@@ -36,4 +36,11 @@ fn key(tag: &str) -> String {
 /// As a process of its own.
 fn connect(cluster: &Cluster) -> Locks {
     Locks::on_nodes(&Nodes::connect(&cluster.url()).unwrap())
+}
+
+/// The same where no call is to end for want of time: a node that writes its configuration to a busy disk answers nobody meanwhile.
+fn patient(cluster: &Cluster) -> Locks {
+    let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
+    let nodes = builder.connect_timeout(LONG).connect(&cluster.url());
+    Locks::on_nodes(&nodes.unwrap())
 }

@@ -14,7 +14,7 @@ use leasehold::{
 };
 use redis::Commands;
 
-use super::{connect, key, kinds, mutex};
+use super::{key, kinds, mutex, patient};
 use crate::common::{
     LONG, MS, access_list::rules, cluster::shared, hold::comes_true, monitor::Monitor,
     slack::slack, wait::at_once,
@@ -28,7 +28,7 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
     let locks = Locks::connect(&cluster.url()).unwrap();
     // Another owner, as another process is.
     let another = Owner::new("another").unwrap();
-    let others = connect(&cluster).with(Options::new().owner(another));
+    let others = patient(&cluster).with(Options::new().owner(another));
     let short = Options::new().lease(2_000 * MS);
     let tags: Vec<_> = (0..SHARDS)
         .map(|shard| cluster.tag(shard, "kinds").unwrap())
@@ -76,7 +76,7 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
 #[test]
 fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
     let cluster = shared();
-    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let (locks, others) = (patient(&cluster), patient(&cluster));
     for shard in 0..SHARDS {
         let tag = cluster.tag(shard, "waiting").unwrap();
         for (held, wanted) in kinds(&locks, &tag).into_iter().zip(kinds(&others, &tag)) {
@@ -150,7 +150,7 @@ impl Events for Told {
 fn a_loss_is_told_at_once_on_every_shard_and_so_are_the_hooks() {
     let cluster = shared();
     let told = Arc::new(Told::default());
-    let locks = connect(&cluster).with(Options::new().events(told.clone()));
+    let locks = patient(&cluster).with(Options::new().events(told.clone()));
     for shard in 0..SHARDS {
         let tag = cluster.tag(shard, "loss").unwrap();
         let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
@@ -183,7 +183,7 @@ fn a_loss_is_told_at_once_on_every_shard_and_so_are_the_hooks() {
 #[test]
 fn work_is_committed_read_and_done_once_on_every_shard() {
     let cluster = shared();
-    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let (locks, others) = (patient(&cluster), patient(&cluster));
     for shard in 0..SHARDS {
         let tag = cluster.tag(shard, "work").unwrap();
         let (count, wallet) = (format!("count{{{tag}}}"), format!("wallet{{{tag}}}"));
@@ -232,7 +232,7 @@ fn work_is_committed_read_and_done_once_on_every_shard() {
 #[test]
 fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
     let cluster = shared();
-    let locks = connect(&cluster);
+    let locks = patient(&cluster);
     at_once(0..SHARDS, |shard| {
         let tag = cluster.tag(shard, "replicas").unwrap();
         let confirmed = |count| mutex(&locks, &tag).with(Options::new().replicas(count, 500 * MS));
@@ -257,7 +257,7 @@ fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
 #[test]
 fn where_all_goes_in_one_write_locks_of_all_shards_are_granted_and_released() {
     let cluster = shared();
-    let locks = connect(&cluster);
+    let locks = patient(&cluster);
     locks.go_together_always();
     let tags: Vec<_> = (0..SHARDS)
         .map(|shard| cluster.tag(shard, "together").unwrap())

@@ -70,7 +70,7 @@ fn ask_all(map: &Map) -> Result<()> {
     map.ask_all(
         map.asking.lock(),
         None,
-        Deadline::after(Duration::from_secs(5)),
+        Deadline::after(Duration::from_secs(60)),
     )
 }
 
