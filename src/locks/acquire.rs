@@ -27,6 +27,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use confirming::OVERTIME;
+
 use super::{
     attempts::{Attempts, Outcome},
     given_back::Release,
@@ -147,6 +149,7 @@ pub(crate) fn acquire(
     } else {
         wait.try_once()
     };
+    let acquired = acquired.map_err(|error| wait.attempts.ended_by(error));
     wait.abandon_what_is_out(&acquired);
     if settings.is_cancelled() {
         // The lock may have been granted, or handed over, just before the cancel. The caller does not get it: it is given back.
@@ -244,20 +247,29 @@ impl Wait<'_> {
         } else {
             LENT_TO_OTHERS
         };
+        let mut patience = Patience {
+            lent: self.deadline.remaining().max(lent),
+            tells_of_moves: true,
+            cancel: self.settings.cancel.as_ref(),
+            ..Patience::USUAL
+        };
+        let mut moved = None;
         loop {
             self.attempts.made += 1;
-            let patience = Patience {
-                lent: self.deadline.remaining().max(lent),
-                tells_of_moves: true,
-                cancel: self.settings.cancel.as_ref(),
-                ..Patience::USUAL
-            };
             self.epoch = self.stack.server.epoch();
             let reply = self.stack.server.ask(&call, patience)?;
+            let sent = reply.sent;
             match self.judge(reply)? {
                 Outcome::Moved => {}
                 outcome => return Ok(outcome),
             }
+            // The next server may be silent as well: the wait ends as if there had been one attempt.
+            let ends = *moved.get_or_insert_with(|| {
+                let left = self.left_for_an_answer(sent).max(OVERTIME);
+                Deadline::after(self.deadline.remaining().max(left))
+            });
+            patience.answer = Some(ends);
+            patience = patience.left();
         }
     }
 

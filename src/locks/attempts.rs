@@ -193,6 +193,18 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// The answer of a wait that ends by this error. One that says that nothing was done is not the answer where the lock may be ours.
+    pub(crate) fn ended_by(&self, error: Error) -> Error {
+        match error {
+            Error::Pool { source, .. } if self.uncertain => match source {
+                Some(source) => self.operation.unknown(Some(self.hold.token()), source),
+                None => self.unknown(),
+            },
+            Error::TooOld { .. } | Error::Thread { .. } if self.uncertain => self.unknown(),
+            error => error,
+        }
+    }
+
     /// Whether an attempt may still be executed, or has been, without our having heard of it.
     pub(crate) fn is_out(&self) -> bool {
         self.is_out

@@ -21,6 +21,9 @@ use super::{
 /// of a cluster or a sentinel has two words: `CLUSTER SLOTS`.
 type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
 
+/// In place of this answer the connection is closed.
+pub const HANG_UP: &[u8] = b"hang up";
+
 /// Answers until it is dropped.
 pub struct Fake {
     port: Port,
@@ -104,7 +107,7 @@ fn talk(mut client: TcpStream, answers: &Mutex<Answers>, asked: &Mutex<Vec<Strin
                 asked.iter().filter(|other| **other == name).count() - 1
             };
             let answer = (answers.lock())(&name, before);
-            if client.write_all(&answer).is_err() {
+            if answer == HANG_UP || client.write_all(&answer).is_err() {
                 return;
             }
         }

@@ -6,7 +6,8 @@
 //! it answered, the other nodes are asked again and that is all: a server that is always slow grants locks. What was not confirmed in
 //! time, or for want of a connection of the pool, has failed: the next attempt tells, or at the deadline the answer is `Unknown`.
 //!
-//! All of it takes [`OVERTIME`] at most after the deadline, and no longer than one answer may take in all while the server is silent.
+//! All of it takes [`OVERTIME`] at most after the deadline, and while the server is silent no longer than one answer may take in all, and
+//! the time for the others.
 
 use std::{
     thread,
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// After the deadline, for the pause, for the others, and for a connection. A wait ends 250 ms after its deadline at most.
-const OVERTIME: Duration = Duration::from_millis(225);
+pub(super) const OVERTIME: Duration = Duration::from_millis(225);
 /// Time for the others, half of which they may take, where the wait has none left or may be called off.
 const OTHERS: Duration = Duration::from_millis(250);
 
@@ -74,9 +75,7 @@ impl Wait<'_> {
     /// The reply to one more attempt. `None`: it was not sent.
     fn asks_again(&mut self, ready: Deadline, first_sent: Instant) -> Result<Option<Reply>> {
         let call = (self.hold).acquiring(self.lease_millis, false, Refusal::Bare);
-        // If the server is silent again, no longer than if it had been silent all the time.
-        let since = time::now().saturating_duration_since(first_sent);
-        let left = self.stacks.limits().answer.saturating_sub(since);
+        let left = self.left_for_an_answer(first_sent);
         let patience = Patience {
             lent: ready.remaining().min(LENT_WHILE_WAITING),
             whole: ready.remaining(),
@@ -94,6 +93,12 @@ impl Wait<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// How long a server may be silent that is asked after the first attempt, which was sent then: no longer than if there were no other.
+    pub(super) fn left_for_an_answer(&self, first_sent: Instant) -> Duration {
+        let since = time::now().saturating_duration_since(first_sent);
+        self.stacks.limits().answer.saturating_sub(since)
     }
 
     /// Asks the other nodes whether another server has become the master.

@@ -60,7 +60,7 @@ impl Member {
         let mut hops = 0;
         while let Some(redirect) = self.servers.redirect(&reply.answer) {
             let before = reply.again;
-            match redirect {
+            let next = match redirect {
                 Redirect::Moved { .. } if patience.tells_of_moves => {
                     reply.has_moved = true;
                     return Ok(reply);
@@ -71,20 +71,26 @@ impl Member {
                         return Ok(reply);
                     }
                     hops += 1;
-                    reply = self.asked(call, patience.left())?;
+                    self.asked(call, patience.left())
                 }
                 Redirect::Ask { to, .. } => {
                     hops += 1;
                     let sent = time::now();
-                    let (answer, again) = self.servers.ask_at(&to, call, until)?;
-                    reply = untracked(answer, sent, again);
+                    let asked = self.servers.ask_at(&to, call, until);
+                    asked.map(|(answer, again)| untracked(answer, sent, again))
                 }
                 Redirect::TryAgain if !patience.tells_of_moves && pauses.pause(until) => {
                     hops = 0;
-                    reply = self.asked(call, patience.left())?;
+                    self.asked(call, patience.left())
                 }
                 Redirect::TryAgain | Redirect::Down => return Ok(reply),
-            }
+            };
+            reply = match next {
+                Ok(next) => next,
+                // What was sent before may have been executed.
+                Err(_) if before => return Ok(reply),
+                Err(error) => return Err(error),
+            };
             reply.again |= before;
         }
         Ok(reply)

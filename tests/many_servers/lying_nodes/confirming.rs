@@ -14,13 +14,14 @@ use std::{
 use leasehold::{Cancel, Error, Lock, Locks, Options};
 
 use super::{
-    Said, half_at, master_and_replica, master_and_replica_at, patient_builder, patient_nodes_of,
-    questions,
+    SLOT, Said, half_at, master_and_replica, master_and_replica_at, patient_builder,
+    patient_nodes_of, questions,
     silent::{SILENCE, count, silent_at, silent_when},
     url_of,
 };
 use crate::common::{
     Fake, LONG, MS,
+    fake::HANG_UP,
     hold::comes_true,
     server::free_port,
     slack::slack,
@@ -135,6 +136,56 @@ fn a_wait_that_cannot_ask_the_next_master_ends() {
         assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
         assert!(took < SILENCE + LATE + slack(), "{took:?}");
     });
+}
+
+/// The attempt that is to confirm the grant is led to another node, which is gone or answers nothing.
+#[test]
+fn a_grant_is_unknown_where_its_key_is_said_to_have_moved_to_who_answers_nothing() {
+    for is_gone in [true, false] {
+        unless_halted(|| {
+            let (gone, mute) = (free_port().unwrap(), Fake::saying(|_, _| Vec::new()));
+            let to = if is_gone { gone.number() } else { mute.port() };
+            let said = Said::new(&format!("-MOVED {SLOT} 127.0.0.1:{to}\r\n"));
+            let says = said.clone();
+            let silent = Fake::saying(move |command, before| {
+                if (command, before) == ("SET", 0) {
+                    thread::sleep(SILENCE);
+                }
+                says.answer(command, before)
+            });
+            said.now(|words| {
+                words.slots = master_and_replica_at(silent.port(), to);
+                words.set = Some("+OK\r\n");
+            });
+            let io_timeout = 2 * SILENCE;
+            let nodes = patient_builder().io_timeout(io_timeout);
+            let nodes = nodes.connect(&url_of(&[silent.port()])).unwrap();
+            drop(nodes.get_for("a"));
+            let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+            let (answer, took) = asked(&lock, None);
+            assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+            assert!(took < io_timeout + LATE + slack(), "{took:?}");
+            assert!(count(&silent, "EVALSHA") > 0);
+        });
+    }
+}
+
+/// It was sent by a connection that was closed then, and once more by another, whose answer leads to a node that is gone.
+#[test]
+fn what_may_have_been_executed_is_unknown_where_the_answer_leads_to_nobody() {
+    let gone = free_port().unwrap();
+    let said = Said::new(&format!("-ASK {SLOT} 127.0.0.1:{}\r\n", gone.number()));
+    let says = said.clone();
+    let master = Fake::saying(move |command, before| match (command, before) {
+        ("SET", 0) => HANG_UP.to_vec(),
+        _ => says.answer(command, before),
+    });
+    said.now(|words| words.slots = master_and_replica_at(master.port(), gone.number()));
+    let nodes = patient_nodes_of(&[master.port()]);
+    let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+    let answer = lock.try_acquire();
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    assert!(count(&master, "EVALSHA") > 0);
 }
 
 /// One time-out, and not another one for the attempt that is to confirm the grant.
