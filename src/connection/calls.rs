@@ -59,19 +59,25 @@ impl<'a> Out<'a> {
         Self { entered }
     }
 
-    /// This has come of it.
+    /// This has come of it. An error of the socket is no answer.
     pub(crate) fn end<T>(mut self, answer: &RedisResult<T>) {
-        self.hear(answer);
-    }
-
-    /// This has come of it, or of one of several that were sent together. An error of the socket is no answer, and another may come
-    /// after it.
-    pub(crate) fn hear<T>(&mut self, answer: &RedisResult<T>) {
-        let is_answer = !matches!(answer, Err(error) if error.is_io_error());
-        if let Some(Entered { calls, epoch, sent }) = self.entered.take_if(|_| is_answer) {
+        if let Some(Entered { calls, epoch, sent }) = self.entered.take_if(|_| is_answer(answer)) {
             calls.end(epoch, sent, Some(time::now()));
         }
     }
+
+    /// This has come of one of several that were sent together, and others are still to come.
+    pub(crate) fn hear<T>(&mut self, answer: &RedisResult<T>) {
+        if let Some(Entered { calls, epoch, sent }) =
+            self.entered.as_ref().filter(|_| is_answer(answer))
+        {
+            calls.hear(*epoch, *sent, time::now());
+        }
+    }
+}
+
+fn is_answer<T>(answer: &RedisResult<T>) -> bool {
+    !matches!(answer, Err(error) if error.is_io_error())
 }
 
 impl Drop for Out<'_> {
@@ -97,6 +103,12 @@ impl Calls {
         };
         state.out = state.out.saturating_sub(1);
         if let Some(now) = answered {
+            state.answered(sent, now);
+        }
+    }
+
+    fn hear(&self, epoch: u64, sent: Instant, now: Instant) {
+        if let Some(state) = self.0.lock().of(epoch) {
             state.answered(sent, now);
         }
     }
@@ -172,6 +184,10 @@ mod tests {
         fn answered(&self, epoch: u64, sent: u32, at: u32) {
             let (sent, at) = (self.1 + sent * MS, self.1 + at * MS);
             self.0.end(epoch, sent, Some(at));
+        }
+
+        fn heard(&self, sent: u32, at: u32) {
+            self.0.hear(0, self.1 + sent * MS, self.1 + at * MS);
         }
 
         fn given_up(&self, sent: u32) {
@@ -262,6 +278,21 @@ mod tests {
         told.answered(0, 0, 200);
         told.answered(0, 5, 300);
         assert!(told.is_in_question(0, 300));
+    }
+
+    /// The others lie in the sockets of a master that is halted when it has answered the first.
+    #[test]
+    fn of_several_that_were_sent_together_each_is_out_until_the_last_is_answered() {
+        let told = Told::new();
+        told.begin(0, 0);
+        told.heard(0, 100);
+        assert!(!told.is_in_question(0, 0));
+        told.answered(0, 0, 300);
+        assert!(told.is_in_question(0, 0));
+        // And then they are not out any more.
+        told.begin(0, 2_000);
+        told.answered(0, 2_000, 2_001);
+        assert!(!told.is_in_question(0, 2_000));
     }
 
     #[test]

@@ -322,6 +322,18 @@ impl Connector {
         self.0.opener.begin(epoch)
     }
 
+    /// Asks something by a connection of this epoch.
+    pub(crate) fn ask_at<T>(
+        &self,
+        epoch: u64,
+        ask: impl FnOnce() -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        let out = self.begin(epoch);
+        let answer = ask();
+        out.end(&answer);
+        answer
+    }
+
     /// Whether what was sent then to the master of this epoch was granted too soon after a silence.
     pub(crate) fn follows_a_silence(&self, epoch: u64, sent: Instant) -> bool {
         let calls = self.0.opener.calls();

@@ -123,7 +123,7 @@ impl OwnLine {
             .and_then(|()| {
                 let mut tracking = redis::cmd("CLIENT");
                 tracking.arg("TRACKING").arg("ON").arg("NOLOOP");
-                tracking.exec(&mut open.connection)
+                (self.connector).ask_at(epoch, || tracking.exec(&mut open.connection))
             })
             .map_err(|error| Error::Pool {
                 reason: String::from("a waiting thread is not told by the server"),

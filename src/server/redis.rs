@@ -1,6 +1,7 @@
 //! A real server: the pool, the waiters' connection, the watchdog's, and the listener.
 
 use std::{
+    mem,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -102,13 +103,21 @@ impl RedisServer {
             until: sooner.and_then(Deadline::moment),
         };
         self.combiner.ask(call.first(), terms, |turn| {
-            let mut conn =
-                self.pool
-                    .get_here(patience.lent, deadline.remaining(), patience.cancel)?;
-            if let Some(finished) = answer_all(turn, &mut conn, &self.connector) {
-                self.finish(&mut conn, finished);
+            loop {
+                let mut conn =
+                    self.pool
+                        .get_here(patience.lent, deadline.remaining(), patience.cancel)?;
+                // A caller may have found out meanwhile that another is the master, and takes the answer for that one's.
+                let is_of_the_master = || conn.epoch() == self.connector.epoch();
+                if !turn.gather(is_of_the_master) {
+                    conn.close(Finished::Replica);
+                    continue;
+                }
+                if let Some(finished) = answer_all(turn, &mut conn, &self.connector) {
+                    self.finish(&mut conn, finished);
+                }
+                return Ok(());
             }
-            Ok(())
         })
     }
 
@@ -122,9 +131,9 @@ impl RedisServer {
 
     /// Whether the connection answers; if not, it is closed.
     fn answers(&self, conn: &mut PooledConnection) -> bool {
-        let out = self.connector.begin(conn.epoch());
-        let answer = redis::cmd("PING").query::<Value>(conn.connection());
-        out.end(&answer);
+        let answer = self.connector.ask_at(conn.epoch(), || {
+            redis::cmd("PING").query::<Value>(conn.connection())
+        });
         let finished = answer.err().as_ref().and_then(Finished::by_error);
         if let Some(finished) = finished {
             conn.close(finished);
@@ -297,7 +306,7 @@ fn was_closed(answer: &RedisResult<Value>) -> bool {
         .is_err_and(RedisError::is_connection_dropped)
 }
 
-/// Sends the calls that have gathered, and gives each caller its answer; if an answer does not come, all callers that are left get the
+/// Sends what was gathered, and gives each caller its answer; if an answer does not come, all callers that are left get the
 /// reason. Says whether the connection is finished.
 fn answer_all(
     turn: &mut Turn<'_>,
@@ -305,7 +314,6 @@ fn answer_all(
     connector: &Connector,
 ) -> Option<Finished> {
     let (io_timeout, epoch) = (connector.limits().answer, conn.epoch());
-    turn.gather();
     let mut out = Out::default();
     let sent = within(turn, conn, io_timeout, true).and_then(|()| {
         if turn.owed() > 0 {
@@ -323,7 +331,11 @@ fn answer_all(
                 .and_then(Value::extract_error),
         };
         // Before anybody judges an answer.
-        out.hear(&answer);
+        if turn.owed() > 1 {
+            out.hear(&answer);
+        } else {
+            mem::take(&mut out).end(&answer);
+        }
         if let Err(error) = &answer
             && let Some(why) = Finished::by_error(error)
         {

@@ -48,6 +48,10 @@ impl RenewalsConnection {
         }
     }
 
+    pub(super) fn connector(&self) -> &Connector {
+        self.tracked.connector()
+    }
+
     pub(super) fn tracked(connector: Connector, listener: Arc<Listener>) -> Arc<Tracked> {
         Arc::new(Tracked::new(For::Leases, connector, Some(listener)))
     }

@@ -109,6 +109,10 @@ impl Tracked {
         }
     }
 
+    pub(super) fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
     pub(super) fn io_timeout(&self) -> Duration {
         self.connector.limits().answer
     }

@@ -7,6 +7,7 @@ mod cut_off;
 mod held;
 mod redirects;
 mod silent;
+mod together;
 
 use std::{
     sync::Arc,

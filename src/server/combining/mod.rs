@@ -206,13 +206,17 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Takes all that wait: now they are [sent](Self::packed).
-    pub(super) fn gather(&mut self) {
+    /// Takes all that wait: now they are [sent](Self::packed). False: they may not be sent, and nothing was taken. Whatever a caller knew
+    /// before its call was put in the outbox, `may_be_sent` knows as well.
+    pub(super) fn gather(&mut self, may_be_sent: impl Fn() -> bool) -> bool {
         if self.combiner.crowd.is_dense() {
             // Those who have just been answered come back with the next.
             self.combiner.crowd.steps_aside();
         }
         let mut outbox = self.combiner.outbox.lock();
+        if !may_be_sent() {
+            return false;
+        }
         outbox.take(self.own, MOST, &mut self.batch);
         for slot in &self.batch {
             slot.set(Stage::Taken);
@@ -221,6 +225,7 @@ impl Turn<'_> {
         drop(outbox);
         self.combiner.crowd.went_together(self.batch.len());
         self.sent = time::now();
+        true
     }
 
     /// What to send.

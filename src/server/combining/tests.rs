@@ -37,7 +37,7 @@ fn combiner() -> Combiner {
 
 /// A server that repeats the numbers that it is sent.
 fn echo(turn: &mut Turn<'_>) {
-    turn.gather();
+    turn.gather(|| true);
     let numbers = turn.packed().to_vec();
     for number in numbers {
         turn.answer(Ok(Value::Int(number.into())));
@@ -69,7 +69,7 @@ fn behind_another(
         let (combiner, gathered, lead) = (&combiner, &gathered, &lead);
         let first = scope.spawn(move || {
             combiner.ask(&[0], usual(), |turn| {
-                turn.gather();
+                turn.gather(|| true);
                 gathered.wait();
                 turn.answer(Ok(Value::Int(0)));
                 Ok(())
@@ -125,7 +125,7 @@ fn what_gathered_goes_in_one_write_and_each_gets_its_own_answer() {
 fn after_a_panic_of_the_leader_all_are_told_and_another_leads() {
     for answered in 0..3 {
         let came = behind_another(&[usual(); 3], |turn| {
-            turn.gather();
+            turn.gather(|| true);
             for _ in 0..answered {
                 turn.answer(Ok(Value::Int(7)));
             }
@@ -168,7 +168,7 @@ fn who_waits_for_less_time_leads_nobody_who_waits_for_longer_and_keeps_nobody() 
     };
     let writes = Mutex::new(Vec::new());
     let came = behind_another(&[soon(LONG), usual(), soon(2 * LONG)], |turn| {
-        turn.gather();
+        turn.gather(|| true);
         writes.lock().push(turn.packed().to_vec());
         for _ in 0..turn.owed() {
             turn.answer(Ok(Value::Okay));
@@ -191,7 +191,7 @@ fn a_call_that_nobody_takes_leaves_the_line_and_one_that_was_taken_is_waited_for
             combiner.ask(&[0], usual(), |turn| {
                 busy.wait();
                 until_in_outbox(&combiner, 2);
-                turn.gather();
+                turn.gather(|| true);
                 over.wait();
                 Ok(())
             })

@@ -126,6 +126,23 @@ fn a_silence_that_a_release_has_met_counts() {
     });
 }
 
+/// No call was out, and no renewal: the thread that listens has asked whether the server is there.
+#[test]
+fn a_silence_that_only_the_listener_has_met_counts() {
+    unless_halted(|| {
+        let (silent, other, new) = silent_at(&["PING"]);
+        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+        let held = locks.lock("held").acquire(LONG).unwrap();
+        assert!(comes_true(|| count(&silent, "PING") == 1));
+        new.now(|words| (words.slots, words.epoch) = (master_and_replica(&other, &silent), 2));
+        thread::sleep(LATE);
+        drop(locks.lock("late").acquire(LONG).unwrap());
+        assert!(count(&other, "EVAL") > 0);
+        drop(held);
+    });
+}
+
 /// The server was not asked in that time, so that it was not silent.
 #[test]
 fn who_waits_for_a_connection_has_met_no_silence() {

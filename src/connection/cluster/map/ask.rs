@@ -111,7 +111,9 @@ impl Map {
             let known = self.known.lock();
             (known.asked, known.answered)
         };
-        if answered.is_some_and(|at| at >= wanted) {
+        // News is what was asked for since then, too.
+        let begun = if need == Need::News { asked } else { answered };
+        if answered.is_some_and(|at| at >= wanted) && begun.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
         let rest = asked.map_or(Duration::ZERO, |at| REST.saturating_sub(at.elapsed()));

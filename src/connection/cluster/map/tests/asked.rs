@@ -157,6 +157,27 @@ fn five_that_are_cut_off_do_not_keep_a_master_from_being_asked_whose_word_is_in_
     assert!(!map.known.lock().is_second_best);
 }
 
+/// Somebody has asked, and waits for the answer. Who comes now wants to know what has happened until now.
+#[test]
+fn an_answer_to_what_was_asked_before_is_no_news() {
+    let master = Told::new();
+    let layout = layout_of(&[(&master.address, &[])]);
+    master.says(&layout, "ok", 1);
+    let map = map_of(&layout);
+    let another = map.asking.lock();
+    let asked = Instant::now();
+    map.known.lock().asked = Some(asked);
+    thread::scope(|scope| {
+        let wants = scope.spawn(|| map.look_anew(Deadline::after(Duration::from_secs(60))));
+        // If it comes later than that, it asks in any case.
+        thread::sleep(Duration::from_millis(50));
+        map.known.lock().answered = Some(Instant::now());
+        drop(another);
+        wants.join().unwrap().unwrap();
+    });
+    assert!(map.known.lock().asked > Some(asked));
+}
+
 /// As where the URL names the host, and the nodes each other's numbers.
 #[test]
 fn a_silent_master_is_in_question_by_each_of_its_names() {
