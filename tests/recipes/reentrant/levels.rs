@@ -41,6 +41,34 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
 }
 
+/// It begins while the key is there, and learns what time it is when the last level has been over for long.
+const SLOW_ACQUIRE: &str = concat!(
+    "repeat local now = redis.call('TIME') until now[1] * 1000 + now[2] / 1000 > tonumber(ARGV[5])\n",
+    include_str!("../../../src/recipes/companion.lua"),
+    include_str!("../../../src/recipes/reentrant/levels.lua"),
+    include_str!("../../../src/recipes/reentrant/acquire.lua"),
+);
+
+#[test]
+fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
+    let (_server, mut conn) = start();
+    let (ours, theirs) = (owner("ours"), owner("theirs"));
+    let (lost, token) = (Token::random(), Token::random());
+    let lease = Duration::from_millis(300);
+    reentrant::try_acquire(&mut conn, "a", &ours, &lost, lease).unwrap();
+    let end: u64 = conn.hget("{lock:a}:lease", format!("t:{lost}")).unwrap();
+    let acquire = ("ours", token.to_string(), 60_000, 0, end + 150);
+    let (_, count): (u64, u64) = redis::cmd("EVAL")
+        .arg(SLOW_ACQUIRE)
+        .arg((2, "lock:a", "{lock:a}:lease"))
+        .arg(acquire)
+        .query(&mut conn)
+        .unwrap();
+    assert_eq!(count, 1);
+    assert_eq!(release(&mut conn, &ours, &token), Release::Freed);
+    assert!(try_acquire(&mut conn, &theirs, &Token::random()).is_some());
+}
+
 #[test]
 fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
     let (_server, mut conn) = start();
