@@ -27,8 +27,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use confirming::OVERTIME;
-
 use super::{
     attempts::{Attempts, Outcome},
     given_back::Release,
@@ -263,11 +261,7 @@ impl Wait<'_> {
                 Outcome::Moved => {}
                 outcome => return Ok(outcome),
             }
-            // The next server may be silent as well: the wait ends as if there had been one attempt.
-            let ends = *moved.get_or_insert_with(|| {
-                let left = self.left_for_an_answer(sent).max(OVERTIME);
-                Deadline::after(self.deadline.remaining().max(left))
-            });
+            let ends = *moved.get_or_insert_with(|| self.ends_elsewhere(sent));
             patience.answer = Some(ends);
             patience = patience.left();
         }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// After the deadline, for the pause, for the others, and for a connection. A wait ends 250 ms after its deadline at most.
-pub(super) const OVERTIME: Duration = Duration::from_millis(225);
+const OVERTIME: Duration = Duration::from_millis(225);
 /// Time for the others, half of which they may take, where the wait has none left or may be called off.
 const OTHERS: Duration = Duration::from_millis(250);
 
@@ -96,9 +96,15 @@ impl Wait<'_> {
     }
 
     /// How long a server may be silent that is asked after the first attempt, which was sent then: no longer than if there were no other.
-    pub(super) fn left_for_an_answer(&self, first_sent: Instant) -> Duration {
+    fn left_for_an_answer(&self, first_sent: Instant) -> Duration {
         let since = time::now().saturating_duration_since(first_sent);
         self.stacks.limits().answer.saturating_sub(since)
+    }
+
+    /// When a call ends that is led to another server, which may be silent as well: as if there were no attempt but the first.
+    pub(super) fn ends_elsewhere(&self, first_sent: Instant) -> Deadline {
+        let longest = self.left_for_an_answer(first_sent).max(OVERTIME);
+        Deadline::after(self.deadline.remaining().max(longest))
     }
 
     /// Asks the other nodes whether another server has become the master.

@@ -64,7 +64,7 @@ fn who_knows_of_another_master_is_granted_nothing_by_the_one_before() {
             thread::sleep(100 * MS);
             drop(broken_later);
             let asked = questions(std::slice::from_ref(&other));
-            let looks = scope.spawn(|| nodes.get_for("a").unwrap());
+            let lent = scope.spawn(|| nodes.get_for("a").unwrap());
             let is_asked = comes_true(|| questions(std::slice::from_ref(&other)) > asked);
             assert!(is_asked, "{:?} {:?}", old.asked(), other.asked());
             thread::sleep(10 * MS);
@@ -72,7 +72,7 @@ fn who_knows_of_another_master_is_granted_nothing_by_the_one_before() {
             thread::sleep(10 * MS);
             is_held.store(false, Ordering::SeqCst);
             drop((leads.join().unwrap(), follows.join().unwrap()));
-            drop(looks.join().unwrap());
+            drop(lent.join().unwrap());
         });
         assert_eq!((count(&old, "SET"), count(&other, "SET")), (0, 2));
     });
