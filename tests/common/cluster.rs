@@ -19,6 +19,8 @@ const MASTERS: usize = 3;
 const SLOTS: u16 = 16_384;
 /// Two seconds of it are the nodes' own: so long after its start a node takes no writes.
 const FORM_LIMIT: Duration = Duration::from_secs(30);
+/// On a busy machine two nodes that were introduced may take too long to greet each other, and forget it.
+const INTRODUCED: Duration = Duration::from_secs(3);
 /// On a busy machine nodes doubt each other for a while.
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
@@ -264,6 +266,7 @@ impl Cluster {
 
     fn wait_until_known(&self) -> anyhow::Result<()> {
         let started = Instant::now();
+        let mut introduced = started;
         loop {
             let knows_all = |node: &Server| -> anyhow::Result<bool> {
                 let mut conn = connection(node)?;
@@ -277,6 +280,10 @@ impl Cluster {
                 .all(|node| knows_all(node).unwrap_or(false))
             {
                 return Ok(());
+            }
+            if introduced.elapsed() > INTRODUCED {
+                self.introduce()?;
+                introduced = Instant::now();
             }
             if started.elapsed() > FORM_LIMIT {
                 bail!("the nodes do not know each other within {FORM_LIMIT:?}");
