@@ -239,7 +239,7 @@ impl Wait<'_> {
 
     /// By a connection of the pool, which is given back at once.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<Outcome> {
-        let call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
+        let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
         let lent = if self.waits {
             LENT_WHILE_WAITING
         } else {
@@ -264,6 +264,8 @@ impl Wait<'_> {
             let ends = *moved.get_or_insert_with(|| self.ends_elsewhere(sent));
             patience.answer = Some(ends);
             patience = patience.left();
+            // The lock may be ours there.
+            call = call.again();
         }
     }
 

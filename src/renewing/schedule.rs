@@ -76,6 +76,17 @@ pub(crate) struct Batch<T, O> {
     pub(crate) over: Vec<(T, LostReason)>,
 }
 
+/// The leases that are due when the server cannot be reached.
+#[derive(Debug)]
+pub(crate) struct NotReached<T> {
+    /// Those whose end has passed. The schedule has forgotten them.
+    pub(crate) over: Vec<(T, LostReason)>,
+    /// Those of them that were to be renewed.
+    pub(crate) not_renewed: Vec<T>,
+    /// The others.
+    pub(crate) doubtful: Vec<T>,
+}
+
 impl<T, O> Default for Schedule<T, O> {
     fn default() -> Self {
         Self {
@@ -279,12 +290,8 @@ impl<T: Clone, O> Schedule<T, O> {
 
     /// The server cannot be reached, and nothing is to be sent before `until`.
     ///
-    /// Returns the leases whose end has passed meanwhile, which are forgotten, and the others whose renewal is due.
-    pub(crate) fn unreachable(
-        &mut self,
-        until: Instant,
-        now: Instant,
-    ) -> (Vec<(T, LostReason)>, Vec<T>) {
+    /// Says what that means for the leases whose renewal is due.
+    pub(crate) fn unreachable(&mut self, until: Instant, now: Instant) -> NotReached<T> {
         self.pause(until);
         let waiting: Vec<Id> = self
             .due
@@ -292,20 +299,27 @@ impl<T: Clone, O> Schedule<T, O> {
             .take_while(|(due, _)| *due <= now)
             .map(|(_, id)| *id)
             .collect();
-        let (mut over, mut doubtful) = (Vec::new(), Vec::new());
+        let mut found = NotReached {
+            over: Vec::new(),
+            not_renewed: Vec::new(),
+            doubtful: Vec::new(),
+        };
         for id in waiting {
             let Some(entry) = self.leases.get(&id) else {
                 continue;
             };
             match entry.terms.lost_at(now) {
                 Some(reason) => {
-                    over.push((entry.item.clone(), reason));
+                    if reason == LostReason::Ended && entry.terms.renews {
+                        found.not_renewed.push(entry.item.clone());
+                    }
+                    found.over.push((entry.item.clone(), reason));
                     self.stop(id);
                 }
-                None => doubtful.push(entry.item.clone()),
+                None => found.doubtful.push(entry.item.clone()),
             }
         }
-        (over, doubtful)
+        found
     }
 
     /// Nothing is to be sent before that moment.

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{
     entry::{Ask, RenewalOutcome},
     keeper::{Keeper, State},
-    schedule::{Id, Question},
+    schedule::{Id, NotReached, Question},
     standing::{Callback, Standing},
 };
 use crate::{
@@ -263,10 +263,12 @@ impl Keeper {
         pause: Duration,
     ) {
         let now = self.clock.now();
-        let (over, mut failed) = state.schedule.unreachable(now + pause, now);
-        // A lease that has ended meanwhile was to be renewed as well: why it was not is told.
-        let ended = over.iter().filter(|(_, why)| *why == LostReason::Ended);
-        failed.extend(ended.map(|(standing, _)| Arc::clone(standing)));
+        let NotReached {
+            over,
+            not_renewed,
+            doubtful,
+        } = state.schedule.unreachable(now + pause, now);
+        let failed = [doubtful, not_renewed].concat();
         for standing in &failed {
             standing.renewal_failed(failure, false);
         }

@@ -202,11 +202,15 @@ fn why_it_was_not_renewed_is_told_after_the_end() {
         for n in 1..=times {
             bench.proxy.at(asked).nth(n).swallow();
         }
+        let not_renewed = locks.lock("b").with(crate::options().renewal(false));
+        let not_renewed = (asked == "INFO").then(|| not_renewed.acquire(LONG).unwrap());
         let lease = locks.lock("a").acquire(LONG).unwrap();
         let is_lost = lease.lost().wait_for(LONG);
         assert!(is_lost && bench.proxy.happened(), "{asked}");
         let is_told = comes_true(|| lease.failure().is_some());
         assert!(is_told, "{asked} {:?}", bench.proxy.take_bursts());
+        // But not of one that was not to be.
+        assert!(not_renewed.is_none_or(|lease| lease.failure().is_none()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! One shard, as the locks on it know it.
 
 use std::{
+    io,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -87,8 +88,11 @@ impl Member {
             };
             reply = match next {
                 Ok(next) => next,
-                // What was sent before may have been executed.
-                Err(_) if before => return Ok(reply),
+                // What was sent before may have been executed, and its answer did not come.
+                Err(_) if before => {
+                    reply.answer = Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+                    return Ok(reply);
+                }
                 Err(error) => return Err(error),
             };
             reply.again |= before;

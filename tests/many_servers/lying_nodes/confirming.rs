@@ -195,6 +195,52 @@ fn what_may_have_been_executed_is_unknown_where_the_answer_leads_to_nobody() {
     assert!(count(&master, "EVALSHA") > 0);
 }
 
+/// As above, until the slot has arrived. Who waits goes on.
+#[test]
+fn who_waits_goes_on_where_an_answer_leads_to_nobody() {
+    let gone = free_port().unwrap();
+    let ask = format!("-ASK {SLOT} 127.0.0.1:{}\r\n", gone.number());
+    let said = Said::new(":1\r\n");
+    let says = said.clone();
+    let master = Fake::saying(move |command, before| match (command, before) {
+        ("SET", 0) => HANG_UP.to_vec(),
+        ("EVALSHA", 0) => ask.clone().into_bytes(),
+        _ => says.answer(command, before),
+    });
+    said.now(|words| words.slots = master_and_replica_at(master.port(), gone.number()));
+    let nodes = patient_nodes_of(&[master.port()]);
+    let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+    drop(lock.acquire(LONG).unwrap());
+}
+
+/// The key has gone with our token, which a bare `SET` would take for another's.
+#[test]
+fn a_grant_whose_key_has_moved_is_confirmed_where_it_is() {
+    unless_halted(|| {
+        let new = Said::new(":1\r\n");
+        let other = new.by_a_node();
+        let moved = format!("-MOVED {SLOT} 127.0.0.1:{}\r\n", other.port());
+        let old = Said::new(&moved);
+        let says = old.clone();
+        let silent = Fake::saying(move |command, before| {
+            if (command, before) == ("SET", 0) {
+                thread::sleep(SILENCE);
+            }
+            says.answer(command, before)
+        });
+        for said in [&old, &new] {
+            said.now(|words| words.slots = master_and_replica(&silent, &other));
+        }
+        old.now(|words| words.set = Some("+OK\r\n"));
+        new.now(|words| words.set = Some("$-1\r\n"));
+        let nodes = patient_nodes_of(&[silent.port(), other.port()]);
+        drop(nodes.get_for("a"));
+        let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
+        assert!(lock.try_acquire().unwrap().is_some());
+        assert!(count(&silent, "EVALSHA") > 0);
+    });
+}
+
 /// One time-out, and not another one for the attempt that is to confirm the grant.
 #[test]
 fn a_master_that_is_silent_twice_costs_one_time_out() {

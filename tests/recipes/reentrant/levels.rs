@@ -1,7 +1,7 @@
 //! Each acquisition of one owner is a level with a lease of its own.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -42,12 +42,20 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
 }
 
 /// It begins while the key is there, and learns what time it is when the last level has been over for long.
-const SLOW_ACQUIRE: &str = concat!(
-    "repeat local now = redis.call('TIME') until now[1] * 1000 + now[2] / 1000 > tonumber(ARGV[5])\n",
-    include_str!("../../../src/recipes/companion.lua"),
-    include_str!("../../../src/recipes/reentrant/levels.lua"),
-    include_str!("../../../src/recipes/reentrant/acquire.lua"),
-);
+fn slow_acquire() -> String {
+    let mut script = String::from(
+        "repeat local now = redis.call('TIME') until now[1] * 1000 + now[2] / 1000 > tonumber(ARGV[5])\n",
+    );
+    for part in [
+        "companion.lua",
+        "reentrant/levels.lua",
+        "reentrant/acquire.lua",
+    ] {
+        let path = format!("{}/src/recipes/{part}", env!("CARGO_MANIFEST_DIR"));
+        script += &fs::read_to_string(path).unwrap();
+    }
+    script
+}
 
 #[test]
 fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
@@ -59,7 +67,7 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
     let end: u64 = conn.hget("{lock:a}:lease", format!("t:{lost}")).unwrap();
     let acquire = ("ours", token.to_string(), 60_000, 0, end + 150);
     let (_, count): (u64, u64) = redis::cmd("EVAL")
-        .arg(SLOW_ACQUIRE)
+        .arg(slow_acquire())
         .arg((2, "lock:a", "{lock:a}:lease"))
         .arg(acquire)
         .query(&mut conn)

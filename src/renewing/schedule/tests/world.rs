@@ -284,7 +284,8 @@ impl World {
     fn turn(&mut self) {
         let mood = (self.moods)();
         if matches!(mood, Mood::Unreachable) {
-            let (over, doubtful) = self.schedule.unreachable(self.now + MS * 10, self.now);
+            let NotReached { over, doubtful, .. } =
+                self.schedule.unreachable(self.now + MS * 10, self.now);
             for (index, reason) in over {
                 self.over(index, reason);
             }

@@ -128,7 +128,7 @@ impl World {
     pub(super) fn find_unreachable(state: &mut State) {
         let now = moment(state.now);
         let until = now + length(1);
-        let (over, _) = state.schedule.unreachable(until, now);
+        let over = state.schedule.unreachable(until, now).over;
         state.happened.breaks += 1;
         Self::tell(state, over);
     }
