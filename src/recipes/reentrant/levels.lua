@@ -33,10 +33,13 @@ local beside, known = {}, false
 -- without these.
 local ends, live, over, counted = {}, 0, {}, 0
 
--- Whether the key ends no later than the last of our acquisitions did. A server before 7.0 does not say.
+-- Whether the key ends no later than the last of our acquisitions did. A server before 7.0 says no more than whether its end has passed.
 local function ends_with(ending)
   local at = redis.pcall('PEXPIRETIME', KEYS[1])
-  return type(at) == 'number' and at >= 0 and at <= ending + 100
+  if type(at) ~= 'number' then
+    return redis.call('PTTL', KEYS[1]) == 0
+  end
+  return at >= 0 and at <= ending + 100
 end
 
 -- Looks at the companion. Answers an error, or nothing.
