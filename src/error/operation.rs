@@ -1,6 +1,6 @@
 //! From what redis-rs says to what a caller does about it.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use redis::{ErrorKind, RedisError};
 
@@ -207,9 +207,19 @@ pub(crate) fn makes_no_sense() -> RedisError {
     RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
 }
 
+/// It was sent, and no answer came.
+pub(crate) fn no_answer() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
+}
+
 /// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in its text.
 pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
+}
+
+/// What stands at a key is not what the command or script is for.
+pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
+    is_wrong_type(error) || error.code() == Some("WRONGKIND")
 }
 
 fn message(error: &RedisError) -> &str {

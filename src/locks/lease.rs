@@ -313,8 +313,14 @@ impl Lease {
             self.standing().renewal_is_out();
         }
         let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
-            let answer = asked.answer.and_then(|answer| yes_or_no(&answer));
-            answer.map(|ours| (ours, asked.sent)).map_err(Failure::Sent)
+            let sent = asked.sent;
+            let answer = if ask.is_renewal() {
+                asked.of_both()
+            } else {
+                asked.answer
+            };
+            let ours = answer.and_then(|answer| yes_or_no(&answer));
+            ours.map(|ours| (ours, sent)).map_err(Failure::Sent)
         });
         match answer {
             Ok((true, sent)) => Ok(sent),

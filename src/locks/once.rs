@@ -192,7 +192,7 @@ impl Lease {
             };
             let answer = self.shared.server.ask(call, patience);
             let answer = answer.and_then(|reply| {
-                let answer = reply.answer.and_then(|answer| yes_or_no(&answer));
+                let answer = reply.of_both().and_then(|answer| yes_or_no(&answer));
                 answer.map_err(|error| {
                     // A failover may take the mark with it: sent again, it waits for the replicas again.
                     if is_unconfirmed(&error) {

@@ -17,7 +17,7 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    error::{Error, LostReason, Result},
+    error::{Error, LostReason, Result, no_answer},
     event::{Released, emit},
     renewing::standing::RenewalState,
     script::count,
@@ -183,12 +183,10 @@ impl Lease {
         };
         let giving_back = self.hold().giving_back();
         let asked = self.shared.server.ask(&giving_back, patience)?;
-        match asked.answer.and_then(|answer| count(&answer)) {
+        let again = asked.again;
+        match asked.of_both().and_then(|answer| count(&answer)) {
             // It was sent twice, and the first may have released the lock: the no to the second proves no loss.
-            Ok(0) if asked.again => {
-                let silence = std::io::Error::from(std::io::ErrorKind::BrokenPipe).into();
-                Err(operation.unknown(None, silence))
-            }
+            Ok(0) if again => Err(operation.unknown(None, no_answer())),
             Ok(held) => Ok(held > 0),
             Err(error) => Err(operation.unanswered(None, error)),
         }

@@ -45,7 +45,7 @@ pub(crate) use renewals::{confirmed, judged};
 use crate::{
     cancel::Cancel,
     connection::{Limits, PooledConnection},
-    error::{Error, Operation, Result},
+    error::{Error, Operation, Result, is_unconfirmed, is_wrong_kind, no_answer},
     script::Call,
     time::{Clock, Deadline},
 };
@@ -200,6 +200,18 @@ pub(crate) struct Reply {
     pub(crate) again: bool,
     /// Nothing was done: the key is on another server by now.
     pub(crate) has_moved: bool,
+}
+
+impl Reply {
+    /// What is known of a call that changes something: where it was sent twice, a refusal of the second says nothing of the first.
+    /// That the key is of another kind stays the answer: it says what stands there now.
+    pub(crate) fn of_both(self) -> RedisResult<Value> {
+        let is_refusal = |error: &RedisError| !is_unconfirmed(error) && !is_wrong_kind(error);
+        match self.answer {
+            Err(error) if self.again && is_refusal(&error) => Err(no_answer()),
+            answer => answer,
+        }
+    }
 }
 
 /// Why a call was not sent on the waiters' connection.

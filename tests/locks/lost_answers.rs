@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Lock, Locks};
+use leasehold::{Error, Lease, Lock, Locks};
 use redis::Commands;
 
 use crate::{
@@ -18,10 +18,11 @@ use crate::{
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn what_may_have_been_done_is_found_out_or_given_back() {
-    let cases: [fn(); 3] = [
+    let cases: [fn(); 4] = [
         an_acquire_whose_answer_is_lost_is_ours_or_given_back,
         an_acquire_that_is_refused_after_a_lost_answer_is_given_back,
         a_release_whose_answer_is_lost_is_done_in_the_end,
+        what_is_refused_after_a_lost_answer_is_unknown,
     ];
     at_once(cases, |case| case());
 }
@@ -140,4 +141,57 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
             );
         }
     }
+}
+
+/// The first of the two may have been executed.
+fn what_is_refused_after_a_lost_answer_is_unknown() {
+    type Call = fn(&Lock, &dyn Fn()) -> Result<(), Error>;
+    let calls: [(&str, Call); 3] = [
+        ("renew", |lock, faults| {
+            let lease = lock.acquire(LONG)?;
+            faults();
+            lease.renew(LONG)
+        }),
+        ("release", |lock, faults| {
+            let lease = lock.acquire(LONG)?;
+            faults();
+            lease.release()
+        }),
+        ("run_once", |lock, faults| {
+            let work = |_: &Lease| -> Result<(), Error> {
+                faults();
+                Ok(())
+            };
+            lock.run_once(LONG, LONG, work)?.done().map(|_| ())
+        }),
+    ];
+    let cases = calls.map(|call| (call, "NOPERM no"));
+    let of_another_kind = (calls[1], "WRONGTYPE no");
+    at_once(
+        cases.into_iter().chain([of_another_kind]),
+        |((name, call), refusal)| {
+            let server = Server::start().unwrap();
+            let proxy = Proxy::in_front_of(&server).unwrap();
+            let locks = quick(&proxy.url());
+            let answer = call(&locks.lock("a"), &|| {
+                // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the call's.
+                let mut conn = server.connection().unwrap();
+                assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+                proxy.leave_alone(&clients::told_of_changes(&mut conn));
+                proxy.at("EVALSHA").cut_after();
+                proxy.at("EVALSHA").nth(2).refuse(refusal);
+                if name == "run_once" {
+                    proxy.at("EVALSHA").nth(3).refuse(refusal);
+                }
+            });
+            assert!(proxy.happened(), "{name}");
+            // What stands there by now is no refusal.
+            let is_told = match answer {
+                Err(Error::WrongKind { .. }) => refusal.starts_with("WRONGTYPE"),
+                Err(Error::Unknown { .. }) => refusal.starts_with("NOPERM"),
+                _ => false,
+            };
+            assert!(is_told, "{name} {refusal}: {answer:?}");
+        },
+    );
 }

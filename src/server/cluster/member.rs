@@ -1,7 +1,6 @@
 //! One shard, as the locks on it know it.
 
 use std::{
-    io,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -11,7 +10,7 @@ use redis::{RedisError, RedisResult, Value};
 use super::{Servers, renewals::Following};
 use crate::{
     connection::{HOPS, Limits, PooledConnection, Redirect, ShardId},
-    error::Result,
+    error::{Result, no_answer},
     script::Call,
     server::{
         Line, News, Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent,
@@ -90,7 +89,7 @@ impl Member {
                 Ok(next) => next,
                 // What was sent before may have been executed, and its answer did not come.
                 Err(_) if before => {
-                    reply.answer = Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+                    reply.answer = Err(no_answer());
                     return Ok(reply);
                 }
                 Err(error) => return Err(error),
