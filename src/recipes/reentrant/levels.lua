@@ -26,6 +26,11 @@ local function look_at_lock()
 end
 
 local time, now
+
+local function milliseconds(moment)
+  return moment[1] * 1000 + math.floor(moment[2] / 1000)
+end
+
 -- The companion's fields, and whether they belong to *this* hold: that of our owner, with the last fencing token that was given.
 -- Otherwise they belong to an earlier hold or to a lock of another kind, since a program that writes none took the lock.
 local beside, known = {}, false
@@ -45,7 +50,7 @@ end
 -- Looks at the companion. Answers an error, or nothing.
 local function look_beside()
   time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  now = milliseconds(time)
   counted = count
   local stored = redis.pcall('HGETALL', KEYS[2])
   if stored.err then
@@ -121,6 +126,17 @@ local function forget_over()
   for _, field in ipairs(over) do
     redis.call('HDEL', KEYS[2], field)
   end
+end
+
+-- Lets the key end at this moment. `PEXPIRE` counts from when the server executes it: if the server has stood still since it said what
+-- time it is, the key would last longer than the acquisitions, and their levels would be taken for those of the notes.
+local function end_at(ending)
+  local from = now
+  repeat
+    local asked = from
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(1, ending - asked)))
+    from = milliseconds(redis.call('TIME'))
+  until from - asked < 50
 end
 
 -- From now on the lock is held so often.

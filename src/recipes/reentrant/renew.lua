@@ -32,7 +32,7 @@ if beside.owner == ARGV[1] and lease > 1 then
   outlive(left, lease)
 end
 if left >= 0 and left < lease and lease > 1 then
-  redis.call('PEXPIRE', KEYS[1], lease)
+  end_at(now + lease)
 end
 redis.call('HGET', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -12,7 +12,7 @@ use leasehold::{
         reentrant::{self, Hold, Release},
     },
 };
-use redis::Commands;
+use redis::{Commands, Connection};
 
 use super::{MINUTE, SECOND, holds, left, owner, release, try_acquire};
 use crate::common::{clock::millis, start};
@@ -41,11 +41,15 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
 }
 
-/// It begins while the key is there, and learns what time it is when the last level has been over for long.
-fn slow_acquire() -> String {
-    let mut script = String::from(
-        "repeat local now = redis.call('TIME') until now[1] * 1000 + now[2] / 1000 > tonumber(ARGV[5])\n",
-    );
+/// The script that acquires, by a server that stands still until this moment before it goes on behind this line.
+fn acquire_late(
+    conn: &mut Connection,
+    after: &str,
+    until: i64,
+    token: &Token,
+    lease: Duration,
+) -> u64 {
+    let mut script = String::from("\n");
     for part in [
         "companion.lua",
         "reentrant/levels.lua",
@@ -54,27 +58,46 @@ fn slow_acquire() -> String {
         let path = format!("{}/src/recipes/{part}", env!("CARGO_MANIFEST_DIR"));
         script += &fs::read_to_string(path).unwrap();
     }
-    script
+    let (before, behind) = script.split_once(after).unwrap();
+    let waits = "repeat local at = redis.call('TIME') until at[1] * 1000 + at[2] / 1000 > tonumber(ARGV[5])\n";
+    let (_, count): (u64, u64) = redis::cmd("EVAL")
+        .arg([before, after, waits, behind].concat())
+        .arg((2, "lock:a", "{lock:a}:lease"))
+        .arg((
+            "ours",
+            token.to_string(),
+            lease.as_millis().to_string(),
+            0,
+            until,
+        ))
+        .query(conn)
+        .unwrap();
+    count
 }
 
+/// It learns what time it is when the last level has been over for long, and the key was there when it began.
 #[test]
 fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
-    let (_server, mut conn) = start();
-    let (ours, theirs) = (owner("ours"), owner("theirs"));
-    let (lost, token) = (Token::random(), Token::random());
-    let lease = Duration::from_millis(300);
-    reentrant::try_acquire(&mut conn, "a", &ours, &lost, lease).unwrap();
-    let end: u64 = conn.hget("{lock:a}:lease", format!("t:{lost}")).unwrap();
-    let acquire = ("ours", token.to_string(), 60_000, 0, end + 150);
-    let (_, count): (u64, u64) = redis::cmd("EVAL")
-        .arg(slow_acquire())
-        .arg((2, "lock:a", "{lock:a}:lease"))
-        .arg(acquire)
-        .query(&mut conn)
-        .unwrap();
-    assert_eq!(count, 1);
-    assert_eq!(release(&mut conn, &ours, &token), Release::Freed);
-    assert!(try_acquire(&mut conn, &theirs, &Token::random()).is_some());
+    const LEASE: Duration = Duration::from_millis(600);
+    let on_time = |conn: &mut Connection, lost: &Token| {
+        reentrant::try_acquire(conn, "a", &owner("ours"), lost, LEASE).unwrap();
+    };
+    // The key's end is counted from later than the level's.
+    let late = |conn: &mut Connection, lost: &Token| {
+        let until = millis(conn) + 150;
+        acquire_late(conn, "counted = count\n", until, lost, LEASE);
+    };
+    for acquire in [on_time as fn(&mut Connection, &Token), late] {
+        let (_server, mut conn) = start();
+        let (ours, theirs) = (owner("ours"), owner("theirs"));
+        let (lost, token) = (Token::random(), Token::random());
+        acquire(&mut conn, &lost);
+        let end: i64 = conn.hget("{lock:a}:lease", format!("t:{lost}")).unwrap();
+        let count = acquire_late(&mut conn, "\n", end + 120, &token, MINUTE);
+        assert_eq!(count, 1);
+        assert_eq!(release(&mut conn, &ours, &token), Release::Freed);
+        assert!(try_acquire(&mut conn, &theirs, &Token::random()).is_some());
+    }
 }
 
 #[test]
