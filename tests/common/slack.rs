@@ -14,7 +14,7 @@ const BEAT: Duration = Duration::from_millis(5);
 /// What a busy machine lets any thread wait for.
 const USUAL: Duration = Duration::from_millis(30);
 /// What no machine that only is busy lets a thread wait for.
-const LONG: Duration = Duration::from_millis(150);
+const LONG: Duration = Duration::from_millis(100);
 /// Longer than a test takes.
 const LATELY: Duration = Duration::from_secs(20);
 /// After so many beats it is counted how many threads want a processor.

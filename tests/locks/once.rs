@@ -83,8 +83,8 @@ fn it_is_run_once_in_a_period_on_whichever_host_and_tells_who_did_it() {
         let kept: i64 = conn.pttl(MARK).unwrap();
         assert!(kept > 86_400_000 && kept <= 2 * 86_400_000, "{kept}");
         // A shorter period of another's is over sooner.
-        thread::sleep(20 * MS);
-        assert_eq!(once(&other, 10 * MS), "run");
+        thread::sleep(300 * MS);
+        assert_eq!(once(&other, 250 * MS), "run");
         assert_ne!(other.last_run().unwrap().unwrap().by(), Some(&me));
     });
 }

@@ -74,7 +74,9 @@ fn each_grant_of_a_master_that_was_silent_is_confirmed_by_the_one_that_others_na
             assert!(granted("late") && early.join().unwrap());
         });
         let attempts = (count(&silent, "SET"), count(&silent, "EVAL"));
-        assert_eq!((attempts, count(&other, "EVAL") > 1), ((2, 0), true));
+        let told = (attempts, count(&other, "EVAL") > 1);
+        // Where the second call comes after the silence, it asks who the master is.
+        assert_eq!(told, ((2, 0), true), "{TOO_SLOW}");
     });
 }
 
@@ -138,7 +140,9 @@ fn a_silence_that_only_the_listener_has_met_counts() {
         new.now(|words| (words.slots, words.epoch) = (master_and_replica(&other, &silent), 2));
         thread::sleep(LATE);
         drop(locks.lock("late").acquire(LONG).unwrap());
-        assert!(count(&other, "EVAL") > 0);
+        let told = (count(&silent, "SET"), count(&other, "EVAL") > 0);
+        // Where the call comes after the silence, it asks who the master is.
+        assert_eq!(told, (2, true), "{TOO_SLOW}");
         drop(held);
     });
 }

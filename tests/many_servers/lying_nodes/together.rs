@@ -67,9 +67,9 @@ fn who_knows_of_another_master_is_granted_nothing_by_the_one_before() {
             let lent = scope.spawn(|| nodes.get_for("a").unwrap());
             let is_asked = comes_true(|| questions(std::slice::from_ref(&other)) > asked);
             assert!(is_asked, "{:?} {:?}", old.asked(), other.asked());
-            thread::sleep(10 * MS);
+            thread::sleep(60 * MS);
             let follows = scope.spawn(|| locks.lock("follows").acquire(LONG).unwrap());
-            thread::sleep(10 * MS);
+            thread::sleep(60 * MS);
             is_held.store(false, Ordering::SeqCst);
             drop((leads.join().unwrap(), follows.join().unwrap()));
             drop(lent.join().unwrap());

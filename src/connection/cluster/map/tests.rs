@@ -37,13 +37,17 @@ fn while_another_thread_asks_what_is_in_doubt_one_goes_where_the_map_says() {
 #[test]
 fn nodes_that_were_asked_just_now_are_not_asked_again() {
     let map = known_map();
-    map.doubt_all();
-    let long = Deadline::after(Duration::from_secs(5));
-    map.shard_of("key", long).unwrap();
-    let asked = map.known.lock().asked;
-    assert!(asked.is_some());
-    map.shard_of("key", long).unwrap();
-    assert_eq!(map.known.lock().asked, asked);
+    let is_left_alone = || {
+        map.doubt_all();
+        let long = Deadline::after(Duration::from_secs(5));
+        map.shard_of("key", long).unwrap();
+        let asked = map.known.lock().asked;
+        assert!(asked.is_some());
+        map.shard_of("key", long).unwrap();
+        map.known.lock().asked == asked
+    };
+    // On a busy machine it is not always just now.
+    assert!((0..20).any(|_| is_left_alone()));
 }
 
 #[test]
