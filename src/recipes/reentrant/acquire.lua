@@ -43,7 +43,7 @@ outlive(left, longest)
 -- A hash without an end (-1) gets one. The script of the notes leaves such a hash behind when its lease is a fraction.
 set_count(held_now)
 if left < longest then
-  end_at(now + longest)
+  end_at(now + longest, counted == live)
 end
 -- A write ends the tracking of a key, a read starts it again. What it says does not matter: a lease of a millisecond may be
 -- over by now.

@@ -128,15 +128,16 @@ local function forget_over()
   end
 end
 
--- Lets the key end at this moment. `PEXPIRE` counts from when the server executes it: if the server has stood still since it said what
--- time it is, the key would last longer than the acquisitions, and their levels would be taken for those of the notes.
-local function end_at(ending)
+-- Lets the key end at this moment, at which none of our acquisitions is left. `PEXPIRE` counts from when the server executes it: if the
+-- server has stood still since it said what time it is, the key would last longer than the acquisitions, and their levels would be
+-- taken for those of the notes. So it is set once more, where all levels are ours: one of the notes may last until the key's end.
+local function end_at(ending, all_are_ours)
   local from = now
   repeat
     local asked = from
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(1, ending - asked)))
     from = milliseconds(redis.call('TIME'))
-  until from - asked < 50
+  until from - asked < 50 or not all_are_ours
 end
 
 -- From now on the lock is held so often.

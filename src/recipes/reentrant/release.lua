@@ -34,7 +34,7 @@ local left = last_end() - now
 if counted > 1 and (counted - 1 > live or left >= 0) then
   set_count(counted - 1)
   if counted - 1 == live and redis.call('PTTL', KEYS[1]) > left + 1 then
-    end_at(now + left + 1)
+    end_at(now + left + 1, true)
   end
   return counted
 end

@@ -26,13 +26,14 @@ end
 local lease = tonumber(ARGV[3])
 local left = redis.call('PTTL', KEYS[1])
 if ends[ours] and ends[ours] < now + lease and lease > 1 then
-  redis.call('HSET', KEYS[2], ours, string.format('%.0f', now + lease))
+  ends[ours] = now + lease
+  redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
 end
 if beside.owner == ARGV[1] and lease > 1 then
   outlive(left, lease)
 end
 if left >= 0 and left < lease and lease > 1 then
-  end_at(now + lease)
+  end_at(math.max(now + lease, last_end()), counted == live)
 end
 redis.call('HGET', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -12,7 +12,7 @@ use leasehold::{
         reentrant::{self, Hold, Release},
     },
 };
-use redis::{Commands, Connection};
+use redis::{Commands, Connection, FromRedisValue, Value};
 
 use super::{MINUTE, SECOND, holds, left, owner, release, try_acquire};
 use crate::common::{clock::millis, start};
@@ -41,38 +41,38 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
 }
 
-/// The script that acquires, by a server that stands still until this moment before it goes on behind this line.
-fn acquire_late(
-    conn: &mut Connection,
-    after: &str,
+/// A server that executes this script, and stands still until this moment before it goes on behind this line.
+struct Late<'s> {
+    script: &'s str,
+    after: &'s str,
     until: i64,
-    token: &Token,
-    lease: Duration,
-) -> u64 {
-    let mut script = String::from("\n");
-    for part in [
-        "companion.lua",
-        "reentrant/levels.lua",
-        "reentrant/acquire.lua",
-    ] {
-        let path = format!("{}/src/recipes/{part}", env!("CARGO_MANIFEST_DIR"));
-        script += &fs::read_to_string(path).unwrap();
+}
+
+impl Late<'_> {
+    fn run<T: FromRedisValue>(&self, conn: &mut Connection, token: &Token, lease: Duration) -> T {
+        let mut script = String::from("\n");
+        for part in ["companion.lua", "reentrant/levels.lua", self.script] {
+            let path = format!("{}/src/recipes/{part}", env!("CARGO_MANIFEST_DIR"));
+            script += &fs::read_to_string(path).unwrap();
+        }
+        let (before, behind) = script.split_once(self.after).unwrap();
+        let waits = "repeat local at = redis.call('TIME') until at[1] * 1000 + at[2] / 1000 > tonumber(ARGV[5])\n";
+        let lease = lease.as_millis().to_string();
+        redis::cmd("EVAL")
+            .arg([before, self.after, waits, behind].concat())
+            .arg((2, "lock:a", "{lock:a}:lease"))
+            .arg(("ours", token.to_string(), lease, 0, self.until))
+            .query(conn)
+            .unwrap()
     }
-    let (before, behind) = script.split_once(after).unwrap();
-    let waits = "repeat local at = redis.call('TIME') until at[1] * 1000 + at[2] / 1000 > tonumber(ARGV[5])\n";
-    let (_, count): (u64, u64) = redis::cmd("EVAL")
-        .arg([before, after, waits, behind].concat())
-        .arg((2, "lock:a", "{lock:a}:lease"))
-        .arg((
-            "ours",
-            token.to_string(),
-            lease.as_millis().to_string(),
-            0,
-            until,
-        ))
-        .query(conn)
-        .unwrap();
-    count
+}
+
+/// When it has said what time it is.
+const TOLD: &str = "counted = count\n";
+const ACQUIRE: &str = "reentrant/acquire.lua";
+
+fn end_of_level(conn: &mut Connection, token: &Token) -> i64 {
+    conn.hget("{lock:a}:lease", format!("t:{token}")).unwrap()
 }
 
 /// It learns what time it is when the last level has been over for long, and the key was there when it began.
@@ -84,19 +84,66 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
     };
     // The key's end is counted from later than the level's.
     let late = |conn: &mut Connection, lost: &Token| {
-        let until = millis(conn) + 150;
-        acquire_late(conn, "counted = count\n", until, lost, LEASE);
+        let late = Late {
+            script: ACQUIRE,
+            after: TOLD,
+            until: millis(conn) + 150,
+        };
+        late.run::<Value>(conn, lost, LEASE);
     };
     for acquire in [on_time as fn(&mut Connection, &Token), late] {
         let (_server, mut conn) = start();
         let (ours, theirs) = (owner("ours"), owner("theirs"));
         let (lost, token) = (Token::random(), Token::random());
         acquire(&mut conn, &lost);
-        let end: i64 = conn.hget("{lock:a}:lease", format!("t:{lost}")).unwrap();
-        let count = acquire_late(&mut conn, "\n", end + 120, &token, MINUTE);
+        let late = Late {
+            script: ACQUIRE,
+            after: "\n",
+            until: end_of_level(&mut conn, &lost) + 120,
+        };
+        let (_, count): (u64, u64) = late.run(&mut conn, &token, MINUTE);
         assert_eq!(count, 1);
         assert_eq!(release(&mut conn, &ours, &token), Release::Freed);
         assert!(try_acquire(&mut conn, &theirs, &Token::random()).is_some());
+    }
+}
+
+/// The script finds less left than its lease, since it looks late.
+#[test]
+fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
+    let lasts = Duration::from_millis(1_300);
+    let level = |conn: &mut Connection, token: &Token| {
+        let (ours, long) = (owner("ours"), Token::random());
+        reentrant::try_acquire(conn, "a", &ours, &long, lasts).unwrap();
+        reentrant::try_acquire(conn, "a", &ours, token, lasts / 4).unwrap();
+        end_of_level(conn, &long)
+    };
+    let of_the_notes = |conn: &mut Connection, _: &Token| {
+        let () = conn.hset("lock:a", "ours", 1).unwrap();
+        let before = millis(conn);
+        let () = conn.pexpire("lock:a", 1_300).unwrap();
+        before + 1_300
+    };
+    type Holds<'h> = &'h dyn Fn(&mut Connection, &Token) -> i64;
+    let cases: [(Holds<'_>, &str); 3] = [
+        (&level, "reentrant/renew.lua"),
+        (&of_the_notes, "reentrant/renew.lua"),
+        (&of_the_notes, ACQUIRE),
+    ];
+    for (holds, script) in cases {
+        let (_server, mut conn) = start();
+        let token = Token::random();
+        let end = holds(&mut conn, &token);
+        let until = millis(&mut conn) + 400;
+        let late = Late {
+            script,
+            after: TOLD,
+            until,
+        };
+        late.run::<Value>(&mut conn, &token, SECOND);
+        let left: i64 = conn.pttl("lock:a").unwrap();
+        let ends = millis(&mut conn) + left;
+        assert!(ends >= end, "{script} {ends} {end}");
     }
 }
 
