@@ -111,6 +111,7 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
 /// The script finds less left than its lease, since it looks late.
 #[test]
 fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
+    type Holds<'h> = &'h dyn Fn(&mut Connection, &Token) -> i64;
     let lasts = Duration::from_millis(1_300);
     let level = |conn: &mut Connection, token: &Token| {
         let (ours, long) = (owner("ours"), Token::random());
@@ -124,7 +125,6 @@ fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
         let () = conn.pexpire("lock:a", 1_300).unwrap();
         before + 1_300
     };
-    type Holds<'h> = &'h dyn Fn(&mut Connection, &Token) -> i64;
     let cases: [(Holds<'_>, &str); 3] = [
         (&level, "reentrant/renew.lua"),
         (&of_the_notes, "reentrant/renew.lua"),
