@@ -129,6 +129,7 @@ fn a_silent_server_does_not_lengthen_a_wait_by_more_than_a_time_out() {
     let begun = Instant::now();
     let unknown = acquire_lock_with_timeout(&mut bench.conn, "free", Duration::ZERO, LEASE);
     assert!(begun.elapsed() < SHORT + SLACK);
+    assert!(bench.proxy.happened());
     let token = unknown.as_ref().unwrap_err().token().unwrap();
     assert!(release_lock(&mut bench.direct, "free", token).unwrap());
 }
