@@ -122,7 +122,7 @@ impl Hand {
     pub(crate) fn options(&mut self) -> Options {
         let renewal = !self.chance(4);
         let lease = if self.plan.has_bug("long-lease") {
-            LEASE * 3
+            LEASE * 10
         } else {
             LEASE
         };
