@@ -145,7 +145,7 @@ impl Keeper {
 
     /// The renewing thread: takes what is due, sends it in one round trip, and enters the answers.
     ///
-    /// `state` is locked, except while it sleeps, opens the connection, sends, or tells.
+    /// `state` is locked, except while it sleeps, looks at the connection or opens it, sends, or tells.
     pub(crate) fn renew_all(&self, mut renewals: Box<dyn Renewals>) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         let mut had_one = false;
@@ -161,9 +161,12 @@ impl Keeper {
                 state.asleep_until = None;
                 continue;
             }
-            // Opening takes time in which a lease may be stopped: nothing may be on its way then.
-            if !renewals.is_open() {
-                let opened = MutexGuard::unlocked(&mut state, || renewals.open());
+            // Looked at unlocked: another thread may have it, which checks it or opens it. Opening takes time in which a lease may be
+            // stopped, and nothing may be on its way then.
+            let opened = MutexGuard::unlocked(&mut state, || {
+                (!renewals.is_open()).then(|| renewals.open())
+            });
+            if let Some(opened) = opened {
                 match opened {
                     Err(failure) => {
                         self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
@@ -175,6 +178,9 @@ impl Keeper {
                     Ok(()) => had_one = true,
                 }
                 continue;
+            }
+            if state.closing {
+                return;
             }
             let batch = state.schedule.take(self.clock.now());
             self.lose_all(&mut state, batch.over);

@@ -4,6 +4,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -132,6 +133,46 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
             });
         },
     );
+}
+
+/// The listener's thread opens it, and the server accepts it and says nothing: for so long the renewing thread can ask nothing. All others
+/// go on.
+#[test]
+fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_is_told() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let patient = Pool::builder().connect_timeout(LONG);
+        let client = Client::open(proxy.url()).unwrap();
+        let locks = crate::plain(&patient.build(&client).unwrap());
+        let lease = |time| Options::new().lease(time);
+        // Nothing is due of it, so that the listener's thread finds out first.
+        let minute = locks.lock("a").with(lease(MINUTE));
+        let _minute = minute.acquire(LONG).unwrap();
+        let mut conn = server.connection().unwrap();
+        assert!(comes_true(|| tracked(&mut conn) == 1));
+        thread::sleep(100 * MS); // it has been looked at
+        proxy.at("INFO").swallow();
+        assert!(kill(&server, is_tracked) > 0);
+        assert!(proxy.happened());
+
+        let asked = Instant::now();
+        let ends = locks.lock("ends").with(lease(600 * MS));
+        let ends = ends.acquire(LONG).unwrap();
+        let (called, calls) = mpsc::channel();
+        let call = move |_| called.send(Instant::now()).unwrap();
+        ends.lost().notify(call).unwrap();
+        while asked.elapsed() < 300 * MS {
+            drop(locks.lock("b").acquire(LONG).unwrap());
+            thread::sleep(10 * MS);
+        }
+        let took = asked.elapsed();
+        let told = calls.recv_timeout(LONG).unwrap() - asked;
+        // Ends what is waited for.
+        drop(proxy);
+        assert!(took < 550 * MS + slack(), "{took:?}");
+        assert!(told < 850 * MS + slack(), "told after {told:?}");
+    });
 }
 
 /// Redis passes over a late reply only after it has been waited for, by all who wait.
