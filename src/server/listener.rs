@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -32,6 +32,8 @@ const CHANNEL: &str = "__redis__:invalidate";
 const LISTEN: Duration = Duration::from_millis(100);
 /// How often the connections are asked whether they are still there, while somebody relies on them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How long it waits for the answer to its goodbye: not at all, but the system knows nothing shorter.
+const GOODBYE: Duration = Duration::from_millis(1);
 /// Between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
@@ -176,7 +178,19 @@ impl Listener {
         ear.is_deaf = ear.left_a_replica != left_a_replica;
         drop(ear);
         observer.upgrade().ok_or(Failed)?.all_may_have_changed();
+        let heard = self.hear(epoch, &mut messages, observer, tracks);
+        // redis-rs unsubscribes when it drops them, and waits for the answer.
+        let _ = messages.set_read_timeout(Some(GOODBYE));
+        heard
+    }
 
+    fn hear(
+        &self,
+        epoch: u64,
+        messages: &mut PubSub<'_>,
+        observer: &Weak<dyn Observer>,
+        tracks: &Tracks,
+    ) -> Result<(), Failed> {
         let mut beat = time::now();
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
             messages.set_read_timeout(Some(LISTEN))?;
@@ -188,7 +202,11 @@ impl Listener {
                 Err(error) if error.is_timeout() => {}
                 Err(_) => return Err(Failed),
             }
-            self.beat(&mut beat, &mut messages, observer, tracks)?;
+            if beat.elapsed() >= HEARTBEAT {
+                self.beat(messages, observer, tracks)?;
+                // Not from its beginning: after one that took long, what has come meanwhile is heard first.
+                beat = time::now();
+            }
         }
         Ok(())
     }
@@ -196,17 +214,14 @@ impl Listener {
     /// A connection that is silent may be one that is gone.
     fn beat(
         &self,
-        last: &mut Instant,
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
         tracks: &Tracks,
     ) -> Result<(), Failed> {
-        if last.elapsed() < HEARTBEAT {
-            return Ok(());
-        }
-        *last = time::now();
+        // Given up before the server is asked: what it belongs to ends with the last clone.
         let observer = observer.upgrade().ok_or(Failed)?;
         let (waits, holds) = (observer.waits(), observer.holds());
+        drop(observer);
         if waits || holds {
             self.connector.check(HEARTBEAT / 2);
             messages.set_read_timeout(Some(self.connector.limits().answer))?;

@@ -31,8 +31,21 @@ fn is_tracked(line: &str) -> bool {
 
 /// How many connections of the server track what they read.
 pub(crate) fn tracked(conn: &mut Connection) -> usize {
+    tracked_ids(conn).len()
+}
+
+fn tracked_ids(conn: &mut Connection) -> Vec<String> {
     let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
-    list.lines().filter(|line| is_tracked(line)).count()
+    let tracked = list.lines().filter(|line| is_tracked(line));
+    tracked.map(id_of).collect()
+}
+
+/// Of a line of the server's `CLIENT LIST`.
+fn id_of(line: &str) -> String {
+    line.split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn waiting(lock: &Lock) -> usize {
@@ -175,6 +188,95 @@ fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_
     });
 }
 
+/// One time-out after it was asked, and not two.
+#[test]
+fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        // Who can be called off has no line of its own.
+        let shares = Options::new().cancel(&Cancel::new());
+        let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS)).with(shares);
+        let minute = Options::new().lease(MINUTE);
+        let others = crate::plainly(&server.url()).with(minute);
+        let lease = others.lock("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let lease = locks.lock("a").acquire(LONG).unwrap();
+                (Instant::now(), lease)
+            });
+            // One of them is the others' watchdog.
+            assert!(comes_true(
+                || waiting(&locks.lock("a")) == 1 && tracked(&mut conn) >= 2
+            ));
+            thread::sleep(300 * MS);
+            proxy.at("PING").swallow();
+            assert!(proxy.happened());
+            let silent = Instant::now();
+            lease.release().unwrap();
+            let (got, _lease) = waiter.join().unwrap();
+            let took = got - silent;
+            assert!(took < 1_750 * MS + slack(), "{took:?}");
+        });
+    });
+}
+
+/// Once a second the listener's thread waits in vain for a connection to be opened, for a second. Between two such waits it hears all that
+/// has come.
+#[test]
+fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
+    const WAITERS: usize = 8;
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let pool = Pool::builder().connect_timeout(1_000 * MS);
+        let pool = pool.build(&Client::open(proxy.url()).unwrap()).unwrap();
+        // Who can be called off has no line of its own.
+        let options = Options::new().cancel(&Cancel::new()).lease(MINUTE);
+        let locks = crate::plain(&pool).with(options);
+        let _held = locks.lock("held").acquire(LONG).unwrap();
+        assert!(comes_true(|| tracked(&mut conn) == 1));
+        let watchdogs = tracked_ids(&mut conn);
+        let others = crate::plainly(&server.url()).with(Options::new().lease(MINUTE));
+        let names: Vec<String> = (0..WAITERS).map(|number| number.to_string()).collect();
+        let leases: Vec<_> = (names.iter())
+            .map(|name| others.lock(name).acquire(LONG).unwrap())
+            .collect();
+        thread::scope(|scope| {
+            for name in &names {
+                let locks = &locks;
+                scope.spawn(move || locks.lock(name).acquire(LONG).unwrap());
+            }
+            let all_wait = || {
+                let waits = |name: &String| waiting(&locks.lock(name)) == 1;
+                names.iter().all(waits)
+            };
+            assert!(comes_true(all_wait));
+            thread::sleep(300 * MS);
+            proxy.at("INFO").swallow();
+            let is_the_watchdogs = |line: &str| watchdogs.contains(&id_of(line));
+            assert_eq!(kill(&server, is_the_watchdogs), 1);
+            assert!(proxy.happened());
+            for next in 1..=3 * WAITERS {
+                proxy.at("INFO").nth(next).swallow();
+            }
+            let released = Instant::now();
+            for lease in leases {
+                lease.release().unwrap();
+            }
+            let nobody_waits = || {
+                let waits = |name: &String| waiting(&locks.lock(name)) > 0;
+                !names.iter().any(waits)
+            };
+            assert!(comes_true(nobody_waits));
+            let took = released.elapsed();
+            assert!(took < 2_250 * MS + slack(), "{took:?}");
+        });
+    });
+}
+
 /// Redis passes over a late reply only after it has been waited for, by all who wait.
 #[test]
 fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
@@ -185,19 +287,13 @@ fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
         let locks = crate::plain(&pool(&proxy.url(), 300 * MS));
         let others = crate::plainly(&server.url());
         let _held = ["a", "b"].map(|name| others.lock(name).acquire(LONG).unwrap());
-        let ids = |conn: &mut Connection| -> Vec<String> {
-            let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
-            let id = |line: &str| line.split_whitespace().next().map(str::to_owned);
-            let tracked = list.lines().filter(|line| is_tracked(line));
-            tracked.filter_map(id).collect()
-        };
         // The others' watchdog has one.
-        assert!(comes_true(|| ids(&mut conn).len() == 1));
-        let theirs = ids(&mut conn);
+        assert!(comes_true(|| tracked(&mut conn) == 1));
+        let theirs = tracked_ids(&mut conn);
         assert!(comes_true(|| {
-            locks.lock("a").acquire(50 * MS).is_err() && ids(&mut conn).len() == 2
+            locks.lock("a").acquire(50 * MS).is_err() && tracked(&mut conn) == 2
         }));
-        let before = ids(&mut conn);
+        let before = tracked_ids(&mut conn);
         proxy.at("EVALSHA").nth(2).delay(1_200 * MS);
         assert!(locks.lock("a").acquire(900 * MS).is_err());
         assert!(proxy.happened());
@@ -205,7 +301,7 @@ fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
         // The server hears of its end a little later.
         let is_kept = |id: &String| before.contains(id);
         let only_theirs = || {
-            ids(&mut conn)
+            tracked_ids(&mut conn)
                 .into_iter()
                 .filter(is_kept)
                 .eq(theirs.clone())
