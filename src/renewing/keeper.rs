@@ -180,6 +180,10 @@ impl Keeper {
         self.state.lock().schedule.len()
     }
 
+    pub(crate) fn io_timeout(&self) -> Duration {
+        self.limits.answer
+    }
+
     /// How long the first answer is waited for: connecting anew and one exchange.
     pub(crate) fn patience(&self) -> Duration {
         self.limits.connect + self.limits.answer

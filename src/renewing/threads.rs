@@ -76,12 +76,11 @@ impl Keeper {
         Ok(thread)
     }
 
-    /// Ends both threads, waiting for them no longer than one I/O time-out. What is lost by then is told first.
+    /// Has both threads end. What is lost by then is told first.
     pub(crate) fn close(&self) {
         if self.is_a_copy() {
             return;
         }
-        let deadline = Deadline::after(self.limits.answer);
         let mut state = self.state.lock();
         state.closing = true;
         let mut calls = Vec::new();
@@ -93,7 +92,14 @@ impl Keeper {
         state.calls.extend(calls);
         self.wake.notify_all();
         self.call.notify_all();
+    }
 
+    /// Waits until both threads have ended, no longer than until the deadline.
+    pub(crate) fn wait_until_closed(&self, deadline: Deadline) {
+        if self.is_a_copy() {
+            return;
+        }
+        let mut state = self.state.lock();
         let threads = [state.renewing.take(), state.calling.take()];
         let mine = |thread: &&JoinHandle<()>| thread.thread().id() == thread::current().id();
         // A callback may drop the watchdog: its own thread cannot wait for itself.

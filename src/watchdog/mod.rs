@@ -194,8 +194,17 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        for keeper in self.keepers.all() {
+        let keepers = self.keepers.all();
+        let Some(first) = keepers.first() else {
+            return;
+        };
+        // For all together: those of several shards may each be waiting for an answer.
+        let deadline = Deadline::after(first.io_timeout());
+        for keeper in &keepers {
             keeper.close();
+        }
+        for keeper in &keepers {
+            keeper.wait_until_closed(deadline);
         }
     }
 }
