@@ -142,14 +142,14 @@ impl Combiner {
         (self.crowd.trip() * TRIPS).max(PATIENCE).min(longest)
     }
 
-    /// Whether a thread that was woken to lead does so: another may have been faster.
+    /// Whether a thread that was woken to lead does so: another may have been faster, and may have taken its call along.
     fn leads_now(&self, own: &Arc<Slot>) -> bool {
         let mut outbox = self.outbox.lock();
-        let leads = outbox.lead();
-        if own.stage() == Stage::Next {
-            own.set(Stage::Waiting);
+        if own.stage() != Stage::Next {
+            return false;
         }
-        leads
+        own.set(Stage::Waiting);
+        outbox.lead()
     }
 
     fn lead(

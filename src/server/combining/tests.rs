@@ -143,6 +143,17 @@ fn after_a_panic_of_the_leader_all_are_told_and_another_leads() {
     }
 }
 
+/// It was woken, and did not come so far for as long as another took its call along and answered it.
+#[test]
+fn who_has_been_answered_leads_no_more() {
+    let combiner = combiner();
+    let woken = Slot::of_this_thread(&[1]).unwrap();
+    woken.set(Stage::Next);
+    woken.tell((Ok(Value::Int(1)), now()));
+    assert!(!combiner.leads_now(&woken));
+    assert!(!combiner.outbox.lock().is_led());
+}
+
 #[test]
 fn a_leader_that_can_do_nothing_fails_alone() {
     let leaders = AtomicUsize::new(0);
