@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -30,6 +31,8 @@ pub(crate) type Id = u64;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, Entry<T>>,
+    /// How many there are of each length.
+    lengths: BTreeMap<Duration, usize>,
     /// The leases about which no question is on its way, by the moment at which they are due.
     due: BTreeSet<(Instant, Id)>,
     /// The ends of the leases that have a callback.
@@ -61,8 +64,6 @@ pub(crate) struct Question<T> {
     pub(crate) id: Id,
     pub(crate) item: T,
     pub(crate) ask: Ask,
-    /// The lease to ask for, or the one that is looked at.
-    pub(crate) lease: Duration,
 }
 
 /// What is to be done at a moment.
@@ -91,6 +92,7 @@ impl<T, O> Default for Schedule<T, O> {
     fn default() -> Self {
         Self {
             leases: BTreeMap::new(),
+            lengths: BTreeMap::new(),
             due: BTreeSet::new(),
             alarms: BTreeSet::new(),
             orphans: VecDeque::new(),
@@ -106,6 +108,7 @@ impl<T: Clone, O> Schedule<T, O> {
     pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
         self.next_id += 1;
+        *self.lengths.entry(terms.lease).or_default() += 1;
         let entry = Entry::new(item, terms, now);
         self.due.insert((entry.due, id));
         self.leases.insert(id, entry);
@@ -246,16 +249,7 @@ impl<T: Clone, O> Schedule<T, O> {
             } else if let Some(ask) = entry.ask(now) {
                 self.due.remove(&(entry.due, id));
                 let item = entry.item.clone();
-                let lease = match ask {
-                    Ask::Renew(lease) => lease,
-                    Ask::Repeat(_) | Ask::Look => entry.terms.lease,
-                };
-                batch.questions.push(Question {
-                    id,
-                    item,
-                    ask,
-                    lease,
-                });
+                batch.questions.push(Question { id, item, ask });
             }
         }
         batch
@@ -336,13 +330,30 @@ impl<T: Clone, O> Schedule<T, O> {
             self.alarms.remove(&(end, id));
         }
         entry.alarm = false;
-        entry.leaving = true;
+        let (length, has_left) = (entry.terms.lease, mem::replace(&mut entry.leaving, true));
         let in_flight = entry.in_flight;
         if !in_flight {
             self.due.remove(&(entry.due, id));
             self.leases.remove(&id);
         }
+        if !has_left {
+            self.forget_length(length);
+        }
         in_flight
+    }
+
+    fn forget_length(&mut self, length: Duration) {
+        if let Some(count) = self.lengths.get_mut(&length) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&length);
+            }
+        }
+    }
+
+    /// The shortest of all leases.
+    pub(crate) fn shortest(&self) -> Option<Duration> {
+        self.lengths.keys().next().copied()
     }
 
     /// Whether a question about it was taken and is not answered.

@@ -193,9 +193,10 @@ impl Keeper {
             if batch.questions.is_empty() && batch.orphans.is_empty() {
                 continue;
             }
+            // Not of this batch alone: until it is answered nothing else is renewed.
+            let shortest = state.schedule.shortest();
             let replies = MutexGuard::unlocked(&mut state, || {
                 let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
-                let shortest = batch.questions.iter().map(|question| question.lease).min();
                 renewals.send(
                     &batch.questions.iter().map(call_of).collect::<Vec<_>>(),
                     &orphans.collect::<Vec<_>>(),

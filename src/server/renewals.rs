@@ -21,7 +21,7 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// A batch is given up after a third of its shortest lease if the connection has answered before, but not sooner than this.
+/// A batch is given up after a third of the shortest lease if the connection has answered before, but not sooner than this.
 pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, and what is known of it.

@@ -1,12 +1,12 @@
 //! Answers that take their time: the guard's clock has started before the question was sent.
 
 use std::{
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, LostReason, Options, RenewalState};
+use leasehold::{Error, Events, Lease, Locks, LostReason, Options, RenewalState, event::Renewed};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -17,6 +17,15 @@ use crate::common::{
 };
 
 const DELAY: Duration = Duration::from_millis(200);
+
+/// Tells of each renewal.
+struct Renewals(mpsc::Sender<()>);
+
+impl Events for Renewals {
+    fn renewed(&self, _: &Renewed<'_>) {
+        let _ = self.0.send(());
+    }
+}
 
 struct Bench {
     proxy: Proxy,
@@ -164,6 +173,29 @@ fn an_answer_that_comes_after_the_lease_gives_none() {
     assert!(took >= delay, "{took:?}");
     assert!(lease.is_held(), "{took:?} {lease:?}");
     assert!(bench.proxy.happened());
+}
+
+/// A short lease is not renewed while a question about a long one is waited for: not for longer than the short one can bear.
+#[test]
+fn a_short_lease_survives_that_no_answer_comes_about_a_long_one() {
+    unless_halted(|| {
+        let mut bench = bench(crate::options());
+        let lease = |time: Duration| Options::new().lease(time);
+        let long = bench.locks.lock("long").with(lease(60_000 * MS));
+        let long = long.acquire(LONG).unwrap();
+        let (renewed, renewals) = mpsc::channel();
+        let short = lease(1_800 * MS).events(Arc::new(Renewals(renewed)));
+        let short = bench.locks.lock("short").with(short).acquire(LONG).unwrap();
+        // Both have been looked at, and the connection has answered.
+        for _ in 0..2 {
+            renewals.recv_timeout(LONG).unwrap();
+        }
+        bench.proxy.at("EVALSHA").about("lock:long").swallow();
+        let () = bench.conn.pexpire("lock:long", 60_000).unwrap();
+        assert!(bench.proxy.happened());
+        assert!(!short.lost().wait_for(2_200 * MS), "{short:?}");
+        assert!(long.is_held());
+    });
 }
 
 fn the_end_is_told_in_every_way_while_the_server_is_silent() {

@@ -313,6 +313,9 @@ impl World {
         for (index, reason) in batch.over {
             self.over(index, reason);
         }
+        let kept = self.leases.iter().filter(|lease| !lease.gone);
+        let lengths = kept.map(|lease| lease.terms.lease);
+        assert_eq!(self.schedule.shortest(), lengths.min());
         if !batch.questions.is_empty() {
             self.attempts.push(self.now);
         }
