@@ -31,6 +31,8 @@ pub(crate) struct RenewalsConnection {
     proven: bool,
     /// The server may not know our scripts: each is sent whole once in the next batch.
     teach: bool,
+    /// It was open after the last batch.
+    pub(super) is_left_open: bool,
 }
 
 impl RenewalsConnection {
@@ -45,7 +47,14 @@ impl RenewalsConnection {
             tracked,
             proven: false,
             teach: true,
+            is_left_open: false,
         }
+    }
+
+    /// Whether it is open. `None`: the listener's thread, which looks after it, had it until the deadline.
+    pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
+        let is_open = self.tracked.using(deadline, |used| used.is_open());
+        is_open.unwrap_or(Some(false))
     }
 
     pub(super) fn connector(&self) -> &Connector {
@@ -59,15 +68,18 @@ impl RenewalsConnection {
 
 impl Renewals for RenewalsConnection {
     fn is_open(&self) -> bool {
-        let is_open = self
-            .tracked
-            .using(Deadline::after(Duration::MAX), |used| used.is_open());
-        matches!(is_open, Ok(Some(true)))
+        self.is_open_by(Deadline::after(Duration::MAX)) == Some(true)
     }
 
     fn open(&mut self) -> Result<(), Arc<Failure>> {
         let opened = caught(|| {
-            let open = |used: &mut InUse<'_>| used.open().map_err(Failure::Unsent);
+            let open = |used: &mut InUse<'_>| {
+                if used.is_open() {
+                    // The listener's thread was faster.
+                    return Ok(());
+                }
+                used.open().map_err(Failure::Unsent)
+            };
             self.tracked.using(Deadline::after(Duration::MAX), open)
         });
         match opened {
@@ -87,7 +99,7 @@ impl Renewals for RenewalsConnection {
         Replies {
             renewals: judged.renewals,
             orphans: orphans.map(|(answer, _)| answer).collect(),
-            broken: !self.is_open(),
+            broken: !self.is_left_open,
         }
     }
 }
@@ -218,7 +230,8 @@ impl RenewalsConnection {
         // The lease's clock starts before the first byte is sent.
         let sent = time::now();
         let mut values = Vec::with_capacity(batch.replies());
-        let conversation = self.converse(batch, &packed, limit, &mut values);
+        let (conversation, is_open) = self.converse(batch, &packed, limit, &mut values);
+        self.is_left_open = is_open;
         self.proven = conversation.is_ok();
         let judged = batch.judged(Said {
             values,
@@ -231,15 +244,16 @@ impl RenewalsConnection {
         judged
     }
 
-    /// Sends the batch and reads the answers. Closes the connection after an error, or an answer that finishes it.
+    /// Sends the batch and reads the answers. Closes the connection after an error, or an answer that finishes it. Says whether it is
+    /// open after that. The listener's thread may have it, and open it anew: that is waited for no longer than for the answers.
     fn converse(
         &self,
         batch: &Batch<'_>,
         packed: &[u8],
         limit: Duration,
         values: &mut Vec<Value>,
-    ) -> RedisResult<()> {
-        let used = self.tracked.using(Deadline::after(Duration::MAX), |used| {
+    ) -> (RedisResult<()>, bool) {
+        let used = self.tracked.using(Deadline::after(limit), |used| {
             let out = match batch.replicas() {
                 None => used.begin(),
                 Some(_) => Out::default(),
@@ -254,10 +268,10 @@ impl RenewalsConnection {
             if let Some(finished) = values.iter().find_map(Finished::by_answer) {
                 used.close(finished);
             }
-            asked
+            (asked, used.is_open())
         });
-        used.map_or(None, |asked| asked)
-            .unwrap_or_else(|| Err((ErrorKind::Io, "no connection").into()))
+        let no_connection = || (Err((ErrorKind::Io, "no connection").into()), false);
+        used.ok().flatten().unwrap_or_else(no_connection)
     }
 }
 
@@ -344,9 +358,36 @@ fn caught<T>(run: impl FnOnce() -> T) -> RedisResult<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::panic::resume_unwind;
+    use std::{panic::resume_unwind, sync::Barrier, thread, time::Instant};
+
+    use redis::Client;
 
     use super::*;
+    use crate::connection::Pool;
+
+    /// The listener's thread may be opening it, and what is on its way holds up whoever gives a lease back.
+    #[test]
+    fn a_batch_does_not_wait_for_another_thread_beyond_its_own_time() {
+        let held = Duration::from_secs(3);
+        let pool = Pool::builder().io_timeout(Duration::from_millis(100));
+        let pool = pool.build(&Client::open("redis://127.0.0.1:1/").unwrap());
+        let mut renewals = RenewalsConnection::untracked(pool.unwrap().connector());
+        let (tracked, is_held) = (Arc::clone(&renewals.tracked), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                tracked.using(Deadline::after(Duration::MAX), |_| {
+                    is_held.wait();
+                    thread::sleep(held);
+                })
+            });
+            is_held.wait();
+            let asked = Instant::now();
+            let soon = Deadline::after(Duration::from_millis(100));
+            assert_eq!(renewals.is_open_by(soon), None);
+            assert!(renewals.send(&[], &[], Duration::MAX).broken);
+            assert!(asked.elapsed() < held / 2, "{:?}", asked.elapsed());
+        });
+    }
 
     struct Bomb;
 

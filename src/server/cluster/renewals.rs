@@ -51,8 +51,8 @@ struct Sending<'a> {
     limit: Duration,
     /// The shortest of the leases that are renewed.
     shortest_lease: Duration,
-    /// Something went to the shard whose connection this is.
-    has_been_home: bool,
+    /// The connection to its own shard was needed, and is not open any more.
+    is_broken: bool,
 }
 
 /// Where answers lead.
@@ -145,20 +145,24 @@ impl Following {
     }
 
     fn send_home(&mut self, sending: &mut Sending<'_>, home: &[usize]) {
-        sending.has_been_home = true;
         let shortest_lease = sending.shortest_lease;
-        if !self.own.is_open()
-            && let Err(error) = self.open_soon(sending.limit)
-        {
+        let opened = match self.own.is_open_by(Deadline::after(sending.limit)) {
+            Some(true) => Ok(()),
+            Some(false) => self.open_soon(sending.limit),
+            None => Err(no_connection()),
+        };
+        if let Err(error) = opened {
+            sending.is_broken = true;
             return sending.enter_unsent(home, error);
         }
-        if home.len() == sending.replies.len() {
+        let judged = if home.len() == sending.replies.len() {
             let (renewals, orphans) = (&*sending.renewals, sending.orphans);
-            let judged = (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease);
-            return sending.enter(home, judged);
-        }
-        let (renewals, orphans) = &sending.at(home);
-        let judged = (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease);
+            (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease)
+        } else {
+            let (renewals, orphans) = &sending.at(home);
+            (self.own).send_batch(&Batch { renewals, orphans }, shortest_lease)
+        };
+        sending.is_broken = !self.own.is_left_open;
         sending.enter(home, judged);
     }
 
@@ -246,13 +250,14 @@ impl Following {
 
     fn leads(&self, sending: &Sending<'_>) -> Leads {
         let mut leads = Leads::default();
+        // For all of them: the nodes may have to be asked for each.
+        let deadline = Deadline::after(sending.limit);
         for (place, (call, (_, failure))) in sending.calls().zip(&sending.replies).enumerate() {
             let Some(Failure::Sent(error)) = failure.as_deref() else {
                 continue;
             };
             match self.servers.nodes().redirect(error) {
                 Some(Redirect::Moved { .. }) => {
-                    let deadline = Deadline::after(sending.limit);
                     let found = self.servers.nodes().shard_for(call.key(), deadline);
                     // The keeper's own shard, at another address: the next batch goes by a new connection.
                     if let Ok(shard) = found
@@ -335,7 +340,7 @@ impl Renewals for Following {
             replies: vec![(Answer::Unanswered, None); renewals.len() + orphans.len()],
             limit: part.min(self.servers.nodes().limits().answer),
             shortest_lease,
-            has_been_home: false,
+            is_broken: false,
         };
         let all: Vec<usize> = (0..sending.replies.len()).collect();
         self.send_to_shards(&mut sending, &all);
@@ -348,7 +353,7 @@ impl Renewals for Following {
         Replies {
             renewals: sending.replies,
             orphans: orphans.into_iter().map(|(answer, _)| answer).collect(),
-            broken: sending.has_been_home && !self.own.is_open(),
+            broken: sending.is_broken,
         }
     }
 }
