@@ -47,7 +47,8 @@ use stacks::Stacks;
 /// Beside the pool it has four connections and two threads of its own, however many locks there are: one connection
 /// that listens for releases, one on which those who wait ask for their locks, one that a thread which waits alone has for
 /// itself, and the [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
-/// lease; the thread that listens a tenth of a second later, or when a connect that is under way has failed.
+/// lease. Nobody waits for the threads: they end within a tenth of a second, or when a connect or an answer that they wait for has come or
+/// failed.
 ///
 /// A third thread is there once a [callback](crate::LostSignal::notify) is registered, or a lock is taken with
 /// [`Options::events`].
