@@ -73,9 +73,9 @@ impl Permits {
         let (counts, returned) = &*self.0;
         let mut counts = counts.lock();
         while counts.free == 0 && !is_called_off() && !deadline.has_passed() {
+            // Anew each time it is woken: the flag may have been asked for meanwhile.
             let pause = cancel.and_then(Cancel::look_again).unwrap_or(longest);
-            let waits = |counts: &mut Counts| counts.free == 0 && !is_called_off();
-            returned.wait_while_for(&mut counts, waits, deadline.remaining().min(pause));
+            returned.wait_for(&mut counts, deadline.remaining().min(pause));
         }
         counts
     }
@@ -98,5 +98,33 @@ impl Drop for Permit {
         counts.free += 1;
         counts.callers -= u32::from(self.borrower == Borrower::Caller);
         returned.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::Ordering, thread};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+    const SHORT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_flag_that_is_asked_for_while_somebody_waits_is_looked_at() {
+        let (permits, cancel) = (Permits::new(1), Cancel::new());
+        let only = permits.take(Borrower::Caller, LONG, None);
+        thread::scope(|scope| {
+            let asked = crate::time::now();
+            let waits = scope.spawn(|| permits.take(Borrower::Ourselves, LONG, Some(&cancel)));
+            // Most likely it waits by then, and has gone on waiting when the flag is raised. If not, this shows nothing.
+            thread::sleep(SHORT);
+            let flag = cancel.flag();
+            thread::sleep(SHORT);
+            flag.store(true, Ordering::SeqCst);
+            assert!(waits.join().is_ok_and(|taken| taken.is_err()));
+            assert!(asked.elapsed() < LONG / 2, "{:?}", asked.elapsed());
+        });
+        drop(only);
     }
 }
