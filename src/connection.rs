@@ -3,9 +3,9 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by `get_here`, and the connections that
 //! `server` keeps beside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure and what is distrusted, and the state of
-//! [`calls`]. While sentinels or nodes of a cluster are asked where to go, their `asking` is locked, and `known` within it for a
-//! moment; who need not ask does not wait for it. Nothing of another room is called meanwhile.
+//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure, what is wanted of r2d2 and what is
+//! distrusted, and the state of [`calls`]. While sentinels or nodes of a cluster are asked where to go, their `asking` is
+//! locked, and `known` within it for a moment; who need not ask does not wait for it. Nothing of another room is called meanwhile.
 
 mod calls;
 mod cluster;
@@ -25,7 +25,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, atomic::Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{Client, Connection};
@@ -41,7 +41,7 @@ pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 use connections::Connections;
 pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
-use manager::{Manager, Shared};
+use manager::{Manager, Shared, Waiting};
 pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
@@ -267,22 +267,40 @@ impl Pool {
     }
 
     /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there, but not when the attempt
-    /// has failed. So we look.
+    /// has failed. So we look. What was opened for this call another may have taken: then it asks again.
     fn idle_or_new(&self, deadline: Deadline) -> Result<r2d2::PooledConnection<Manager>> {
         if let Some(lent) = self.connections.try_get() {
             return Ok(lent);
         }
         let asked = time::now();
-        let _waiting = self.shared.wait();
-        if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
-            return Ok(lent);
+        let waiting = self.shared.wait();
+        loop {
+            if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
+                return Ok(lent);
+            }
+            if let Some(lent) = self.opened_for(&waiting, asked, deadline)? {
+                return Ok(lent);
+            }
+            waiting.asks_again();
         }
+    }
+
+    /// `None`: another call has taken it.
+    fn opened_for(
+        &self,
+        waiting: &Waiting<'_>,
+        asked: Instant,
+        deadline: Deadline,
+    ) -> Result<Option<r2d2::PooledConnection<Manager>>> {
         while !deadline.has_passed() {
             if let Some(lent) = self.connections.try_get() {
-                return Ok(lent);
+                return Ok(Some(lent));
             }
             if let Some(failure) = self.shared.failure_since(asked) {
                 return Err(failure);
+            }
+            if waiting.are_all_taken() {
+                return Ok(None);
             }
             thread::sleep(deadline.remaining().min(LOOK));
         }
@@ -389,3 +407,6 @@ impl fmt::Debug for PooledConnection {
         f.debug_struct("PooledConnection").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,10 +2,7 @@
 
 use std::{
     fmt, mem,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -37,6 +34,8 @@ pub(super) struct Held {
     /// Where it leads: see [`Opener::epoch`].
     pub(super) epoch: u64,
     opened: Instant,
+    /// It has not been lent yet.
+    is_new: bool,
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
@@ -59,7 +58,7 @@ impl r2d2::ManageConnection for Manager {
 
     /// Called on a thread of r2d2, again and again until it succeeds, even if the call that wanted the connection has given up.
     fn connect(&self) -> Result<Held, NotOpened> {
-        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+        if self.0.wanted.lock().waiting == 0 {
             return Err(NotOpened);
         }
         self.0.open().map_err(|error| {
@@ -106,8 +105,7 @@ pub(super) struct Shared {
     pub(super) get_timeout: Duration,
     io_timeout: Duration,
     distrust: Mutex<Distrust>,
-    /// How many calls wait for a connection to be opened.
-    waiting: AtomicUsize,
+    wanted: Mutex<Wanted>,
     /// Why the last attempt to connect failed, and when.
     failure: Mutex<Option<(Instant, Error)>>,
 }
@@ -121,12 +119,38 @@ struct Distrust {
     replica: Option<Instant>,
 }
 
+/// What is wanted of r2d2.
+#[derive(Default)]
+struct Wanted {
+    /// How many calls wait for a connection to be opened.
+    waiting: usize,
+    /// How many they have asked for that nobody has taken yet. r2d2 does not say whether it opens one or has as many as there may be: so
+    /// this may be too high while somebody waits.
+    to_come: usize,
+}
+
 /// A call that waits for a connection to be opened, until it is dropped.
 pub(super) struct Waiting<'a>(&'a Shared);
 
+impl Waiting<'_> {
+    /// Whether all are taken that it and others have asked for.
+    pub(super) fn are_all_taken(&self) -> bool {
+        self.0.wanted.lock().to_come == 0
+    }
+
+    /// It is about to ask for one more.
+    pub(super) fn asks_again(&self) {
+        self.0.wanted.lock().to_come += 1;
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        let mut wanted = self.0.wanted.lock();
+        wanted.waiting -= 1;
+        if wanted.waiting == 0 {
+            wanted.to_come = 0;
+        }
     }
 }
 
@@ -138,13 +162,15 @@ impl Shared {
             get_timeout,
             io_timeout,
             distrust: Mutex::default(),
-            waiting: AtomicUsize::new(0),
+            wanted: Mutex::default(),
             failure: Mutex::new(None),
         }
     }
 
     pub(super) fn wait(&self) -> Waiting<'_> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut wanted = self.wanted.lock();
+        wanted.waiting += 1;
+        wanted.to_come += 1;
         Waiting(self)
     }
 
@@ -162,6 +188,7 @@ impl Shared {
             connection,
             epoch,
             opened: asked,
+            is_new: true,
             proven: asked,
             lent: asked,
             met: Mark::now(),
@@ -180,6 +207,10 @@ impl Shared {
 
     /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
+        if mem::take(&mut held.is_new) {
+            let mut wanted = self.wanted.lock();
+            wanted.to_come = wanted.to_come.saturating_sub(1);
+        }
         held.lent = time::now();
         held.met = Mark::now();
         self.opener.check(SAID_LATELY);
@@ -250,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// The error when no connection came, and no attempt to open one has ended either.
+    /// The error when no connection came, and no attempt to open one has failed either.
     pub(super) fn no_answer(&self) -> Error {
         self.opener.no_answer(self.get_timeout, None)
     }

@@ -1,0 +1,69 @@
+//! Who waits for a connection that r2d2 opens.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    sync::atomic::AtomicUsize,
+};
+
+use super::*;
+
+const GREETING: &[u8] = b"$19\r\nredis_version:7.0.0\r\n";
+
+/// A pool that gives up long after a thread has last got no processor time.
+fn pool(url: &str) -> Pool {
+    let patience = Duration::from_secs(20);
+    let settings = Pool::builder().max_size(5);
+    let settings = settings.connect_timeout(patience).get_timeout(patience);
+    settings.connect(url).unwrap()
+}
+
+/// Opens slowly, so that whoever waits for it only looks for it now and then. Counts the connections.
+fn a_server_that_greets_slowly() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    thread::spawn(move || {
+        for conn in listener.incoming().map_while(Result::ok) {
+            counted.fetch_add(1, Ordering::SeqCst);
+            thread::spawn(move || {
+                thread::sleep(20 * LOOK);
+                let is_asked = || (&conn).read(&mut [0; 1_024]).is_ok_and(|read| read > 0);
+                while is_asked() && (&conn).write_all(GREETING).is_ok() {}
+            });
+        }
+    });
+    (url, count)
+}
+
+#[test]
+fn who_waits_for_a_connection_that_another_takes_asks_for_one_more() {
+    let (url, _) = a_server_that_greets_slowly();
+    let is_taken = || {
+        let pool = pool(&url);
+        let mut taken = None;
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| pool.get());
+            while taken.is_none() && !waits.is_finished() {
+                taken = pool.connections.try_get();
+            }
+            if let Some(held) = &mut taken {
+                let soon = Deadline::after(Duration::MAX);
+                pool.shared.prove(held, soon).unwrap();
+            }
+            let waited = waits.join().unwrap();
+            assert!(waited.is_ok(), "{:?}", waited.err());
+        });
+        taken.is_some()
+    };
+    // Now and then the one who waits looks first.
+    assert!((0..100).any(|_| is_taken()));
+}
+
+#[test]
+fn who_waits_for_a_connection_does_not_ask_for_more_all_the_time() {
+    let (url, count) = a_server_that_greets_slowly();
+    drop(pool(&url).get().unwrap());
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
