@@ -30,6 +30,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// Calls of one write.
 const PLACES: usize = 3;
 
+type Call<'a> = Box<dyn FnOnce() -> Result<Option<Lease>> + Send + 'a>;
+
 struct Bench {
     proxy: Proxy,
     locks: Locks,
@@ -64,17 +66,32 @@ struct Came {
 }
 
 impl Bench {
-    /// While one call is on its way, these come in turn, and go in one write after it. `breaks` says what will happen to it,
-    /// and the number of the first `EVALSHA` in it. `stays`: no call goes alone sooner.
+    /// While one call is on its way, these come in turn, and go in one write after it. `breaks` says what will happen to it.
+    /// `stays`: no call goes alone sooner.
     fn in_one_write<'a>(
         &'a self,
-        calls: Vec<Box<dyn FnOnce() -> Result<Option<Lease>> + Send + 'a>>,
+        calls: Vec<Call<'a>>,
         stays: Duration,
         breaks: impl FnOnce(&Proxy),
     ) -> Vec<Came> {
         let one_write = vec!["EVALSHA"; calls.len()];
         self.proxy.take_bursts();
-        let came = thread::scope(|scope| {
+        let came = self.gathered(calls, stays, || breaks(&self.proxy));
+        // One may have left when all had been there.
+        let mut calls = self.proxy.take_bursts();
+        calls.retain(|burst| burst[0] == "EVALSHA");
+        assert!(calls.len() > 1 && calls[1] == one_write, "{TOO_SLOW}");
+        came
+    }
+
+    /// While one call is on its way, these come in turn, and are sent after `meanwhile`. `stays`: no call goes alone sooner.
+    fn gathered<'a>(
+        &'a self,
+        calls: Vec<Call<'a>>,
+        stays: Duration,
+        meanwhile: impl FnOnce(),
+    ) -> Vec<Came> {
+        thread::scope(|scope| {
             let (go_on, may_go_on) = mpsc::channel();
             let (arrived, has_arrived) = mpsc::channel();
             let until_all_are_there = move || {
@@ -100,7 +117,7 @@ impl Bench {
                     asking
                 })
                 .collect();
-            breaks(&self.proxy);
+            meanwhile();
             let sent = Instant::now();
             go_on.send(()).unwrap();
             assert!(!first.join().unwrap().unwrap().is_held());
@@ -112,21 +129,20 @@ impl Bench {
                 }
             });
             came.collect()
-        });
-        // One may have left when all had been there.
-        let mut calls = self.proxy.take_bursts();
-        calls.retain(|burst| burst[0] == "EVALSHA");
-        assert!(calls.len() > 1 && calls[1] == one_write, "{TOO_SLOW}");
-        came
+        })
     }
 
     /// Acquires of three locks, with a fault at one of them.
     fn acquire_all(&self, breaks: impl FnOnce(&Proxy)) -> Vec<Came> {
+        self.in_one_write(self.acquires(), TRY, breaks)
+    }
+
+    fn acquires(&self) -> Vec<Call<'_>> {
         let acquire = |place: usize| {
             let lock = self.locks.lock(&place.to_string());
-            Box::new(move || lock.try_acquire()) as Box<dyn FnOnce() -> _ + Send + '_>
+            Box::new(move || lock.try_acquire()) as Call<'_>
         };
-        self.in_one_write((0..PLACES).map(acquire).collect(), TRY, breaks)
+        (0..PLACES).map(acquire).collect()
     }
 
     /// Waits until the watchdog has looked at so many leases: then the server tells of two keys of each, and of no other once the
@@ -335,7 +351,7 @@ fn releases_and_renewals_without_an_answer_are_unknown_and_done_in_the_end() {
                     }
                     lease.release().map(|()| None)
                 };
-                Box::new(release) as Box<dyn FnOnce() -> _ + Send + '_>
+                Box::new(release) as Call<'_>
             });
             let swallow = |proxy: &Proxy| at(proxy, place).swallow();
             let came = bench.in_one_write(calls.collect(), CALL, swallow);
@@ -365,7 +381,7 @@ fn a_drop_takes_no_longer_than_it_may_at_each_place() {
         bench.wait_for_the_watchdogs_look(1);
         let acquire = |number: usize| {
             let lock = bench.locks.lock(&number.to_string());
-            Box::new(move || lock.try_acquire()) as Box<dyn FnOnce() -> _ + Send + '_>
+            Box::new(move || lock.try_acquire()) as Call<'_>
         };
         let mut calls: Vec<_> = (1..PLACES).map(acquire).collect();
         calls.insert(
@@ -414,7 +430,7 @@ fn who_comes_behind_a_call_that_gets_no_answer_is_not_held_up() {
 fn the_child_of_a_fork_is_refused_although_others_wait_to_be_sent() {
     unless_halted(|| {
         let bench = bench(crate::options());
-        let came = bench.acquire_all(|_| {
+        let came = bench.gathered(bench.acquires(), TRY, || {
             let said = said_by_a_child(|| {
                 let refused = bench.locks.lock("child").try_acquire();
                 format!("{}", matches!(refused, Err(Error::Forked)))
