@@ -21,7 +21,7 @@ const LATELY: Duration = Duration::from_secs(20);
 const COUNTED: u32 = 20;
 /// For each thread that is ready to run on a processor beside one that runs and one that waits: what a server, its client and the threads
 /// between them wait for it in all until one has heard of what another did.
-const CROWDED: Duration = Duration::from_millis(15);
+const CROWDED: Duration = Duration::from_millis(40);
 
 static HEART: Mutex<Heart> = Mutex::new(Heart {
     late: Vec::new(),
@@ -48,7 +48,7 @@ pub fn slack() -> Duration {
     // It may stand still, and not have beaten yet.
     let stands_still = heart.last.map_or(Duration::ZERO, lateness);
     let waited = Duration::from_secs(1).min(2 * waited_for_a_processor());
-    let crowded = CROWDED.mul_f64((heart.crowd - 2.0).clamp(0.0, 50.0));
+    let crowded = CROWDED.mul_f64((heart.crowd - 2.0).clamp(0.0, 25.0));
     Duration::from_millis(250) + crowded + stood_still + stands_still + waited
 }
 
@@ -62,7 +62,7 @@ fn ready_to_run() -> f64 {
 }
 
 /// By the caller's thread, so far. Linux says so.
-fn waited_for_a_processor() -> Duration {
+pub fn waited_for_a_processor() -> Duration {
     let counts = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = counts.split(' ').nth(1).and_then(|it| it.parse().ok());
     Duration::from_nanos(waited.unwrap_or(0))

@@ -220,7 +220,7 @@ fn the_refusal_of_one_delays_no_other() {
     ));
     let why = bench.renewals[0].failure().unwrap();
     assert!(matches!(why, Error::Redis { .. }), "{why}");
-    assert!(bench.renewals[0].lost().wait_for(PATIENCE));
+    assert!(bench.renewals[0].lost().wait_for(2 * LEASE));
     assert_eq!(
         bench.renewals[0].state(),
         RenewalState::Lost(LostReason::Ended)
