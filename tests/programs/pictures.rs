@@ -4,8 +4,9 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
 use crate::common::{example, examples::printed, wait::at_once};
 
-/// A lease of 300 ms may be over before the next line, on a busy machine: that is another picture, and not each time.
-const RUNS: usize = 3;
+/// A lease of 300 ms may be over before the next line, on a busy machine: that is another picture, and not each time. Only a picture
+/// that differs is run for again.
+const RUNS: usize = 10;
 /// Many at once, since most of them is waiting.
 const AT_ONCE: usize = 8;
 

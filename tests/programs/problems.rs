@@ -6,6 +6,9 @@ use crate::common::{Server, example, examples::printed};
 fn stories_of(name: &str) -> Vec<String> {
     let server = Server::start().unwrap();
     let text = printed(|| {
+        // A run that failed may have left a lock.
+        let mut conn = server.connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
         let mut command = example(name);
         command.arg(server.url());
         command

@@ -118,7 +118,11 @@ fn a_name_that_is_none_is_refused() {
 fn words_drawn_of(trap: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let history = folder.path().join("history.jsonl");
-    text(&traps(&[trap, "--history", history.to_str().unwrap()]));
+    printed(|| {
+        let mut command = self::trap(trap);
+        command.arg("--history").arg(&history);
+        command
+    });
     text(&example("timeline").arg(&history).output().unwrap());
     let picture = fs::read_to_string(history.with_extension("svg")).unwrap();
     assert!(picture.contains("prefers-color-scheme: dark"));

@@ -24,28 +24,28 @@ pub(crate) const TRAP: Trap = Trap {
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b, mut timer) = (redis.client()?, redis.client()?, redis.client()?);
-    scene.send("A", &mut a, "SET lock:trap A NX PX 300")?;
+    scene.send("A", &mut a, "SET lock:trap A NX PX 2000")?;
     scene.tell(
         "A",
-        "hangs; its timer sends PEXPIRE lock:trap 300 every 50 ms",
+        "hangs; its timer sends PEXPIRE lock:trap 2000 every 50 ms",
     )?;
     let over = AtomicBool::new(false);
     let got = scope(|threads| {
         threads.spawn(|| {
             let mut renew = redis::cmd("PEXPIRE");
-            renew.arg("lock:trap").arg(300);
+            renew.arg("lock:trap").arg(2_000);
             while !over.load(Ordering::Relaxed) && renew.exec(&mut timer).is_ok() {
                 sleep(millis(50));
             }
         });
-        scene.wait_until(900);
-        let got = scene.send("B", &mut b, "SET lock:trap B NX PX 300");
+        scene.wait_until(4_000);
+        let got = scene.send("B", &mut b, "SET lock:trap B NX PX 2000");
         over.store(true, Ordering::Relaxed);
         got
     })?;
     scene.goes_wrong(
         got.is_nil(),
-        "Three leases later the lock is still A's, who does nothing.",
+        "Two leases later the lock is still A's, who does nothing.",
     )
 }
 

@@ -43,23 +43,20 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let client = Client::open(redis.url.as_str())?;
     let pool = Pool::builder()
         .max_size(1)
-        .io_timeout(millis(100))
+        .io_timeout(secs(2))
         .build(&client)?;
     let mut other = redis.client()?;
     scene.send("C", &mut other, "SET lock:trap C NX PX 10000")?;
     let (mut conn, asked) = (pool.get()?, Instant::now());
     let answer = redis::cmd("BLPOP")
         .arg("lock:trap:other")
-        .arg(0.4)
+        .arg(8)
         .exec(&mut conn);
     let gave_up = answer.is_err_and(|error| error.is_timeout());
     drop(conn);
-    scene.tell(
-        "A",
-        "BLPOP lock:trap:other 0.4\n(waits for 100 ms, not longer)",
-    )?;
+    scene.tell("A", "BLPOP lock:trap:other 8\n(waits for 2 s, not longer)")?;
     let got = scene.send("B", &mut *pool.get()?, "SETNX lock:trap B")?;
-    let right = gave_up && got.is_int(0) && asked.elapsed() >= millis(100);
+    let right = gave_up && got.is_int(0) && asked.elapsed() >= secs(2);
     scene.goes_right(
         right,
         "A connection that may be owed an answer is closed, not lent again.",

@@ -136,7 +136,7 @@ fn a_signal_ends_the_wait() {
         tool.signal(signal);
         assert_eq!(tool.ends_with(code).out, "");
         let ended_after = sent.elapsed();
-        assert!(ended_after < ms(250) + slack(), "{ended_after:?}");
+        assert!(ended_after < ms(3_000) + slack(), "{ended_after:?}");
     }
     assert!(comes_true(|| is_locked(&server)));
     assert_eq!(held.finish().code, 0);

@@ -24,7 +24,7 @@ use crate::common::{Server, hold::PATIENCE, wait::comes_true};
 
 /// Longer than any test waits: whatever ends sooner has been ended. In small steps, since a shell does not hear a signal
 /// that comes just before it starts to wait.
-pub(crate) const LONG: &str = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.05; done";
+pub(crate) const LONG: &str = "n=0; while [ $n -lt 800 ]; do n=$((n+1)); sleep 0.05; done";
 /// The key of the lock `a`.
 pub(crate) const KEY: &str = "lock:a";
 
@@ -147,8 +147,8 @@ impl Tool {
             let read = says.read_to_string(&mut said);
             heard.send(read.map(|_| said))
         });
-        // Some commands take nearly five seconds.
-        let Ok(said) = all.recv_timeout(2 * PATIENCE) else {
+        // Some commands take nearly ten seconds.
+        let Ok(said) = all.recv_timeout(3 * PATIENCE) else {
             panic!("it runs on");
         };
         said.unwrap()
