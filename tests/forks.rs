@@ -312,7 +312,7 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
         here.unwrap();
         let mut conn = server.connection().unwrap();
         // Whoever reads the other's answer waits for another one.
-        conn.set_read_timeout(Some(LONG / 10)).unwrap();
+        conn.set_read_timeout(Some(LONG / 2)).unwrap();
         let (child, here) = forking_within(|fork| {
             let lease = lease.borrow();
             lease.as_ref().unwrap().commit_on::<()>(&mut conn, |pipe| {

@@ -13,8 +13,8 @@ use redis::Client;
 
 /// The time-out that ends a wait for a server that is not there.
 const SHORT: Duration = Duration::from_millis(200);
-/// The same, where a server that is well has to answer within it.
-const FAIR: Duration = Duration::from_millis(600);
+/// The same, where a server that is well has to answer within it. Seven in a row take longer than [`LIMIT`].
+const FAIR: Duration = Duration::from_millis(1_500);
 /// The time-outs that would show if they ended a wait.
 const LONG: Duration = Duration::from_secs(30);
 /// What takes longer than this was not ended by the short one.
@@ -123,16 +123,16 @@ fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
     let mut server = Server::start().unwrap();
     let pool = build(Pool::builder().max_size(1).get_timeout(LONG), &server.url());
     server.kill().unwrap();
-    // While it is down, the pauses between attempts grow.
+    // While it is down, the pauses between attempts grow: in this time r2d2's own ones would to 6.4 s.
     let down = Instant::now();
-    while down.elapsed() < Duration::from_secs(1) {
+    while down.elapsed() < Duration::from_secs(3) {
         pool.get().unwrap_err();
     }
     server.restart().unwrap();
     let asked = Instant::now();
     call(&mut pool.get().unwrap()).unwrap();
     let took = asked.elapsed();
-    assert!(took < Duration::from_millis(750) + slack(), "{took:?}");
+    assert!(took < Duration::from_secs(3) + slack(), "{took:?}");
 }
 
 fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
@@ -144,7 +144,9 @@ fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
     let info = client.get_connection_info().clone();
     let login = info.redis_settings().clone().set_lib_name("mine", "1");
     let client = Client::open(info.set_redis_settings(login)).unwrap();
-    let pool = Pool::builder().get_timeout(FAIR).build(&client).unwrap();
+    // The attempt takes four times as long.
+    let timeout = 3 * SHORT;
+    let pool = Pool::builder().get_timeout(timeout).build(&client).unwrap();
 
     let asked = Instant::now();
     let error = pool.get().unwrap_err();
@@ -153,7 +155,7 @@ fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
     assert!(matches!(error, Error::Pool { source: None, .. }));
     assert_eq!(
         message(error),
-        format!("no connection from the pool: no answer from {address} within {FAIR:?}")
+        format!("no connection from the pool: no answer from {address} within {timeout:?}")
     );
 }
 

@@ -122,17 +122,17 @@ fn when_all_are_lent_it_says_so_in_time() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
         .max_size(2)
-        .get_timeout(Duration::from_secs(1))
+        .get_timeout(Duration::from_secs(2))
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
     let _lent = (pool.get().unwrap(), pool.get().unwrap());
     let asked = Instant::now();
     let error = pool.get().unwrap_err();
-    assert!(asked.elapsed() >= Duration::from_secs(1));
+    assert!(asked.elapsed() >= Duration::from_secs(2));
     assert!(asked.elapsed() < LIMIT);
     assert_eq!(
         error.to_string(),
-        "no connection from the pool: all 2 are lent, and none came back within 1s: every one of them by `Pool::get`; \
+        "no connection from the pool: all 2 are lent, and none came back within 2s: every one of them by `Pool::get`; \
          whoever has one should give it back before it asks for a lock, or the pool has to be larger"
     );
 }
@@ -240,10 +240,10 @@ fn time_outs_that_a_borrower_changed_are_set_again() {
 
     let mut conn = pool.get().unwrap();
     let asked = Instant::now();
-    let blocked = redis::cmd("BLPOP").arg("nothing").arg(3).exec(&mut conn);
+    let blocked = redis::cmd("BLPOP").arg("nothing").arg(30).exec(&mut conn);
     let error = blocked.unwrap_err();
     assert!(error.is_timeout(), "{error}");
-    assert!(asked.elapsed() < WAIT);
+    assert!(asked.elapsed() < LIMIT);
 }
 
 #[test]

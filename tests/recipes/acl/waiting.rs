@@ -1,6 +1,10 @@
 //! What `docs/guarantees.md` names for a lease that waits and is told: it is enough, and what any part of it is for.
 
-use std::{collections::BTreeSet, thread, time::Instant};
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
 
 use leasehold::{Error, Lock, Locks, Options};
 use redis::Commands;
@@ -103,14 +107,15 @@ fn has_come_to_rest(server: &Server, lock: &str) {
     }));
 }
 
-/// Whether a waiter is woken by the release, where it would otherwise ask again after seconds.
-fn is_woken(server: &Server, lock: &Lock, other: &Lock) -> bool {
-    let pauses = Options::new().backoff(LONG, LONG);
+/// Whether a waiter is woken by the release within this time, where it would otherwise ask again after at least [`LONG`].
+fn is_woken(server: &Server, lock: &Lock, other: &Lock, within: Duration) -> bool {
+    // Each pause may be shortened by a half.
+    let pauses = Options::new().backoff(2 * LONG, 2 * LONG);
     // Who takes a lock that is handed over is woken by the listener, for which all of the rules are.
     let pauses = pauses.hand_over(2, 20 * MS);
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(1_500 * MS) {
+        let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(within) {
             Ok(lease) => lease.release().map(|()| true),
             Err(Error::Contended { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -121,13 +126,18 @@ fn is_woken(server: &Server, lock: &Lock, other: &Lock) -> bool {
     })
 }
 
-/// Whether a holder is told of a deletion, where it would otherwise find out at its next renewal.
-fn is_told(server: &Server, lock: &Lock, has_been_looked_at: impl FnMut() -> bool) -> bool {
+/// Whether a holder is told of a deletion within this time, where it would otherwise find out at its next renewal.
+fn is_told(
+    server: &Server,
+    lock: &Lock,
+    has_been_looked_at: impl FnMut() -> bool,
+    within: Duration,
+) -> bool {
     let lease = lock.acquire(LONG).unwrap();
     assert!(comes_true(has_been_looked_at));
     let key = format!("lock:{}", lock.name());
     let () = server.connection().unwrap().del(key).unwrap();
-    lease.lost().wait_for(1_000 * MS)
+    lease.lost().wait_for(within)
 }
 
 /// With usual pauses it has the lock soon after its release all the same.
@@ -162,11 +172,16 @@ fn what_the_table_names_for_a_lease_is_enough() {
         needs.extend(for_waiting.clone());
         let locks = user(&server, name, &needs);
         let (lock, other) = (kind(&locks, name), other(&admin, name));
-        assert!(is_woken(&server, &lock, &other), "{name}");
+        assert!(is_woken(&server, &lock, &other, 15_000 * MS), "{name}");
         // From when it is held on.
         let mut since = None;
         let is_soon = || since.get_or_insert_with(Instant::now).elapsed() > 300 * MS;
-        assert!(is_told(&server, &lock, is_soon), "{name}");
+        // A lease that is not renewed before it has to be told.
+        let rarely_renewed = lock.clone().with(Options::new().lease(3 * LONG));
+        assert!(
+            is_told(&server, &rarely_renewed, is_soon, 10_000 * MS),
+            "{name}"
+        );
         // `PING` is not among the rules: a heartbeat that is refused is an answer too.
         let (held, listening) = (other.acquire(LONG).unwrap(), listener(&server, name));
         assert!(listening.is_some());
@@ -189,7 +204,7 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
         let locks = user(&server, "app:m", &needs);
         let (lock, other) = (locks.lock("app:m"), admin.lock("app:m"));
         assert!(
-            !is_woken(&server, &lock, &other),
+            !is_woken(&server, &lock, &other, 1_500 * MS),
             "{rule} is not needed to wait"
         );
         let mut conn = server.connection().unwrap();
@@ -197,7 +212,7 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
         let before = scripts();
         // One has acquired, and by another the watchdog has found it held: the next is a renewal, in seconds.
         let has_been_looked_at = || scripts() >= before + 2;
-        let is_told = is_told(&server, &lock, has_been_looked_at);
+        let is_told = is_told(&server, &lock, has_been_looked_at, 1_000 * MS);
         assert!(!is_told, "{rule} is not needed to hold");
         asks_again(&lock, &other);
     });

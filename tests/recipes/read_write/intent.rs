@@ -11,7 +11,7 @@ use crate::common::{
     clock::millis,
     slack::slack,
     start,
-    wait::{at_once, calls, comes_true},
+    wait::{PATIENCE, TOO_SLOW, at_once, calls, comes_true},
 };
 use leasehold::{
     Error, Token,
@@ -142,7 +142,7 @@ fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
     let counted =
         |conn: &mut Connection| ["hgetall", "hset"].map(|command| calls(conn, command).unwrap());
     let [attempts, intents] = counted(&mut conn);
-    let (asked, wait) = (Instant::now(), Duration::from_millis(900));
+    let (asked, wait) = (Instant::now(), Duration::from_secs(3));
     assert!(
         acquire_write(&mut conn, "a", &writer, wait, LEASE)
             .unwrap()
@@ -154,7 +154,7 @@ fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
     };
     // When half of its second is over.
     let due = 1 + asked.elapsed().as_millis() / 500;
-    assert!(u128::from(attempts) > 3 * due, "{attempts}, {due}");
+    assert!(attempts > 2 * intents, "{attempts}, {intents}");
     assert!(
         (2..=due).contains(&u128::from(intents)),
         "{intents} of {due}"
@@ -214,14 +214,20 @@ fn it_ends_within_a_second_after_its_writer_died() {
     let [reader, writer, next] = [(); 3].map(|()| Token::random());
     assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
     proxy.at("EVALSHA").nth(10).cut_before();
+    let asked = Instant::now();
     let unknown = acquire_write(&mut dying, "a", &writer, LEASE, LEASE).unwrap_err();
     let died = Instant::now();
     assert_eq!(unknown.token(), Some(&writer));
     let left = intents(&mut conn);
+    // It has stood for a second at least.
+    assert!(
+        !left.is_empty() || asked.elapsed() < Duration::from_secs(1),
+        "{TOO_SLOW}"
+    );
     assert!(left.len() == 1 && left[0] <= 1_000, "{left:?}");
 
     assert!(acquire_read(&mut conn, "a", &next, LEASE, LEASE).unwrap());
-    assert!(died.elapsed() < Duration::from_secs(1) + slack());
+    assert!(died.elapsed() < PATIENCE);
 }
 
 /// A silent server costs a waiting writer one time-out, not two: it does not try to take its intent back.
@@ -229,16 +235,14 @@ fn a_silent_server_costs_one_time_out() {
     let (server, mut conn) = start();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut silent = Client::open(proxy.url()).unwrap().get_connection().unwrap();
-    silent
-        .set_read_timeout(Some(Duration::from_millis(500)))
-        .unwrap();
+    // The third attempt begins within the wait, on a busy machine as well, and its time-out ends after it.
+    let (wait, time_out) = (Duration::from_secs(3), Duration::from_millis(3_500));
+    silent.set_read_timeout(Some(time_out)).unwrap();
     let [reader, writer] = [(); 2].map(|()| Token::random());
     assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
     proxy.at("EVALSHA").nth(3).swallow();
     let asked = Instant::now();
-    // Long enough for the third attempt, on a busy machine as well.
-    let wait = Duration::from_millis(400);
     let unknown = acquire_write(&mut silent, "a", &writer, wait, LEASE).unwrap_err();
     assert!(matches!(unknown, Error::Unknown { .. }), "{unknown}");
-    assert!(asked.elapsed() < wait + Duration::from_millis(500) + slack());
+    assert!(asked.elapsed() < 2 * time_out);
 }

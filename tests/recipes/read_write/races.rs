@@ -136,7 +136,7 @@ fn leases_that_run_out() {
         let mut conn = server.connection().unwrap();
         let (mut stays, started) = (Vec::new(), Instant::now());
         let writes = thread.is_multiple_of(2);
-        while started.elapsed() < Duration::from_millis(if seen_enough() { 500 } else { 5_000 }) {
+        while started.elapsed() < Duration::from_millis(if seen_enough() { 500 } else { 30_000 }) {
             let (token, asked) = (Token::random(), Instant::now());
             let fence = if writes {
                 let grant = try_acquire_write(&mut conn, "a", &token, LEASE).unwrap();
