@@ -257,7 +257,7 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let client = redis::Client::open(proxy.url()).unwrap();
-        let pool = leasehold::Pool::builder().io_timeout(600 * MS);
+        let pool = leasehold::Pool::builder().io_timeout(2_500 * MS);
         let cancel = Cancel::new();
         let locks = crate::sharing(&pool.build(&client).unwrap()).with(by(&cancel));
         drop(locks.lock("warm").acquire(LONG).unwrap());
@@ -270,7 +270,7 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
             cancel.cancel();
             assert!(waiter.join().unwrap());
             assert!(
-                raised.elapsed() < 850 * MS + slack(),
+                raised.elapsed() < 2_750 * MS + slack(),
                 "{:?}",
                 raised.elapsed()
             );
@@ -286,8 +286,8 @@ fn while_all_connections_are_lent_it_ends_at_once() {
     at_once([false, true], |by_flag| {
         let server = Server::start().unwrap();
         let client = redis::Client::open(server.url()).unwrap();
-        let pool = leasehold::Pool::builder().max_size(1).build(&client);
-        let pool = pool.unwrap();
+        let pool = leasehold::Pool::builder().max_size(1).get_timeout(LONG);
+        let pool = pool.build(&client).unwrap();
         let cancel = Cancel::new();
         let flag = by_flag.then(|| cancel.flag());
         let lock = crate::sharing(&pool).lock("a").with(by(&cancel));

@@ -312,11 +312,11 @@ fn a_mark_ends_and_what_it_is_for_is_checked() {
         ] {
             let lease = bench.locks.lock(name).acquire(LONG).unwrap();
             assert_eq!(
-                lease.commit_once("id", 600 * MS, count_up).unwrap(),
+                lease.commit_once("id", 2_000 * MS, count_up).unwrap(),
                 Committed::Now
             );
             let left: i64 = bench.conn.pttl(mark).unwrap();
-            assert!(left > 0 && left <= 600, "{left}");
+            assert!(left > 0 && left <= 2_000, "{left}");
             assert!(comes_true(|| !bench.conn.exists::<_, bool>(mark).unwrap()));
             assert_eq!(
                 lease.commit_once("id", LONG, count_up).unwrap(),

@@ -36,11 +36,12 @@ fn who_waits_has_no_connection_of_the_pool() {
     // Somebody else's client, which was of a server that has ended, would not be in this database.
     let client = Client::open(format!("{}7", server.url())).unwrap();
     let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = crate::sharing(&pool).with(crate::options().lease(1_500 * MS));
+    let locks = crate::sharing(&pool).with(crate::options().lease(6_000 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     thread::scope(|scope| {
+        // The last of them has to come before the first gives up.
         for _ in 0..100 {
-            scope.spawn(|| assert!(locks.lock("a").acquire(3_000 * MS).is_err()));
+            scope.spawn(|| assert!(locks.lock("a").acquire(6_000 * MS).is_err()));
         }
         assert!(comes_true(|| waiting(&locks.lock("a")) == 100));
         let asked = Instant::now();

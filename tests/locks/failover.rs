@@ -215,7 +215,7 @@ fn a_lease_goes_on_at_the_new_master_after_a_failover() {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
         let locks = crate::plainly(&address.url());
-        let lease = locks.lock("a").with(Options::new().lease(2_000 * MS));
+        let lease = locks.lock("a").with(Options::new().lease(4_000 * MS));
         let lease = lease.acquire(LONG).unwrap();
         // The watchdog is connected to the old one.
         let mut conn = old.connection().unwrap();
@@ -224,11 +224,11 @@ fn a_lease_goes_on_at_the_new_master_after_a_failover() {
         let () = new
             .connection()
             .unwrap()
-            .pset_ex("lock:a", token, 2_000)
+            .pset_ex("lock:a", token, 4_000)
             .unwrap();
         address.fail_over(&old, &new);
         // Longer than the lease: a watchdog that stayed with the replica would lose it.
-        thread::sleep(3_000 * MS);
+        thread::sleep(5_000 * MS);
         assert!(lease.is_held());
         assert!(has_lock(&new));
     });

@@ -328,7 +328,7 @@ fn who_is_told() {
 fn hooks_hear_of_everything_once() {
     let (server, locks, mut conn) = bench();
     let heard = Arc::new(Heard::default());
-    let options = crate::options().lease(900 * MS).events(heard.clone());
+    let options = crate::options().lease(3_000 * MS).events(heard.clone());
     let lock = locks.lock("a").with(options);
     let lease = lock.acquire(LONG).unwrap();
     assert!(matches!(
@@ -369,9 +369,9 @@ fn a_hook_that_panics_stays_without_consequences() {
     // A panic that says where it came from takes its time, and so does the renewal in which it happens.
     without_words();
     let (_server, locks, mut conn) = bench();
-    let options = crate::options().lease(1_500 * MS).events(Arc::new(Panics));
+    let options = crate::options().lease(3_600 * MS).events(Arc::new(Panics));
     let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-    thread::sleep(1_700 * MS);
+    thread::sleep(4_000 * MS);
     assert!(lease.is_held());
     let () = conn.del("lock:a").unwrap();
     assert!(lease.lost().wait_for(LONG));

@@ -5,7 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, hold::comes_true, wait::unless_halted};
+use crate::common::{
+    Server,
+    hold::comes_true,
+    slack::waited_for_a_processor,
+    wait::{TOO_SLOW, unless_halted},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -19,18 +24,26 @@ fn readers_are_kept_out_for_as_long_as_a_writer_waits_behind_a_long_reader() {
         let (locks, others) = (crate::connect(&server.url()), crate::connect(&server.url()));
         let reader = others.read("a").acquire(LONG).unwrap();
         thread::scope(|scope| {
-            let writer = scope.spawn(|| locks.write("a").acquire(LONG).unwrap());
+            let writer = scope.spawn(|| {
+                let lease = locks.write("a").acquire(LONG).unwrap();
+                (lease, waited_for_a_processor())
+            });
             let is_announced = || others.read("a").inspect().unwrap().waiting_writers() == 1;
             assert!(comes_true(is_announced));
             let announced = Instant::now();
-            while announced.elapsed() < 2_500 * MS {
-                let newcomer = others.read("a").try_acquire().unwrap();
-                let waited = announced.elapsed();
-                assert!(newcomer.is_none(), "a reader came in after {waited:?}");
+            let mut came_in = false;
+            while !came_in && announced.elapsed() < 2_500 * MS {
+                came_in = others.read("a").try_acquire().unwrap().is_some();
                 thread::sleep(20 * MS);
             }
+            let waited = announced.elapsed();
+            // Before anything panics: the scope waits for the writer.
             reader.release().unwrap();
-            writer.join().unwrap().release().unwrap();
+            let (lease, starved) = writer.join().unwrap();
+            lease.release().unwrap();
+            // A writer that gets no processor for half a second writes its intent too late.
+            assert!(!came_in || starved < 300 * MS, "{TOO_SLOW}: {starved:?}");
+            assert!(!came_in, "a reader came in after {waited:?}");
         });
         assert!(others.read("a").try_acquire().unwrap().is_some());
     });

@@ -44,7 +44,7 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 #[test]
 fn a_guard_ends_before_the_server_does() {
     let bench = bench();
-    let options = crate::options().lease(900 * MS).renewal(false);
+    let options = crate::options().lease(3_000 * MS).renewal(false);
     at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
@@ -153,14 +153,14 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
     at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
-        let options = crate::options().lease(900 * MS).renewal(false);
+        let options = crate::options().lease(3_000 * MS).renewal(false);
         let lease = lock.with(options).acquire(LONG).unwrap();
         lease.renew(LONG).unwrap();
         lease.renew(10 * MS).unwrap();
         assert!(lease.remaining() + Duration::from_secs(2) > LONG);
         let left: u64 = conn.pttl(&key).unwrap();
         assert!(left > 18_000);
-        thread::sleep(1_000 * MS);
+        thread::sleep(3_100 * MS);
         assert!(lease.is_held(), "{key}");
         assert!(matches!(
             lease.renew(Duration::ZERO),

@@ -57,44 +57,54 @@ fn earlier_hold(server: &Server) {
     let () = conn.hset("{lock:a}:lease", "fence", 1).unwrap();
 }
 
+/// Each waits for most of its time: all at the same time.
 #[test]
+fn what_is_not_answered_in_time() {
+    let cases: [fn(); 5] = [
+        a_commit_without_an_answer_never_runs_in_the_next_turn,
+        a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over,
+        a_renewal_without_an_answer_leaves_no_lock_behind,
+        what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back,
+        an_acquire_that_is_delivered_after_the_release_is_given_back,
+    ];
+    at_once(cases, |case| case());
+}
+
 fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        earlier_hold(&server);
-        let options = Options::new().hand_over(100, LONG);
-        let lock = crate::connect(&server.url()).lock("a").with(options);
-        let mut slow = proxy.connection().unwrap();
-        slow.set_read_timeout(Some(700 * MS)).unwrap();
-        let first = lock.acquire(LONG).unwrap();
-        // The network holds the first one's EXEC back until the second has the lock.
-        let (second_in, is_in) = mpsc::channel::<()>();
-        let (delivered, is_delivered) = mpsc::channel::<()>();
-        proxy.at("EXEC").run(move || {
-            let _ = is_in.recv_timeout(Duration::from_secs(4));
-            delivered.send(()).unwrap();
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    earlier_hold(&server);
+    let options = Options::new().hand_over(100, LONG);
+    let lock = crate::connect(&server.url()).lock("a").with(options);
+    let mut slow = proxy.connection().unwrap();
+    slow.set_read_timeout(Some(1_700 * MS)).unwrap();
+    let first = lock.acquire(LONG).unwrap();
+    // The network holds the first one's EXEC back until the second has the lock.
+    let (second_in, is_in) = mpsc::channel::<()>();
+    let (delivered, is_delivered) = mpsc::channel::<()>();
+    proxy.at("EXEC").run(move || {
+        let _ = is_in.recv_timeout(Duration::from_secs(4));
+        delivered.send(()).unwrap();
+    });
+    thread::scope(|scope| {
+        let (lock, server) = (&lock, &server);
+        let waiter = scope.spawn(move || {
+            let second = lock.acquire(LONG).unwrap();
+            second_in.send(()).unwrap();
+            is_delivered.recv_timeout(Duration::from_secs(5)).unwrap();
+            thread::sleep(100 * MS);
+            let mut conn = server.connection().unwrap();
+            let written: Option<String> = conn.get("value").unwrap();
+            second.verify().unwrap();
+            assert_eq!(written, None, "written in the second one's turn");
         });
-        thread::scope(|scope| {
-            let (lock, server) = (&lock, &server);
-            let waiter = scope.spawn(move || {
-                let second = lock.acquire(LONG).unwrap();
-                second_in.send(()).unwrap();
-                is_delivered.recv_timeout(Duration::from_secs(5)).unwrap();
-                thread::sleep(100 * MS);
-                let mut conn = server.connection().unwrap();
-                let written: Option<String> = conn.get("value").unwrap();
-                second.verify().unwrap();
-                assert_eq!(written, None, "written in the second one's turn");
-            });
-            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            let written = first.commit_on::<()>(&mut slow, |pipe| {
-                pipe.set("value", "by the first").ignore();
-            });
-            assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
-            first.release().unwrap();
-            waiter.join().unwrap();
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        let written = first.commit_on::<()>(&mut slow, |pipe| {
+            pipe.set("value", "by the first").ignore();
         });
+        assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
+        first.release().unwrap();
+        waiter.join().unwrap();
     });
 }
 
@@ -125,62 +135,57 @@ fn a_commit_that_was_answered_does_not_keep_the_lock_from_being_handed_over() {
     });
 }
 
-#[test]
 fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = impatient(&proxy.url(), 600 * MS);
-        let lease = Duration::from_secs(5);
-        earlier_hold(&server);
-        let options = Options::new().lease(lease).hand_over(100, LONG);
-        let lock = locks.lock("a").with(options);
-        let first = lock.acquire(LONG).unwrap();
-        // The watchdog has looked at it, so that the server knows the script.
-        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
-        proxy.at("EVALSHA").about(AN_HOUR).swallow();
-        let renewed = first.renew(HOUR);
-        assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
-        assert_eq!(first.state(), RenewalState::Unknown);
-        assert!(matches!(first.failure(), Some(Error::Unknown { .. })));
-        assert!(first.is_held());
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
-            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            // The watchdog's next renewal takes the doubt away, and not what may be there for an hour.
-            assert!(comes_true(|| first.state() == RenewalState::Held));
-            first.release().unwrap();
-            let second = waiter.join().unwrap();
-            let left: i64 = conn.pttl("lock:a").unwrap();
-            assert!(left <= 5_000, "{left} ms");
-            drop(second);
-        });
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = impatient(&proxy.url(), 1_500 * MS);
+    // The watchdog renews it only after the answer has been given up.
+    let lease = Duration::from_secs(10);
+    earlier_hold(&server);
+    let options = Options::new().lease(lease).hand_over(100, LONG);
+    let lock = locks.lock("a").with(options);
+    let first = lock.acquire(LONG).unwrap();
+    // The watchdog has looked at it, so that the server knows the script.
+    assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+    proxy.at("EVALSHA").about(AN_HOUR).swallow();
+    let renewed = first.renew(HOUR);
+    assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
+    assert_eq!(first.state(), RenewalState::Unknown);
+    assert!(matches!(first.failure(), Some(Error::Unknown { .. })));
+    assert!(first.is_held());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        // The watchdog's next renewal takes the doubt away, and not what may be there for an hour.
+        assert!(comes_true(|| first.state() == RenewalState::Held));
+        first.release().unwrap();
+        let second = waiter.join().unwrap();
+        let left: i64 = conn.pttl("lock:a").unwrap();
+        assert!(left <= 10_000, "{left} ms");
+        drop(second);
     });
 }
 
-#[test]
 fn a_renewal_without_an_answer_leaves_no_lock_behind() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = impatient(&proxy.url(), 300 * MS);
-        let options = Options::new().lease(1_500 * MS).drop_timeout(100 * MS);
-        let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-        // The watchdog has looked at it, so that the server knows the script.
-        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
-        proxy.at("EVALSHA").about(AN_HOUR).swallow();
-        let renewed = lease.renew(HOUR);
-        assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
-        allow_scripts(&mut conn, false);
-        drop(lease);
-        // Longer than any end that we know of.
-        thread::sleep(2_000 * MS);
-        assert!(conn.exists::<_, bool>("lock:a").unwrap());
-        allow_scripts(&mut conn, true);
-        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
-    });
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = impatient(&proxy.url(), 300 * MS);
+    let options = Options::new().lease(1_500 * MS).drop_timeout(100 * MS);
+    let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+    // The watchdog has looked at it, so that the server knows the script.
+    assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+    proxy.at("EVALSHA").about(AN_HOUR).swallow();
+    let renewed = lease.renew(HOUR);
+    assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
+    allow_scripts(&mut conn, false);
+    drop(lease);
+    // Longer than any end that we know of.
+    thread::sleep(2_000 * MS);
+    assert!(conn.exists::<_, bool>("lock:a").unwrap());
+    allow_scripts(&mut conn, true);
+    assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
 }
 
 #[test]
@@ -201,57 +206,51 @@ fn a_release_that_was_refused_is_done_once_the_server_allows_it() {
     });
 }
 
-#[test]
 fn what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let lease = Duration::from_millis(2_500);
-        let locks = impatient(&server.url(), 400 * MS).with(Options::new().lease(lease));
-        for lock in every_kind(&locks) {
-            drop(lock.acquire(LONG).unwrap());
-        }
-        server.freeze().unwrap();
-        at_once(every_kind(&locks), |lock| {
-            let acquired = lock.try_acquire();
-            assert!(acquired.is_err(), "{acquired:?}");
-        });
-        thread::sleep(lease + 700 * MS);
-        server.thaw().unwrap();
-        let thawed = Instant::now();
-        let mut conn = server.connection().unwrap();
-        let free = || conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty();
-        assert!(comes_true(free));
-        let took = thawed.elapsed();
-        assert!(took + 500 * MS < lease, "it has ended by itself: {took:?}");
+    let server = Server::start().unwrap();
+    let lease = Duration::from_millis(2_500);
+    let locks = impatient(&server.url(), 400 * MS).with(Options::new().lease(lease));
+    for lock in every_kind(&locks) {
+        drop(lock.acquire(LONG).unwrap());
+    }
+    server.freeze().unwrap();
+    at_once(every_kind(&locks), |lock| {
+        let acquired = lock.try_acquire();
+        assert!(acquired.is_err(), "{acquired:?}");
     });
+    thread::sleep(lease + 700 * MS);
+    server.thaw().unwrap();
+    let thawed = Instant::now();
+    let mut conn = server.connection().unwrap();
+    let free = || conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty();
+    assert!(comes_true(free));
+    let took = thawed.elapsed();
+    assert!(took + 500 * MS < lease, "it has ended by itself: {took:?}");
 }
 
-#[test]
 fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = impatient(&proxy.url(), 500 * MS);
-        // The network delivers the first attempt when its answer is not waited for any more, nor the lock held.
-        let attempt = proxy.at("EVALSHA").about("lock:a");
-        attempt.run(|| thread::sleep(2_000 * MS));
-        let lease = locks.lock("a").acquire(LONG).unwrap();
-        lease.verify().unwrap();
-        lease.release().unwrap();
-        let is_there = |conn: &mut Connection| conn.exists::<_, bool>("lock:a").unwrap();
-        // The lock itself may be gone again before anybody looks.
-        let taken = calls(&mut conn, "set").unwrap();
-        let is_taken_again = |conn: &mut Connection| calls(conn, "set").unwrap() > taken;
-        assert!(comes_true(|| is_taken_again(&mut conn)), "not delivered");
-        let delivered = Instant::now();
-        assert!(comes_true(|| !is_there(&mut conn)));
-        let took = delivered.elapsed();
-        assert!(
-            took < Duration::from_secs(5),
-            "it ended by itself: {took:?}"
-        );
-    });
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = impatient(&proxy.url(), 1_500 * MS);
+    // The network delivers the first attempt when its answer is not waited for any more, nor the lock held.
+    let attempt = proxy.at("EVALSHA").about("lock:a");
+    attempt.run(|| thread::sleep(3_500 * MS));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    lease.verify().unwrap();
+    lease.release().unwrap();
+    let is_there = |conn: &mut Connection| conn.exists::<_, bool>("lock:a").unwrap();
+    // The lock itself may be gone again before anybody looks.
+    let taken = calls(&mut conn, "set").unwrap();
+    let is_taken_again = |conn: &mut Connection| calls(conn, "set").unwrap() > taken;
+    assert!(comes_true(|| is_taken_again(&mut conn)), "not delivered");
+    let delivered = Instant::now();
+    assert!(comes_true(|| !is_there(&mut conn)));
+    let took = delivered.elapsed();
+    assert!(
+        took < Duration::from_secs(5),
+        "it ended by itself: {took:?}"
+    );
 }
 
 #[test]

@@ -20,7 +20,8 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-const LEASE: Duration = Duration::from_millis(900);
+/// Longer than a busy machine keeps a process from running: only one that was stopped pauses for it.
+const LEASE: Duration = Duration::from_millis(2_500);
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 
 /// Another process that holds the lock `a`, killed when dropped.

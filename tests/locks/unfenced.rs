@@ -56,9 +56,9 @@ fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
 fn it_is_renewed_told_of_and_seen_like_any_other_but_by_name() {
     unless_halted(|| {
         let (_server, locks, mut conn) = start();
-        let lock = locks.lock("a").with(unfenced().lease(1_500 * MS));
+        let lock = locks.lock("a").with(unfenced().lease(3_600 * MS));
         let lease = lock.acquire(LONG).unwrap();
-        thread::sleep(2_000 * MS);
+        thread::sleep(4_000 * MS);
         lease.verify().unwrap();
         lease.renew(LONG).unwrap();
         let seen = lock.inspect().unwrap();
@@ -110,7 +110,10 @@ fn what_an_attempt_without_an_answer_has_taken_is_recognised() {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let client = redis::Client::open(proxy.url()).unwrap();
-        let pool = Pool::builder().io_timeout(700 * MS).build(&client).unwrap();
+        let pool = Pool::builder()
+            .io_timeout(1_500 * MS)
+            .build(&client)
+            .unwrap();
         let lock = crate::plain(&pool).lock("a").with(unfenced());
         drop(lock.acquire(LONG).unwrap());
         // Nobody answers; and the connection is closed, so that it is sent again at once.

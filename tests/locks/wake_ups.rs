@@ -157,7 +157,7 @@ fn a_head_that_others_are_faster_than_costs_the_server_one_command_a_turn() {
         };
         // On a busy machine the head may ask for something else beside it.
         let mut last = Vec::new();
-        let is_one_command = (0..10).any(|_| {
+        let is_one_command = (0..40).any(|_| {
             let (seen, _) = with_a_head_that_looks(a_turn);
             let of_head = seen.iter().filter(|command| command.contains("lock:a"));
             let names = of_head.map(|command| command.split(' ').next().unwrap());

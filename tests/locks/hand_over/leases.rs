@@ -23,10 +23,10 @@ use crate::common::{
 
 pub(super) fn a_lease_lasts_through_all_turns() {
     // All turns together take longer than the lease, and one of them much less.
-    let bench = bench(handing(100).lease(1_200 * MS));
+    let bench = bench(handing(100).lease(3_200 * MS));
     let signals = Mutex::new(Vec::new());
     bench.one_after_the_other(5, |_, lease| {
-        thread::sleep(300 * MS);
+        thread::sleep(800 * MS);
         assert!(lease.is_held());
         lease.verify().unwrap();
         signals.lock().unwrap().push(lease.lost());
@@ -188,16 +188,16 @@ fn who_has_an_earlier_turns_token_cannot_release_the_next() {
 }
 
 pub(super) fn each_is_renewed_as_it_wants() {
-    let bench = bench(handing(100).lease(900 * MS));
+    let bench = bench(handing(100).lease(2_400 * MS));
     let wanted = [
-        handing(100).lease(1_400 * MS),
-        handing(100).lease(1_400 * MS).renewal(false),
+        handing(100).lease(4_000 * MS),
+        handing(100).lease(4_000 * MS).renewal(false),
     ];
     let locks = wanted.map(|options| bench.lock.clone().with(options));
     bench.those(&locks, |number, lease| {
         if number == 0 {
             // For longer than the one before.
-            assert!(comes_true(|| lease.remaining() > 950 * MS));
+            assert!(comes_true(|| lease.remaining() > 2_600 * MS));
         } else {
             let left = lease.remaining();
             assert!(lease.lost().wait_for(left + slack()));
@@ -207,7 +207,7 @@ pub(super) fn each_is_renewed_as_it_wants() {
 
 /// It holds what it was handed, and dies; nobody tells of it.
 pub(super) fn a_turn_that_is_never_given_back_ends_with_its_lease() {
-    let mut bench = bench(handing(100).lease(1_300 * MS).renewal(false));
+    let mut bench = bench(handing(100).lease(4_000 * MS).renewal(false));
     bench.keep_silent();
     let first = bench.lock.acquire(LONG).unwrap();
     let (lock, ended) = (&bench.lock, first.remaining());
@@ -251,8 +251,8 @@ pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server(
 }
 
 pub(super) fn each_has_its_own_longest_hold() {
-    let bench = bench(handing(100).lease(LONG).max_hold(1_200 * MS));
-    let longest = [1_200, 2_200, 600];
+    let bench = bench(handing(100).lease(LONG).max_hold(4_000 * MS));
+    let longest = [4_000, 8_000, 2_000];
     let locks = longest
         .map(|longest| handing(100).lease(LONG).max_hold(longest * MS))
         .map(|options| bench.lock.clone().with(options));
@@ -263,15 +263,15 @@ pub(super) fn each_has_its_own_longest_hold() {
         let left: i64 = bench.server.connection().unwrap().pttl("lock:a").unwrap();
         assert!(left <= i64::from(longest[number]) + 1, "{number}: {left}");
         if number == 1 {
-            thread::sleep(1_240 * MS);
+            thread::sleep(4_200 * MS);
             assert!(lease.is_held(), "counted from its own beginning");
         }
     });
 }
 
 pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
-    let mut bench = bench(handing(100).lease(1_800 * MS));
-    let short = handing(100).lease(1_800 * MS).max_hold(1_200 * MS);
+    let mut bench = bench(handing(100).lease(6_000 * MS));
+    let short = handing(100).lease(6_000 * MS).max_hold(4_000 * MS);
     let next = bench.lock.clone().with(short);
     let first = bench.lock.acquire(LONG).unwrap();
     thread::scope(|scope| {
@@ -280,17 +280,17 @@ pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
             || bench.lock.inspect().unwrap().waiting_here() == 1
         ));
         // Due at a third, and answered after a half.
-        thread::sleep(first.remaining().saturating_sub(1_400 * MS));
+        thread::sleep(first.remaining().saturating_sub(4_600 * MS));
         redis::cmd("CLIENT")
             .arg("PAUSE")
-            .arg(500)
+            .arg(1_500)
             .exec(&mut bench.conn)
             .unwrap();
-        thread::sleep(first.remaining().saturating_sub(1_100 * MS));
+        thread::sleep(first.remaining().saturating_sub(3_700 * MS));
         first.release().unwrap();
         let next = next.join().unwrap();
         assert!(next.is_held());
         let left: u32 = bench.conn.pttl("lock:a").unwrap();
-        assert!(left <= 1_201, "it keeps others out for {left} ms");
+        assert!(left <= 4_001, "it keeps others out for {left} ms");
     });
 }
