@@ -14,8 +14,9 @@ use leasehold::{
 };
 use redis::Connection;
 
-use crate::common::{
-    Cluster, Document, article, clock::millis, cluster::shared, hash_world::LEASES,
+use crate::{
+    clusters::patient_nodes,
+    common::{Cluster, Document, article, clock::millis, cluster::shared, hash_world::LEASES},
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -23,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// The cluster, and for each of its shards a hash tag.
 fn cluster(begins: &str) -> (Arc<Cluster>, Nodes, [String; 3]) {
     let cluster = shared();
-    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let nodes = patient_nodes(&cluster);
     let tags = [0, 1, 2].map(|master| format!("{{{}}}", cluster.tag(master, begins).unwrap()));
     (cluster, nodes, tags)
 }

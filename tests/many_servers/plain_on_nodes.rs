@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error, Nodes, Owner, Result, Token, acquire_lock_with_timeout, commit_while_held,
+    Error, Owner, Result, Token, acquire_lock_with_timeout, commit_while_held,
     recipes::{mutex, read_write, reentrant},
     release_lock, transaction_while_held, transaction_with_lock, with_lock,
 };
 use redis::{Commands, Connection, Value};
 
-use crate::common::{Cluster, LONG, MS, cluster::shared};
+use crate::{
+    clusters::patient_nodes,
+    common::{Cluster, LONG, MS, cluster::shared},
+};
 
 const TAGGED: &str = "{shop}:report";
 const TOTAL: &str = "{shop}:total";
@@ -40,7 +43,7 @@ fn stranger(cluster: &Cluster, key: &str) -> String {
 #[test]
 fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() {
     let cluster = shared();
-    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let nodes = patient_nodes(&cluster);
     let conn = &mut nodes.get_for(TAGGED).unwrap();
     let token = acquire_lock_with_timeout(conn, TAGGED, MS, LONG);
     let token = token.unwrap().unwrap();
@@ -98,7 +101,7 @@ fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() 
 #[test]
 fn every_plain_function_works_on_each_shard_by_run() {
     let cluster = shared();
-    let nodes = Nodes::connect(&cluster.url()).unwrap();
+    let nodes = patient_nodes(&cluster);
     let lease = Duration::from_secs(10);
     let mut met = [false; 3];
     for n in 0..12 {

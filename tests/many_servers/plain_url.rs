@@ -14,7 +14,11 @@ use crate::common::{Cluster, LONG, MS, Server, cluster::shared};
 fn a_plain_url_of_a_cluster_says_what_it_has_met_and_which_url_to_use() {
     let cluster = shared();
     let url = cluster.nodes[0].url();
-    let (pool, locks) = (Pool::connect(&url).unwrap(), Locks::connect(&url).unwrap());
+    let pool = || {
+        let builder = Pool::builder().get_timeout(LONG).io_timeout(LONG);
+        builder.connect_timeout(LONG).connect(&url).unwrap()
+    };
+    let (pool, locks) = (pool(), Locks::new(&pool()).unwrap());
     assert_ne!(cluster.master_of("lock:a").unwrap(), 0);
     let mut conn = pool.get().unwrap();
     let token = leasehold::Token::random();

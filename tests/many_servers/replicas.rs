@@ -107,18 +107,16 @@ fn granted_means_that_so_many_replicas_have_it() {
     assert!(exists(&mut replicas[0], "bare") && exists(&mut replicas[1], "bare"));
     // One more than there are.
     let three = Options::new().replicas(3, 500 * MS);
-    let answer = group.locks(3).lock("a").with(three).try_acquire();
-    assert!(
-        matches!(
-            answer,
-            Err(Error::TooFewReplicas {
-                wanted: 3,
-                had: 2,
-                ..
-            })
-        ),
-        "{answer:?}"
-    );
+    let lock = group.locks(3).lock("a").with(three);
+    // Both may be late.
+    assert!(comes_true(|| matches!(
+        lock.try_acquire(),
+        Err(Error::TooFewReplicas {
+            wanted: 3,
+            had: 2,
+            ..
+        })
+    )));
 }
 
 #[test]
@@ -142,7 +140,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
     let others = Locks::connect(&group.master.url()).unwrap();
     let asked = Instant::now();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| locks.lock("a").acquire(1_700 * MS).map(drop));
+        let waiting = scope.spawn(|| locks.lock("a").acquire(4_000 * MS).map(drop));
         assert!(comes_true(|| exists(&mut conn, "a")));
         let token: String = conn.get("lock:a").unwrap();
         // Tried again, and by the same token all the time.
@@ -157,7 +155,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
         let answer = waiting.join().unwrap();
         assert!(is_too_few(&answer), "{answer:?}");
     });
-    assert!(asked.elapsed() >= 1_700 * MS && asked.elapsed() < 1_800 * MS + slack());
+    assert!(asked.elapsed() >= 4_000 * MS && asked.elapsed() < 5_500 * MS + slack());
     assert!(comes_true(|| !exists(&mut conn, "a")));
 }
 

@@ -20,9 +20,17 @@ use crate::common::{
     wait::calls,
 };
 
+/// A group in which no busy machine brings about a failover.
+fn steady() -> Plan {
+    Plan {
+        down_after: Duration::from_secs(30),
+        ..Plan::default()
+    }
+}
+
 #[test]
 fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
-    let group = Sentinels::start().unwrap();
+    let group = Sentinels::planned(steady()).unwrap();
     let pool = Pool::connect(&group.url()).unwrap();
     let mut conn = pool.get().unwrap();
     // Plain functions, and what they are for.
@@ -46,9 +54,12 @@ fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
     );
     // A recipe, kept by a watchdog.
     let watchdog = Watchdog::start(&pool).unwrap();
-    let hold = take(&mut conn, "kept", 2_000 * MS).unwrap();
-    let renewal = watchdog.keep(&hold, 2_000 * MS).unwrap();
-    thread::sleep(2_400 * MS);
+    let lease = 6_000 * MS;
+    let hold = take(&mut conn, "kept", lease).unwrap();
+    let renewal = watchdog.keep(&hold, lease).unwrap();
+    // Not the end that it has at once, and no renewal that comes at once.
+    let later = Instant::now() + lease + 1_000 * MS;
+    assert!(comes_true(|| Instant::now() + renewal.remaining() > later));
     assert!(renewal.is_held());
     // Guards, a waiter among them.
     let locks = Locks::new(&pool).unwrap();
@@ -77,7 +88,7 @@ fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
 
 #[test]
 fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
-    let group = Sentinels::start().unwrap();
+    let group = Sentinels::planned(steady()).unwrap();
     for server in &group.servers {
         let mut conn = server.connection().unwrap();
         let mut set = redis::cmd("CONFIG");
@@ -114,7 +125,7 @@ fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
 fn sentinels_that_want_a_password_get_it_by_the_builder() {
     let plan = Plan {
         password: Some("0f-the-sentinels"),
-        ..Plan::default()
+        ..steady()
     };
     let group = Sentinels::planned(plan).unwrap();
     let refused = Pool::connect(&group.url()).unwrap().get();

@@ -144,7 +144,7 @@ fn who_is_told_may_use_the_stand_in() {
     let asked = Instant::now();
     stand_in.steal("a");
     // It waits for nobody who waits for it.
-    assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < 5 * SECOND, "{:?}", asked.elapsed());
     assert!(!stand_in.expire("a"));
 }
 
@@ -227,7 +227,7 @@ fn who_has_just_begun_to_wait_notices_that_time_passes() {
             stand_in.advance(10 * SECOND);
             waiting.join().unwrap().unwrap();
         });
-        assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < 5 * SECOND, "{:?}", asked.elapsed());
         drop(held);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use leasehold::{Error, Lease, Lock, Locks, Nodes, Options};
 use redis::Commands;
 
-use super::{connect, key, kinds, moving::Moved, mutex};
+use super::{connect, key, kinds, moving::Moved, mutex, patient};
 use crate::{
     common::{
         Cluster, LONG, MS, Resharding,
@@ -104,7 +104,7 @@ fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_conne
 #[test]
 fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
     let cluster = shared();
-    let locks = connect(&cluster);
+    let locks = patient(&cluster);
     let tag = cluster.tag(2, "amid").unwrap();
     let count = format!("count{{{tag}}}");
     for lock in kinds(&locks, &tag) {

@@ -40,7 +40,11 @@ fn connect(cluster: &Cluster) -> Locks {
 
 /// The same where no call is to end for want of time: a node that writes its configuration to a busy disk answers nobody meanwhile.
 fn patient(cluster: &Cluster) -> Locks {
+    Locks::on_nodes(&patient_nodes(cluster))
+}
+
+pub(crate) fn patient_nodes(cluster: &Cluster) -> Nodes {
     let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
     let nodes = builder.connect_timeout(LONG).connect(&cluster.url());
-    Locks::on_nodes(&nodes.unwrap())
+    nodes.unwrap()
 }

@@ -13,7 +13,7 @@ use std::{
 use leasehold::{Error, Lease, Locks, LostReason, Options, Result};
 use redis::Commands;
 
-use super::{connect, key, kinds, mutex};
+use super::{connect, key, kinds, mutex, patient};
 use crate::{
     common::{
         Cluster, LONG, MS, Resharding,
@@ -109,7 +109,7 @@ fn a_lease_whose_slot_has_moved_is_renewed_looked_at_written_under_and_released(
 #[test]
 fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
     let cluster = shared();
-    let (holder, waiter) = (connect(&cluster), connect(&cluster));
+    let (holder, waiter) = (patient(&cluster), patient(&cluster));
     let tag = cluster.tag(1, "follows").unwrap();
     let lease = mutex(&holder, &tag).acquire(LONG).unwrap();
     thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
         thread::sleep(100 * MS);
         let moved = Moved::new(&cluster, &tag, 1);
         thread::sleep(200 * MS);
-        assert!(!waiting.is_finished() && waits(&waiter));
+        assert!(comes_true(|| waits(&waiter)) && !waiting.is_finished());
         let (released, fence) = (Instant::now(), lease.fencing_token());
         lease.release().unwrap();
         let (granted, next) = waiting.join().unwrap();
@@ -138,7 +138,7 @@ fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
 #[test]
 fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
     let cluster = shared();
-    let locks = connect(&cluster).with(Options::new().lease(4_500 * MS));
+    let locks = patient(&cluster).with(Options::new().lease(12_000 * MS));
     let tag = cluster.tag(2, "taken").unwrap();
     let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
     let moved = Moved::new(&cluster, &tag, 2);
@@ -148,7 +148,7 @@ fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
     let deleted = Instant::now();
     assert!(lease.lost().wait_for(LONG));
     let told = deleted.elapsed();
-    assert!(told < 1_500 * MS + slack(), "{told:?}");
+    assert!(told < 6_000 * MS, "{told:?}");
     let released = lease.release();
     let is_told = matches!(
         &released,
@@ -165,7 +165,7 @@ fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
 fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_there() {
     let cluster = shared();
     // The next renewal, which would find out as well, is not due for ten seconds.
-    let locks = connect(&cluster).with(Options::new().lease(30 * SECOND));
+    let locks = patient(&cluster).with(Options::new().lease(30 * SECOND));
     let tag = cluster.tag(2, "told").unwrap();
     let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
     let moved = Moved::new(&cluster, &tag, 2);

@@ -29,7 +29,8 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
     // Another owner, as another process is.
     let another = Owner::new("another").unwrap();
     let others = patient(&cluster).with(Options::new().owner(another));
-    let short = Options::new().lease(2_000 * MS);
+    let time = 6_000 * MS;
+    let short = Options::new().lease(time);
     let tags: Vec<_> = (0..SHARDS)
         .map(|shard| cluster.tag(shard, "kinds").unwrap())
         .collect();
@@ -37,6 +38,8 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
         .flat_map(|tag| kinds(&locks, tag))
         .map(|lock| lock.with(short.clone()).acquire(LONG).unwrap())
         .collect();
+    // Of all of them.
+    let first_end = Instant::now() + time;
     for (shard, tag) in tags.iter().enumerate() {
         for lock in kinds(&others, tag) {
             if !lock.name().starts_with("read") {
@@ -52,12 +55,11 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
                 .unwrap()
         );
     }
-    thread::sleep(2_300 * MS);
     for lease in &leases {
-        assert!(
-            lease.is_held() && lease.state() == RenewalState::Held,
-            "{lease:?}"
-        );
+        let is_renewed = || Instant::now() + lease.remaining() > first_end;
+        assert!(comes_true(is_renewed), "{lease:?}");
+        let is_known = || lease.state() == RenewalState::Held;
+        assert!(comes_true(is_known) && lease.is_held(), "{lease:?}");
         lease.verify().unwrap();
         lease.renew(LONG).unwrap();
     }
@@ -241,16 +243,15 @@ fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
         redis::cmd("READONLY").exec(&mut replica).unwrap();
         assert!(replica.exists::<_, bool>(key(&tag)).unwrap());
         lease.release().unwrap();
-        let refused = confirmed(2).try_acquire();
-        let is_told = matches!(
-            refused,
+        // The replica may be late.
+        assert!(comes_true(|| matches!(
+            confirmed(2).try_acquire(),
             Err(Error::TooFewReplicas {
                 wanted: 2,
                 had: 1,
                 ..
             })
-        );
-        assert!(is_told, "{refused:?}");
+        )));
     });
 }
 

@@ -96,7 +96,7 @@ fn a_grant_that_is_not_confirmed_in_time_is_unknown() {
             let (ended, has_ended) = mpsc::channel();
             thread::scope(|scope| {
                 let asks = scope.spawn(|| asked(&lock, wait));
-                assert!(comes_true(|| count(&silent, "SET") == 1));
+                assert!(comes_true(|| count(&silent, "SET") == 1), "{TOO_SLOW}");
                 let nodes = &nodes;
                 scope.spawn(move || {
                     let lent = nodes.get_for("a").unwrap();
@@ -125,7 +125,7 @@ fn a_wait_that_cannot_ask_the_next_master_ends() {
         let lock = Locks::on_nodes(&nodes).with(unfenced()).lock("a");
         let (says, heard) = mpsc::channel();
         thread::spawn(move || says.send(asked(&lock, Some(SILENCE / 2))));
-        assert!(comes_true(|| count(&silent, "SET") == 1));
+        assert!(comes_true(|| count(&silent, "SET") == 1), "{TOO_SLOW}");
         let slots = master_and_replica_at(gone.number(), other.port());
         new.now(|words| (words.slots, words.epoch) = (slots.clone(), 2));
         let ended = heard.recv_timeout(LONG);
@@ -290,7 +290,7 @@ fn nodes_are_asked_who_the_master_is_however_lately_they_were() {
         let locks = Locks::on_nodes(&nodes).with(unfenced());
         thread::scope(|scope| {
             let asks = scope.spawn(|| locks.lock("a").acquire(LONG));
-            assert!(comes_true(|| count(&silent, "SET") == 1));
+            assert!(comes_true(|| count(&silent, "SET") == 1), "{TOO_SLOW}");
             thread::sleep(400 * MS);
             let asked = || questions(std::slice::from_ref(&other));
             let asked_before = asked();

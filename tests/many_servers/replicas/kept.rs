@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_renewal_that_moves_no_end_on_the_master_is_confirmed_by_replicas_that_have_that_end() {
     let group = Replicated::start(1);
-    let locks = group.locks(1).with(Options::new().lease(6_000 * MS));
+    let locks = group.locks(1).with(Options::new().lease(9_000 * MS));
     let bare = locks.lock("bare").with(Options::new().fencing(false));
     let locks = every_kind(&locks).into_iter().chain([bare]);
     let leases: Vec<_> = locks.map(|lock| lock.acquire(LONG).unwrap()).collect();

@@ -76,7 +76,7 @@ fn what_too_few_replicas_have_of_it_is_given_back_and_nothing_of_anybody_else() 
         let asked = Instant::now();
         let answer = hold.confirm_by_replicas(&mut conn, 1, 100 * MS);
         assert!(is_too_few(&answer), "{name}: {answer:?}");
-        assert!(asked.elapsed() >= 100 * MS && asked.elapsed() < 100 * MS + slack());
+        assert!(asked.elapsed() >= 100 * MS && asked.elapsed() < 1_600 * MS + slack());
         assert!(!exists(&mut conn, name), "{name}");
         assert!(!hold.release(&mut conn).unwrap(), "{name}");
     }
