@@ -126,13 +126,17 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
 /// finds it closed if it is finished.
 ///
 /// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and one on which it has met
-/// bytes that are no answer. Only a write that fails tells redis-rs otherwise: so one fails here, and not the next borrower's.
+/// bytes that are no answer. Only a write that fails tells redis-rs otherwise: so one fails here, and not the next borrower's. A server
+/// may be too slow for that after bytes that are no answer: they are noted for the pool as well.
 pub(crate) fn leave(conn: &mut dyn ConnectionLike, error: &RedisError) {
     match Finished::by_error(error) {
         Some(Finished::Broken) if error.is_connection_dropped() && conn.is_open() => {
             let _ = conn.req_command(&redis::cmd("PING"));
         }
-        Some(Finished::Unreadable) => hang_up(conn),
+        Some(Finished::Unreadable) => {
+            finished::note(error);
+            hang_up(conn);
+        }
         _ => finished::note(error),
     }
 }

@@ -39,8 +39,8 @@ pub(super) struct Held {
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// The state of the thread's notes when it was lent: it tells whether the borrower has met a replica since, or a key that has
-    /// moved.
+    /// The state of the thread's notes when it was lent: it tells whether the borrower has met a replica since, a key that has
+    /// moved, or bytes that are no answer.
     met: Mark,
     returned: Instant,
     /// Why it is to be closed when it comes back, if its borrower has found a reason.
@@ -260,9 +260,11 @@ impl Shared {
     fn finished(&self, held: &Held) -> Option<Finished> {
         let closed = || (!held.connection.is_open()).then_some(Finished::Broken);
         let replica = || held.met.has_met_a_replica().then_some(Finished::Replica);
+        let unreadable = || (held.met.has_met_what_is_no_answer()).then_some(Finished::Unreadable);
         let lent = held.returned.duration_since(held.lent);
         (held.finished.or_else(closed))
             .or_else(replica)
+            .or_else(unreadable)
             .or_else(|| Finished::by_loan(lent, self.io_timeout))
     }
 

@@ -58,13 +58,16 @@ fn is_of_a_replica(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// Numbers the answers by which this process has learnt that a server is a replica, or that a key has moved.
+/// Numbers the answers by which this process has learnt that a server is a replica, that a key has moved, or that it cannot read what
+/// comes.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// The number of the last such answer of a replica on this thread.
     static REPLICA: Cell<u64> = const { Cell::new(0) };
     /// The number of the last such answer, on this thread, of a node of a cluster that has not got the key.
     static MOVED: Cell<u64> = const { Cell::new(0) };
+    /// The number of the last answer that this thread could not read.
+    static UNREADABLE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A moment in the order of such answers.
@@ -88,16 +91,20 @@ impl Mark {
     pub(crate) fn has_met_a_move(self) -> bool {
         MOVED.with(Cell::get) > self.0
     }
+
+    /// Whether this thread has met an answer since that it could not read.
+    pub(crate) fn has_met_what_is_no_answer(self) -> bool {
+        UNREADABLE.with(Cell::get) > self.0
+    }
 }
 
 /// Notes what a function of ours has met on a connection that it does not own.
 pub(super) fn note(error: &RedisError) {
-    let kind = if is_of_a_replica(error) {
-        &REPLICA
-    } else if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
-        &MOVED
-    } else {
-        return;
+    let kind = match Finished::by_error(error) {
+        Some(Finished::Replica) => &REPLICA,
+        Some(Finished::Unreadable) => &UNREADABLE,
+        _ if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => &MOVED,
+        _ => return,
     };
     kind.with(|last| last.set(SEEN.fetch_add(1, Ordering::Relaxed) + 1));
 }
@@ -109,6 +116,10 @@ mod tests {
     fn error(line: &str) -> RedisError {
         let answer = redis::parse_redis_value(line.as_bytes()).unwrap();
         answer.extract_error().unwrap_err()
+    }
+
+    fn unreadable() -> RedisError {
+        redis::parse_redis_value(b"-caf\xe9\r\n").unwrap_err()
     }
 
     fn by(line: &str) -> Option<Finished> {
@@ -131,25 +142,38 @@ mod tests {
     fn silence_and_unreadable_bytes_finish_a_connection() {
         let silence = std::io::Error::from(std::io::ErrorKind::WouldBlock);
         assert_eq!(Finished::by_error(&silence.into()), Some(Finished::Broken));
-        let unreadable = redis::parse_redis_value(b"-caf\xe9\r\n").unwrap_err();
-        assert_eq!(Finished::by_error(&unreadable), Some(Finished::Unreadable));
+        assert_eq!(
+            Finished::by_error(&unreadable()),
+            Some(Finished::Unreadable)
+        );
     }
 
     #[test]
     fn what_another_thread_has_met_is_none_of_ours() {
-        let (replica, moved) = (error("-READONLY no\r\n"), error("-MOVED 1 a:2\r\n"));
+        let all = [
+            error("-READONLY no\r\n"),
+            error("-MOVED 1 a:2\r\n"),
+            unreadable(),
+        ];
+        let met = |mark: Mark| {
+            [
+                mark.has_met_a_replica(),
+                mark.has_met_a_move(),
+                mark.has_met_what_is_no_answer(),
+            ]
+        };
         let mark = Mark::now();
         std::thread::scope(|scope| {
-            scope.spawn(|| [&replica, &moved].map(note));
+            scope.spawn(|| all.each_ref().map(note));
         });
-        assert!(!mark.has_met_a_replica() && !mark.has_met_a_move());
+        assert_eq!(met(mark), [false; 3]);
         note(&error("-ERR no\r\n"));
-        assert!(!mark.has_met_a_replica() && !mark.has_met_a_move());
-        note(&replica);
-        assert!(mark.has_met_a_replica() && !mark.has_met_a_move());
-        let mark = Mark::now();
-        note(&moved);
-        assert!(!mark.has_met_a_replica() && mark.has_met_a_move());
-        assert!(!Mark::now().has_met_a_move());
+        assert_eq!(met(mark), [false; 3]);
+        for (kind, error) in all.iter().enumerate() {
+            let mark = Mark::now();
+            note(error);
+            assert_eq!(met(mark), [0, 1, 2].map(|other| other == kind));
+            assert_eq!(met(Mark::now()), [false; 3]);
+        }
     }
 }

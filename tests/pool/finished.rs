@@ -1,6 +1,6 @@
 //! Connections that must not be lent again, and are not.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use crate::common::{
     Proxy, Server, clients,
@@ -23,6 +23,8 @@ fn pool_of_one(url: &str) -> Pool {
 fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
+    // A busy server is asked to close a connection, and takes its time.
+    proxy.at("QUIT").run_each_time(|| thread::sleep(500 * MS));
     for (n, command) in ["SET", "EVALSHA", "WATCH", "HMGET"].into_iter().enumerate() {
         let pool = pool_of_one(&proxy.url());
         let (token, end) = (Token::random(), mutex::End::After(LONG));
