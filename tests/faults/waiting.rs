@@ -101,8 +101,9 @@ fn a_fault_at_a_later_attempt() {
 
 fn a_refusal_after_an_attempt_without_answer_denies_nothing() {
     let mut bench = bench();
-    bench.conn.set_read_timeout(Some(2 * SHORT)).unwrap();
-    bench.proxy.at("SET").delay(4 * SHORT);
+    // The late answer comes after one time-out, and well before the next: behind it the refusal.
+    bench.conn.set_read_timeout(Some(4 * SHORT)).unwrap();
+    bench.proxy.at("SET").delay(6 * SHORT);
     bench.proxy.at("EVALSHA").refuse("READONLY not any more");
     let unknown = acquire_lock_with_timeout(&mut bench.conn, "free", 12 * SHORT, LEASE);
     assert!(bench.proxy.happened());

@@ -256,6 +256,8 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
                 names.iter().all(waits)
             };
             assert!(comes_true(all_wait));
+            // Theirs is open: beside it there are two watchdogs.
+            assert!(comes_true(|| tracked(&mut conn) == 3));
             thread::sleep(300 * MS);
             proxy.at("INFO").swallow();
             let is_the_watchdogs = |line: &str| watchdogs.contains(&id_of(line));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, Locks, Owner, Token, acquire_lock, acquire_lock_with_timeout,
+    Error, Events, Locks, Owner, Pool, Token, acquire_lock, acquire_lock_with_timeout,
     event::{Acquired, Contended, Lost, Released, RenewalFailed, Renewed},
 };
 use redis::Commands;
@@ -326,9 +326,14 @@ fn who_is_told() {
 }
 
 fn hooks_hear_of_everything_once() {
-    let (server, locks, mut conn) = bench();
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    // Where the listener looks after the watchdog's connection when the server is halted, it waits for a third of the lease, and for
+    // another connection: before the lease ends, so that there is somebody to tell that it was not renewed.
+    let pool = Pool::builder().connect_timeout(1_000 * MS);
+    let locks = crate::sharing(&pool.connect(&server.url()).unwrap());
     let heard = Arc::new(Heard::default());
-    let options = crate::options().lease(3_000 * MS).events(heard.clone());
+    let options = crate::options().lease(3_600 * MS).events(heard.clone());
     let lock = locks.lock("a").with(options);
     let lease = lock.acquire(LONG).unwrap();
     assert!(matches!(
