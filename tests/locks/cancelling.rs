@@ -303,7 +303,8 @@ fn while_all_connections_are_lent_it_ends_at_once() {
             }
             assert!(waiter.join().unwrap());
             let took = raised.elapsed();
-            assert!(took < 300 * MS + slack(), "{by_flag} {took:?}");
+            // Nobody gives it back for twenty seconds.
+            assert!(took < 1_500 * MS + slack(), "{by_flag} {took:?}");
         });
         drop(lent);
         assert!(!lock.inspect().unwrap().is_held());

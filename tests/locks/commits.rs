@@ -44,7 +44,9 @@ impl Bench {
     fn by_proxy(&self) -> (Proxy, Locks) {
         let proxy = Proxy::in_front_of(&self.server).unwrap();
         let client = Client::open(proxy.url()).unwrap();
-        let pool = Pool::builder().max_size(1).build(&client).unwrap();
+        // Many are opened at the same time.
+        let pool = Pool::builder().max_size(1).get_timeout(LONG);
+        let pool = pool.connect_timeout(LONG).build(&client).unwrap();
         let locks = crate::sharing(&pool);
         drop(pool.get().unwrap());
         (proxy, locks)
@@ -237,10 +239,8 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
         |point| point.half_way().cut_after(),
     ];
     // WATCH, what proves the hold and the look at the mark; MULTI, INCRBY, SET of the mark, EXEC.
-    let cases = breaks.map(|broken| (1..=9).map(move |at| (broken, at)));
-    at_once(
-        cases.into_iter().flatten().collect::<Vec<_>>(),
-        |(broken, at)| {
+    at_once(1..=9, |at| {
+        for broken in breaks {
             let mut bench = bench();
             for lock in every_kind(&bench.locks) {
                 let () = redis::cmd("FLUSHALL").query(&mut bench.conn).unwrap();
@@ -279,8 +279,8 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
                 );
                 again.release().unwrap();
             }
-        },
-    );
+        }
+    });
 }
 
 #[test]
