@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Events, Lease, Locks, LostReason, Options, RenewalState, event::Renewed};
+use leasehold::{
+    Error, Events, Lease, Locks, LostReason, Options, Pool, RenewalState, event::Renewed,
+};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -179,12 +181,15 @@ fn an_answer_that_comes_after_the_lease_gives_none() {
 /// A short lease is not renewed while a question about a long one is waited for: not for longer than the short one can bear.
 fn a_short_lease_survives_that_no_answer_comes_about_a_long_one() {
     let mut bench = bench(crate::options());
+    // By itself the connection would be waited for until the short one is over.
+    let pool = Pool::builder().io_timeout(LONG);
+    let locks = crate::sharing(&pool.connect(&bench.proxy.url()).unwrap());
     let lease = |time: Duration| Options::new().lease(time);
-    let long = bench.locks.lock("long").with(lease(60_000 * MS));
+    let long = locks.lock("long").with(lease(60_000 * MS));
     let long = long.acquire(LONG).unwrap();
     let (renewed, renewals) = mpsc::channel();
     let short = lease(3_900 * MS).events(Arc::new(Renewals(renewed)));
-    let short = bench.locks.lock("short").with(short).acquire(LONG).unwrap();
+    let short = locks.lock("short").with(short).acquire(LONG).unwrap();
     // Both have been looked at, and the connection has answered.
     for _ in 0..2 {
         renewals.recv_timeout(LONG).unwrap();

@@ -134,18 +134,22 @@ fn whatever_there_is_to_tell_has_been_told_on_return() {
 
 #[test]
 fn who_is_told_may_use_the_stand_in() {
-    let stand_in = StandIn::new();
-    let lease = stand_in.locks().unwrap().lock("a").acquire(SECOND).unwrap();
-    let other = stand_in.clone();
-    lease
-        .lost()
-        .notify(move |_| assert!(other.expire("a")))
-        .unwrap();
-    let asked = Instant::now();
-    stand_in.steal("a");
-    // It waits for nobody who waits for it.
-    assert!(asked.elapsed() < 5 * SECOND, "{:?}", asked.elapsed());
-    assert!(!stand_in.expire("a"));
+    let takes = || {
+        let stand_in = StandIn::new();
+        let lease = stand_in.locks().unwrap().lock("a").acquire(SECOND).unwrap();
+        let other = stand_in.clone();
+        lease
+            .lost()
+            .notify(move |_| assert!(other.expire("a")))
+            .unwrap();
+        let asked = Instant::now();
+        stand_in.steal("a");
+        let took = asked.elapsed();
+        assert!(!stand_in.expire("a"));
+        took
+    };
+    // It waits for nobody who waits for it: that would take a second each time. A busy machine is late now and then.
+    assert!((0..10).any(|_| takes() < SECOND / 2));
 }
 
 #[test]
