@@ -115,7 +115,8 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
             unless_halted(|| {
                 let server = Server::start().unwrap();
                 let mut conn = server.connection().unwrap();
-                let locks = crate::plainly(&server.url());
+                // The listener waits for an answer through the silence: if it listened anew, it would look at all leases.
+                let locks = crate::plain(&pool(&server.url(), LONG));
                 let lease = |time| Options::new().lease(time);
                 let long = locks
                     .lock("long")

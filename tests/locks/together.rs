@@ -283,11 +283,6 @@ fn an_answer_that_makes_no_sense_or_refuses_is_for_its_owner_alone() {
     });
 }
 
-/// Whoever gets no processor when the time-out is over may find an answer that came after it.
-fn none_is_ours(came: &[Came]) {
-    assert!(!came.iter().any(is_ours), "{TOO_SLOW}");
-}
-
 /// So many have their lock; the others got no answer, and none waited for as long as one and a half answers may take.
 fn only_the_first_are_ours(came: &[Came], ours: usize) {
     for (number, came) in came.iter().enumerate() {
@@ -316,7 +311,6 @@ fn a_late_answer_makes_no_lease_longer_and_one_after_the_time_out_is_unknown() {
 
         let late = IO_TIMEOUT + 500 * MS;
         let came = bench.acquire_all(|proxy| at(proxy, place).delay(late));
-        none_is_ours(&came[place..]);
         only_the_first_are_ours(&came, place);
         drop(came);
         assert!(comes_true(|| bench.is_free()));
@@ -334,7 +328,6 @@ fn all_answers_together_are_waited_for_no_longer_than_one() {
             }
         });
         // After one second, two and, if it were waited for, three.
-        none_is_ours(&came[2..]);
         only_the_first_are_ours(&came, 2);
         drop(came);
         assert!(comes_true(|| bench.is_free()));

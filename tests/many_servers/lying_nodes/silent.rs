@@ -197,6 +197,6 @@ fn who_waits_for_a_connection_has_met_no_silence() {
         assert!(!is_judged || attempts.at_most() == 1);
         is_judged
     };
-    // On a busy machine each may be late, and none is judged.
-    unless_halted(|| _ = (0..20).any(|_| is_judged()));
+    // On a busy machine one may be late, and is not judged.
+    unless_halted(|| assert!((0..20).any(|_| is_judged()), "{TOO_SLOW}"));
 }
