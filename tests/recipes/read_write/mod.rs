@@ -120,11 +120,9 @@ fn the_key_ends_with_the_last_hold() {
         let after = millis(&mut conn);
         assert!((longest - 5_000..=longest + 1).contains(&left), "{left}");
         let ends = end_of(&mut conn, &format!("r:{token}")).unwrap();
-        let (first, last) = (before + left, after + left);
-        assert!(
-            (first - 10..=last + 10).contains(&ends),
-            "{ends}: {first} to {last}"
-        );
+        // The server may stand still after it has asked for the time, before it gives the key its end.
+        let (first, last) = (before + left - 250, after + left + 1);
+        assert!((first..=last).contains(&ends), "{ends}: {first} to {last}");
         assert!(release_read(&mut conn, "a", token).unwrap());
     }
     assert!(is_free(&mut conn));
