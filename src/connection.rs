@@ -7,7 +7,6 @@
 //! distrusted, and the state of [`calls`]. While sentinels or nodes of a cluster are asked where to go, their `asking` is
 //! locked, and `known` within it for a moment; who need not ask does not wait for it. Nothing of another room is called meanwhile.
 
-mod calls;
 mod cluster;
 mod connections;
 mod dial;
@@ -36,7 +35,6 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
-pub(crate) use calls::{Out, UNTIL_CONFIRMED};
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 use connections::Connections;
@@ -313,11 +311,6 @@ impl Pool {
         self.shared.process.refuse_a_copy()
     }
 
-    /// How many connections there may be.
-    pub(crate) fn size(&self) -> usize {
-        self.connections.max_size() as usize
-    }
-
     /// Opens connections like the pool's beside it: they are never lent to anybody and do not count.
     pub(crate) fn connector(&self) -> Connector {
         Connector(Arc::clone(&self.shared))
@@ -373,11 +366,6 @@ impl PooledConnection {
     /// Not to be lent again.
     pub(crate) fn close(&mut self, why: Finished) {
         self.lent.finished = Some(why);
-    }
-
-    /// Where it leads: see [`Connector::epoch`].
-    pub(crate) fn epoch(&self) -> u64 {
-        self.lent.epoch
     }
 
     /// For those who leave its time-outs as they are, so that they need not be put back.

@@ -12,7 +12,6 @@ mod map;
 mod redirect;
 mod settings;
 mod shard;
-mod silence;
 mod slot;
 
 use std::{collections::HashMap, fmt, sync::Arc};

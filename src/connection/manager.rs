@@ -11,7 +11,6 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
 use super::{
     Process,
-    calls::{LONG_SILENCE, Out},
     dial::{is_forbidden, set_timeouts},
     opener::{Opened, Opener},
 };
@@ -228,20 +227,8 @@ impl Shared {
             held.proven = held.lent;
             *held.touched.get_mut() = true;
             limit = deadline.remaining_up_to(self.io_timeout);
-            let asked = time::now();
-            let out = self.opener.begin(held.epoch);
             proof = ping(&mut held.connection, limit);
-            out.end(&proof);
             held.lent = time::now();
-            let was_silent = held.lent.duration_since(asked) > LONG_SILENCE;
-            if was_silent && proof.is_ok() {
-                // A halted server answers when it goes on, and may have been replaced by then.
-                if !self.opener.is_still_master(held.epoch, deadline) {
-                    held.finished = Some(Finished::Replica);
-                    return Err(self.no_answer());
-                }
-                held.lent = time::now();
-            }
         }
         proof
             .and_then(|()| {
@@ -328,11 +315,6 @@ impl Connector {
         self.0.opener.to_listen()?.open()
     }
 
-    /// A connection that is told of things among its answers: by the newer protocol.
-    pub(crate) fn open_to_wait(&self) -> Result<Opened> {
-        self.0.opener.to_wait()?.open()
-    }
-
     /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
     /// epoch must not be used again.
     pub(crate) fn epoch(&self) -> u64 {
@@ -343,34 +325,6 @@ impl Connector {
     /// can become it.
     pub(crate) fn check(&self, unless_within: Duration) {
         self.0.opener.check(unless_within);
-    }
-
-    /// Asks others whether the master of this epoch still is the master, since it was silent for long. Takes half of the time at most.
-    pub(crate) fn look_for_another_master(&self, epoch: u64, deadline: Deadline) {
-        self.0.opener.is_still_master(epoch, deadline);
-    }
-
-    /// Something is about to be sent by a connection of this epoch.
-    pub(crate) fn begin(&self, epoch: u64) -> Out<'_> {
-        self.0.opener.begin(epoch)
-    }
-
-    /// Asks something by a connection of this epoch.
-    pub(crate) fn ask_at<T>(
-        &self,
-        epoch: u64,
-        ask: impl FnOnce() -> RedisResult<T>,
-    ) -> RedisResult<T> {
-        let out = self.begin(epoch);
-        let answer = ask();
-        out.end(&answer);
-        answer
-    }
-
-    /// Whether what was sent then to the master of this epoch was granted too soon after a silence.
-    pub(crate) fn follows_a_silence(&self, epoch: u64, sent: Instant) -> bool {
-        let calls = self.0.opener.calls();
-        calls.is_some_and(|calls| calls.follow_a_silence(epoch, sent))
     }
 
     /// A connection has failed, or leads to a server that is no master.

@@ -5,7 +5,6 @@ use std::{sync::Arc, thread, time::Duration};
 use redis::{Client, Connection, ProtocolVersion, RedisError, Value};
 
 use super::{
-    calls::{Calls, LONG_SILENCE, Out, UNTIL_CONFIRMED},
     dial::{
         self, addresses, client_by, is_forbidden, prepared, refuse_old_server, set_timeouts,
         with_address,
@@ -15,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, Result, makes_no_sense},
     exchange::{exchange, is_interrupted},
-    time::{self, Deadline},
+    time::Deadline,
 };
 
 /// Between attempts while a server is named as the master that is none yet.
@@ -70,11 +69,6 @@ impl Opener {
         self.speaking(ProtocolVersion::RESP2)
     }
 
-    /// Opens connections to the same server that speak RESP3.
-    pub(super) fn to_wait(&self) -> Result<Self> {
-        self.speaking(ProtocolVersion::RESP3)
-    }
-
     fn speaking(&self, protocol: ProtocolVersion) -> Result<Self> {
         let settings = self.client.get_connection_info().clone();
         let login = settings.redis_settings().clone().set_protocol(protocol);
@@ -105,33 +99,6 @@ impl Opener {
         }
     }
 
-    /// Whether others still say that this is the master to which connections of this epoch lead. It was silent for long. If nobody
-    /// answers in half of the time, it is taken for the master, and stays in doubt.
-    pub(super) fn is_still_master(&self, epoch: u64, deadline: Deadline) -> bool {
-        let Some(whereabouts) = &self.whereabouts else {
-            return true;
-        };
-        whereabouts.not_reached(epoch);
-        let half = deadline.remaining_up_to(self.connect_timeout) / 2;
-        let is_said = whereabouts.look_anew(Deadline::after(half)).is_ok();
-        let is_still = whereabouts.epoch() == epoch;
-        if is_said && is_still {
-            whereabouts.confirm(epoch);
-        }
-        is_still
-    }
-
-    /// Something is about to be sent by a connection of this epoch.
-    pub(super) fn begin(&self, epoch: u64) -> Out<'_> {
-        let calls = self.calls();
-        calls.map_or_else(Out::default, |calls| Out::begin(calls, epoch))
-    }
-
-    /// Where the calls to the master are entered, if they are.
-    pub(super) fn calls(&self) -> Option<&Calls> {
-        self.whereabouts.as_ref()?.calls()
-    }
-
     /// A key was not where it was looked for.
     pub(super) fn moved(&self) {
         if let Some(whereabouts) = &self.whereabouts {
@@ -147,15 +114,6 @@ impl Opener {
     /// A connection to a server that is new enough; where others say where it is, to one that is a master. Its time-outs are
     /// those of the attempt.
     pub(super) fn open(&self) -> Result<Opened> {
-        let (epoch, began) = (self.epoch(), time::now());
-        let opened = self.attempt();
-        if let Some(calls) = self.calls() {
-            calls.has_opened(epoch, began, opened.is_ok());
-        }
-        opened
-    }
-
-    fn attempt(&self) -> Result<Opened> {
         let attempt = Deadline::after(self.connect_timeout);
         let Some(whereabouts) = &self.whereabouts else {
             let opened = self.open_at(&self.client, 0, attempt);
@@ -166,7 +124,7 @@ impl Opener {
         loop {
             let settings = self.client.get_connection_info().clone();
             let client = client_by(with_address(settings, &place.host, place.port))?;
-            let failed = match self.open_at_master(&client, place.epoch, attempt) {
+            let failed = match self.open_at(&client, place.epoch, attempt) {
                 Ok(opened) => {
                     whereabouts.confirm(place.epoch);
                     return Ok(opened);
@@ -196,37 +154,6 @@ impl Opener {
                 return Err(told);
             }
         }
-    }
-
-    /// A connection to the server that is named as the master, confirmed if it was silent for long.
-    fn open_at_master(
-        &self,
-        client: &Client,
-        epoch: u64,
-        attempt: Deadline,
-    ) -> Result<Opened, Failed> {
-        let began = time::now();
-        let opened = self.open_at(client, epoch, attempt)?;
-        if began.elapsed() > LONG_SILENCE {
-            return self.confirmed(opened, attempt);
-        }
-        Ok(opened)
-    }
-
-    /// A connection to a server that was silent for long, if others say that it is the master still, and then it itself.
-    fn confirmed(&self, mut opened: Opened, attempt: Deadline) -> Result<Opened, Failed> {
-        thread::sleep(attempt.remaining().min(UNTIL_CONFIRMED));
-        if !self.is_still_master(opened.epoch, attempt) {
-            let role = String::from("another has taken its place");
-            return Err(Failed::NoMaster { role });
-        }
-        let connection = &mut opened.connection;
-        set_timeouts(connection, attempt.remaining_up_to(self.connect_timeout))?;
-        let question = redis::cmd("ROLE").get_packed_command();
-        let replies = exchange(connection, &question, 1)?;
-        let role = replies.into_iter().next().ok_or_else(makes_no_sense)?;
-        must_be_master(role.extract_error()?)?;
-        Ok(opened)
     }
 
     fn open_at(&self, client: &Client, epoch: u64, attempt: Deadline) -> Result<Opened, Failed> {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::calls::Calls;
 use crate::{error::Result, time::Deadline};
 
 /// Who says where the master is.
@@ -12,19 +11,6 @@ pub(super) trait Whereabouts: Send + Sync {
     /// # Errors
     /// [`Error::Pool`](crate::Error::Pool): nobody has said anything that can be believed.
     fn look(&self, deadline: Deadline) -> Result<Place>;
-
-    /// Asks now who the master is, whoever was asked before. Ends by the deadline.
-    ///
-    /// # Errors
-    /// As above.
-    fn look_anew(&self, deadline: Deadline) -> Result<()> {
-        self.look(deadline).map(drop)
-    }
-
-    /// Where the calls to the master are entered. `None`: a grant that follows a silence is in question no more than any other.
-    fn calls(&self) -> Option<&Calls> {
-        None
-    }
 
     /// Grows when another server has become the master: a connection of an earlier epoch must not be used again.
     fn epoch(&self) -> u64;

@@ -17,7 +17,6 @@
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
 //! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.
 
-mod confirming;
 mod head;
 mod moves;
 
@@ -29,7 +28,6 @@ use std::{
 
 use super::{
     attempts::{Attempts, Outcome},
-    given_back::Release,
     lease::{Grant, Lease},
     settings::Settings,
     stacks::{Stack, Stacks},
@@ -251,18 +249,16 @@ impl Wait<'_> {
             cancel: self.settings.cancel.as_ref(),
             ..Patience::USUAL
         };
-        let mut moved = None;
         loop {
             self.attempts.made += 1;
             self.epoch = self.stack.server.epoch();
             let reply = self.stack.server.ask(&call, patience)?;
-            let sent = reply.sent;
             match self.judge(reply)? {
                 Outcome::Moved => {}
                 outcome => return Ok(outcome),
             }
-            let ends = *moved.get_or_insert_with(|| self.ends_elsewhere(sent));
-            patience.answer = Some(ends);
+            let longest = self.deadline.remaining().max(self.stacks.limits().answer);
+            patience.answer.get_or_insert_with(|| Deadline::after(longest));
             patience = patience.left();
             // The lock may be ours there.
             call = call.again();
@@ -288,14 +284,6 @@ impl Wait<'_> {
             return;
         }
         self.stack.keeper.abandon(&self.hold, comes_late);
-        if self.stack.server.is_watched() {
-            // The master that answers the watchdog's thread may be replaced by one that does not know of it.
-            let end = self.now() + Duration::from_millis(self.lease_millis);
-            let release = Release::new(&self.hold, false, self.epoch, end);
-            self.stack.remember_given_up(release);
-            // The listener finds out that another server is the master.
-            self.stack.server.want();
-        }
     }
 
     fn lease(&self, grant: Grant) -> Option<Lease> {

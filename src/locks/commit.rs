@@ -203,7 +203,6 @@ impl Lease {
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked.
         self.shared.process.refuse_a_copy()?;
-        let release = self.to_repeat(false);
         // From here on no renewal touches the lock.
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
             return Err(operation.lost());
@@ -219,7 +218,7 @@ impl Lease {
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
         };
         // What is to be said of it is said by the outcome of the commit.
-        let _ = self.settle(RELEASING, (given_back, release), state);
+        let _ = self.settle(RELEASING, given_back, state);
         done.map(drop)
     }
 

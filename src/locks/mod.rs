@@ -8,7 +8,6 @@
 mod acquire;
 mod attempts;
 mod commit;
-mod given_back;
 mod inspection;
 mod lease;
 mod lock;
@@ -100,20 +99,6 @@ impl Locks {
     pub fn new(pool: &Pool) -> Result<Self> {
         pool.refuse_a_copy()?;
         Self::on(Arc::new(RedisServer::new(pool)))
-    }
-
-    /// For tests: from now on every acquire, release and look goes in one write with others, also where few threads ask.
-    #[doc(hidden)]
-    pub fn go_together_always(&self) {
-        self.stacks.go_together_always();
-    }
-
-    /// For tests: how many of them wait for the next write.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn unsent_calls(&self) -> usize {
-        let stacks = self.stacks.all();
-        stacks.iter().map(|stack| stack.server.unsent_calls()).sum()
     }
 
     /// Locks on a Redis Cluster that share its pools with other work. Opens no connection and starts no thread: that is done for
@@ -231,6 +216,3 @@ impl fmt::Debug for Locks {
             .finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

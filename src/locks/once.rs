@@ -160,21 +160,18 @@ impl Lease {
             return self.release();
         };
         let deadline = self.shared.clock.after(end);
-        let release = self.to_repeat(true);
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
             return self.shared.process.refuse_a_copy();
         };
-        let (finished, release) = match state {
-            RenewalState::Lost(_) => (self.give_back(deadline), None),
-            RenewalState::Held | RenewalState::Unknown => {
-                (self.send_until(&call, deadline), release)
-            }
+        let finished = match state {
+            RenewalState::Lost(_) => self.give_back(deadline),
+            RenewalState::Held | RenewalState::Unknown => self.send_until(&call, deadline),
         };
         if matches!(finished, Err(Error::WrongKind { .. })) {
             // What stands at the mark's key is none: the lock is ours all the same.
             let _ = self.give_back(deadline);
         }
-        self.settle(RUN_ONCE, (finished, release), state)
+        self.settle(RUN_ONCE, finished, state)
     }
 
     /// Sends it again while no answer comes that settles it. False: the lock was not ours any more.

@@ -12,7 +12,6 @@ use std::{
 };
 
 use super::{
-    given_back::Release,
     lease::{Grant, Lease},
     settings::Settings,
 };
@@ -114,38 +113,21 @@ impl Lease {
             return Ok(());
         }
         let deadline = Deadline::after(patience);
-        let release = self.to_repeat(false);
         let Some(state) = self.stop_renewing_here(deadline) else {
             return Ok(());
         };
         let given_back = self.give_back(deadline);
-        self.settle(RELEASE, (given_back, release), state)
-    }
-
-    /// Its release, if it has to be repeated once another server has become the master. To be made before it is sent.
-    pub(super) fn to_repeat(&self, marks: bool) -> Option<Release> {
-        let server = &self.shared.server;
-        if !server.is_watched() || self.is_disclosed() {
-            return None;
-        }
-        let end = self.shared.clock.now() + self.remaining();
-        Some(Release::new(self.hold(), marks, server.epoch(), end))
+        self.settle(RELEASE, given_back, state)
     }
 
     /// What the release has come to. What may still be ours on the server is left to the watchdog's thread.
     pub(super) fn settle(
         &self,
         name: &'static str,
-        (given_back, release): (Result<bool>, Option<Release>),
+        given_back: Result<bool>,
         state: RenewalState,
     ) -> Result<()> {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
-        match release {
-            // The master that answers the watchdog's thread may be replaced as well.
-            Some(release) if failed => self.shared.remember(release.without_a_mark()),
-            Some(release) if matches!(given_back, Ok(true)) => self.shared.remember(release),
-            _ => {}
-        }
         let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
             self.shared.keeper.abandon(self.hold(), comes_late);

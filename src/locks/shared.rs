@@ -8,7 +8,6 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    given_back::{GivenBack, Release},
     settings::Settings,
 };
 use crate::{
@@ -27,9 +26,6 @@ pub(crate) struct Shared<L> {
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
     pub(crate) queues: Queues<Settings, L>,
-    given_back: GivenBack,
-    /// What an acquire has left that was never a lease. It has a share of its own, since tries in vain may be many.
-    given_up: GivenBack,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
     siblings: Option<Siblings<L>>,
@@ -49,8 +45,6 @@ impl<L: Send + 'static> Shared<L> {
             clock,
             keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
-            given_back: GivenBack::default(),
-            given_up: GivenBack::default(),
             process: Process::current(),
             server,
             siblings,
@@ -68,32 +62,6 @@ impl<L> Shared<L> {
     /// A thread of ours has let a lock go.
     pub(crate) fn released(&self, key: &str, hold: &PastHold) {
         self.queues.released(key, hold);
-    }
-
-    /// Remembers a release that is answered, at once or later, by a server whose place another may take.
-    pub(super) fn remember(&self, release: Release) {
-        self.remember_among(&self.given_back, release);
-    }
-
-    /// The same of what an acquire has left that was never a lease.
-    pub(super) fn remember_given_up(&self, release: Release) {
-        self.remember_among(&self.given_up, release);
-    }
-
-    fn remember_among(&self, releases: &GivenBack, release: Release) {
-        let is_of_before = release.epoch() != self.server.epoch();
-        releases.remember(release, self.clock.now());
-        if is_of_before {
-            self.give_back_again();
-        }
-    }
-
-    /// Sends the releases again that another master has answered: the present one may not know of them.
-    fn give_back_again(&self) {
-        let (epoch, now) = (self.server.epoch(), self.clock.now());
-        for releases in [&self.given_back, &self.given_up] {
-            self.keeper.give_back(releases.again(epoch, now));
-        }
     }
 
     /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be kept by the shard that had the key
@@ -126,12 +94,10 @@ impl<L: Send> Observer for Shared<L> {
 
     fn look_again(&self) {
         self.keeper.look_at_all();
-        self.give_back_again();
     }
 
     fn renew_again(&self) {
         self.keeper.repeat_all();
-        self.give_back_again();
     }
 
     fn waits(&self) -> bool {
@@ -139,9 +105,7 @@ impl<L: Send> Observer for Shared<L> {
     }
 
     fn holds(&self) -> bool {
-        let now = self.clock.now();
-        let mut releases = [&self.given_back, &self.given_up].into_iter();
-        self.keeper.leases() > 0 || releases.any(|releases| releases.is_relied_on(now))
+        self.keeper.leases() > 0
     }
 
     #[cfg(feature = "testing")]

@@ -74,16 +74,6 @@ impl Stacks {
         }
     }
 
-    /// From now on every call goes in one write with others, also to servers that nobody has used yet.
-    pub(crate) fn go_together_always(&self) {
-        if let Self::OfShards(them) = self {
-            them.servers.go_together_always();
-        }
-        for stack in self.all() {
-            stack.server.go_together_always();
-        }
-    }
-
     /// How many threads wait for the lock of this key.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         match self {

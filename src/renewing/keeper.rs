@@ -143,19 +143,6 @@ impl Keeper {
         self.wake_if_sooner(&state);
     }
 
-    /// Sends these, each of which gives a hold back, until the server answers.
-    pub(crate) fn give_back(&self, calls: Vec<Call>) {
-        if calls.is_empty() {
-            return;
-        }
-        let mut state = self.state.lock();
-        let now = self.clock.now();
-        for call in calls {
-            state.schedule.abandon(call, false, now);
-        }
-        self.wake_if_sooner(&state);
-    }
-
     pub(super) fn lose(&self, id: Id, standing: &Standing, reason: LostReason) {
         let mut state = self.state.lock();
         state.schedule.stop(id);

@@ -165,21 +165,6 @@ impl Call {
         command.send(conn)
     }
 
-    /// Looks when its first key ends, by one command that reads it, so that a change of it is told. `None`: it is not there.
-    /// Otherwise what a script answers that is refused, with the milliseconds until then.
-    pub(crate) fn refusal_by_a_look(
-        &self,
-        conn: &mut dyn ConnectionLike,
-    ) -> RedisResult<Option<Value>> {
-        let mut look = Packed::command("PTTL");
-        look.push(self.key().as_bytes());
-        match look.send(conn)? {
-            Value::Int(-2) => Ok(None),
-            left @ Value::Int(-1..) => Ok(Some(Value::Array(vec![left]))),
-            _ => Err(makes_no_sense()),
-        }
-    }
-
     /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
         let answer = match answer_to(self.by_hash(), conn) {
@@ -225,11 +210,6 @@ impl Call {
     /// The command that names the script by its hash.
     pub(crate) fn by_hash(&self) -> &[u8] {
         self.by_hash.as_bytes()
-    }
-
-    /// What is [sent first](Self::send_first).
-    pub(crate) fn first(&self) -> &[u8] {
-        self.first_as.as_ref().unwrap_or(&self.by_hash).as_bytes()
     }
 
     /// The command that carries the script.

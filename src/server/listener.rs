@@ -167,10 +167,8 @@ impl Listener {
             mut connection,
             epoch,
         } = self.connector.open_to_listen()?;
-        let id: i64 = self.connector.ask_at(epoch, || {
-            redis::cmd("CLIENT").arg("ID").query(&mut connection)
-        })?;
-        let mut messages = (self.connector).ask_at(epoch, || subscribed(&mut connection))?;
+        let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
+        let mut messages = subscribed(&mut connection)?;
         let mut ear = self.ear.lock();
         ear.generation += 1;
         ear.id = Some(id);
@@ -225,8 +223,7 @@ impl Listener {
         if waits || holds {
             self.connector.check(HEARTBEAT / 2);
             messages.set_read_timeout(Some(self.connector.limits().answer))?;
-            let epoch = self.ear.lock().epoch;
-            (self.connector).ask_at(epoch, || messages.ping::<Value>())?;
+            messages.ping::<Value>()?;
         }
         if waits {
             tracks.waiters.check();

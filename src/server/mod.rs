@@ -15,10 +15,8 @@
 //! `seat` but by trying.
 
 mod cluster;
-mod combining;
 #[cfg(feature = "testing")]
 mod committer;
-mod line;
 mod listener;
 mod redis;
 mod renewals;
@@ -88,16 +86,6 @@ pub(crate) trait Server: Send + Sync + 'static {
         0
     }
 
-    /// Asks others whether it still is the master that it was at this epoch, since it was silent for long: [`Self::epoch`] tells
-    /// afterwards. Takes half of the time at most.
-    fn look_for_another_master(&self, _epoch: u64, _deadline: Deadline) {}
-
-    /// Whether what was sent then, at this epoch, was granted so soon after a long silence that another server may have taken its
-    /// place.
-    fn follows_a_silence(&self, _epoch: u64, _sent: Instant) -> bool {
-        false
-    }
-
     /// How far the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 
@@ -105,33 +93,17 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// out to have been closed.
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
-    /// From now on no call goes alone that can go in one write with others.
-    fn go_together_always(&self) {}
-
-    /// How many calls wait for the next such write.
-    fn unsent_calls(&self) -> usize {
-        0
-    }
-
     /// Sends a call that may not be sent twice, by a connection that is lent for it and has just answered a `PING`. The outer `Err`:
     /// it was not sent.
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
 
     /// Sends a head's call by the connection that all heads share, so that the server tells of a change of the key. Waits for the
     /// connection until the deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
-    ///
-    /// `looks_first`: a look goes before, and the call is sent only if the key is not there. Otherwise the answer is the refusal of a
-    /// mutex that somebody else has.
     fn ask_for_head(
         &self,
         call: &Call,
-        looks_first: bool,
         deadline: Deadline,
     ) -> Result<Reply, Unsent>;
-
-    /// A connection for the one thread that waits for the lock of this key: on it the server tells the thread of changes. `None`: no
-    /// such connection is to be had, and the thread goes on with the one that all heads share.
-    fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>>;
 
     /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else by one of the pool.
     fn send_unawaited(&self, call: &Call, patience: Duration);
@@ -221,28 +193,6 @@ pub(crate) enum Unsent {
     NoConnection(Error),
     /// Other threads had the connection until the deadline. `has_failed`: the last use of the connection did.
     InUse { has_failed: bool },
-}
-
-/// The connection of one waiting thread.
-pub(crate) trait Line {
-    /// As [`ask_for_head`](Server::ask_for_head), without waiting for others.
-    fn ask(&mut self, call: &Call, looks_first: bool) -> Result<Reply, Unsent>;
-
-    /// Waits for the server to say that the key has changed since the last answer, or until that moment.
-    fn listen(&mut self, until: Option<Instant>) -> News;
-
-    /// Whether what was read on it is still going to be told.
-    fn is_open(&self) -> bool;
-}
-
-/// What has come of listening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    Changed,
-    /// The moment has come.
-    Nothing,
-    /// The key may have changed: the connection is gone.
-    Lost,
 }
 
 /// Who is told of changes on the server: the queues of those who wait, and the keeper of the leases.

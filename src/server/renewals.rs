@@ -13,7 +13,7 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::{Connector, Out},
+    connection::Connector,
     error::is_wrong_type,
     event::shielded,
     exchange::{Finished, next_reply},
@@ -55,10 +55,6 @@ impl RenewalsConnection {
     pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
         let is_open = self.tracked.using(deadline, |used| used.is_open());
         is_open.unwrap_or(Some(false))
-    }
-
-    pub(super) fn connector(&self) -> &Connector {
-        self.tracked.connector()
     }
 
     pub(super) fn tracked(connector: Connector, listener: Arc<Listener>) -> Arc<Tracked> {
@@ -254,14 +250,9 @@ impl RenewalsConnection {
         values: &mut Vec<Value>,
     ) -> (RedisResult<()>, bool) {
         let used = self.tracked.using(Deadline::after(limit), |used| {
-            let out = match batch.replicas() {
-                None => used.begin(),
-                Some(_) => Out::default(),
-            };
             let asked = used.ask(Some(limit), |connection, _| {
                 caught(|| converse(connection, packed, limit, batch.replies(), values))?
             });
-            out.end(&asked);
             if asked.is_err() {
                 used.close(Finished::Broken);
             }

@@ -25,7 +25,7 @@ use redis::{Connection, ErrorKind, RedisResult};
 
 use super::listener::{Checked, Listener, Tracking};
 use crate::{
-    connection::{Connector, Opened, Out},
+    connection::{Connector, Opened},
     error::Result,
     exchange::Finished,
     time::Deadline,
@@ -109,10 +109,6 @@ impl Tracked {
         }
     }
 
-    pub(super) fn connector(&self) -> &Connector {
-        &self.connector
-    }
-
     pub(super) fn io_timeout(&self) -> Duration {
         self.connector.limits().answer
     }
@@ -178,7 +174,7 @@ impl Checked for Tracked {
     }
 }
 
-impl<'a> InUse<'a> {
+impl InUse<'_> {
     pub(super) fn is_open(&self) -> bool {
         self.slot.open.is_some()
     }
@@ -196,14 +192,6 @@ impl<'a> InUse<'a> {
         self.has_news |= self.slot.had_one && self.tracked.whom == For::Leases;
         self.slot.had_one = true;
         Ok(())
-    }
-
-    /// Something is about to be asked on it.
-    pub(super) fn begin(&self) -> Out<'a> {
-        let open = self.slot.open.as_ref();
-        open.map_or_else(Out::default, |open| {
-            self.tracked.connector.begin(open.epoch)
-        })
     }
 
     /// Asks something on it. It comes with whether changes of what is read are going to be told. If the connection is finished
@@ -251,11 +239,10 @@ impl<'a> InUse<'a> {
 
     fn check(&mut self) {
         if self.is_open() {
-            let (limit, out) = (self.slot.limit, self.begin());
-            let answer = self.ask(limit, |connection, _| {
+            let limit = self.slot.limit;
+            let _ = self.ask(limit, |connection, _| {
                 redis::cmd("PING").query::<redis::Value>(connection)
             });
-            out.end(&answer);
         }
         if self.is_open() {
             return;

@@ -14,7 +14,7 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::{Connector, Out},
+    connection::Connector,
     error::Result,
     script::Call,
     time::{self, Deadline},
@@ -42,10 +42,9 @@ impl WaitersConnection {
     pub(crate) fn ask(
         &self,
         call: &Call,
-        looks_first: bool,
         deadline: Deadline,
     ) -> Result<Reply, Unsent> {
-        let asked = |used: &mut InUse<'_>| asked(used, call, looks_first);
+        let asked = |used: &mut InUse<'_>| asked(used, call);
         let used = self.tracked.using(deadline, asked);
         let Some(reply) = used.map_err(Unsent::NoConnection)? else {
             let has_failed = self.has_failed.load(Ordering::SeqCst);
@@ -62,9 +61,7 @@ impl WaitersConnection {
             let is_open = used.is_open();
             if is_open {
                 // Whoever relies on the connection is told if it is finished.
-                let out = used.begin();
-                let answer = used.ask(None, |connection, _| call.counts(connection));
-                out.end(&answer);
+                let _ = used.ask(None, |connection, _| call.counts(connection));
             }
             is_open
         });
@@ -77,25 +74,16 @@ impl WaitersConnection {
     }
 }
 
-fn asked(used: &mut InUse<'_>, call: &Call, looks_first: bool) -> Result<Reply> {
+fn asked(used: &mut InUse<'_>, call: &Call) -> Result<Reply> {
     if !used.is_open() {
         used.open()?;
     }
     let mut sent = time::now();
     let mut is_tracked = false;
-    let out = match call.replicas() {
-        None => used.begin(),
-        Some(_) => Out::default(),
-    };
     let answer = used.ask(None, |connection, tracked| {
         (sent, is_tracked) = (time::now(), tracked);
-        if looks_first && let Some(refusal) = call.refusal_by_a_look(connection)? {
-            return Ok(refusal);
-        }
-        sent = time::now();
         call.ask(connection, false)
     });
-    out.end(&answer);
     Ok(Reply {
         tracked: is_tracked && answer.is_ok(),
         answer,

@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Line,
+        self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure,
         Observer, Patience, RenewalReply, Renewals, Replies, Reply, Unsent, refused,
     },
     time::{Clock, Deadline, whole_millis},
@@ -242,10 +242,6 @@ impl server::Server for Server {
             .ask(call.parts(), true)
             .map_err(Unsent::NoConnection);
         Ok(asked?.0)
-    }
-
-    fn line<'a>(&'a self, _: &'a str) -> Option<Box<dyn Line + 'a>> {
-        None
     }
 
     fn send_unawaited(&self, call: &Call, _: Duration) {

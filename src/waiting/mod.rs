@@ -28,7 +28,7 @@ mod queues;
 mod streaks;
 
 pub(crate) use budget::HandOverBudget;
-pub(crate) use fairness::{Manner, PastHold};
-pub(crate) use place::{Next, Place};
-pub(crate) use queue::{Leaving, PASSED_ON};
+pub(crate) use fairness::PastHold;
+pub(crate) use place::Place;
+pub(crate) use queue::Leaving;
 pub(crate) use queues::Queues;

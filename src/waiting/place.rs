@@ -5,8 +5,7 @@ use std::{sync::Arc, time::Instant};
 use parking_lot::Condvar;
 
 use super::{
-    fairness::Manner,
-    queue::{Leaving, Queue, Step, Ticket},
+    queue::{Leaving, Step, Ticket},
     queues::{ByKey, Queues, Sleeper},
 };
 use crate::{cancel::Cancel, time::Deadline};
@@ -25,7 +24,7 @@ pub(crate) struct Place<'a, T, L> {
 
 /// What a waiting thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+enum Next {
     /// It asks the server.
     Ask,
     /// It leaves: the deadline has come, or it was handed the lock.
@@ -81,25 +80,6 @@ impl<T, L> Place<'_, T, L> {
         }
     }
 
-    /// What to do now, for one that is told of changes by other means while it sleeps. Where no news would have it ask sooner
-    /// than it does anyway, it sleeps here: a socket's time-out may take ten milliseconds longer.
-    pub(crate) fn next_step(&self, deadline: Deadline) -> Next {
-        let mut by_key = self.queues.by_key.lock();
-        loop {
-            match self.next(&mut by_key, None, deadline) {
-                Next::Sleep(Some(moment)) if self.needs_no_news(&by_key) => {
-                    self.sleeper.woken.wait_until(&mut by_key, moment);
-                }
-                next => return next,
-            }
-        }
-    }
-
-    fn needs_no_news(&self, by_key: &ByKey<T, L>) -> bool {
-        let queue = by_key.queues.get(&self.key);
-        queue.is_some_and(|queue| queue.needs_no_news(self.queues.clock.now()))
-    }
-
     fn next(&self, by_key: &mut ByKey<T, L>, cancel: Option<&Cancel>, deadline: Deadline) -> Next {
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Next::Leave;
@@ -117,22 +97,6 @@ impl<T, L> Place<'_, T, L> {
                 Next::Sleep(deadline.or_sooner(asks_at).or_sooner(looks_at).moment())
             }
         }
-    }
-
-    /// Whether nobody of this process stands behind it, has the lock, or can hand it over: it needs no news but the server's.
-    pub(crate) fn is_alone(&self) -> bool {
-        let by_key = self.queues.by_key.lock();
-        let queue = by_key.queues.get(&self.key);
-        self.sleeper.takes.is_none() && queue.is_some_and(Queue::is_alone)
-    }
-
-    /// How it asks, if it asks now.
-    pub(crate) fn manner(&self) -> Manner {
-        let by_key = self.queues.by_key.lock();
-        let queue = by_key.queues.get(&self.key);
-        queue.map_or_else(Manner::default, |queue| {
-            queue.manner(self.queues.clock.now())
-        })
     }
 
     /// The server says no: ask again at this moment, unless something happens before.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::fairness::{Fairness, Manner, PastHold};
+use super::fairness::{Fairness, PastHold};
 
 /// When the head asks about a message that came while a thread of this process was being granted the lock, or has it alone.
 ///
@@ -117,7 +117,6 @@ impl<W, L> Queue<W, L> {
         }
         waiter.asks_at = None;
         waiter.is_asking = true;
-        self.fairness.asks();
         Step::Ask
     }
 
@@ -179,12 +178,11 @@ impl<W, L> Queue<W, L> {
     pub(crate) fn hand_over(
         &mut self,
         lease: L,
-        hold: &PastHold,
+        _hold: &PastHold,
         now: Instant,
         end: Instant,
     ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
-        self.fairness.take_back_refusals(hold);
         self.fairness.granted(now, true);
         self.handed.push(Handed {
             ticket: next.ticket,
@@ -196,26 +194,14 @@ impl<W, L> Queue<W, L> {
 
     /// A thread of this process has released the lock. Returns whom to wake.
     pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
-        let waits = !self.waiting.is_empty();
-        let ask_at = self.fairness.released(now, waits, hold);
+        let ask_at = self.fairness.released(now, hold);
         self.wake_head(Some(ask_at.unwrap_or(now + PASSED_ON)))
     }
 
     /// The server says that something has happened to the lock. Returns whom to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
         let ask_at = self.asks_about_a_change_at(now);
-        if self.fairness.is_held_alone() {
-            self.fairness.heard_while_held(now);
-        } else {
-            self.fairness.heard();
-        }
         self.wake_head(Some(ask_at))
-    }
-
-    /// Whether the head asks so soon anyway that a change which it is told of now would not have it ask sooner.
-    pub(crate) fn needs_no_news(&self, now: Instant) -> bool {
-        let asks_at = self.waiting.front().and_then(|head| head.asks_at);
-        asks_at.is_some_and(|asks_at| asks_at <= self.asks_about_a_change_at(now))
     }
 
     fn asks_about_a_change_at(&self, now: Instant) -> Instant {
@@ -224,16 +210,6 @@ impl<W, L> Queue<W, L> {
         } else {
             self.fairness.asks_at(now)
         }
-    }
-
-    /// How the head asks, if it asks now: by an attempt or a look, in full or in brief.
-    pub(crate) fn manner(&self, now: Instant) -> Manner {
-        self.fairness.manner(now)
-    }
-
-    /// Whether exactly one thread waits here, and none that stood here has the lock.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.len() == 1 && self.handed.is_empty() && !self.fairness.is_held_here()
     }
 
     /// Something may have happened to the lock without our being told. Returns whom to wake.

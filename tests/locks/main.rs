@@ -23,7 +23,6 @@ mod holding;
 mod inspecting;
 mod intents;
 mod late;
-mod line;
 mod long;
 mod loss;
 mod lost_answers;
@@ -32,7 +31,6 @@ mod once;
 mod outstanding;
 mod processes;
 mod running;
-mod together;
 mod transactions;
 mod unfenced;
 mod untold;
@@ -55,13 +53,8 @@ fn options() -> Options {
     }
 }
 
-/// With `LEASEHOLD_TOGETHER=1`, all that can goes in one write with others, also what one thread asks alone.
 fn plain(pool: &Pool) -> Locks {
-    let locks = Locks::new(pool).unwrap();
-    if env::var_os("LEASEHOLD_TOGETHER").is_some() {
-        locks.go_together_always();
-    }
-    locks
+    Locks::new(pool).unwrap()
 }
 
 fn plainly(url: &str) -> Locks {

@@ -2,12 +2,9 @@
 //! have it, and no call takes longer than it has.
 
 mod another_cluster;
-mod confirming;
 mod cut_off;
 mod held;
 mod redirects;
-mod silent;
-mod together;
 
 use std::{
     sync::Arc,

@@ -14,7 +14,6 @@ mod clusters;
 mod documents;
 mod failovers;
 mod following;
-mod given_back;
 mod groups;
 mod history;
 mod long;
@@ -27,7 +26,6 @@ mod plain_url;
 mod quorum;
 mod replicas;
 mod sentinels;
-mod silent_nodes;
 mod watchdogs;
 
 use std::time::Duration;

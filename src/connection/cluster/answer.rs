@@ -8,8 +8,6 @@ pub(super) struct Answer {
     config_epoch: Option<u64>,
     /// By its own word it does not reach most of the masters, or does not serve.
     pub(super) is_cut_off: bool,
-    /// It may not have heard yet what has become of it.
-    pub(super) is_in_question: bool,
 }
 
 impl Answer {
@@ -26,13 +24,12 @@ impl Answer {
             layout,
             config_epoch: epoch,
             is_cut_off: found("cluster_state:") == Some("fail"),
-            is_in_question: false,
         }
     }
 
     /// It reaches most of the masters, and serves, and its word is not in question.
     pub(super) fn is_well(&self) -> bool {
-        !self.is_cut_off && !self.is_in_question
+        !self.is_cut_off
     }
 
     /// Which configuration it is, where this is the newest that was heard of. A replica that is cut off from the others counts one

@@ -26,7 +26,6 @@ use std::{
 
 use super::{
     layout::{Address, Group, Layout, Node},
-    silence::Silence,
     slot::SLOTS,
 };
 
@@ -54,8 +53,6 @@ pub(super) struct Shard {
     pub(super) epoch: Arc<AtomicU64>,
     /// A connection to it has failed since it was last known to be good.
     pub(super) in_doubt: bool,
-    /// Whether its master was silent or not reached, and what it says of itself is in question.
-    pub(super) silence: Silence,
     /// The last answer named it.
     serves: bool,
 }
@@ -65,7 +62,6 @@ impl Shard {
         let is_news = self.address != *address;
         if is_news {
             self.address = address.clone();
-            self.silence = Silence::default();
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         is_news
@@ -134,12 +130,6 @@ impl Known {
         masters.chain(others.cloned()).collect()
     }
 
-    /// The masters that were silent or not reached: what they say of themselves is in question.
-    pub(super) fn silent_masters(&self) -> Vec<Address> {
-        let silent = self.shards.iter().filter(|shard| shard.silence.is_on());
-        silent.map(|shard| shard.address.clone()).collect()
-    }
-
     /// The only address with this port at which a node is known. `None`: there is none, or there are several.
     pub(super) fn only_one_at(&self, port: u16) -> Option<Address> {
         let found: HashSet<_> = (self.addresses().into_iter())
@@ -187,28 +177,6 @@ impl Known {
     /// Forgets the newest configuration that was heard of: another cluster was made in place of this one.
     pub(super) fn begin_anew(&mut self) {
         self.config_epoch = 0;
-    }
-
-    /// The node at this address has not answered when it was asked who serves what.
-    pub(super) fn was_silent(&mut self, address: &Address) {
-        (self.shards_at(address)).for_each(|shard| shard.silence.begin());
-    }
-
-    /// A connection to the node at this address was opened, and it is a master.
-    pub(super) fn was_reached(&mut self, address: &Address) {
-        (self.shards_at(address)).for_each(|shard| shard.silence.end());
-    }
-
-    /// The node at this address has answered who serves what. Returns whether its word counts: that of a master in silence does not.
-    pub(super) fn counts(&mut self, address: &Address, is_cut_off: bool, now: Instant) -> bool {
-        (self.shards_at(address)).for_each(|shard| shard.silence.answered(is_cut_off, now));
-        !self.shards_at(address).any(|shard| shard.silence.is_on())
-    }
-
-    /// Several lead to one master where it has got the slots of the others.
-    fn shards_at(&mut self, address: &Address) -> impl Iterator<Item = &mut Shard> {
-        let shards = self.shards.iter_mut();
-        shards.filter(move |shard| shard.address == *address)
     }
 
     /// Believes what a node says, or returns why not. `Ok(true)`: the answer has changed what is known.
@@ -331,7 +299,6 @@ impl Known {
                 address: address.clone(),
                 epoch: Arc::default(),
                 in_doubt: false,
-                silence: Silence::default(),
                 serves: true,
             });
             return true;

@@ -84,8 +84,6 @@ enum Need {
     Unknown,
     /// What the map says may be out of date: the caller takes it if nodes may not be asked yet.
     Doubtful,
-    /// What has happened until now counts: the nodes are asked again however lately they were.
-    News,
 }
 
 impl Map {
@@ -143,15 +141,15 @@ impl Map {
     /// was lost. And while another thread asks, this one does not wait for the answer but goes there: that thread may wait for silent
     /// nodes of other shards.
     pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<Place> {
-        let (in_doubt, is_silent, own) = {
+        let (in_doubt, own) = {
             let known = self.known.lock();
             let is_in_doubt = known.in_doubt;
-            known.shard(shard).map_or((true, true, None), |it| {
-                let own = (!it.silence.is_on() && !is_in_doubt).then(|| it.address.clone());
-                (it.in_doubt, it.silence.is_on(), own)
+            known.shard(shard).map_or((true, None), |it| {
+                let own = (!is_in_doubt).then(|| it.address.clone());
+                (it.in_doubt, own)
             })
         };
-        let asked = if in_doubt && (is_silent || !self.asking.is_locked()) {
+        let asked = if in_doubt && !self.asking.is_locked() {
             // What is left is for the connection.
             let half = Deadline::after(deadline.remaining() / 2);
             self.ask(Need::Doubtful, own.as_ref(), half)
@@ -160,11 +158,6 @@ impl Map {
         };
         let place = self.place(shard);
         place.ok_or_else(|| asked.err().unwrap_or_else(|| silent("none", None)))
-    }
-
-    /// Asks the nodes however lately they were asked. Ends by the deadline.
-    pub(super) fn look_anew(&self, deadline: Deadline) -> Result<()> {
-        self.ask(Need::News, None, deadline)
     }
 
     pub(super) fn place(&self, shard: ShardId) -> Option<Place> {
@@ -184,8 +177,6 @@ impl Map {
             && shard.epoch.load(Ordering::SeqCst) == epoch
         {
             shard.in_doubt = false;
-            let address = shard.address.clone();
-            known.was_reached(&address);
         }
     }
 
@@ -212,7 +203,6 @@ impl Map {
             && shard.epoch.load(Ordering::SeqCst) == epoch
         {
             shard.in_doubt = true;
-            shard.silence.begin();
         }
     }
 

@@ -11,7 +11,6 @@ use std::{
 use super::{known::ShardId, map::Map};
 use crate::{
     connection::{
-        calls::Calls,
         whereabouts::{Place, Whereabouts},
     },
     error::Result,
@@ -23,7 +22,6 @@ pub(super) struct ToShard {
     map: Arc<Map>,
     id: ShardId,
     epoch: Arc<AtomicU64>,
-    calls: Calls,
 }
 
 impl ToShard {
@@ -33,7 +31,6 @@ impl ToShard {
             map,
             id,
             epoch,
-            calls: Calls::default(),
         }
     }
 }
@@ -41,14 +38,6 @@ impl ToShard {
 impl Whereabouts for ToShard {
     fn look(&self, deadline: Deadline) -> Result<Place> {
         self.map.look(self.id, deadline)
-    }
-
-    fn look_anew(&self, deadline: Deadline) -> Result<()> {
-        self.map.look_anew(deadline)
-    }
-
-    fn calls(&self) -> Option<&Calls> {
-        Some(&self.calls)
     }
 
     fn epoch(&self) -> u64 {

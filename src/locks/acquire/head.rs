@@ -6,44 +6,31 @@ use super::{Asked, Wait};
 use crate::{
     error::{Error, Result},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
-    recipes::hold::Kind,
-    script::{Call, Refusal},
-    server::{Line, News, Unsent},
+    script::Refusal,
+    server::Unsent,
     time::Backoff,
-    waiting::{Manner, Next, PASSED_ON, Place},
+    waiting::Place,
 };
-
-/// A head that was refused by a look or in brief, and has heard nothing since, makes a whole attempt after so long.
-const FINDS_ALL_OUT: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
     /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
     /// to another stack.
     pub(super) fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease>) -> Result<Asked> {
-        let (shared, key) = (Arc::clone(&self.stack), self.key().to_owned());
+        let shared = Arc::clone(&self.stack);
         shared.server.want();
         let cancel = self.settings.cancel.as_ref();
         let _woken = cancel.map(|cancel| cancel.wakes(wakes_all(&shared)));
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
-        let mut line: Option<Box<dyn Line>> = None;
-        while self.waits_until_it_is_time(place, line.as_deref_mut()) {
+        while place.wait_unless(cancel, self.deadline) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
             if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;
             }
             self.attempts.made += 1;
-            let manner = self.manner(place);
-            let call = self.call(manner);
-            line = line.filter(|line| line.is_open());
-            if line.is_none() && self.may_listen(&call) && place.is_alone() {
-                line = shared.server.line(&key);
-            }
+            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
             self.epoch = shared.server.epoch();
-            let asked = match &mut line {
-                Some(line) => line.ask(&call, manner.looks_first),
-                None => (shared.server).ask_for_head(&call, manner.looks_first, self.deadline),
-            };
+            let asked = (shared.server).ask_for_head(&call, self.deadline);
             let reply = match asked {
                 Ok(reply) => reply,
                 Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
@@ -64,21 +51,11 @@ impl Wait<'_> {
             if !Arc::ptr_eq(&shared, &self.stack) {
                 return Ok(Asked::Moved);
             }
-            let has_line = line.is_some();
-            if let Some(asked) = self.follows(&outcome, place, manner, has_line, &mut pauses) {
+            if let Some(asked) = self.follows(&outcome, place, &mut pauses) {
                 return Ok(asked);
             }
         }
         (self.attempts.last_failure()).map_or(Ok(Asked::InVain), Err)
-    }
-
-    fn call(&self, manner: Manner) -> Call {
-        let refusal = if manner.is_brief {
-            Refusal::Bare
-        } else {
-            Refusal::WithItsEnd
-        };
-        (self.hold).acquiring(self.lease_millis, true, refusal)
     }
 
     /// What an outcome leads to: an end of the wait, or `None` and another attempt at the moment that the place is told.
@@ -86,8 +63,6 @@ impl Wait<'_> {
         &mut self,
         outcome: &Outcome,
         place: &Place<'_, Settings, Lease>,
-        manner: Manner,
-        has_line: bool,
         pauses: &mut Backoff,
     ) -> Option<Asked> {
         match *outcome {
@@ -95,15 +70,6 @@ impl Wait<'_> {
                 grant,
                 next_asks_at,
             } => {
-                let next_asks_at = if manner.is_brief {
-                    // After a grant in brief the server tells nobody of a change, but a release is near.
-                    self.now() + PASSED_ON
-                } else if has_line {
-                    // The server tells of the next change on the line alone, on which the next head does not read.
-                    self.now()
-                } else {
-                    next_asks_at
-                };
                 return Some(Asked::Granted(grant, next_asks_at));
             }
             Outcome::HasBeenRun => return Some(Asked::InVain),
@@ -115,9 +81,7 @@ impl Wait<'_> {
             } => {
                 pauses.start_again();
                 self.doubts.start_again();
-                let knows_little = manner.looks_first || manner.is_brief;
-                let look_again = knows_little.then(|| self.now() + FINDS_ALL_OUT);
-                place.refused(ask_again_at.into_iter().chain(look_again).min());
+                place.refused(ask_again_at);
             }
             Outcome::Refused { tracked: false, .. } => {
                 place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
@@ -135,52 +99,6 @@ impl Wait<'_> {
     fn next_pause(&mut self, usual: &mut Backoff, in_doubt: bool) -> Duration {
         let pauses = if in_doubt { &mut self.doubts } else { usual };
         pauses.next_pause(Duration::MAX)
-    }
-
-    /// Sleeps until it is time to ask: reading the line, if the head has it, or else in its place of the queue. False: the head leaves.
-    fn waits_until_it_is_time(
-        &self,
-        place: &Place<'_, Settings, Lease>,
-        line: Option<&mut (dyn Line + '_)>,
-    ) -> bool {
-        let Some(line) = line.filter(|line| line.is_open()) else {
-            return place.wait_unless(self.settings.cancel.as_ref(), self.deadline);
-        };
-        loop {
-            let until = match place.next_step(self.deadline) {
-                Next::Ask => return true,
-                Next::Leave => return false,
-                Next::Sleep(until) => until,
-            };
-            match line.listen(until) {
-                News::Changed => {
-                    self.stack.queues.changed(self.key());
-                    self.stack.tell_siblings(self.key());
-                }
-                News::Nothing => {}
-                News::Lost => place.look_again_at(Some(self.now())),
-            }
-        }
-    }
-
-    /// Whether it may wait on the line: nothing else may have to wake it, a message that comes while replicas are waited for
-    /// would be passed over, and an intent is taken back by the connection that all share.
-    fn may_listen(&self, call: &Call) -> bool {
-        let can_be_called_off = self.settings.cancel.is_some();
-        !can_be_called_off && call.replicas().is_none() && self.hold.quitting().is_none()
-    }
-
-    /// How it asks now. A look, or a brief refusal, says enough only of a mutex which is not ours already; and what an error says
-    /// at the deadline is found out by a whole attempt.
-    fn manner(&self, place: &Place<'_, Settings, Lease>) -> Manner {
-        if self.hold.kind() != Kind::Mutex || self.attempts.may_be_ours() {
-            return Manner::default();
-        }
-        let manner = place.manner();
-        Manner {
-            is_brief: manner.is_brief && self.deadline.remaining() > FINDS_ALL_OUT,
-            ..manner
-        }
     }
 
     /// Other heads had the shared connection until the deadline, so that this attempt was not sent. If their last one has failed,

@@ -14,7 +14,21 @@ use crate::{
 impl Wait<'_> {
     /// What the reply leads to. If the key has moved, the wait takes the stack of the server that has it, unless the key has moved
     /// more than [`HOPS`] times in a row: that is a failure.
-    pub(super) fn moved_or_judged(&mut self, reply: Reply) -> Result<Outcome> {
+    pub(super) fn judge(&mut self, reply: Reply) -> Result<Outcome> {
+        let outcome = self.moved_or_judged(reply)?;
+        if matches!(outcome, Outcome::Granted { .. }) && self.has_another_master() {
+            self.attempts.is_unconfirmed();
+            return Ok(Outcome::Failed);
+        }
+        Ok(outcome)
+    }
+
+    /// Whether another server has become the master since the last attempt was sent.
+    pub(super) fn has_another_master(&self) -> bool {
+        self.stack.server.epoch() != self.epoch
+    }
+
+    fn moved_or_judged(&mut self, reply: Reply) -> Result<Outcome> {
         let has_moved = reply.has_moved;
         let outcome = self.attempts.judge(reply, self.now())?;
         if !has_moved {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::{RedisError, RedisResult, Value};
@@ -13,7 +13,7 @@ use crate::{
     error::{Result, no_answer},
     script::Call,
     server::{
-        Line, News, Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent,
+        Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent,
         redis::untracked,
     },
     time::{self, Backoff, Clock, Deadline},
@@ -143,14 +143,6 @@ impl Server for Member {
         self.own.epoch()
     }
 
-    fn look_for_another_master(&self, epoch: u64, deadline: Deadline) {
-        self.own.look_for_another_master(epoch, deadline);
-    }
-
-    fn follows_a_silence(&self, epoch: u64, sent: Instant) -> bool {
-        self.own.follows_a_silence(epoch, sent)
-    }
-
     fn clock_skew(&self) -> Duration {
         self.own.clock_skew()
     }
@@ -162,14 +154,6 @@ impl Server for Member {
             self.asked(call, patience)?
         };
         self.followed(call, patience, reply)
-    }
-
-    fn go_together_always(&self) {
-        self.own.go_together_always();
-    }
-
-    fn unsent_calls(&self) -> usize {
-        self.own.unsent_calls()
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
@@ -198,16 +182,10 @@ impl Server for Member {
     fn ask_for_head(
         &self,
         call: &Call,
-        looks_first: bool,
         deadline: Deadline,
     ) -> Result<Reply, Unsent> {
-        let reply = self.own.ask_for_head(call, looks_first, deadline)?;
+        let reply = self.own.ask_for_head(call, deadline)?;
         self.told(call, reply, deadline)
-    }
-
-    fn line<'a>(&'a self, key: &'a str) -> Option<Box<dyn Line + 'a>> {
-        let line = self.own.line(key)?;
-        Some(Box::new(MembersLine { member: self, line }))
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {
@@ -231,27 +209,5 @@ impl Server for Member {
 
     fn close(&self) {
         self.own.close();
-    }
-}
-
-/// The line of one who waits for a key of a shard.
-struct MembersLine<'a> {
-    member: &'a Member,
-    line: Box<dyn Line + 'a>,
-}
-
-impl Line for MembersLine<'_> {
-    fn ask(&mut self, call: &Call, looks_first: bool) -> Result<Reply, Unsent> {
-        let reply = self.line.ask(call, looks_first)?;
-        let until = self.member.until(Patience::USUAL);
-        self.member.told(call, reply, until)
-    }
-
-    fn listen(&mut self, until: Option<Instant>) -> News {
-        self.line.listen(until)
-    }
-
-    fn is_open(&self) -> bool {
-        self.line.is_open()
     }
 }

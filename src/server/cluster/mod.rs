@@ -23,8 +23,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+            },
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -49,7 +48,6 @@ pub(crate) struct Servers {
     of_shards: RwLock<HashMap<ShardId, Arc<RedisServer>>>,
     /// Connections beside the pools: to nodes that are being given slots, and for renewals that go elsewhere.
     asking: Mutex<HashMap<Address, Vec<Connection>>>,
-    together: AtomicBool,
 }
 
 impl Servers {
@@ -58,7 +56,6 @@ impl Servers {
             nodes: nodes.clone(),
             of_shards: RwLock::default(),
             asking: Mutex::default(),
-            together: AtomicBool::new(false),
         })
     }
 
@@ -71,24 +68,14 @@ impl Servers {
         Ok(Member::new(self, id, self.server(id)?))
     }
 
-    /// From now on no call goes alone that can go in one write with others.
-    pub(crate) fn go_together_always(&self) {
-        self.together.store(true, Ordering::SeqCst);
-    }
-
     fn server(&self, id: ShardId) -> Result<Arc<RedisServer>> {
         if let Some(server) = self.of_shards.read().get(&id) {
             return Ok(Arc::clone(server));
         }
         let pool = self.nodes.pool_of(id)?;
         let mut of_shards = self.of_shards.write();
-        let server = of_shards.entry(id).or_insert_with(|| {
-            let server = RedisServer::new(&pool);
-            if self.together.load(Ordering::SeqCst) {
-                super::Server::go_together_always(&server);
-            }
-            Arc::new(server)
-        });
+        let server = of_shards.entry(id);
+        let server = server.or_insert_with(|| Arc::new(RedisServer::new(&pool)));
         Ok(Arc::clone(server))
     }
 

@@ -170,13 +170,11 @@ impl Following {
     fn open_soon(&mut self, limit: Duration) -> Result<()> {
         let deadline = Deadline::after(limit);
         let nodes = self.servers.nodes();
-        let connector = self.own.connector().clone();
-        let epoch = connector.epoch();
         let to = nodes.address_of(self.id, deadline)?;
         let answers = nodes.open_at(&to, deadline).and_then(|mut conn| {
             let left = deadline.remaining_up_to(limit);
             conn.set_read_timeout(Some(left))
-                .and_then(|()| connector.ask_at(epoch, || redis::cmd("PING").query(&mut conn)))
+                .and_then(|()| redis::cmd("PING").query(&mut conn))
                 .map_err(|_| no_connection())
                 .map(|_: Value| ())
         });

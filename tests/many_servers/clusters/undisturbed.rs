@@ -255,29 +255,6 @@ fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
     });
 }
 
-#[test]
-fn where_all_goes_in_one_write_locks_of_all_shards_are_granted_and_released() {
-    let cluster = shared();
-    let locks = patient(&cluster);
-    locks.go_together_always();
-    let tags: Vec<_> = (0..SHARDS)
-        .map(|shard| cluster.tag(shard, "together").unwrap())
-        .collect();
-    thread::scope(|scope| {
-        for n in 0..8 {
-            let (locks, tags) = (&locks, &tags);
-            scope.spawn(move || {
-                for round in 0..60 {
-                    let tag = &tags[round % SHARDS];
-                    let lock = locks.lock(&format!("{n}{{{tag}}}"));
-                    lock.acquire(LONG).unwrap().release().unwrap();
-                }
-            });
-        }
-    });
-    assert_eq!(locks.unsent_calls(), 0);
-}
-
 /// What docs/guarantees.md names beside the commands of a lock's work: it is enough, and all of it is needed.
 #[test]
 fn the_access_list_of_a_node_needs_its_row() {

@@ -17,7 +17,7 @@ use redis::{Connection, RedisResult, Value};
 
 use super::{
     Asking, FRESH, Map, Need, REST, STRANGE,
-    round::{CUT_OFF, Disbelief, Heard, InQuestion, Left, Refused},
+    round::{CUT_OFF, Disbelief, Heard, Left, Refused},
     silent,
     streak::Streak,
 };
@@ -47,7 +47,6 @@ impl Asking {
         &mut self,
         mut all: Vec<Address>,
         first: Option<&Address>,
-        in_question: &InQuestion,
     ) -> Vec<Address> {
         let mut seen = HashSet::new();
         all.retain(|address| seen.insert(address.clone()));
@@ -60,10 +59,8 @@ impl Asking {
         all.sort_by_key(|at| {
             let is_first = Some(at) == first;
             let knew_nothing = self.knew_nothing.contains(at);
-            let comes_last = in_question.masters.contains(at);
             let was_silent = self.was_silent_lately(at);
-            let comes_late = in_question.other_names.contains(at);
-            (comes_last, was_silent, comes_late, !is_first, knew_nothing)
+            (was_silent, !is_first, knew_nothing)
         });
         all
     }
@@ -111,13 +108,11 @@ impl Map {
             let known = self.known.lock();
             (known.asked, known.answered)
         };
-        // News is what was asked for since then, too.
-        let begun = if need == Need::News { asked } else { answered };
-        if answered.is_some_and(|at| at >= wanted) && begun.is_some_and(|at| at >= wanted) {
+        if answered.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
         let rest = asked.map_or(Duration::ZERO, |at| REST.saturating_sub(at.elapsed()));
-        if !rest.is_zero() && need != Need::News {
+        if !rest.is_zero() {
             if need == Need::Doubtful || asked.is_some_and(|at| at >= wanted) {
                 return Err(silent("they were asked just now", None));
             }
@@ -137,14 +132,13 @@ impl Map {
             // Nobody was asked, so that whoever has time can ask at once.
             return Err(silent("there is no time left to ask them", None));
         }
-        let (all, in_question, in_doubt, asked_before) = {
+        let (all, in_doubt, asked_before) = {
             let mut known = self.known.lock();
             let asked_before = known.asked.replace(time::now());
             let all = self.nodes(&asking, &known);
-            let in_question = InQuestion::by(&known, &self.seeds);
-            (all, in_question, known.is_in_doubt(), asked_before)
+            (all, known.is_in_doubt(), asked_before)
         };
-        let all = asking.in_order(all, first, &in_question);
+        let all = asking.in_order(all, first);
         let parts = u32::try_from(PARTS.min(all.len() + 1)).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut refused = Refused {
@@ -157,22 +151,17 @@ impl Map {
                 refused.strange = None;
                 break;
             }
-            let may_be_back =
-                || in_question.masters.contains(&address) && !asking.was_silent_lately(&address);
-            if refused.cut_off >= CUT_OFF && !may_be_back() {
-                continue;
+            if refused.cut_off >= CUT_OFF {
+                break;
             }
             let heard = self.hear(&mut asking, &address, deadline.remaining_up_to(each));
-            let (mut answer, connection) = match heard {
+            let (answer, connection) = match heard {
                 Ok(heard) => heard,
                 Err(error) => {
                     refused.why = Some(silent("the last one failed", Some(error)));
                     continue;
                 }
             };
-            answer.is_in_question |= in_question.other_names.contains(&address);
-            // Where no other node has answered, its word is all there is.
-            answer.is_in_question &= refused.second_best.is_some();
             match self.believe(&answer) {
                 Ok(is_news) => {
                     if first == Some(&address) && !is_news {
@@ -262,19 +251,9 @@ impl Map {
     ) -> RedisResult<(Answer, Connection)> {
         let kept = asking.connection.take_if(|(of, _)| of == address);
         let heard = self.answer_of(address, kept.map(|(_, connection)| connection), limit);
-        let mut known = self.known.lock();
-        match heard {
-            Ok((mut answer, connection)) => {
-                let counts = known.counts(address, answer.is_cut_off, time::now());
-                answer.is_in_question = !counts;
-                Ok((answer, connection))
-            }
-            Err(error) => {
-                known.was_silent(address);
-                asking.silent.insert(address.clone(), time::now());
-                Err(error)
-            }
-        }
+        heard.inspect_err(|_| {
+            asking.silent.insert(address.clone(), time::now());
+        })
     }
 
     /// The answer of one node, and the connection on which it came.

@@ -6,7 +6,7 @@ use redis::Connection;
 
 use super::silent;
 use crate::{
-    connection::cluster::{answer::Answer, known::Known, layout::Address},
+    connection::cluster::{answer::Answer, layout::Address},
     error::Error,
 };
 
@@ -93,27 +93,6 @@ impl Refused {
         let best = self.second_best.as_ref().map(|(best, ..)| best.worth());
         if best.is_none_or(|best| best < heard.0.worth()) {
             self.second_best = Some(heard);
-        }
-    }
-}
-
-/// The nodes whose word is in question, when a round begins.
-pub(super) struct InQuestion {
-    /// The masters that were silent.
-    pub(super) masters: Vec<Address>,
-    /// While there are any: the addresses of the URL at which no node is known. Such a master may be there.
-    pub(super) other_names: Vec<Address>,
-}
-
-impl InQuestion {
-    pub(super) fn by(known: &Known, seeds: &[Address]) -> Self {
-        let masters = known.silent_masters();
-        let nodes = known.addresses();
-        let is_no_node = |seed: &&Address| !masters.is_empty() && !nodes.contains(seed);
-        let other_names = seeds.iter().filter(is_no_node).cloned().collect();
-        Self {
-            masters,
-            other_names,
         }
     }
 }
