@@ -3,9 +3,10 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by `get_here`, and the connections that
 //! `server` keeps beside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure, what is wanted of r2d2 and what is
-//! distrusted, and the state of [`calls`]. While sentinels or nodes of a cluster are asked where to go, their `asking` is
-//! locked, and `known` within it for a moment; who need not ask does not wait for it. Nothing of another room is called meanwhile.
+//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure, what is
+//! wanted of r2d2 and what is distrusted. While sentinels or nodes of a cluster are asked where to
+//! go, their `asking` is locked, and `known` within it for a moment; who need not ask does not wait
+//! for it. Nothing of another room is called meanwhile.
 
 mod cluster;
 mod connections;
@@ -43,8 +44,6 @@ use manager::{Manager, Shared, Waiting};
 pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
-#[cfg(test)]
-pub(crate) use sentinels::known::{Belief, Known, Master};
 pub use settings::PoolBuilder;
 pub(crate) use url::is_of_a_cluster;
 

@@ -37,7 +37,6 @@ macro_rules! links {
 [glossary.md]: crate::guide::glossary
 [design.md#how-is-it-known-that-nobody-sleeps-beside-a-free-lock]: crate::guide::design#how-is-it-known-that-nobody-sleeps-beside-a-free-lock
 [design.md#why-is-a-forked-childs-copy-of-a-lease-left-alone]: crate::guide::design#why-is-a-forked-childs-copy-of-a-lease-left-alone
-[design.md#why-do-many-threads-share-a-write]: crate::guide::design#why-do-many-threads-share-a-write
 [design.md#why-does-a-process-stay-away-after-its-turns-and-for-how-long]: crate::guide::design#why-does-a-process-stay-away-after-its-turns-and-for-how-long
 [recipes.md#read_write]: crate::guide::recipes#read_write
 [recipes.md#the-watchdog]: crate::guide::recipes#the-watchdog

@@ -10,9 +10,9 @@
 //! Where there are several servers, the key may have moved to another one. Then the wait goes on in the queue there, by the same token
 //! and to the same deadline ([`moves`]).
 //!
-//! Nothing is locked here while the server is asked, except the connection by which a head asks: the shared one, inside of
-//! [`ask_for_head`](crate::server::Server::ask_for_head), or the line, which a head that is alone has for its whole wait. A place locks
-//! the queues, and a lease that begins locks the keeper, each for a moment and never within the other.
+//! Nothing is locked here while the server is asked, except the connection by which all heads ask,
+//! inside of [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a
+//! lease that begins locks the keeper, each for a moment and never within the other.
 //!
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
 //! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.
@@ -258,7 +258,9 @@ impl Wait<'_> {
                 outcome => return Ok(outcome),
             }
             let longest = self.deadline.remaining().max(self.stacks.limits().answer);
-            patience.answer.get_or_insert_with(|| Deadline::after(longest));
+            patience
+                .answer
+                .get_or_insert_with(|| Deadline::after(longest));
             patience = patience.left();
             // The lock may be ours there.
             call = call.again();

@@ -10,7 +10,7 @@
 //! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
 //! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
 //! | the key is on another server by now | another attempt there |
-//! | granted by a shard of a cluster that was silent for long | another attempt, after a moment |
+//! | granted, but another server has become the master meanwhile | another attempt |
 //! | granted, but too few replicas have it | another attempt; at the deadline it is given back, and that is the answer |
 //! | any other refusal | it is the answer; after an attempt without an answer, `Unknown` is |
 

@@ -43,11 +43,11 @@ use stacks::Stacks;
 /// Locks of all kinds on one server, or on a Redis Cluster: guards that wait in turn, renew themselves and know when they are lost. Cloning it
 /// shares it.
 ///
-/// Beside the pool it has four connections and two threads of its own, however many locks there are: one connection
-/// that listens for releases, one on which those who wait ask for their locks, one that a thread which waits alone has for
-/// itself, and the [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last clone, lock and
-/// lease. Nobody waits for the threads: they end within a tenth of a second, or when a connect or an answer that they wait for has come or
-/// failed.
+/// Beside the pool it has three connections and two threads of its own, however many locks there are:
+/// one connection that listens for releases, one on which those who wait ask for their locks, and the
+/// [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end with the last
+/// clone, lock and lease. Nobody waits for the threads: they end within a tenth of a second, or when a
+/// connect or an answer that they wait for has come or failed.
 ///
 /// A third thread is there once a [callback](crate::LostSignal::notify) is registered, or a lock is taken with
 /// [`Options::events`].

@@ -185,7 +185,7 @@ impl Lease {
         };
         let key = self.hold().lock_name().key();
         let successor = |settings: &Settings| self.successor(turns, settings);
-        (self.shared.queues).hand_over(key, &self.turn(), successor)
+        self.shared.queues.hand_over(key, successor)
     }
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this

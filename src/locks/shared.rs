@@ -7,9 +7,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::{
-    settings::Settings,
-};
+use super::settings::Settings;
 use crate::{
     connection::Process,
     error::Result,

@@ -1,18 +1,18 @@
 //! What locks need of a server: the one seam, behind which a stand-in for tests can stand.
 //!
-//! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has four connections of its own: the heads of the
-//! queues ask by that of [`waiters`], the keeper renews by that of [`renewals`], and on the third the [`listener`] hears of changes of
-//! the keys that were read on these two, which are [`tracked`]. One thread that waits alone has the fourth, the
-//! [`line`](self::line), for itself. Where many threads ask by the pool at the same time, their calls go in one write: [`combining`].
-//! [`cluster`] has one such server for each shard of a Redis Cluster.
+//! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three
+//! connections of its own: the heads of the queues ask by that of [`waiters`], the keeper renews by
+//! that of [`renewals`], and on the third the [`listener`] hears of changes of the keys that were
+//! read on these two, which are [`tracked`]. [`cluster`] has one such server for each shard of a
+//! Redis Cluster.
 //!
-//! Called by `locks` on the callers' threads, by `renewing` on the renewing thread, and by the listener's own thread.
+//! Called by `locks` on the callers' threads, by `renewing` on the renewing thread, and by the
+//! listener's own thread.
 //!
 //! # Locks
-//! A connection that several threads use is locked while it is used: `slot` in [`tracked`], `seat` in [`line`](self::line). The listener's
-//! `ear` comes after both, the outbox of [`combining`] stands alone. Whoever tells the queues or the keeper of news, which locks them,
-//! has unlocked `slot` and `ear` before; the head that has the line locks the queues' `by_key` within `seat`, and nobody locks
-//! `seat` but by trying.
+//! A connection that several threads use is locked while it is used: `slot` in [`tracked`]. The
+//! listener's `ear` comes after it. Whoever tells the queues or the keeper of news, which locks
+//! them, has unlocked both before.
 
 mod cluster;
 #[cfg(feature = "testing")]
@@ -37,8 +37,6 @@ pub(crate) use redis::RedisServer;
 pub(crate) use renewals::RenewalsConnection;
 #[cfg(feature = "testing")]
 pub(crate) use renewals::refused;
-#[cfg(test)]
-pub(crate) use renewals::{confirmed, judged};
 
 use crate::{
     cancel::Cancel,
@@ -99,11 +97,7 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Sends a head's call by the connection that all heads share, so that the server tells of a change of the key. Waits for the
     /// connection until the deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
-    fn ask_for_head(
-        &self,
-        call: &Call,
-        deadline: Deadline,
-    ) -> Result<Reply, Unsent>;
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent>;
 
     /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else by one of the pool.
     fn send_unawaited(&self, call: &Call, patience: Duration);

@@ -20,8 +20,8 @@ use crate::{
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
-        self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure,
-        Observer, Patience, RenewalReply, Renewals, Replies, Reply, Unsent, refused,
+        self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer,
+        Patience, RenewalReply, Renewals, Replies, Reply, Unsent, refused,
     },
     time::{Clock, Deadline, whole_millis},
     token::Token,

@@ -1,6 +1,6 @@
 //! Threads of this process that wait for locks: who is next, and when it asks the server. Knows nothing of leases or servers.
 //!
-//! - [`queue`] and [`fairness`] are plain values, which decide everything; a model checker drives them in tests.
+//! - [`queue`] and [`turns`] are plain values, which decide everything; a model checker drives them in tests.
 //! - [`streaks`] has a thread pause that takes the lock again before other processes can have heard of its release.
 //! - [`queues`] keeps a queue for each lock under one mutex, `by_key`, and wakes threads.
 //! - [`place`] is what a waiting thread holds: it sleeps until it is time to ask, and leaves.
@@ -11,7 +11,7 @@
 //! | what has happened | called | by |
 //! |---|---|---|
 //! | this process has released the lock, or hands it over | `released`, `hand_over` | `locks/release.rs`; `force_release` in `locks/lock.rs` |
-//! | the server says that the key has changed | `changed` | the listener; the thread that has the line |
+//! | the server says that the key has changed | `changed` | the listener |
 //! | a connection was lost, or opened anew, so that a message may be missing | `wake_all_heads` | the listener; `server/tracked.rs` for the waiters' connection |
 //! | the head before has left | [`place`] | that head |
 //! | a wait was called off | `wake_all`, for all who wait | the `Cancel` |
@@ -21,14 +21,14 @@
 //! `by_key` is the first of the three locks of a lease, in the order that the header of the room `renewing` gives.
 
 mod budget;
-mod fairness;
 mod place;
 mod queue;
 mod queues;
 mod streaks;
+mod turns;
 
 pub(crate) use budget::HandOverBudget;
-pub(crate) use fairness::PastHold;
 pub(crate) use place::Place;
 pub(crate) use queue::Leaving;
 pub(crate) use queues::Queues;
+pub(crate) use turns::PastHold;

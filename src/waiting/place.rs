@@ -6,7 +6,7 @@ use parking_lot::Condvar;
 
 use super::{
     queue::{Leaving, Step, Ticket},
-    queues::{ByKey, Queues, Sleeper},
+    queues::{Queues, Sleeper},
 };
 use crate::{cancel::Cancel, time::Deadline};
 
@@ -20,17 +20,6 @@ pub(crate) struct Place<'a, T, L> {
     leaving: Leaving,
     /// Of the lock that it leaves with.
     end: Option<Instant>,
-}
-
-/// What a waiting thread does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// It asks the server.
-    Ask,
-    /// It leaves: the deadline has come, or it was handed the lock.
-    Leave,
-    /// It sleeps until that moment, or until it is woken.
-    Sleep(Option<Instant>),
 }
 
 impl<T, L> Queues<T, L> {
@@ -65,36 +54,30 @@ impl<T, L> Place<'_, T, L> {
         self.wait_unless(None, deadline)
     }
 
-    /// The same, unless it is called off: then false as well. A wake-up that has not been acted upon is for the next.
+    /// Waits until it is time to ask the server. False: the deadline came first, the lock has been
+    /// [handed over](Self::quit), or the wait was called off. A wake-up that has not been acted upon
+    /// is for the next.
     pub(crate) fn wait_unless(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
         loop {
-            match self.next(&mut by_key, cancel, deadline) {
-                Next::Ask => return true,
-                Next::Leave => return false,
-                Next::Sleep(Some(moment)) => {
-                    self.sleeper.woken.wait_until(&mut by_key, moment);
-                }
-                Next::Sleep(None) => self.sleeper.woken.wait(&mut by_key),
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return false;
             }
-        }
-    }
-
-    fn next(&self, by_key: &mut ByKey<T, L>, cancel: Option<&Cancel>, deadline: Deadline) -> Next {
-        if cancel.is_some_and(Cancel::is_cancelled) {
-            return Next::Leave;
-        }
-        let Some(queue) = by_key.queues.get_mut(&self.key) else {
-            return Next::Leave;
-        };
-        match queue.step(self.ticket, self.queues.clock.now()) {
-            Step::Ask => Next::Ask,
-            Step::TakeHanded => Next::Leave,
-            Step::Sleep(_) if deadline.has_passed() => Next::Leave,
-            Step::Sleep(asks_at) => {
-                let pause = cancel.and_then(Cancel::look_again);
-                let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
-                Next::Sleep(deadline.or_sooner(asks_at).or_sooner(looks_at).moment())
+            let Some(queue) = by_key.queues.get_mut(&self.key) else {
+                return false;
+            };
+            let asks_at = match queue.step(self.ticket, self.queues.clock.now()) {
+                Step::Ask => return true,
+                Step::TakeHanded => return false,
+                Step::Sleep(_) if deadline.has_passed() => return false,
+                Step::Sleep(asks_at) => asks_at,
+            };
+            let pause = cancel.and_then(Cancel::look_again);
+            let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
+            let woken = &self.sleeper.woken;
+            match deadline.or_sooner(asks_at).or_sooner(looks_at).moment() {
+                Some(moment) => drop(woken.wait_until(&mut by_key, moment)),
+                None => woken.wait(&mut by_key),
             }
         }
     }

@@ -10,14 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::fairness::{Fairness, PastHold};
+use super::turns::{PastHold, Turns};
 
-/// When the head asks about a message that came while a thread of this process was being granted the lock, or has it alone.
+/// When the head asks about a message that came while a thread of this process was being granted the
+/// lock, or has it alone.
 ///
-/// Nearly always that message tells of the release that made the grant possible, so asking at once would be refused. A hold
-/// that is shorter costs no attempt: its release wakes the head before. A head that nobody tells of such a message, since the
-/// grant was brief, asks then as well.
-pub(crate) const PASSED_ON: Duration = Duration::from_millis(50);
+/// Nearly always that message tells of the release that made the grant possible, so asking at once
+/// would be refused. A hold that is shorter costs no attempt: its release wakes the head before.
+const PASSED_ON: Duration = Duration::from_millis(50);
 
 /// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
@@ -29,7 +29,7 @@ pub(crate) struct Queue<W, L> {
     waiting: VecDeque<Waiter<W>>,
     /// What was handed to those who were the head, until they leave with it.
     handed: Vec<Handed<L>>,
-    fairness: Fairness,
+    turns: Turns,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ impl<W, L> Default for Queue<W, L> {
         Self {
             waiting: VecDeque::new(),
             handed: Vec::new(),
-            fairness: Fairness::default(),
+            turns: Turns::default(),
         }
     }
 }
@@ -86,8 +86,7 @@ impl<W, L> Queue<W, L> {
     /// Whether a thread that comes now may ask without standing in the queue: none stands there, and it is not the turn of other
     /// processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
-        self.waiting.is_empty()
-            && (self.fairness.asks_at(now) == now || !self.fairness.sees_others(now))
+        self.waiting.is_empty() && (self.turns.asks_at(now) == now || !self.turns.sees_others(now))
     }
 
     /// One more, at the end. If it is the head, it asks at once, or after the turns of others.
@@ -96,7 +95,7 @@ impl<W, L> Queue<W, L> {
         let asks_at = if self.asks_at_once(now) {
             now
         } else {
-            self.fairness.asks_at(now)
+            self.turns.asks_at(now)
         };
         self.waiting.push_back(Waiter {
             ticket,
@@ -122,7 +121,7 @@ impl<W, L> Queue<W, L> {
 
     /// The server has refused this waiter, which asks again at that moment unless something happens before.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
-        self.fairness.refused(now);
+        self.turns.refused(now);
         if let Some(waiter) = self.waiter(ticket) {
             waiter.is_asking = false;
             waiter.ask_at(ask_again);
@@ -149,7 +148,7 @@ impl<W, L> Queue<W, L> {
         end: Option<Instant>,
     ) -> (Option<L>, Option<&W>) {
         if leaving != Leaving::WithoutLock {
-            self.fairness.granted(now, leaving == Leaving::Exclusive);
+            self.turns.granted(now, leaving == Leaving::Exclusive);
         }
         if let Some(place) = self.handed.iter().position(|one| one.ticket == ticket) {
             let handed = self.handed.swap_remove(place);
@@ -173,17 +172,16 @@ impl<W, L> Queue<W, L> {
         (None, self.wake_head(ask_at))
     }
 
-    /// The head is handed the lock by a thread of this process, without having asked the server; the lock ends at `end`. `hold`: what
-    /// that thread has had until now. Returns whom to wake: who has the lock now, and the new head.
+    /// The head is handed the lock by a thread of this process, without having asked the server;
+    /// the lock ends at `end`. Returns whom to wake: who has the lock now, and the new head.
     pub(crate) fn hand_over(
         &mut self,
         lease: L,
-        _hold: &PastHold,
         now: Instant,
         end: Instant,
     ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
-        self.fairness.granted(now, true);
+        self.turns.granted(now, true);
         self.handed.push(Handed {
             ticket: next.ticket,
             lease,
@@ -194,22 +192,18 @@ impl<W, L> Queue<W, L> {
 
     /// A thread of this process has released the lock. Returns whom to wake.
     pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
-        let ask_at = self.fairness.released(now, hold);
+        let ask_at = self.turns.released(now, hold);
         self.wake_head(Some(ask_at.unwrap_or(now + PASSED_ON)))
     }
 
     /// The server says that something has happened to the lock. Returns whom to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
-        let ask_at = self.asks_about_a_change_at(now);
-        self.wake_head(Some(ask_at))
-    }
-
-    fn asks_about_a_change_at(&self, now: Instant) -> Instant {
-        if self.fairness.is_held_alone() {
+        let ask_at = if self.turns.is_held_alone() {
             now + PASSED_ON
         } else {
-            self.fairness.asks_at(now)
-        }
+            self.turns.asks_at(now)
+        };
+        self.wake_head(Some(ask_at))
     }
 
     /// Something may have happened to the lock without our being told. Returns whom to wake.
@@ -231,7 +225,7 @@ impl<W, L> Queue<W, L> {
 
     /// Nobody stands here, and other processes need not be thought of.
     pub(crate) fn is_forgettable(&self, now: Instant) -> bool {
-        self.is_over() && !self.fairness.sees_others(now)
+        self.is_over() && !self.turns.sees_others(now)
     }
 
     /// Nobody waits, and nobody has yet to leave with what it was handed.

@@ -15,9 +15,9 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    fairness::{LONGEST, PastHold},
     queue::{Queue, Ticket},
     streaks::Streaks,
+    turns::{PastHold, SHORT_WAIT},
 };
 use crate::time::Clock;
 
@@ -95,7 +95,7 @@ impl<T, L> Queues<T, L> {
     /// is not the turn of other processes. `None`: it is to stand in the queue.
     pub(crate) fn asks_after(&self, key: &str, timeout: Duration) -> Option<Duration> {
         let now = self.clock.now();
-        let has_time = timeout >= 2 * LONGEST;
+        let has_time = timeout >= SHORT_WAIT;
         let mut by_key = self.by_key.lock();
         match by_key.queues.get(key) {
             Some(queue) if !has_time && queue.len() == 0 => Some(Duration::ZERO),
@@ -143,7 +143,6 @@ impl<T, L> Queues<T, L> {
     pub(crate) fn hand_over(
         &self,
         key: &str,
-        hold: &PastHold,
         lease: impl FnOnce(&T) -> Option<(L, Instant)>,
     ) -> bool {
         let mut by_key = self.by_key.lock();
@@ -154,7 +153,7 @@ impl<T, L> Queues<T, L> {
         let Some((lease, end)) = takes.and_then(lease) else {
             return false;
         };
-        let woken = queue.hand_over(lease, hold, self.clock.now(), end);
+        let woken = queue.hand_over(lease, self.clock.now(), end);
         let woken = woken.map(|(holder, head)| (holder, head.cloned()));
         drop(by_key);
         if let Some((holder, head)) = woken {

@@ -2,7 +2,7 @@
 //!
 //! Such a thread asks before others have heard of the release. It is always granted, so it never learns that they wait. So it
 //! pauses now and then, for as long as a message takes. If others have the lock then, it is refused, stands in the queue, and
-//! [`fairness`](super::fairness) gives turns. If not, the pauses grow rare.
+//! [`turns`](super::turns) has processes take turns. If not, the pauses grow rare.
 
 use std::{
     hash::{BuildHasher, RandomState},

@@ -13,11 +13,7 @@ use leasehold::{Error, Locks, Options, Pool};
 use redis::Commands;
 
 use crate::common::{
-    Fake, LONG, MS, Server,
-    access_list::rules,
-    hold::comes_true,
-    slack::slack,
-    wait::{at_once, unless_halted},
+    Fake, LONG, MS, Server, access_list::rules, hold::comes_true, slack::slack, wait::unless_halted,
 };
 
 /// What a fake sentinel says, to be changed.
@@ -195,79 +191,6 @@ fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
     }
     one.kill().unwrap();
     assert_eq!(granted_on(&locks, "after", &[&other]), [0]);
-}
-
-/// Where a lock is granted that is asked for while the master is halted, and which sentinels that are so slow give to another server
-/// before the master goes on. `before`: what is done first.
-fn granted_after_a_halt(delay: Duration, before: impl FnOnce(&Locks)) -> Vec<usize> {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let said = Said::default();
-    said.now(old.port(), 1);
-    let sentinels = [(); 3].map(|()| said.by_a_slow_sentinel(delay));
-    let urls = url(&[&sentinels[0], &sentinels[1], &sentinels[2]]);
-    let builder = Pool::builder().connect_timeout(LONG).get_timeout(LONG);
-    let locks = Locks::new(&builder.connect(&urls).unwrap()).unwrap();
-    before(&locks);
-    old.freeze().unwrap();
-    thread::scope(|scope| {
-        let acquires = scope.spawn(|| granted_on(&locks, "a", &[&old, &new]));
-        assert!(comes_true(|| !sentinels[0].asked().is_empty()));
-        // Its silence is a long one, also where its connection was opened late.
-        thread::sleep(1_000 * MS + delay);
-        said.now(new.port(), 2);
-        old.thaw().unwrap();
-        acquires.join().unwrap()
-    })
-}
-
-/// The first words of a new connection lie in the socket of a halted master. When it goes on, it says that it is the master.
-#[test]
-fn a_master_that_was_halted_is_taken_for_one_only_if_no_other_was_named_meanwhile() {
-    // The others are asked for longer than they take.
-    at_once([Duration::ZERO, 100 * MS], |delay| {
-        assert_eq!(granted_after_a_halt(delay, |_| ()), [1], "{delay:?}");
-    });
-}
-
-/// The same of a connection that lay idle, and is proven before it is lent.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn a_master_that_was_halted_before_an_idle_connection_was_lent_is_not_taken_for_one_either() {
-    let lies_idle = |locks: &Locks| {
-        drop(locks.lock("before").acquire(LONG).unwrap());
-        thread::sleep(31_000 * MS);
-    };
-    assert_eq!(granted_after_a_halt(Duration::ZERO, lies_idle), [1]);
-}
-
-/// Each of its answers takes longer than what counts as a long silence.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn idle_connections_to_a_master_that_is_always_slow_are_kept() {
-    let server = Fake::saying(|command, _| {
-        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-        let answer = match command {
-            "INFO" => bulk("redis_version:7.0.0\r\n"),
-            "ROLE" => format!("*1\r\n{}", bulk("master")),
-            "PING" => {
-                thread::sleep(300 * MS);
-                String::from("+PONG\r\n")
-            }
-            _ => String::from("+OK\r\n"),
-        };
-        answer.into_bytes()
-    });
-    let said = Said::default();
-    said.now(server.port(), 1);
-    let sentinel = said.by_a_sentinel();
-    let pool = Pool::connect(&url(&[&sentinel])).unwrap();
-    let all: Vec<_> = (0..5).map(|_| pool.get().unwrap()).collect();
-    drop(all);
-    thread::sleep(31_000 * MS);
-    let asked = Instant::now();
-    drop(pool.get().unwrap());
-    let took = asked.elapsed();
-    assert!(took < 400 * MS + slack(), "{took:?}");
 }
 
 /// What docs/guarantees.md names beside the commands of a lock's work.

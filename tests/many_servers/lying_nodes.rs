@@ -110,10 +110,6 @@ fn half_at(port: u16, other: u16) -> String {
 }
 
 /// One master has all slots, and the other node is its replica.
-fn master_and_replica(master: &Fake, replica: &Fake) -> String {
-    master_and_replica_at(master.port(), replica.port())
-}
-
 fn master_and_replica_at(master: u16, replica: u16) -> String {
     let node = |port: u16| {
         let id = format!("id-of-{port}");
@@ -326,28 +322,6 @@ fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
     let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
     let refused = text(refused(&nodes));
     assert!(refused.contains("is no master: slave"), "{refused}");
-}
-
-/// As one that was halted, and goes on: it says that it is the master before it hears that another is.
-#[test]
-fn a_node_that_was_silent_for_long_is_asked_once_more_before_it_is_taken_for_the_master() {
-    let said = Said::new("+OK\r\n");
-    let says = said.clone();
-    let node = Fake::saying(move |command, before| {
-        if (command, before) == ("INFO", 0) {
-            thread::sleep(400 * MS);
-        }
-        let answer = says.answer(command, before);
-        if command == "ROLE" {
-            says.now(|words| words.role = "slave");
-        }
-        answer
-    });
-    said.now(|words| words.slots = all_at(node.port()));
-    let nodes = patient_builder().connect_timeout(LIMIT);
-    let url = url_of(&[node.port()]);
-    acquire(&nodes.connect(&url).unwrap()).unwrap_err();
-    assert_eq!(attempts(&node), 0);
 }
 
 /// They take their parts once.

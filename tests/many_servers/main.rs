@@ -9,7 +9,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod attempts;
 mod clusters;
 mod documents;
 mod failovers;
@@ -17,6 +16,7 @@ mod following;
 mod groups;
 mod history;
 mod long;
+mod lost_renewals;
 mod lying;
 mod lying_nodes;
 mod nodes;
@@ -26,6 +26,7 @@ mod plain_url;
 mod quorum;
 mod replicas;
 mod sentinels;
+mod silent_nodes;
 mod watchdogs;
 
 use std::time::Duration;

@@ -27,7 +27,7 @@ impl Answer {
         }
     }
 
-    /// It reaches most of the masters, and serves, and its word is not in question.
+    /// It reaches most of the masters, and serves.
     pub(super) fn is_well(&self) -> bool {
         !self.is_cut_off
     }

@@ -7,9 +7,8 @@
 //! - Nothing of another cluster: an answer that names none of the nodes that were known. A node of that one may have come to the address
 //!   of a node that has died. Only when no node has answered otherwise for [`STRANGE`](super::map::STRANGE), or nobody had asked for
 //!   twice that, another cluster was made in place of this one, and counts its configurations from the beginning.
-//! - What a node says that does not reach most of the masters, only if no node that does has answered of those that were asked. So it is
-//!   with a master that has missed a question or was not reached, until it has answered each one for [`BACK`](super::silence::BACK) or a
-//!   connection to it was opened.
+//! - A node's answer that does not reach most of the masters, only if no node that does has
+//!   answered of those that were asked.
 //! - An answer with a hole, which does not say of every slot who its master is and where, only if no node has a better one. Of the
 //!   slots in the hole stays what was known of them: a node that has just been added knows little, and takes nothing away.
 //! - Of a `MOVED`: that the node which it names has the one slot, and is the master of its shard. A node that is no master says so

@@ -41,7 +41,7 @@ use crate::{
 const REST: Duration = Duration::from_millis(100);
 /// While somebody relies on the map, it is not older.
 const FRESH: Duration = Duration::from_secs(10);
-/// The same where only a node has answered that does not reach most of the masters.
+/// It is not older than this where only a node has answered that does not reach most masters.
 const SECOND_BEST: Duration = Duration::from_secs(1);
 /// If no known node has answered for so long, and others have whenever nodes were asked, another cluster was made in place of the one that
 /// was known.
@@ -130,16 +130,16 @@ impl Map {
         }
     }
 
-    /// The same as far as is known.
+    /// Whose key this is, as far as is known.
     pub(super) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
         self.known.lock().shard_of(slot_of(key))
     }
 
     /// Where the master of a shard is. Asks if that is in doubt, and takes what was known if nobody says anything.
     ///
-    /// Unless it was silent, or not reached, or the whole map is in doubt, the master itself is asked first: most often only a connection
-    /// was lost. And while another thread asks, this one does not wait for the answer but goes there: that thread may wait for silent
-    /// nodes of other shards.
+    /// Unless the whole map is in doubt, the master itself is asked first: most often only a
+    /// connection was lost. And while another thread asks, this one does not wait for the answer but
+    /// goes there: that thread may wait for silent nodes of other shards.
     pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<Place> {
         let (in_doubt, own) = {
             let known = self.known.lock();
@@ -180,7 +180,7 @@ impl Map {
         }
     }
 
-    /// The same, by where it is.
+    /// A connection to this address was opened, and it is a master.
     pub(super) fn confirm_at(&self, shard: ShardId, address: &Address) {
         if let Some(shard) = self.known.lock().shard_mut(shard)
             && shard.address == *address
@@ -198,7 +198,7 @@ impl Map {
 
     /// No connection could be opened to this place, or the server there is no master.
     pub(super) fn not_reached(&self, shard: ShardId, epoch: u64) {
-        // Another master of the shard was not silent.
+        // The doubt is not about another master that the shard has by now.
         if let Some(shard) = self.known.lock().shard_mut(shard)
             && shard.epoch.load(Ordering::SeqCst) == epoch
         {

@@ -10,9 +10,7 @@ use std::{
 
 use super::{known::ShardId, map::Map};
 use crate::{
-    connection::{
-        whereabouts::{Place, Whereabouts},
-    },
+    connection::whereabouts::{Place, Whereabouts},
     error::Result,
     time::Deadline,
 };
@@ -27,11 +25,7 @@ pub(super) struct ToShard {
 impl ToShard {
     pub(super) fn new(map: &Arc<Map>, id: ShardId) -> Self {
         let (map, epoch) = (Arc::clone(map), map.epoch_of(id));
-        Self {
-            map,
-            id,
-            epoch,
-        }
+        Self { map, id, epoch }
     }
 }
 

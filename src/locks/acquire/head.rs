@@ -1,4 +1,4 @@
-//! What the head of a queue does: it asks when its place says so, by the connection that all heads share or by a line of its own.
+//! The head of a queue: it asks when its place says so, by the connection that all heads share.
 
 use std::{sync::Arc, time::Duration};
 

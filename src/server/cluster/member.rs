@@ -12,10 +12,7 @@ use crate::{
     connection::{HOPS, Limits, PooledConnection, Redirect, ShardId},
     error::{Result, no_answer},
     script::Call,
-    server::{
-        Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent,
-        redis::untracked,
-    },
+    server::{Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent, redis::untracked},
     time::{self, Backoff, Clock, Deadline},
 };
 
@@ -99,7 +96,7 @@ impl Member {
         Ok(reply)
     }
 
-    /// The reply for a head, whether it has asked by the shared connection or by its line.
+    /// The reply for a head that has asked by the shared connection.
     fn told(&self, call: &Call, reply: Reply, deadline: Deadline) -> Result<Reply, Unsent> {
         let patience = Patience {
             answer: Some(deadline),
@@ -179,11 +176,7 @@ impl Server for Member {
         }
     }
 
-    fn ask_for_head(
-        &self,
-        call: &Call,
-        deadline: Deadline,
-    ) -> Result<Reply, Unsent> {
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
         let reply = self.own.ask_for_head(call, deadline)?;
         self.told(call, reply, deadline)
     }

@@ -19,12 +19,7 @@
 mod member;
 mod renewals;
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-            },
-};
+use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::{Mutex, RwLock};
 use redis::{Connection, RedisResult, Value};

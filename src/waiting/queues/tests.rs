@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::{
     time::Deadline,
-    waiting::{Leaving, Next, Place},
+    waiting::{Leaving, Place},
 };
 
 const KEY: &str = "lock:a";
@@ -42,7 +42,7 @@ fn sleeps(place: &Place<'_, (), Lease>) -> bool {
 fn hand_over(queues: &TestQueues, end: Instant) -> Weak<()> {
     let lease = Arc::new(());
     let handed = Arc::downgrade(&lease);
-    assert!(queues.hand_over(KEY, &hold(true), |()| Some((lease, end))));
+    assert!(queues.hand_over(KEY, |()| Some((lease, end))));
     handed
 }
 
@@ -193,23 +193,4 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
         let again = queues.join(KEY, None);
         assert!(asks(&again));
     }
-}
-
-#[test]
-fn one_that_listens_by_itself_does_so_only_while_news_would_have_it_ask_sooner() {
-    let queues = queues();
-    let first = queues.join(KEY, None);
-    assert!(asks(&first));
-    first.refused(Some(after(LATE)));
-    let next = first.next_step(Deadline::after(2 * LATE));
-    assert!(matches!(next, Next::Sleep(Some(_))), "{next:?}");
-    queues.changed(KEY);
-    assert!(asks(&first));
-    first.leave(Leaving::Exclusive, after(LATE));
-    for _ in 0..4 {
-        queues.released(KEY, &hold(false));
-    }
-    // It is the turn of others.
-    let again = queues.join(KEY, None);
-    assert_eq!(again.next_step(Deadline::after(LATE)), Next::Ask);
 }

@@ -5,16 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, Nodes, Options, Result};
+use leasehold::{Error, Lease, Locks, Options, Result};
 
 use super::{connect, holes::cover_only_what_is_there, mutex};
-use crate::attempts::Attempts;
-use crate::common::{
-    Cluster, LONG, MS, Resharding,
-    hold::comes_true,
-    slack::slack,
-    wait::{TOO_SLOW, unless_halted},
-};
+use crate::common::{Cluster, LONG, MS, Resharding, hold::comes_true, slack::slack};
 
 const LEASE: Duration = Duration::from_millis(1_500);
 /// The tag of locks that stay where they are.
@@ -184,101 +178,4 @@ fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_rene
     others_go_on(&locks, &[stays], &[kept]);
     assert!(!gone.is_held());
     cluster.nodes[1].thaw().unwrap();
-}
-
-/// A grant that comes at the end of a silence is confirmed 50 ms later, which is after the deadline.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn the_head_of_a_queue_has_the_lock_whose_grant_is_confirmed_after_its_deadline() {
-    let cluster = patient();
-    let (holder, locks) = (connect(&cluster), connect(&cluster));
-    let tag = cluster.tag(0, "late").unwrap();
-    let (lock, other) = (mutex(&locks, &tag), locks.lock(&format!("other{{{tag}}}")));
-    let lasting = Options::new().lease(800 * MS).renewal(false);
-    let held = mutex(&holder, &tag).with(lasting);
-    for _ in 0..3 {
-        unless_halted(|| {
-            // The connections are open by then.
-            drop([lock.acquire(LONG).unwrap(), other.acquire(LONG).unwrap()]);
-            let lease = held.acquire(LONG).unwrap();
-            let began = Instant::now();
-            let until = |millis: u32| thread::sleep((millis * MS).saturating_sub(began.elapsed()));
-            thread::scope(|scope| {
-                let waits = scope.spawn(|| {
-                    let acquired = lock.acquire((1_060 * MS).saturating_sub(began.elapsed()));
-                    (acquired, began.elapsed())
-                });
-                until(650);
-                cluster.nodes[0].freeze().unwrap();
-                // So that the silence is known.
-                let other = scope.spawn(|| other.acquire(LONG));
-                // Meanwhile the lease ends, and the head asks for the lock.
-                until(1_040);
-                cluster.nodes[0].thaw().unwrap();
-                drop(other.join().unwrap().unwrap());
-                let (acquired, took) = waits.join().unwrap();
-                assert!(acquired.is_ok(), "{acquired:?} after {took:?}");
-                assert!(took > 1_060 * MS, "{TOO_SLOW}: not confirmed late");
-                assert!(took < 1_310 * MS + slack(), "{took:?}");
-            });
-            assert!(lease.release().is_err());
-        });
-    }
-}
-
-/// The master answers late the one who waits for a replica that is dead, and all others at once.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn while_somebody_waits_for_replicas_grants_to_others_are_confirmed_no_second_time() {
-    unless_halted(|| {
-        let mut cluster = patient();
-        let tag = cluster.tag(0, "replicas").unwrap();
-        cluster.nodes[3].kill().unwrap();
-        let (most, events) = Attempts::counted();
-        let locks = connect(&cluster).with(Options::new().events(events));
-        let lock = mutex(&locks, &tag);
-        let others = locks.lock(&format!("others{{{tag}}}"));
-        thread::scope(|scope| {
-            let strict = Options::new().replicas(1, 1_500 * MS);
-            let waits = scope.spawn(|| lock.with(strict).acquire(MS));
-            for _ in 0..4 {
-                thread::sleep(300 * MS);
-                drop(others.try_acquire().unwrap().unwrap());
-            }
-            waits.join().unwrap().unwrap_err();
-        });
-        assert_eq!(most.at_most(), 1);
-    });
-}
-
-/// It has a connection of its own, and its lock is free.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn a_head_that_finds_the_pool_lent_out_confirms_by_its_own_connection() {
-    unless_halted(|| {
-        let cluster = patient();
-        let tag = cluster.tag(0, "lent").unwrap();
-        let nodes = Nodes::builder().max_size(1).connect(&cluster.url());
-        let nodes = nodes.unwrap();
-        let lock = mutex(&Locks::on_nodes(&nodes), &tag);
-        let lasting = Options::new().lease(1_000 * MS).renewal(false);
-        let held = mutex(&connect(&cluster), &tag).with(lasting);
-        let lease = held.acquire(LONG).unwrap();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| (lock.acquire(LONG), Instant::now()));
-            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            let lent = nodes.get_for(&format!("a{{{tag}}}")).unwrap();
-            cluster.nodes[0].freeze().unwrap();
-            // The lease ends meanwhile, and the head asks for the lock.
-            thread::sleep(1_700 * MS);
-            cluster.nodes[0].thaw().unwrap();
-            let went_on = Instant::now();
-            let (acquired, at) = waits.join().unwrap();
-            let took = at.saturating_duration_since(went_on);
-            assert!(acquired.is_ok(), "{acquired:?} after {took:?}");
-            assert!(took < 500 * MS + slack(), "{took:?}");
-            drop(lent);
-        });
-        let _ = lease.release();
-    });
 }

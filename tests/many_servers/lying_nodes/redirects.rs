@@ -2,14 +2,16 @@
 
 use std::{thread, time::Instant};
 
-use leasehold::{Error, Locks, Nodes, Token, recipes::mutex};
+use leasehold::{Error, Locks, Nodes, Options, Token, recipes::mutex};
 
 use super::{
-    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, halves, nodes_of, patient_builder,
-    patient_nodes_of, refused, slots,
+    LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, halves, master_and_replica_at, nodes_of,
+    patient_builder, patient_nodes_of, refused, slots,
 };
 use crate::common::{
     Fake, LONG, MS, Server,
+    fake::HANG_UP,
+    server::free_port,
     slack::slack,
     wait::{TOO_SLOW, unless_halted},
 };
@@ -249,4 +251,41 @@ fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
         }
         assert!(attempts(&b) > 0, "{code}");
     }
+}
+
+/// The attempt was sent by a connection that was closed then, and once more by another, whose answer
+/// leads to a node that is gone.
+#[test]
+fn what_may_have_been_executed_is_unknown_where_the_answer_leads_to_nobody() {
+    let gone = free_port().unwrap();
+    let said = Said::new(&format!("-ASK {SLOT} 127.0.0.1:{}\r\n", gone.number()));
+    let says = said.clone();
+    let master = Fake::saying(move |command, before| match (command, before) {
+        ("SET", 0) => HANG_UP.to_vec(),
+        _ => says.answer(command, before),
+    });
+    said.now(|words| words.slots = master_and_replica_at(master.port(), gone.number()));
+    let nodes = patient_nodes_of(&[master.port()]);
+    let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+    let answer = locks.lock("a").try_acquire();
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    assert!(master.asked().iter().any(|it| it.starts_with("EVALSHA")));
+}
+
+/// The slot arrives after the first answer that leads to nobody.
+#[test]
+fn who_waits_goes_on_where_an_answer_leads_to_nobody() {
+    let gone = free_port().unwrap();
+    let ask = format!("-ASK {SLOT} 127.0.0.1:{}\r\n", gone.number());
+    let said = Said::new(":1\r\n");
+    let says = said.clone();
+    let master = Fake::saying(move |command, before| match (command, before) {
+        ("SET", 0) => HANG_UP.to_vec(),
+        ("EVALSHA", 0) => ask.clone().into_bytes(),
+        _ => says.answer(command, before),
+    });
+    said.now(|words| words.slots = master_and_replica_at(master.port(), gone.number()));
+    let nodes = patient_nodes_of(&[master.port()]);
+    let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+    drop(locks.lock("a").acquire(LONG).unwrap());
 }

@@ -4,11 +4,8 @@
 //! meanwhile. The node that a `MOVED` has named is asked first, then the one that has answered last, the masters, the replicas
 //! and the nodes of the URL. A silent node takes no more than its part of the time, and for five seconds it is asked last.
 //! While the map is in doubt, a node that has said nothing new is asked after the others, since it may be cut off from them.
-//! Where a node says itself that it does not reach most of the masters, the others are asked as well, and those that it names, until
-//! five have said so: then it is the cluster that is down, and of the rest only masters are asked whose word is in question: otherwise
-//! such a master would never be believed again. In question is the word of a master that was silent or not reached, until it has
-//! answered for two seconds each time that it was asked, or a connection to it was opened: where another node has answered that is cut off
-//! or has left out slots, it counts for no more than that one's. The node of a URL may be such a master by another name.
+//! Where a node says itself that it does not reach most of the masters, the others are asked as
+//! well, and those that it names, until five have said so: then it is the cluster that is down.
 
 use std::{collections::HashSet, thread, time::Duration};
 
@@ -39,10 +36,10 @@ use crate::{
 const FORGIVEN: Duration = Duration::from_secs(5);
 /// A node that is silent may take so much of the time at most.
 const PARTS: usize = 8;
+
 impl Asking {
-    /// The nodes in the order in which they are asked, each once; this one first, unless it was silent lately. Late come other
-    /// names of silent masters, then the nodes that were silent lately, and last the masters whose word is in question: another node that
-    /// had too little time for its answer knows more than they do.
+    /// The nodes in the order in which they are asked, each once; this one first, unless it was
+    /// silent lately. Last come the nodes that were silent lately.
     pub(super) fn in_order(
         &mut self,
         mut all: Vec<Address>,
@@ -241,8 +238,7 @@ impl Map {
         named.chain(last).chain(all).chain(seeds).collect()
     }
 
-    /// What one node says. Enters that it was silent, or has answered, and whether its word counts: that it reaches the others may be
-    /// what it knew before it was silent.
+    /// Asks one node. Enters that it was silent, if it was.
     fn hear(
         &self,
         asking: &mut Asking,

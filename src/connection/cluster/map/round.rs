@@ -10,7 +10,7 @@ use crate::{
     error::Error,
 };
 
-/// When so many nodes do not reach most of the masters, of the rest only masters are asked whose word is in question.
+/// When so many nodes do not reach most of the masters, the rest is not asked.
 pub(super) const CUT_OFF: usize = 5;
 
 /// What a node has answered, its address, and the connection on which it came.

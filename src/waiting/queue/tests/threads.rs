@@ -116,7 +116,7 @@ impl World {
         };
         let woken = queue
             .0
-            .hand_over(next, &here(), self.start, self.start + LEASE)
+            .hand_over(next, self.start, self.start + LEASE)
             .unwrap();
         let (holder, head) = (woken.0, woken.1.cloned());
         drop(queue);

@@ -40,8 +40,6 @@ pub(super) enum Phase {
     Sent(Sent),
     /// The server has answered.
     Answered(Sent, bool),
-    /// Has the line.
-    OnTheLine(OnTheLine),
     Holding(Token),
     /// The server has executed the release.
     Released,
@@ -52,26 +50,6 @@ pub(super) enum Phase {
 pub(super) struct Sent {
     pub(super) tracked: bool,
     pub(super) on_new_connection: bool,
-}
-
-/// What one does who has the line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum OnTheLine {
-    Sent,
-    Answered(bool),
-    /// Until that moment, and whatever is done to its queue meanwhile, unless the server says something.
-    Listening(Option<Instant>),
-}
-
-/// The line: the connection that one head may have for itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Line {
-    pub(super) is_broken: bool,
-    pub(super) used_by: Option<Thread>,
-    /// Whose next change is told on it.
-    pub(super) tracked: [bool; 2],
-    /// What was told, and not read yet.
-    pub(super) told: [bool; 2],
 }
 
 /// The connection that all heads share.
@@ -92,7 +70,6 @@ pub(super) struct State {
     pub(super) chosen: Option<(Lock, Thread)>,
     pub(super) threads: Vec<Phase>,
     pub(super) shared: Shared,
-    pub(super) line: Line,
     /// The number of the listener that we know of.
     pub(super) listener: Option<u8>,
     /// That of the one the server knows of.
@@ -105,14 +82,12 @@ pub(super) struct State {
     pub(super) shared_losses: u8,
     pub(super) listener_losses: u8,
     pub(super) hand_overs: u8,
-    pub(super) line_losses: u8,
 }
 
 impl State {
     /// The server deletes the lock, and tells of it if it was asked to.
     pub(super) fn free(&mut self, lock: Lock) {
         self.held_by[lock] = None;
-        self.line.told[lock] |= mem::take(&mut self.line.tracked[lock]);
         let is_told = mem::take(&mut self.tracked[lock]);
         if is_told && self.listens.is_some() && self.shared.told == self.listens {
             self.messages.push_back(lock);

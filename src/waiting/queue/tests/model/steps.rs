@@ -6,10 +6,7 @@ use stateright::Property;
 
 use super::{
     super::here,
-    state::{
-        LEASE, Line, Lock, OnTheLine, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end,
-        ticket,
-    },
+    state::{LEASE, Lock, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end, ticket},
     *,
 };
 
@@ -24,13 +21,11 @@ pub(super) enum Action {
     Delete(Lock),
     LoseShared,
     LoseListener,
-    LoseLine,
     // What goes on by itself.
     Wake(Thread),
     Send(Thread),
     Execute(Thread),
     Receive(Thread),
-    Hear(Thread),
     WakeAfterRelease(Thread),
     GiveBack(Thread),
     Tell,
@@ -53,13 +48,12 @@ impl Action {
                 | Delete(_)
                 | LoseShared
                 | LoseListener
-                | LoseLine
         )
     }
 }
 
 impl World {
-    pub(super) fn leave(&self, state: &mut State, thread: Thread, leaving: Leaving) {
+    fn leave(&self, state: &mut State, thread: Thread, leaving: Leaving) {
         let queue = &mut state.queues[self.wants[thread]];
         if leaving == Leaving::Exclusive
             && self.rules.passes_on == PassesOn::No
@@ -67,15 +61,7 @@ impl World {
         {
             waiter.asks_at = None;
         }
-        let has_the_line = state.line.used_by == Some(thread);
-        let next_asks_at = match self.rules.after_untold {
-            AfterUntold::Asks if has_the_line || self.is_brief => *START,
-            _ => end(),
-        };
-        let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(next_asks_at));
-        if has_the_line {
-            state.line.used_by = None;
-        }
+        let (handed, _) = queue.leave(ticket(thread), leaving, *START, Some(end()));
         state.threads[thread] = match (leaving, handed) {
             (Leaving::WithoutLock, Some(token)) => Phase::Holding(token),
             (Leaving::WithoutLock, None) => Phase::Gone,
@@ -101,12 +87,12 @@ impl World {
         let lock = self.wants[thread];
         let held_by = state.held_by[lock].get_or_insert(Token::Of(thread));
         let is_granted = *held_by == Token::Of(thread);
-        // The script reads the key last, unless it grants in brief.
-        state.tracked[lock] = sent.tracked && !(is_granted && self.is_brief);
+        // The script reads the key last.
+        state.tracked[lock] = sent.tracked;
         state.threads[thread] = Phase::Answered(sent, is_granted);
     }
 
-    pub(super) fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
+    fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
         state.shared.used_by = None;
         if sent.on_new_connection && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
             state.wake_all_heads();
@@ -121,19 +107,14 @@ impl World {
     }
 
     /// A thread that waited for an answer on the connection has found it lost.
-    pub(super) fn fail(&self, state: &mut State, thread: Thread) {
+    fn fail(&self, state: &mut State, thread: Thread) {
         state.shared_is_lost(self.rules, false);
         state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE);
         state.threads[thread] = Phase::InQueue;
     }
 
     fn hand_over(&self, state: &mut State, thread: Thread, token: Token) -> Option<()> {
-        // Who takes a lock that is handed over does not take the line.
-        let head = state.queues[self.wants[thread]].head().copied();
-        if head.is_some() && state.line.used_by == head {
-            return None;
-        }
-        state.queues[self.wants[thread]].hand_over(token, &here(), *START, end())?;
+        state.queues[self.wants[thread]].hand_over(token, *START, end())?;
         state.hand_overs += 1;
         state.threads[thread] = Phase::Gone;
         Some(())
@@ -174,16 +155,7 @@ impl World {
             }
             Phase::Asking if state.shared.used_by.is_none() => actions.push(Send(thread)),
             Phase::Sent(_) if !state.shared.is_broken => actions.push(Execute(thread)),
-            Phase::OnTheLine(OnTheLine::Sent) if !state.line.is_broken => {
-                actions.push(Execute(thread));
-            }
-            Phase::OnTheLine(OnTheLine::Listening(_)) => {
-                actions.push(Hear(thread));
-                actions.extend((thread < self.givers_up).then_some(GiveUp(thread)));
-            }
-            Phase::Sent(_) | Phase::Answered(..) | Phase::OnTheLine(_) => {
-                actions.push(Receive(thread));
-            }
+            Phase::Sent(_) | Phase::Answered(..) => actions.push(Receive(thread)),
             Phase::Holding(_) => {
                 actions.push(Release(thread));
                 let may = state.hand_overs < self.hand_overs;
@@ -226,7 +198,6 @@ impl Model for World {
             chosen: None,
             threads: vec![Phase::Outside; self.wants.len()],
             shared: Shared::default(),
-            line: Line::default(),
             listener: Some(0),
             listens: Some(0),
             held_by: [0, 1].map(|lock| self.wants.contains(&lock).then_some(Token::Elsewhere)),
@@ -236,7 +207,6 @@ impl Model for World {
             shared_losses: 0,
             listener_losses: 0,
             hand_overs: 0,
-            line_losses: 0,
         }]
     }
 
@@ -260,9 +230,6 @@ impl Model for World {
         if state.listens.is_some() && state.listener_losses < self.listener_losses {
             actions.push(Action::LoseListener);
         }
-        if self.has_line && !state.line.is_broken && state.line_losses < self.line_losses {
-            actions.push(Action::LoseLine);
-        }
         actions.extend([
             Action::Tell,
             Action::WakeChosen,
@@ -285,9 +252,6 @@ impl Model for World {
                 // Whatever is to happen before the lease ends may happen now.
                 let now = *START + LEASE / 2;
                 match state.queues[self.wants[thread]].step(ticket(thread), now) {
-                    Step::Ask if self.asks_on_the_line(state, thread) => {
-                        state.threads[thread] = Phase::OnTheLine(OnTheLine::Sent);
-                    }
                     Step::Ask => state.threads[thread] = Phase::Asking,
                     Step::TakeHanded => self.leave(state, thread, Leaving::WithoutLock),
                     Step::Sleep(_) => return None,
@@ -296,11 +260,13 @@ impl Model for World {
             Action::Send(thread) => Self::send(state, thread),
             Action::Execute(thread) => match state.threads[thread] {
                 Phase::Sent(sent) => self.execute(state, thread, sent),
-                Phase::OnTheLine(OnTheLine::Sent) => self.execute_on_the_line(state, thread),
                 _ => return None,
             },
-            Action::Hear(thread) => self.hear(state, thread)?,
-            Action::Receive(thread) => self.receive_what_came(state, thread)?,
+            Action::Receive(thread) => match state.threads[thread] {
+                _ if state.shared.is_broken => self.fail(state, thread),
+                Phase::Answered(sent, is_granted) => self.receive(state, thread, sent, is_granted),
+                _ => return None,
+            },
             Action::Release(thread) => {
                 let lock = self.wants[thread];
                 if matches!(state.threads[thread], Phase::Holding(token) if state.held_by[lock] == Some(token))
@@ -327,15 +293,6 @@ impl Model for World {
                 state.shared_losses += 1;
                 state.shared.is_broken = true;
                 state.tracked = [false; 2];
-            }
-            Action::LoseLine => {
-                state.line_losses += 1;
-                let used_by = state.line.used_by;
-                state.line = Line {
-                    is_broken: true,
-                    used_by,
-                    ..Line::default()
-                };
             }
             Action::Heartbeat => {
                 if !state.somebody_waits()

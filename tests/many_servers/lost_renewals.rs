@@ -1,0 +1,133 @@
+//! Renewals that a master has answered, and of which the next one does not know.
+
+use std::time::Duration;
+
+use leasehold::{
+    Keep, Lease, Options, Pool, Renewal, Token, Watchdog, acquire_lock_with_timeout,
+    recipes::simple::Hold,
+};
+use redis::{Commands, Connection};
+
+use super::connect;
+use crate::common::{
+    Cluster, LONG, MS, Sentinels,
+    hold::{comes_true, every_kind},
+    sentinels::{Plan, in_step},
+};
+
+/// Longer than any test.
+const LEASE: Duration = Duration::from_secs(600);
+/// The watchdog renews by itself after a third of this, which is longer than any test.
+const SHORT: Duration = Duration::from_secs(60);
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A group of which only clients reach the master once its gate is shut.
+fn group() -> Sentinels {
+    let plan = Plan {
+        gated: true,
+        ..Plan::default()
+    };
+    Sentinels::planned(plan).unwrap()
+}
+
+fn wait_until_replicated(group: &Sentinels) {
+    let mut conn = group.servers[0].connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+}
+
+fn names(leases: &[Lease]) -> Vec<String> {
+    leases.iter().map(|lease| lease.name().to_owned()).collect()
+}
+
+/// How long each of these lasts there. A lock that is there has an end.
+fn left(conn: &mut Connection, names: &[String]) -> Vec<Duration> {
+    let left = |name| conn.pttl::<_, i64>(format!("lock:{name}")).unwrap();
+    let left = names.iter().map(left);
+    left.map(|ms| u64::try_from(ms).map_or(Duration::ZERO, Duration::from_millis))
+        .collect()
+}
+
+/// Nearly as long as it has renewed itself for.
+fn is_long(left: &Duration) -> bool {
+    *left > LEASE * 9 / 10 && *left <= LEASE
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_crash_has_taken_the_renewal_of_is_renewed_on_the_new_master_though_nobody_asks() {
+    let mut group = group();
+    let locks = connect(&group.url()).with(Options::new().lease(SHORT));
+    let leases = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
+    let names = names(&leases);
+    wait_until_replicated(&group);
+    group.gates[0].shut_for_replicas();
+    for lease in &leases {
+        lease.renew(LEASE).unwrap();
+    }
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let mut next = group.servers[1].connection().unwrap();
+    let at_first = left(&mut next, &names);
+    assert!(at_first.iter().all(|left| *left <= SHORT), "{at_first:?}");
+    let are_long = comes_true(|| left(&mut next, &names).iter().all(is_long));
+    assert!(are_long, "{:?}", left(&mut next, &names));
+    for lease in leases {
+        assert!(lease.is_held() && lease.remaining() <= LEASE);
+        lease.release().unwrap();
+    }
+}
+
+/// By one that renews several locks: with the next renewal of any of them.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn a_watchdog_that_meets_a_new_master_renews_there_what_the_one_before_was_asked_to_renew() {
+    let mut group = group();
+    let pool = Pool::connect(&group.url()).unwrap();
+    let watchdog = Watchdog::start(&pool).unwrap();
+    let mut conn = pool.get().unwrap();
+    let mut take = |name, lease| {
+        let token: Token = acquire_lock_with_timeout(&mut conn, name, MS, lease)
+            .unwrap()
+            .unwrap();
+        Hold::new(name, &token).unwrap()
+    };
+    // Renewed each four seconds; until a replica is promoted it lasts.
+    let often = take("often", SHORT / 5);
+    let seldom = take("seldom", SHORT);
+    let often: Renewal = watchdog.keep_with(&often, Keep::lease(SHORT / 5)).unwrap();
+    wait_until_replicated(&group);
+    group.gates[0].shut_for_replicas();
+    let seldom = watchdog.keep_with(&seldom, Keep::lease(LEASE)).unwrap();
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let mut next = group.servers[1].connection().unwrap();
+    let names = [String::from("seldom")];
+    let at_first = left(&mut next, &names);
+    assert!(at_first[0] <= SHORT, "{at_first:?}");
+    assert!(comes_true(|| left(&mut next, &names).iter().all(is_long)));
+    assert!(often.is_held() && seldom.is_held());
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_shard_has_lost_the_renewal_of_is_renewed_on_its_new_master() {
+    let mut cluster = Cluster::planned(NODE_TIMEOUT, true).unwrap();
+    let tag = cluster.tag(0, "renewed").unwrap();
+    let locks = connect(&cluster.url()).with(Options::new().lease(SHORT));
+    let names = [format!("first{{{tag}}}"), format!("second{{{tag}}}")];
+    let leases = [locks.lock(&names[0]), locks.write(&names[1])];
+    let leases = leases.map(|lock| lock.acquire(LONG).unwrap());
+    let mut conn = cluster.nodes[0].connection().unwrap();
+    assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+    cluster.gates[0].shut_for_replicas();
+    for lease in &leases {
+        lease.renew(LEASE).unwrap();
+    }
+    cluster.nodes[0].kill().unwrap();
+    cluster.wait_until_master(3).unwrap();
+    let mut next = cluster.nodes[3].connection().unwrap();
+    let at_first = left(&mut next, &names);
+    assert!(at_first.iter().all(|left| *left <= SHORT), "{at_first:?}");
+    assert!(comes_true(|| left(&mut next, &names).iter().all(is_long)));
+    assert!(leases.iter().all(Lease::is_held));
+}

@@ -1,0 +1,124 @@
+//! Nodes that are frozen, dead, or cut off: no call takes longer than it has, and those of other shards do not wait.
+
+use std::{
+    sync::Mutex,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Error, Nodes, acquire_lock_with_timeout,
+    recipes::{Recipe, mutex::Hold},
+    release_lock,
+};
+
+use crate::common::{Cluster, MS, hold::comes_true, slack::slack};
+
+const GET: Duration = Duration::from_millis(800);
+const IO: Duration = Duration::from_millis(400);
+const LEASE: Duration = Duration::from_secs(5);
+
+/// Takes and releases locks of one shard until it is over. Says how long the longest call took, and how many were granted.
+fn work(nodes: &Nodes, tag: &str, over: &AtomicBool) -> (Duration, usize) {
+    let (mut longest, mut granted) = (Duration::ZERO, 0);
+    let mut n = 0;
+    while !over.load(SeqCst) {
+        n += 1;
+        let name = &format!("{{{tag}}}{n}");
+        let asked = Instant::now();
+        let token = nodes.run(name, |conn| {
+            acquire_lock_with_timeout(conn, name, MS, LEASE)
+        });
+        longest = longest.max(asked.elapsed());
+        if let Ok(Some(token)) = token {
+            granted += 1;
+            let asked = Instant::now();
+            let _ = nodes.run(name, |conn| release_lock(conn, name, &token));
+            longest = longest.max(asked.elapsed());
+        }
+    }
+    (longest, granted)
+}
+
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_killed() {
+    let mut cluster = Cluster::start().unwrap();
+    let builder = Nodes::builder().get_timeout(GET).io_timeout(IO).max_size(4);
+    let nodes = builder.connect(&cluster.url()).unwrap();
+    let tags = [0, 1, 2].map(|master| cluster.tag(master, "silent").unwrap());
+    let (over, results) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for (shard, tag) in tags.iter().enumerate() {
+            let (nodes, over, results) = (&nodes, &over, &results);
+            scope.spawn(move || {
+                let done = work(nodes, tag, over);
+                results.lock().unwrap().push((shard, done));
+            });
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            thread::sleep(200 * MS);
+            // Shorter than what the nodes notice: the other shards go on.
+            cluster.nodes[0].freeze().unwrap();
+            thread::sleep(700 * MS);
+            cluster.nodes[0].thaw().unwrap();
+            cluster.nodes[1].kill().unwrap();
+            cluster.wait_until_master(4).unwrap();
+            thread::sleep(300 * MS);
+            cluster.nodes[2].freeze().unwrap();
+            cluster.wait_until_master(5).unwrap();
+            thread::sleep(1_500 * MS);
+            cluster.nodes[2].thaw().unwrap();
+        }));
+        over.store(true, SeqCst);
+        outcome.unwrap();
+    });
+    for (shard, (longest, granted)) in results.into_inner().unwrap() {
+        println!("shard {shard}: {granted} granted, the longest call took {longest:?}");
+        assert!(longest < GET + IO + slack(), "shard {shard}: {longest:?}");
+        assert!(granted > 20, "shard {shard}: {granted}");
+    }
+    // All shards are there again, at their new masters.
+    for (tag, master) in tags.iter().zip([0, 4, 5]) {
+        let name = &format!("{{{tag}}}after");
+        let token = nodes.run(name, |conn| {
+            acquire_lock_with_timeout(conn, name, MS, LEASE)
+        });
+        assert!(token.unwrap().is_some());
+        assert_eq!(cluster.master_of(&format!("lock:{name}")).unwrap(), master);
+    }
+}
+
+/// A plain function asks once. What it is granted by a master that was silent for long is no lock where another has its place, and
+/// a replica that is asked for says so: the master that comes back has none.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_has_to_have_it() {
+    let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
+    let tag = cluster.tag(0, "late").unwrap();
+    let name = &format!("{{{tag}}}");
+    let patient = Nodes::builder().io_timeout(Duration::from_secs(30));
+    let patient = patient.connect(&cluster.url()).unwrap();
+    let mut conn = patient.get_for(name).unwrap();
+    let lease = Duration::from_secs(60);
+    cluster.nodes[0].freeze().unwrap();
+    thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            let token = acquire_lock_with_timeout(&mut conn, name, MS, lease)?;
+            let token = token.unwrap();
+            let hold = Hold::new(name, &token)?;
+            Ok::<_, Error>(hold.confirm_by_replicas(&mut *conn, 1, 100 * MS))
+        });
+        cluster.wait_until_master(3).unwrap();
+        let others = Nodes::connect(&cluster.url()).unwrap();
+        let acquire =
+            |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, name, MS, lease);
+        let granted = comes_true(|| matches!(others.run(name, acquire), Ok(Some(_))));
+        cluster.nodes[0].thaw().unwrap();
+        assert!(granted);
+        let confirmed = late.join().unwrap();
+        println!("{confirmed:?}");
+        assert!(!matches!(confirmed, Ok(Ok(()))), "two have the lock");
+    });
+}
