@@ -1,10 +1,10 @@
 //! What a user asks for.
 
-use std::{ffi::OsString, io, process::ExitCode, time::Duration};
+use std::{env, ffi::OsString, io, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 
-use crate::text::say;
+use crate::{outcome::not_written, text::say};
 
 /// The exit code for arguments that make no sense.
 pub(crate) const USAGE: u8 = 64;
@@ -39,11 +39,12 @@ Exit codes:
   64  the arguments cannot be used, or the name is that of something else than a lock
   69  the server cannot be reached, or refuses
   70  the lock was lost, or could not be renewed: the command was ended, or ran beyond the lock
-  71  the system refuses what lockrun needs itself: a process, a thread
+  71  the system refuses what lockrun needs itself: a process, a thread, /proc
+  74  what was asked for cannot be written to stdout
   75  busy: somebody else had the lock for the whole wait
   --status and --force-release exit 0 whether the lock was held or not; --json tells.
 
-Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP is only passed on.";
+Signals: TERM and INT to lockrun end the command, and then let the lock go; others that can be caught are only passed on.";
 
 /// Runs a command while a lock on a Redis server is held, so that no other host runs it at the same time.
 ///
@@ -81,7 +82,7 @@ pub(crate) struct Arguments {
     /// Run it only if no host has run it with success for so long: 20h for a job of every night
     ///
     /// If one has, lockrun says so and exits 0. The time counts from the end of that run, by the server's clock. After any
-    /// exit code but 0, a signal or a lost lock the next lockrun runs it again.
+    /// exit code but 0, TERM or INT to lockrun, or a lost lock the next lockrun runs it again.
     #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
     pub(crate) once_per: Option<Duration>,
 
@@ -135,10 +136,15 @@ impl Arguments {
     pub(crate) fn read() -> Result<Self, ExitCode> {
         let read = Self::parsed().and_then(Self::checked);
         read.map_err(|error| {
-            // There is nobody to tell that it cannot be told.
-            let _ = error.print();
-            match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+            let printed = error.print();
+            match (error.kind(), printed) {
+                (ErrorKind::DisplayHelp | ErrorKind::DisplayVersion, printed) => printed
+                    .map_or_else(|error| not_written(&error), |()| 0)
+                    .into(),
+                (ErrorKind::UnknownArgument, _) if env::args_os().all(|word| word != "--") => {
+                    say(&mut io::stderr(), "\nThe command stands after `--`.");
+                    USAGE.into()
+                }
                 _ => USAGE.into(),
             }
         })

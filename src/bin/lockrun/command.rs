@@ -1,24 +1,30 @@
 //! The command: started under a guard, watched, and ended in time.
 
 use std::{
-    io,
-    os::unix::process::CommandExt,
+    ffi::{OsStr, OsString},
+    io, mem,
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, Command, ExitStatus},
     sync::mpsc::Receiver,
     time::{Duration, Instant},
 };
 
 use leasehold::Lease;
-use nix::sys::signal::Signal;
+use nix::{errno::Errno, sys::signal::Signal};
 
 use crate::{
-    arguments::Arguments, events::Event, guard::Guard, loss::Why, outcome::Outcome,
-    signals::Started,
+    arguments::Arguments, events::Event, guard::Guard, loss::Why, outcome::Outcome, processes,
+    signals::Started, text::say,
 };
 
+const KILL: Option<i32> = Some(Signal::SIGKILL as i32);
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
-/// Between two looks whether something of the group still runs.
+/// Between the first two looks whether something of the group still runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Between later ones: each may read of every process of the machine.
+const LOOK_SELDOM: Duration = Duration::from_millis(50);
+/// Runs a file without `#!` as a script, as `execvp` does, and looks for it as that does.
+const AS_A_SCRIPT: [&str; 3] = ["/bin/sh", "-c", r#"exec "$0" "$@""#];
 
 /// Starts the command in the guard's group.
 pub(crate) fn start(
@@ -27,18 +33,24 @@ pub(crate) fn start(
     lease: &Lease,
     guard: &mut Guard,
 ) -> Result<Child, Outcome> {
-    let Some((program, args)) = arguments.command.split_first() else {
-        return Err(Outcome::NotRun(io::ErrorKind::NotFound.into()));
-    };
-    let mut command = Command::new(program);
-    command.args(args).process_group(guard.group());
-    if let Some(fence) = lease.fencing_token() {
-        command.env(FENCING_TOKEN, fence.to_string());
-    }
     guard
         .end_in(|| lease.remaining(), arguments.margin())
         .map_err(Outcome::System)?;
-    started.spawn(&mut command).map_err(Outcome::NotRun)
+    let spawn = |before: &[&str]| {
+        let words = before.iter().map(OsStr::new);
+        let mut words = words.chain(arguments.command.iter().map(OsString::as_os_str));
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).process_group(guard.group());
+        if let Some(fence) = lease.fencing_token() {
+            command.env(FENCING_TOKEN, fence.to_string());
+        }
+        started.spawn(&mut command)
+    };
+    let command = match spawn(&[]) {
+        Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => spawn(&AS_A_SCRIPT),
+        command => command,
+    };
+    command.map_err(Outcome::NotRun)
 }
 
 /// How the command ended.
@@ -49,12 +61,19 @@ pub(crate) struct Ended {
     pub(crate) lost: Option<Why>,
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
+    /// Whether lockrun was told to end meanwhile.
+    pub(crate) was_told: bool,
+    /// Whether the lock was held, as far as was known here, when the command ended.
+    pub(crate) was_held: bool,
 }
 
 impl Ended {
-    /// Whether the command has exited with 0, and was not ended because of the lock.
-    pub(crate) fn has_succeeded(&self) -> bool {
-        self.lost.is_none() && self.status.as_ref().is_ok_and(ExitStatus::success)
+    pub(crate) fn is_to_be_marked(&self) -> bool {
+        self.lost.is_none() && !self.was_told && self.exited_with_0()
+    }
+
+    pub(crate) fn exited_with_0(&self) -> bool {
+        self.status.as_ref().is_ok_and(ExitStatus::success)
     }
 }
 
@@ -72,6 +91,10 @@ pub(crate) struct Job<'a> {
     ending: Ending,
     lost: Option<Why>,
     failure: Option<String>,
+    was_told: bool,
+    was_held: bool,
+    has_been_stopped: bool,
+    look_again: Duration,
 }
 
 /// How far the ending of the command has come.
@@ -102,16 +125,20 @@ impl<'a> Job<'a> {
             ending: Ending::NotYet,
             lost: None,
             failure: None,
+            was_told: false,
+            was_held: false,
+            has_been_stopped: false,
+            look_again: LOOK_AGAIN,
         }
     }
 
-    /// Watches the command until nothing of its process group runs any more.
-    pub(crate) fn watch(mut self) -> (Ended, Guard) {
+    /// Watches the command until nothing of its process group runs any more, the guardian neither.
+    pub(crate) fn watch(mut self) -> Ended {
         loop {
-            // The clock comes first: we may have been stopped for any time.
             self.look_at_the_lease();
             self.kill_in_time();
-            match self.events.recv_timeout(self.pause()) {
+            let pause = self.pause();
+            match self.events.recv_timeout(pause) {
                 Ok(Event::Signal(number)) => self.pass_on(number),
                 Ok(Event::Renewed) => {
                     self.failure = None;
@@ -121,7 +148,11 @@ impl<'a> Job<'a> {
                     self.arguments.tell(|| format!("cannot renew: {why}"));
                     self.failure = Some(why);
                 }
-                Ok(Event::Child | Event::Lost) | Err(_) => {}
+                Ok(Event::Child) => {
+                    self.guard.reap_the_adopted(&self.command);
+                    self.say_that_it_is_stopped();
+                }
+                Ok(Event::Lost) | Err(_) => {}
             }
             self.look_at_the_command();
             if self.status.is_some() && self.guard.is_empty() {
@@ -130,12 +161,16 @@ impl<'a> Job<'a> {
         }
         let nothing = || Err(io::ErrorKind::NotFound.into());
         let status = self.status.unwrap_or_else(nothing);
-        let ended = Ended {
+        // A command that ended by itself before the guardian came was not killed.
+        let may_be_killed = status.as_ref().is_ok_and(|status| status.signal() == KILL);
+        let was_killed = self.guard.dismiss() && may_be_killed;
+        Ended {
             status,
-            lost: self.lost,
+            lost: self.lost.or(was_killed.then_some(Why::NotRenewed)),
             failure: self.failure,
-        };
-        (ended, self.guard)
+            was_told: self.was_told,
+            was_held: self.was_held,
+        }
     }
 
     /// Ends the command if no more of the lease is left than the grace between TERM and KILL and the margin take.
@@ -146,7 +181,12 @@ impl<'a> Job<'a> {
             self.lease_end = now + left;
         }
         let needed = self.arguments.grace() + self.arguments.margin();
-        if left <= needed && matches!(self.ending, Ending::NotYet) {
+        if left > needed {
+            return;
+        }
+        // Lockrun may have been stopped, and must not claim to end what has ended by itself.
+        self.look_at_the_command();
+        if matches!(self.ending, Ending::NotYet) {
             let why = if left.is_zero() {
                 Why::of(self.lease.lost().reason())
             } else {
@@ -176,9 +216,12 @@ impl<'a> Job<'a> {
     }
 
     /// How long to wait for an event before there is something to do without one.
-    fn pause(&self) -> Duration {
+    fn pause(&mut self) -> Duration {
         let next = match self.ending {
-            _ if self.status.is_some() => return LOOK_AGAIN,
+            _ if self.status.is_some() => {
+                let next = (2 * self.look_again).min(LOOK_SELDOM);
+                return mem::replace(&mut self.look_again, next);
+            }
             Ending::Killed => return LOOK_AGAIN,
             Ending::By(moment) => self.latest(moment),
             Ending::NotYet => {
@@ -194,8 +237,10 @@ impl<'a> Job<'a> {
             return;
         };
         self.arguments.tell(|| format!("passing {signal} on"));
-        match (signal, self.ending) {
-            (Signal::SIGTERM | Signal::SIGINT, Ending::NotYet) => self.end(signal),
+        let ends = matches!(signal, Signal::SIGTERM | Signal::SIGINT);
+        self.was_told |= ends;
+        match self.ending {
+            Ending::NotYet if ends => self.end(signal),
             _ => self.send(signal),
         }
     }
@@ -205,10 +250,32 @@ impl<'a> Job<'a> {
             return;
         }
         self.status = self.command.try_wait().transpose();
-        if self.status.is_some() && matches!(self.ending, Ending::NotYet) {
+        if self.status.is_none() {
+            return;
+        }
+        self.was_held = self.lease.is_held();
+        if matches!(self.ending, Ending::NotYet) {
             // Ends the processes that the command has left running.
             self.end(Signal::SIGTERM);
         }
+    }
+
+    /// A command that wants the terminal keeps the lock until somebody knows why.
+    fn say_that_it_is_stopped(&mut self) {
+        if self.has_been_stopped || self.status.is_some() {
+            return;
+        }
+        let Some(signal) = processes::stopped_by(self.command.id()) else {
+            return;
+        };
+        self.has_been_stopped = true;
+        let why = match signal {
+            Signal::SIGTTIN | Signal::SIGTTOU => ", since it may not use the terminal",
+            _ => "",
+        };
+        let name = &self.arguments.name;
+        let text = format!("lockrun: the command is stopped by {signal}{why}, and keeps `{name}`");
+        say(&mut io::stderr(), &text);
     }
 
     fn end(&mut self, signal: Signal) {

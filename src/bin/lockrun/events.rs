@@ -1,11 +1,15 @@
 //! What lockrun waits for, and what tells it of the lease.
 
-use std::sync::mpsc::Sender;
+use std::sync::{
+    Arc,
+    mpsc::{Receiver, Sender},
+};
 
 use leasehold::{
     Events,
     event::{Lost, RenewalFailed, Renewed},
 };
+use parking_lot::Mutex;
 
 use crate::text::whole;
 
@@ -23,6 +27,9 @@ pub(crate) enum Event {
     /// A renewal has failed.
     NotRenewed(String),
 }
+
+/// Read while the command runs, and then by the thread that listens during the release.
+pub(crate) type Inbox = Arc<Mutex<Receiver<Event>>>;
 
 /// Hands on what the lock's own threads know: they must not wait for anything.
 pub(crate) struct Hooks(pub(crate) Sender<Event>);

@@ -8,15 +8,12 @@ use std::{
 };
 
 use nix::{
-    sys::{
-        signal::{Signal, kill, killpg},
-        wait::{WaitPidFlag, waitpid},
-    },
+    sys::signal::{Signal, kill, killpg},
     time::{ClockId, clock_gettime},
     unistd::{Pid, getpgid},
 };
 
-use crate::signals::Started;
+use crate::{processes, signals::Started};
 
 /// The only argument of the guardian.
 pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
@@ -32,15 +29,12 @@ pub(crate) enum Word {
     Deadline(u64),
     /// Leave the group.
     Aside,
-    /// You are not needed any more.
-    Farewell,
 }
 
 impl Word {
     pub(crate) fn read(line: &str) -> Option<Self> {
         match line {
             "aside" => Some(Self::Aside),
-            "farewell" => Some(Self::Farewell),
             moment => moment.parse().ok().map(Self::Deadline),
         }
     }
@@ -49,7 +43,6 @@ impl Word {
         match self {
             Self::Deadline(moment) => format!("{moment}\n"),
             Self::Aside => "aside\n".into(),
-            Self::Farewell => "farewell\n".into(),
         }
     }
 }
@@ -72,7 +65,6 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts the guardian, and waits until it can be relied on.
     pub(crate) fn start(started: Started) -> io::Result<Self> {
-        become_the_parent_of_orphans();
         let mut guardian = Command::new(this_program()?);
         guardian
             .arg0("lockrun: guardian")
@@ -81,7 +73,10 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut guardian = started.spawn(&mut guardian)?;
+        let mut guardian = started.spawn(&mut guardian).map_err(|error| {
+            let program = guardian.get_program().display();
+            io::Error::new(error.kind(), format!("the guardian, {program}: {error}"))
+        })?;
         let group = i32::try_from(guardian.id()).map_err(io::Error::other)?;
         let pipes = (guardian.stdin.take(), guardian.stdout.take());
         let (Some(to), Some(mut from)) = pipes else {
@@ -144,17 +139,27 @@ impl Guard {
 
     /// Whether nothing of the group runs any more, the guardian included.
     pub(crate) fn is_empty(&self) -> bool {
-        // A dead process stays in the group until its parent has asked for it. We are the parent of the guardian, and of a
-        // process that has lost its own.
-        let any = Pid::from_raw(-self.group());
-        while waitpid(any, Some(WaitPidFlag::WNOHANG)).is_ok_and(|found| found.pid().is_some()) {}
-        killpg(self.group, None).is_err()
+        if killpg(self.group, None).is_err() {
+            return true;
+        }
+        // The dead stay in the group until their parents have asked for them.
+        let are_dead = processes::are_dead(self.group());
+        if are_dead {
+            // One of them may have started another while we looked.
+            self.send(Signal::SIGKILL);
+        }
+        are_dead
+    }
+
+    /// Reaps what lockrun was made the parent of.
+    pub(crate) fn reap_the_adopted(&self, command: &Child) {
+        processes::reap_all_but(&[self.guardian.id(), command.id()]);
     }
 
     /// Ends the guardian. True if it has killed the group before.
     pub(crate) fn dismiss(mut self) -> bool {
-        let _ = self.say(Word::Farewell);
         let mut said = Vec::new();
+        let _ = self.guardian.kill();
         let _ = self.from.read_to_end(&mut said);
         let _ = self.guardian.wait();
         said.contains(&ENDING)
@@ -163,13 +168,6 @@ impl Guard {
     fn say(&mut self, word: Word) -> io::Result<()> {
         self.to.write_all(word.line().as_bytes())
     }
-}
-
-/// Makes lockrun the parent of processes that lose their own. Otherwise that is the system's first process, which in a container
-/// often does not reap the dead.
-fn become_the_parent_of_orphans() {
-    #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_child_subreaper(true);
 }
 
 /// Where Linux finds this very program, even if another has taken its place meanwhile.

@@ -6,22 +6,14 @@
 use std::{
     io::{self, BufRead, Write},
     process::{self, ExitCode},
-    sync::{
-        Arc,
-        atomic::AtomicBool,
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
     time::Duration,
 };
 
 use nix::{
-    sys::signal::{Signal, killpg},
+    sys::signal::{SigSet, Signal, killpg},
     unistd::{Pid, getpgid, getppid, setpgid},
-};
-use signal_hook::{
-    consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2},
-    flag,
 };
 
 use crate::guard::{self, ENDING, READY, Word};
@@ -37,7 +29,8 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn watch() -> io::Result<()> {
-    ignore_what_is_meant_for_the_command()?;
+    // A signal to the group is meant for the command. Only KILL and STOP cannot be blocked.
+    SigSet::all().thread_block()?;
     let words = listen()?;
     say(READY)?;
     let mut deadline = NO_DEADLINE;
@@ -46,24 +39,12 @@ fn watch() -> io::Result<()> {
         match words.recv_timeout(left) {
             Ok(Word::Deadline(moment)) => deadline = moment,
             Ok(Word::Aside) => step_aside()?,
-            Ok(Word::Farewell) => return Ok(()),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
         }
     }
     // Nobody may be there to hear it.
     let _ = say(ENDING);
     Ok(killpg(group()?, Signal::SIGKILL)?)
-}
-
-/// What goes to the whole group must not end us. A handler that does nothing, since a handler is not passed on to others.
-fn ignore_what_is_meant_for_the_command() -> io::Result<()> {
-    let unused = Arc::new(AtomicBool::new(false));
-    for signal in [
-        SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
-    ] {
-        flag::register(signal, Arc::clone(&unused))?;
-    }
-    Ok(())
 }
 
 /// What lockrun says, until it is gone.

@@ -5,7 +5,8 @@
 //! `arguments` reads the command line, with the grace and the margin that are kept before the end of the lease. `run` goes from the
 //! lock to its release; `command` starts the command, watches it, and decides in `Job::look_at_the_lease` when it has to end so that
 //! it ends before the lease. `guard` has the command's process group, and the `guardian`, a second process, kills that group if
-//! lockrun cannot. `outcome` has the exit codes, `operator` the two operations without a command.
+//! lockrun cannot. `processes` reads in `/proc` who is dead. `outcome` has the exit codes,
+//! `operator` the two operations without a command.
 
 #[cfg(unix)]
 mod arguments;
@@ -25,6 +26,8 @@ mod loss;
 mod operator;
 #[cfg(unix)]
 mod outcome;
+#[cfg(unix)]
+mod processes;
 #[cfg(unix)]
 mod run;
 #[cfg(unix)]
@@ -53,8 +56,9 @@ fn main() -> std::process::ExitCode {
             (report.code(), report.told(&arguments))
         }
     };
-    told.print();
-    code.into()
+    told.print()
+        .map_or_else(|error| outcome::not_written(&error), |()| code)
+        .into()
 }
 
 #[cfg(not(unix))]

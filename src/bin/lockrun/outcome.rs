@@ -1,6 +1,11 @@
 //! How lockrun ends: an exit code, and what it says of it, as text or as JSON.
 
-use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
+use std::{
+    io::{self, Write},
+    os::unix::process::ExitStatusExt,
+    process::ExitStatus,
+    time::Duration,
+};
 
 use leasehold::{Error, FencingToken, LastRun};
 use serde_json::{Value, json};
@@ -15,6 +20,7 @@ use crate::{
 const UNREACHABLE: u8 = 69;
 const LOST: u8 = 70;
 const SYSTEM: u8 = 71;
+const NOT_WRITTEN: u8 = 74;
 const BUSY: u8 = 75;
 const CANNOT_BE_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -50,7 +56,7 @@ pub(crate) struct Report {
     pub(crate) held: Option<Duration>,
     pub(crate) fencing_token: Option<FencingToken>,
     /// Why nobody may know that the command has run, which was to be run once.
-    pub(crate) unmarked: Option<Error>,
+    pub(crate) unmarked: Option<String>,
 }
 
 /// What is to be printed, where.
@@ -62,12 +68,14 @@ pub(crate) enum Told {
 }
 
 impl Told {
-    pub(crate) fn print(&self) {
+    /// An error: what somebody asked for on stdout could not be written.
+    pub(crate) fn print(&self) -> io::Result<()> {
         match self {
             Self::Nothing => {}
-            Self::Out(text) => say(&mut io::stdout(), text),
+            Self::Out(text) => writeln!(io::stdout(), "{text}")?,
             Self::Err(text) => say(&mut io::stderr(), text),
         }
+        Ok(())
     }
 
     /// Of an operation without a command.
@@ -85,6 +93,15 @@ impl Told {
         };
         (code, told)
     }
+}
+
+/// The exit code when stdout cannot be written. It is said, unless a reader has gone.
+pub(crate) fn not_written(error: &io::Error) -> u8 {
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        let text = format!("lockrun: cannot write to stdout: {error}");
+        say(&mut io::stderr(), &text);
+    }
+    NOT_WRITTEN
 }
 
 /// A script acts on it.
@@ -169,12 +186,10 @@ impl Report {
     fn message(&self, arguments: &Arguments) -> Option<String> {
         let name = &arguments.name;
         match &self.outcome {
-            Outcome::Ended(_) => self.unmarked.as_ref().map(|error| {
-                format!(
-                    "`{name}` may be run again, since it could not be marked: {}",
-                    whole(error)
-                )
-            }),
+            Outcome::Ended(_) => {
+                let why = self.unmarked.as_ref();
+                why.map(|why| format!("`{name}` may be run again, since {why}"))
+            }
             Outcome::Told(_) => None,
             Outcome::HasBeenRun(run) => Some(format!("`{name}` {}", last_run(run))),
             Outcome::Lost(loss) => Some(format!("`{name}` {loss}")),

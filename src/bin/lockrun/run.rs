@@ -1,20 +1,24 @@
 //! From the lock to its release.
 
 use std::{
+    process,
     sync::{
         Arc,
         mpsc::{Receiver, channel},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use leasehold::{Cancel, Error, LastRun, Lease, Lock, Locks, Once, Options, Ran, Result as Held};
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     arguments::Arguments,
     busy::Busy,
     command::{self, Ended, Job},
-    events::{Event, Hooks},
+    events::{Event, Hooks, Inbox},
     guard::Guard,
     loss::{Loss, Why},
     outcome::{Outcome, Report},
@@ -22,18 +26,15 @@ use crate::{
     text::whole,
 };
 
-/// A command that has ended, and the guard of what it may have left running.
-struct Finished {
-    ended: Ended,
-    guard: Guard,
-}
+/// Why a run that has succeeded is not marked.
+const TOLD: &str = "lockrun was told to end";
 
 /// What has become of the lock and the command.
 enum Done {
     HasBeenRun(LastRun),
     NotRun(Outcome),
     /// The command was run. With the result of letting the lock go.
-    Run(Finished, Held<()>),
+    Run(Ended, Held<()>),
 }
 
 /// Acquires the lock, runs the command and lets the lock go. The report has the exit code and what is to be printed.
@@ -47,6 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Report {
 /// Every way out of it before the command has run is an `Err`.
 fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome> {
     let (sender, events) = channel();
+    let events = Arc::new(Mutex::new(events));
     let cancel = Cancel::new();
     let started = signals::listen(sender.clone(), cancel.clone()).map_err(Outcome::System)?;
     let options = Options::new()
@@ -60,25 +62,31 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
     let asked = Instant::now();
     arguments.tell(|| format!("waiting for `{}`", arguments.name));
     let lock = locks.lock(&arguments.name);
-    let mut acquired = None;
     let under = |lease: &Lease| {
-        acquired = Some((Instant::now(), lease.fencing_token()));
-        guarded(arguments, started, lease, &events)
+        let acquired = Instant::now();
+        report.waited = acquired - asked;
+        report.fencing_token = lease.fencing_token();
+        let ended = guarded(arguments, started, lease, &events.lock());
+        report.held = Some(acquired.elapsed());
+        if let Ok(ended) = &ended {
+            bound_the_release(arguments, &events, ended, report);
+        }
+        ended
     };
     let done = match arguments.once_per {
         None => each_time(&lock, arguments.wait, under),
         Some(period) => once(&lock, period, arguments.wait, under),
     };
-    report.waited = acquired.map_or_else(|| asked.elapsed(), |(moment, _)| moment - asked);
-    report.held = acquired.map(|(moment, _)| moment.elapsed());
-    report.fencing_token = acquired.and_then(|(_, fence)| fence);
+    if report.held.is_none() {
+        report.waited = asked.elapsed();
+    }
     match done {
         Ok(Done::HasBeenRun(run)) => Err(Outcome::HasBeenRun(run)),
         Ok(Done::NotRun(outcome)) => Err(outcome),
-        Ok(Done::Run(finished, released)) => Ok(concluded(arguments, finished, released, report)),
+        Ok(Done::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
         Err(Error::Contended { .. }) => Err(Outcome::Busy(Busy::with(&lock))),
         Err(error @ Error::Cancelled { .. }) => {
-            let signal = events.try_iter().find_map(|event| match event {
+            let signal = events.lock().try_iter().find_map(|event| match event {
                 Event::Signal(signal) => Some(signal),
                 _ => None,
             });
@@ -91,31 +99,31 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
 fn each_time(
     lock: &Lock,
     wait: Duration,
-    under: impl FnOnce(&Lease) -> Result<Finished, Outcome>,
+    under: impl FnOnce(&Lease) -> Result<Ended, Outcome>,
 ) -> Held<Done> {
     let lease = lock.acquire(wait)?;
-    let finished = match under(&lease) {
-        Ok(finished) => finished,
+    let ended = match under(&lease) {
+        Ok(ended) => ended,
         Err(outcome) => return Ok(Done::NotRun(outcome)),
     };
-    let released = if finished.ended.lost.is_some() {
+    let released = if ended.lost.is_some() {
         // Dropping takes less time where the server is silent.
         drop(lease);
         Ok(())
     } else {
         lease.release()
     };
-    Ok(Done::Run(finished, released))
+    Ok(Done::Run(ended, released))
 }
 
 fn once(
     lock: &Lock,
     period: Duration,
     wait: Duration,
-    under: impl FnOnce(&Lease) -> Result<Finished, Outcome>,
+    under: impl FnOnce(&Lease) -> Result<Ended, Outcome>,
 ) -> Held<Done> {
     let once = lock.run_once(period, wait, |lease| match under(lease) {
-        Ok(finished) if finished.ended.has_succeeded() => Ok(finished),
+        Ok(ended) if ended.is_to_be_marked() => Ok(ended),
         not_marked => Err(not_marked),
     })?;
     Ok(match once {
@@ -124,10 +132,10 @@ fn once(
             value, released, ..
         }) => Done::Run(value, released),
         Once::Failed(Ran {
-            value: Ok(finished),
+            value: Ok(ended),
             released,
             ..
-        }) => Done::Run(finished, released),
+        }) => Done::Run(ended, released),
         Once::Failed(Ran {
             value: Err(outcome),
             ..
@@ -142,7 +150,7 @@ fn guarded(
     started: Started,
     lease: &Lease,
     events: &Receiver<Event>,
-) -> Result<Finished, Outcome> {
+) -> Result<Ended, Outcome> {
     arguments.tell(|| match lease.fencing_token() {
         Some(fence) => format!("`{}` is ours, fencing token {fence}", arguments.name),
         None => format!("`{}` is ours", arguments.name),
@@ -154,40 +162,70 @@ fn guarded(
         return Err(Outcome::Lost(Loss::before_the_command(why)));
     }
     let command = command::start(arguments, started, lease, &mut guard)?;
-    let (ended, guard) = Job::new(arguments, lease, guard, command, events).watch();
-    Ok(Finished { ended, guard })
+    Ok(Job::new(arguments, lease, guard, command, events).watch())
+}
+
+/// Has TERM or INT end lockrun while the lock is given back, which lasts until the end of the lease
+/// if the server is gone. What is being sent has the grace to be answered.
+fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, report: &Report) {
+    let (Ok(status), None) = (&ended.status, ended.lost) else {
+        return;
+    };
+    let report = Report {
+        outcome: Outcome::Ended(*status),
+        unmarked: (arguments.once_per.is_some() && status.success()).then(|| TOLD.into()),
+        ..*report
+    };
+    let (code, told) = (report.code(), report.told(arguments));
+    let (events, grace) = (Arc::clone(events), arguments.grace());
+    // Without the thread, only a signal that cannot be caught ends it sooner.
+    let _ = thread::Builder::new().spawn(move || {
+        let is_told = |event| matches!(event, Event::Signal(SIGTERM | SIGINT));
+        if events.lock().iter().any(is_told) {
+            thread::sleep(grace);
+            let _ = told.print();
+            process::exit(code.into());
+        }
+    });
 }
 
 /// The outcome, once the lock is let go.
 fn concluded(
     arguments: &Arguments,
-    Finished { ended, guard }: Finished,
+    ended: Ended,
     released: Held<()>,
     report: &mut Report,
 ) -> Outcome {
-    let lost = ended.lost.or(match released {
-        Ok(()) => None,
-        Err(Error::Lost { reason, .. }) => Some(Why::of(reason)),
-        Err(error) if arguments.once_per.is_some() && ended.has_succeeded() => {
-            report.unmarked = Some(error);
-            None
+    let status = match ended.status {
+        Ok(status) => status,
+        Err(error) => return Outcome::System(error),
+    };
+    let (lost, unsaid) = match released {
+        Ok(()) => (None, None),
+        // What has ended under the lock needs it no more, unless somebody took it away before.
+        Err(Error::Lost { reason, .. }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {
+            (Some(Why::of(reason)), None)
         }
-        Err(error) => {
-            arguments.tell(|| format!("the lock ends with its lease: {}", whole(&error)));
-            None
-        }
-    });
-    // The guardian is dismissed after the release, since its answer may take a while.
-    let was_killed = guard.dismiss();
-    let why = lost.or(was_killed.then_some(Why::NotRenewed));
-    match (ended.status, why) {
-        (Err(error), _) => Outcome::System(error),
-        (Ok(status), None) => Outcome::Ended(status),
-        (Ok(status), Some(why)) => Outcome::Lost(Loss {
+        Err(error) => (None, Some(whole(&error))),
+    };
+    if let Some(why) = ended.lost.or(lost) {
+        return Outcome::Lost(Loss {
             why,
             failure: ended.failure,
             status: Some(status),
-            was_ended: was_killed || ended.lost.is_some(),
-        }),
+            was_ended: ended.lost.is_some(),
+        });
     }
+    if let Some(error) = &unsaid {
+        arguments.tell(|| format!("the lock ends with its lease: {error}"));
+    }
+    if arguments.once_per.is_some() && status.success() {
+        let error = unsaid.map(|error| format!("it could not be marked: {error}"));
+        report.unmarked = if ended.was_told {
+            Some(TOLD.into())
+        } else {
+            error
+        };
+    }
+    Outcome::Ended(status)
 }

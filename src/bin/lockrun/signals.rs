@@ -9,27 +9,26 @@ use std::{
 
 use leasehold::Cancel;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use signal_hook::{
-    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
-    iterator::Signals,
-};
+use signal_hook::{consts::SIGCHLD, iterator::Signals};
 
 use crate::events::Event;
 
 /// Sends those that come into the channel of events. What was ignored when we were started stays so, for us and for the
 /// command: that is how `nohup` and the background jobs of a script ask for it.
 ///
-/// One that comes while the lock is waited for calls the wait off.
+/// Each of them would end lockrun: one that comes while the lock is waited for calls the wait off.
 ///
 /// They come to a thread of their own alone, not to the caller and those it starts from now on: in the middle of a call to
 /// the server a signal would leave open what has become of it.
 pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Started> {
     let ignored = ignored();
-    // Without a handler, how a child has ended might never be told.
-    let wanted = [SIGCHLD, SIGTERM, SIGINT, SIGHUP];
-    let is_wanted = |signal: &&i32| **signal == SIGCHLD || !ignored(**signal);
-    let wanted = wanted.iter().filter(is_wanted);
-    let mut signals = Signals::new(wanted.clone())?;
+    // Without a handler for SIGCHLD, how a child has ended might never be told.
+    let is_wanted = |signal: &Signal| match signal {
+        Signal::SIGCHLD => true,
+        signal => !NOT_FOR_THE_COMMAND.contains(&signal.as_str()) && !ignored(*signal as i32),
+    };
+    let wanted: SigSet = Signal::iterator().filter(is_wanted).collect();
+    let mut signals = Signals::new(wanted.iter().map(|signal| signal as i32))?;
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
@@ -48,13 +47,17 @@ pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Starte
                 }
             }
         })?;
-    let mut blocked = SigSet::empty();
-    for signal in wanted {
-        blocked.add(Signal::try_from(*signal)?);
-    }
-    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let before = wanted.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     Ok(Started { before })
 }
+
+/// Those that cannot be caught, that end nobody, and that are of lockrun's own making: a fault, a
+/// limit, a pipe that nobody reads. The rest would end lockrun.
+const NOT_FOR_THE_COMMAND: [&str; 20] = [
+    "SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG",
+    "SIGWINCH", "SIGINFO", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS",
+    "SIGPIPE", "SIGXCPU", "SIGXFSZ",
+];
 
 /// How it was with signals when we were started.
 #[derive(Clone, Copy, Debug)]

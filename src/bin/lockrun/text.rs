@@ -11,10 +11,12 @@ pub(crate) fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}");
 }
 
-/// An error with all its causes, in one line.
+/// An error with all its causes, in one line. An operator need not know of a pool.
 pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
     let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
-    printable(&causes.join(": "))
+    let text = printable(&causes.join(": "));
+    text.trim_start_matches("no connection from the pool: ")
+        .into()
 }
 
 /// Keeps texts of a server or of a lock's holder from controlling the operator's terminal.

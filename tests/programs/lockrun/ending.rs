@@ -204,3 +204,31 @@ fn a_killed_guardian_changes_nothing_for_the_command() {
         assert_eq!(run(&server, "", "exit 3").code, 3);
     });
 }
+
+#[test]
+fn a_signal_that_would_end_the_tool_is_passed_on() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for signal in [
+            Signal::SIGQUIT,
+            Signal::SIGUSR1,
+            Signal::SIGUSR2,
+            Signal::SIGALRM,
+            Signal::SIGVTALRM,
+            Signal::SIGPROF,
+            Signal::SIGIO,
+        ] {
+            if is_ignored(signal) {
+                continue;
+            }
+            let name = signal.as_str().trim_start_matches("SIG");
+            let script = format!("trap 'echo told' {name}; echo in; {LONG}");
+            let mut tool = Tool::start(&server, "--grace 200ms", &script);
+            tool.hear("in").signal(signal);
+            tool.hear("told");
+            assert!(tool.is_running() && is_locked(&server), "{signal}");
+            tool.signal(Signal::SIGTERM);
+            tool.ends();
+        }
+    });
+}

@@ -2,9 +2,12 @@
 
 mod causes;
 mod ending;
+#[cfg(target_os = "linux")]
+mod group;
 mod interrupted;
 mod once;
 mod operator;
 mod outage;
 mod tool;
 mod turns;
+mod wrapper;

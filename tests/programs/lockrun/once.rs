@@ -11,7 +11,7 @@ use crate::{
     common::{
         Server,
         slack::slack,
-        wait::{comes_true, unless_halted},
+        wait::{at_once, comes_true, unless_halted},
     },
     lockrun::tool::{LONG, Tool, are_told, ask, has_asked, is_ignored, is_locked, ms, run},
 };
@@ -150,4 +150,61 @@ fn a_period_that_cannot_be_used_is_refused() {
         assert_eq!((ended.code, &*ended.out), (64, ""), "{period}");
         assert!(ended.last().contains("period"), "{ended:?}");
     }
+}
+
+#[test]
+fn a_run_that_was_told_to_end_is_not_marked_whatever_its_exit_code() {
+    let server = Server::start().unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        if is_ignored(signal) {
+            continue;
+        }
+        let name = signal.as_str().trim_start_matches("SIG");
+        let script = format!("trap 'exit 0' {name}; echo in; {LONG}");
+        let mut tool = Tool::start(&server, ONCE, &script);
+        tool.hear("in").signal(signal);
+        let ended = tool.ends_with(0);
+        let said = "lockrun: `a` may be run again, since lockrun was told to end";
+        assert_eq!(ended.last(), said);
+        assert!(!is_locked(&server));
+    }
+    assert_eq!(run(&server, ONCE, "echo made").out, "made\n");
+}
+
+/// Of a server that is gone, and of one that is silent.
+#[test]
+fn a_command_that_has_ended_by_itself_keeps_its_exit_code() {
+    let cases = [true, false].map(|is_gone| ["", ONCE].map(|once| (is_gone, once)));
+    at_once(cases.concat(), |(is_gone, once)| {
+        let mut server = Server::start().unwrap();
+        let mut tool = Tool::holding(&server, &format!("--lease 3s --grace 500ms {once}"));
+        tool.hear("in");
+        if is_gone {
+            server.kill().unwrap();
+        } else {
+            server.freeze().unwrap();
+        }
+        let ended = tool.finish();
+        assert_eq!(ended.code, 0, "{is_gone} {once}: {ended:?}");
+        let (said, begins) = (
+            ended.last(),
+            "lockrun: `a` may be run again, since it could not",
+        );
+        assert!(said.starts_with(begins) == (once == ONCE), "{ended:?}");
+    });
+}
+
+#[test]
+fn a_signal_ends_the_giving_back_after_the_grace() {
+    let mut server = Server::start().unwrap();
+    let args = format!("--lease 1h --grace 300ms {ONCE}");
+    let mut tool = Tool::apart(&server, &args, "echo in; read go");
+    tool.hear("in");
+    server.kill().unwrap();
+    tool.tells("go");
+    tool.silence();
+    tool.signal(Signal::SIGTERM);
+    let ended = tool.ends_with(0);
+    let said = "lockrun: `a` may be run again, since lockrun was told to end";
+    assert_eq!(ended.last(), said);
 }

@@ -6,7 +6,7 @@ use std::{
     mem,
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::channel,
+    sync::mpsc::{Receiver, channel},
     thread,
     time::Duration,
 };
@@ -131,6 +131,18 @@ impl Tool {
         self
     }
 
+    /// The lines that it says of its own, and the command's errors. [`Ended::err`] is empty then.
+    pub(crate) fn errors(&mut self) -> Receiver<String> {
+        let errors = BufReader::new(self.child.stderr.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            errors
+                .lines()
+                .try_for_each(|line| sender.send(line.unwrap()))
+        });
+        lines
+    }
+
     /// Nobody reads any more what the command says.
     pub(crate) fn deaf(&mut self) {
         self.says = BufReader::new(Box::new(io::empty()));
@@ -169,8 +181,9 @@ impl Tool {
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
         let mut err = String::new();
-        let mut errors = self.child.stderr.take().unwrap();
-        errors.read_to_string(&mut err).unwrap();
+        if let Some(mut errors) = self.child.stderr.take() {
+            errors.read_to_string(&mut err).unwrap();
+        }
         Ended { code, out, err }
     }
 
@@ -238,7 +251,7 @@ pub(crate) fn guardian(command: &str) -> u32 {
     u32::try_from(group.as_raw()).unwrap()
 }
 
-fn pid(process: u32) -> Pid {
+pub(crate) fn pid(process: u32) -> Pid {
     Pid::from_raw(i32::try_from(process).unwrap())
 }
 

@@ -263,3 +263,19 @@ fn the_fencing_token_is_in_the_commands_environment_and_grows() {
         assert!(fence() > first);
     });
 }
+
+#[test]
+fn who_forgets_the_dashes_is_told() {
+    let said =
+        |args: &[&str]| Tool::spawn(program().args(["--name", "a"]).args(args)).ends_with(64);
+    assert!(
+        said(&["true"])
+            .err
+            .contains("The command stands after `--`.")
+    );
+    assert!(
+        !said(&["--bogus", "--", "true"])
+            .err
+            .contains("stands after")
+    );
+}
