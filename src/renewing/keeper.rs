@@ -49,7 +49,7 @@ pub(crate) struct Keeper {
 pub(super) struct State {
     pub(super) schedule: Schedule<Arc<Standing>, Call>,
     pub(super) calls: VecDeque<(Callback, LostReason)>,
-    /// Which leases there are of a key.
+    /// Which leases there are of a key, in the order in which they came to be kept.
     pub(super) of_key: HashMap<String, Vec<Id>>,
     /// Until when the renewing thread sleeps, if it does: a lease that is due later need not wake it.
     pub(super) asleep_until: Option<Instant>,
@@ -104,23 +104,20 @@ impl Keeper {
         Some(standing.hold().owner().as_str().to_owned())
     }
 
-    /// This key was changed: has the leases of it looked at.
+    /// This key was changed: has the [oldest](State::look_at_oldest) lease of it looked at.
     pub(crate) fn changed(&self, key: &str) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if let Some(ids) = state.of_key.get(key) {
-            let now = self.clock.now();
-            for id in ids {
-                state.schedule.look(*id, now);
-            }
-            self.wake_if_sooner(state);
-        }
+        let mut state = self.state.lock();
+        state.look_at_oldest(key, self.clock.now());
+        self.wake_if_sooner(&state);
     }
 
-    /// Any key may have been changed without our being told: has all leases looked at.
+    /// Any key may have been changed without our being told: has the oldest lease of each looked at.
     pub(crate) fn look_at_all(&self) {
-        let mut state = self.state.lock();
-        state.schedule.look_at_all(self.clock.now());
+        let (mut state, now) = (self.state.lock(), self.clock.now());
+        let keys: Vec<_> = state.of_key.keys().cloned().collect();
+        for key in keys {
+            state.look_at_oldest(&key, now);
+        }
         self.wake_if_sooner(&state);
     }
 
@@ -179,7 +176,11 @@ impl Keeper {
     pub(super) fn stop_by(&self, id: Id, standing: &Standing, deadline: Deadline) -> RenewalState {
         let mut state = self.state.lock();
         state.schedule.stop(id);
-        state.forget_key(id, standing.key());
+        if state.forget_key(id, standing.key()) {
+            // A look at it may have been due, for all leases of the key.
+            state.look_at_oldest(standing.key(), self.clock.now());
+            self.wake_if_sooner(&state);
+        }
         if let Some(reason) = standing.lost() {
             self.lose_all(&mut state, [(standing, reason)]);
         }
@@ -221,6 +222,13 @@ impl Keeper {
         lost: impl IntoIterator<Item = (K, LostReason)>,
     ) {
         for (standing, reason) in lost {
+            let (key, now) = (standing.borrow().key(), self.clock.now());
+            if reason == LostReason::TakenAway {
+                state.look_at_each(key, now);
+            } else {
+                // A look at it may have been due, for all leases of the key.
+                state.look_at_oldest(key, now);
+            }
             if let Some((callbacks, reason)) = standing.borrow().lose(reason) {
                 let calls = callbacks.into_iter().map(|callback| (callback, reason));
                 state.calls.extend(calls);
@@ -235,12 +243,38 @@ impl State {
         self.of_key.entry(key.to_owned()).or_default().push(id);
     }
 
-    fn forget_key(&mut self, id: Id, key: &str) {
-        if let Some((key, mut ids)) = self.of_key.remove_entry(key) {
-            ids.retain(|other| *other != id);
-            if !ids.is_empty() {
-                self.of_key.insert(key, ids);
-            }
+    /// True: it was the oldest of several leases of the key.
+    fn forget_key(&mut self, id: Id, key: &str) -> bool {
+        let Some(ids) = self.of_key.get_mut(key) else {
+            return false;
+        };
+        let was_oldest = ids.first() == Some(&id);
+        ids.retain(|other| *other != id);
+        let was_last = ids.is_empty();
+        if was_last {
+            self.of_key.remove(key);
+        }
+        was_oldest && !was_last
+    }
+
+    /// Has the oldest lease of the key looked at, which stands for all of them: a change of the key
+    /// costs one question, however many readers or levels there are.
+    ///
+    /// Each lease is looked at once by itself, soon after it came to be kept. If the key is deleted or
+    /// taken over later than that, the oldest lease is lost as well, since the server had granted it
+    /// before. When its loss is found, [each](Self::look_at_each) of the others is looked at. A holder
+    /// that somebody removes from the key by hand, beside others, is told by its next renewal.
+    fn look_at_oldest(&mut self, key: &str, now: Instant) {
+        let ids = self.of_key.get(key).into_iter().flatten();
+        if let Some(id) = ids.copied().find(|id| self.schedule.is_kept(*id)) {
+            self.schedule.look(id, now);
+        }
+    }
+
+    /// Has all leases of the key looked at: one of them was taken away.
+    fn look_at_each(&mut self, key: &str, now: Instant) {
+        for id in self.of_key.get(key).into_iter().flatten() {
+            self.schedule.look(*id, now);
         }
     }
 }

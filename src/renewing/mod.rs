@@ -4,7 +4,7 @@
 //! ([`threads`]) takes what is due from the [`schedule`], sends it in one round trip, and enters each answer twice: into the
 //! schedule, which says when the lease is asked about next, and into the lease's [`standing`], which its holder reads. The
 //! callback thread waits for the ends of leases and runs the callbacks of a [`signal`]. The listener says that a key was changed
-//! or that any may have been, and the schedule has the lease looked at. The schedule and its [`entry`] are plain values
+//! or that any may have been, and the keeper has the oldest lease of the key looked at. The schedule and its [`entry`] are plain values
 //! without a lock, a clock or I/O; [`outstanding`] says what was sent and may still happen.
 //!
 //! What an answer means is decided in one place, `Entry::judge` of [`entry`]: an error, or no answer, is never a loss, until our

@@ -164,21 +164,12 @@ impl<T: Clone, O> Schedule<T, O> {
         self.change(id, |entry| entry.look(now));
     }
 
-    /// Any key may have changed: the server is asked about each lease soon.
-    pub(crate) fn look_at_all(&mut self, now: Instant) {
-        self.change_all(|entry| entry.look(now));
-    }
-
     /// The server may not know of the last renewals either, as one that has just become the master: it is asked about each lease
     /// soon, and to let it last as long as we know it does.
     pub(crate) fn repeat_all(&mut self, now: Instant) {
-        self.change_all(|entry| entry.repeat(now));
-    }
-
-    fn change_all(&mut self, change: impl Fn(&mut Entry<T>)) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
         for id in all {
-            self.change(id, &change);
+            self.change(id, |entry| entry.repeat(now));
         }
     }
 
@@ -354,6 +345,11 @@ impl<T: Clone, O> Schedule<T, O> {
     /// The shortest of all leases.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         self.lengths.keys().next().copied()
+    }
+
+    /// Whether it is kept, and was not stopped.
+    pub(crate) fn is_kept(&self, id: Id) -> bool {
+        self.leases.get(&id).is_some_and(|entry| !entry.leaving)
     }
 
     /// Whether a question about it was taken and is not answered.

@@ -31,6 +31,7 @@ mod once;
 mod outstanding;
 mod processes;
 mod running;
+mod shared_keys;
 mod transactions;
 mod unfenced;
 mod untold;

@@ -121,8 +121,8 @@ impl World {
                 self.schedule.abandon(orphan, repeat, self.now);
             }
             Event::LookAtAll => {
-                self.schedule.look_at_all(self.now);
                 for lease in &mut self.leases {
+                    self.schedule.look(lease.id, self.now);
                     lease.is_looked_at(self.now);
                 }
             }

@@ -214,7 +214,9 @@ impl World {
         if self.has(Rule::Repeats) {
             state.schedule.repeat_all(now);
         } else {
-            state.schedule.look_at_all(now);
+            for held in &state.holders {
+                state.schedule.look(held.id, now);
+            }
         }
     }
 

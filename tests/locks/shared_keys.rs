@@ -1,0 +1,106 @@
+//! Many holds of one key in one process: readers, and the levels of a reentrant lock.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Lease, Lock, Locks, LostReason};
+use redis::{Commands, Connection};
+
+use crate::common::{LONG, MS, Server, hold::comes_true, monitor::Monitor, wait::unless_halted};
+
+/// Longer than a third of it is any test.
+const LEASE: Duration = Duration::from_secs(120);
+/// A loss is told of sooner than by any renewal.
+const SOON: Duration = Duration::from_secs(5);
+
+fn shared(locks: &Locks) -> [(&'static str, Lock); 2] {
+    let locks = locks.with(crate::options().lease(LEASE));
+    [
+        ("lock:read", locks.read("read")),
+        ("lock:reentrant", locks.reentrant("reentrant")),
+    ]
+}
+
+/// So many holds, each of which the server has been asked about by itself.
+fn held(lock: &Lock, count: usize, monitor: &mut Monitor) -> Vec<Lease> {
+    let leases = (0..count).map(|_| lock.acquire(LONG).unwrap()).collect();
+    thread::sleep(100 * MS);
+    while questions(monitor) > 0 {
+        thread::sleep(100 * MS);
+    }
+    leases
+}
+
+/// How many scripts the server has been sent since the last time.
+fn questions(monitor: &mut Monitor) -> usize {
+    let commands = monitor.commands().unwrap();
+    let scripts = commands.iter().filter(|it| it.starts_with("EVAL"));
+    scripts.count()
+}
+
+fn touch(conn: &mut Connection, key: &str) {
+    let _: bool = conn.pexpire(key, 1_000_000).unwrap();
+}
+
+#[test]
+fn one_change_of_a_key_costs_a_process_one_question_however_many_holds_it_has() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&server.url());
+        for (key, lock) in shared(&locks) {
+            let mut monitor = Monitor::start(&server).unwrap();
+            let leases = held(&lock, 100, &mut monitor);
+            for _ in 0..3 {
+                touch(&mut conn, key);
+                let mut asked = 0;
+                assert!(comes_true(|| {
+                    asked += questions(&mut monitor);
+                    asked > 0
+                }));
+                // Further ones would come with it, or after the rest of each lease.
+                thread::sleep(50 * MS);
+                assert_eq!(asked + questions(&mut monitor), 1, "{key}");
+            }
+            assert!(leases.iter().all(Lease::is_held));
+        }
+    });
+}
+
+#[test]
+fn each_holder_of_a_key_is_told_when_it_is_deleted() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = crate::connect(&server.url());
+    for (key, lock) in shared(&locks) {
+        let leases = held(&lock, 5, &mut Monitor::start(&server).unwrap());
+        let () = conn.del(key).unwrap();
+        for lease in &leases {
+            assert!(lease.lost().wait_for(SOON), "{key}");
+            assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway));
+        }
+    }
+}
+
+/// The server tells of a change once, until somebody looks. So the look that was due at the oldest when
+/// it was released is for the next.
+#[test]
+fn who_is_left_is_told_of_a_loss_though_the_oldest_holder_went_before_it_was_looked_at() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = crate::connect(&server.url());
+    for (key, lock) in shared(&locks) {
+        let mut monitor = Monitor::start(&server).unwrap();
+        for _ in 0..5 {
+            let mut leases = held(&lock, 2, &mut monitor);
+            let left = leases.pop().unwrap();
+            touch(&mut conn, key);
+            thread::sleep(4 * MS);
+            // It was looked at just now, so that the next look has to wait.
+            touch(&mut conn, key);
+            drop(leases);
+            thread::sleep(50 * MS);
+            let () = conn.del(key).unwrap();
+            assert!(left.lost().wait_for(SOON), "{key}");
+        }
+    }
+}
