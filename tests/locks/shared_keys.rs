@@ -5,7 +5,9 @@ use std::{thread, time::Duration};
 use leasehold::{Lease, Lock, Locks, LostReason};
 use redis::{Commands, Connection};
 
-use crate::common::{LONG, MS, Server, hold::comes_true, monitor::Monitor, wait::unless_halted};
+use crate::common::{
+    LONG, MS, Proxy, Server, hold::comes_true, monitor::Monitor, wait::unless_halted,
+};
 
 /// Longer than a third of it is any test.
 const LEASE: Duration = Duration::from_secs(120);
@@ -67,17 +69,23 @@ fn one_change_of_a_key_costs_a_process_one_question_however_many_holds_it_has() 
 }
 
 #[test]
-fn each_holder_of_a_key_is_told_when_it_is_deleted() {
+fn each_holder_of_a_key_is_told_when_it_is_deleted_in_a_few_round_trips() {
     let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
-    let locks = crate::connect(&server.url());
+    let locks = crate::connect(&proxy.url());
     for (key, lock) in shared(&locks) {
-        let leases = held(&lock, 5, &mut Monitor::start(&server).unwrap());
+        let leases = held(&lock, 50, &mut Monitor::start(&server).unwrap());
+        proxy.take_bursts();
         let () = conn.del(key).unwrap();
         for lease in &leases {
             assert!(lease.lost().wait_for(SOON), "{key}");
             assert_eq!(lease.lost().reason(), Some(LostReason::TakenAway));
         }
+        let bursts = proxy.take_bursts();
+        let asks = |burst: &&Vec<String>| burst.iter().any(|name| name.starts_with("EVAL"));
+        let round_trips = bursts.iter().filter(asks).count();
+        assert!(round_trips < 10, "{key}: {round_trips}");
     }
 }
 
