@@ -216,3 +216,6 @@ impl fmt::Debug for Locks {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;

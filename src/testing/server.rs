@@ -236,7 +236,7 @@ impl server::Server for Server {
         self.ask(call, Patience::USUAL).map(|asked| asked.answer)
     }
 
-    fn ask_for_head(&self, call: &Call, _: bool, _: Deadline) -> Result<Reply, Unsent> {
+    fn ask_for_head(&self, call: &Call, _: Deadline) -> Result<Reply, Unsent> {
         let asked = self
             .shared
             .ask(call.parts(), true)

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, LostReason};
-use redis::Commands;
+use leasehold::{Error, Lock, LostReason, acquire_lock_with_timeout, recipes::mutex};
+use redis::{Commands, Connection};
 
 use crate::common::{
     LONG, MS, Server,
@@ -184,4 +184,54 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         // The next renewal, which would find out as well, is not due before.
         assert!(took < 500 * MS + slack(), "{name} {took:?}");
     });
+}
+
+/// The server refuses commands that need memory, unless the script has written before. A reader and a
+/// level are beside another that lasts longer, so that the key need not last longer for them.
+#[test]
+fn what_is_held_is_renewed_and_released_where_the_server_has_no_memory_left() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = crate::connect(&server.url());
+    let for_long = |lock: Lock| {
+        let options = crate::options().lease(600_000 * MS);
+        lock.with(options).acquire(LONG).unwrap()
+    };
+    let beside = [
+        for_long(locks.read("beside")),
+        for_long(locks.reentrant("level")),
+    ];
+    let bare = locks.lock("bare").with(crate::options().fencing(false));
+    let others = [bare, locks.read("beside"), locks.reentrant("level")];
+    let all = every_kind(&locks).into_iter().chain(others);
+    let leases: Vec<_> = all.map(|lock| lock.acquire(LONG).unwrap()).collect();
+    let book = acquire_lock_with_timeout(&mut conn, "book", MS, LONG).unwrap();
+    let memory = |limit: &str, conn: &mut Connection| {
+        let limit = ["SET", "maxmemory", limit];
+        redis::cmd("CONFIG").arg(&limit).exec(conn).unwrap();
+    };
+    memory("1", &mut conn);
+    for lease in &leases {
+        let renewed = lease.renew(60_000 * MS);
+        assert!(renewed.is_ok(), "{lease:?}: {renewed:?}");
+    }
+    let renewed = mutex::renew(&mut conn, "book", &book.unwrap(), 60_000 * MS);
+    assert!(renewed.unwrap());
+    let refused = locks.lock("free").try_acquire();
+    assert!(refused.is_err(), "the server has memory");
+    memory("0", &mut conn);
+    // The renewals are in force: they were for longer than the lock lasted.
+    for name in ["mutex", "reentrant", "read", "write", "bare", "book"] {
+        let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
+        assert!(left > 50_000, "{name}: {left}");
+    }
+    drop(beside);
+    for name in ["beside", "level"] {
+        let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
+        assert!((50_000..=60_001).contains(&left), "{name}: {left}");
+    }
+    memory("1", &mut conn);
+    for lease in leases {
+        lease.release().unwrap();
+    }
 }

@@ -8,6 +8,9 @@
 -- Never shortens. A lease of 1 only asks, and writes nothing. Looks at no other holder, so that it costs the same however
 -- many there are; the key's end is only moved to a later time, a millisecond after the field's (see holders.lua). The
 -- companion lives as long as the lock does, where it is this hold's.
+--
+-- A server without memory refuses `HSET`, unless the script has written before: so the ends of the keys are written first,
+-- also where they stay as they are.
 
 -- The server's clock in milliseconds.
 local time = redis.call('TIME')
@@ -44,14 +47,14 @@ local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])
-if left >= 0 and left <= lease and lease > 1 then
-  redis.call('PEXPIRE', KEYS[1], lease + 1)
-end
-if ends > tonumber(found[2]) and lease > 1 then
-  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ends))
+if left >= 0 and lease > 1 then
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(left, lease + 1)))
 end
 if has_companion and lease > 1 then
   outlive(left, ends - now)
+end
+if ends > tonumber(found[2]) and lease > 1 then
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ends))
 end
 redis.call('HMGET', KEYS[1], 'kind') -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -5,7 +5,8 @@
 --          COMPANION if only the companion keeps us from renewing
 --
 -- Never shortens, and a key without an end keeps none. A lease of 1 only asks, and writes nothing. An acquisition whose end
--- has passed is not brought back, even if its level has not been taken off yet.
+-- has passed is not brought back, even if its level has not been taken off yet. A server without memory refuses `HSET`,
+-- unless the script has written before: so the companion's end is written first.
 local answer = look_at_both('COMPANION ')
 if answer then
   return answer
@@ -25,12 +26,12 @@ end
 
 local lease = tonumber(ARGV[3])
 local left = redis.call('PTTL', KEYS[1])
+if beside.owner == ARGV[1] and lease > 1 then
+  outlive(left, lease)
+end
 if ends[ours] and ends[ours] < now + lease and lease > 1 then
   ends[ours] = now + lease
   redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
-end
-if beside.owner == ARGV[1] and lease > 1 then
-  outlive(left, lease)
 end
 if left >= 0 and left < lease and lease > 1 then
   end_at(math.max(now + lease, last_end()), counted == live)
