@@ -3,8 +3,8 @@
 use std::{net::ToSocketAddrs, time::Duration};
 
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
-    ServerErrorKind,
+    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
+    RedisResult, ServerErrorKind,
 };
 
 use crate::error::{Error, Result};
@@ -28,6 +28,13 @@ pub(super) fn prepared(client: &Client) -> Result<Client> {
     }
     prepare_tls(settings.addr());
     client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))
+}
+
+/// The same client by another protocol.
+pub(super) fn speaking(client: &Client, protocol: ProtocolVersion) -> Result<Client> {
+    let settings = client.get_connection_info().clone();
+    let login = settings.redis_settings().clone().set_protocol(protocol);
+    client_by(settings.set_redis_settings(login))
 }
 
 /// The same settings, for another address; TLS as before.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
+use redis::{Connection, ConnectionLike, ErrorKind, RedisError, RedisResult};
 
 use super::{
     Process,
@@ -198,7 +198,10 @@ impl Shared {
     }
 
     fn connect(&self) -> Result<Opened> {
-        let opened = self.opener.open()?;
+        self.ready(self.opener.open()?)
+    }
+
+    fn ready(&self, opened: Opened) -> Result<Opened> {
         set_timeouts(&opened.connection, self.io_timeout)
             .map_err(|error| self.opener.failure(self.io_timeout, error))?;
         Ok(opened)
@@ -310,9 +313,15 @@ impl Connector {
         self.0.connect()
     }
 
+    /// A connection to look at leases and to renew them: where the master was replaced, it leads to the new one before that grants
+    /// locks.
+    pub(crate) fn open_to_look(&self) -> Result<Opened> {
+        self.0.ready(self.0.opener.open_to_look()?)
+    }
+
     /// A connection for messages: by the older protocol, in which nothing but messages comes unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
-        self.0.opener.to_listen()?.open()
+        self.0.opener.to_listen()?.open_to_look()
     }
 
     /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
@@ -325,6 +334,16 @@ impl Connector {
     /// can become it.
     pub(crate) fn check(&self, unless_within: Duration) {
         self.0.opener.check(unless_within);
+    }
+
+    /// Hears whether another server has become the master, where that is announced. Takes a moment.
+    pub(crate) fn listen(&self) {
+        self.0.opener.listen();
+    }
+
+    /// This is what the server has answered.
+    pub(crate) fn was_refused(&self, error: &RedisError) {
+        self.0.opener.was_refused(error);
     }
 
     /// A connection has failed, or leads to a server that is no master.

@@ -7,12 +7,12 @@ use redis::{Client, Connection, ProtocolVersion, RedisError, Value};
 use super::{
     dial::{
         self, addresses, client_by, is_forbidden, prepared, refuse_old_server, set_timeouts,
-        with_address,
+        speaking, with_address,
     },
     whereabouts::Whereabouts,
 };
 use crate::{
-    error::{Error, Result, makes_no_sense},
+    error::{Error, Result, is_left_by_replicas, makes_no_sense},
     exchange::{exchange, is_interrupted},
     time::Deadline,
 };
@@ -66,14 +66,8 @@ impl Opener {
 
     /// Opens connections to the same server that speak RESP2.
     pub(super) fn to_listen(&self) -> Result<Self> {
-        self.speaking(ProtocolVersion::RESP2)
-    }
-
-    fn speaking(&self, protocol: ProtocolVersion) -> Result<Self> {
-        let settings = self.client.get_connection_info().clone();
-        let login = settings.redis_settings().clone().set_protocol(protocol);
         Ok(Self {
-            client: client_by(settings.set_redis_settings(login))?,
+            client: speaking(&self.client, ProtocolVersion::RESP2)?,
             whereabouts: self.whereabouts.clone(),
             connect_timeout: self.connect_timeout,
         })
@@ -89,6 +83,22 @@ impl Opener {
     pub(super) fn check(&self, unless_within: Duration) {
         if let Some(whereabouts) = &self.whereabouts {
             whereabouts.check(unless_within);
+        }
+    }
+
+    /// Hears whether another server has become the master, where that is announced.
+    pub(super) fn listen(&self) {
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.listen();
+        }
+    }
+
+    /// This is what the server has answered.
+    pub(super) fn was_refused(&self, error: &RedisError) {
+        if is_left_by_replicas(error)
+            && let Some(whereabouts) = &self.whereabouts
+        {
+            whereabouts.is_left_by_replicas();
         }
     }
 
@@ -111,9 +121,18 @@ impl Opener {
         self.whereabouts.is_some()
     }
 
-    /// A connection to a server that is new enough; where others say where it is, to one that is a master. Its time-outs are
-    /// those of the attempt.
+    /// A connection to a server that is new enough; where others say where it is, to one that is a master, and as soon as that
+    /// may grant locks. Its time-outs are those of the attempt.
     pub(super) fn open(&self) -> Result<Opened> {
+        self.open_for(true)
+    }
+
+    /// The same for who asks for no lock, but looks at those that are held.
+    pub(super) fn open_to_look(&self) -> Result<Opened> {
+        self.open_for(false)
+    }
+
+    fn open_for(&self, asks_for_locks: bool) -> Result<Opened> {
         let attempt = Deadline::after(self.connect_timeout);
         let Some(whereabouts) = &self.whereabouts else {
             let opened = self.open_at(&self.client, 0, attempt);
@@ -122,6 +141,9 @@ impl Opener {
         let mut place = whereabouts.look(attempt)?;
         let mut denied = None;
         loop {
+            if asks_for_locks && let Some(moment) = whereabouts.grants_from() {
+                thread::sleep(attempt.or_sooner(Some(moment)).remaining());
+            }
             let settings = self.client.get_connection_info().clone();
             let client = client_by(with_address(settings, &place.host, place.port))?;
             let failed = match self.open_at(&client, place.epoch, attempt) {

@@ -2,32 +2,34 @@
 //!
 //! A sentinel is asked before a connection is opened, unless one has answered within the last second and nothing has happened
 //! since that casts doubt on the answer; and once a second while somebody relies on a connection, since a master that was
-//! replaced as planned goes on granting locks on its open connections until it is told, ten seconds later.
+//! replaced as planned goes on granting locks on its open connections until it is told, ten seconds later. Each second another
+//! one is asked: one that is cut off together with the old master says "as before" until the cut is over. The listener's thread
+//! also reads the announcements of one of them.
 //!
 //! What of their answers is believed: [`known`].
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
 
-pub(super) mod known;
+mod asking;
+mod known;
 
 use std::{
-    collections::HashMap,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, Value};
+use redis::{Client, RedisError};
 
+use asking::SentinelConnections;
 use known::{Belief, Known, Master};
 
 use super::{
-    dial::{prepared, set_timeouts},
+    dial::prepared,
     whereabouts::{Place, Whereabouts},
 };
 use crate::{
-    error::{Error, Result, makes_no_sense},
-    exchange::exchange,
+    error::{Error, Result},
     time::{self, Deadline},
 };
 
@@ -35,43 +37,20 @@ use crate::{
 const FRESH: Duration = Duration::from_secs(1);
 /// In doubt nobody is asked again sooner.
 const REST: Duration = Duration::from_millis(50);
-/// One that was silent is asked after the others for so long.
-const FORGIVEN: Duration = Duration::from_secs(5);
 /// How long all sentinels together may take when it is only looked whether anything has changed.
 const LOOK: Duration = Duration::from_millis(250);
+/// For so long after we have heard of a new master no lock is asked for there. Other processes hear
+/// of it meanwhile, and are told which of their leases the new master does not have.
+const HEARING: Duration = Duration::from_millis(500);
 
 /// The sentinels that watch one master.
 pub(super) struct Sentinels {
     master: String,
-    clients: Vec<Client>,
+    count: usize,
     /// Grows when another server has become the master.
     epoch: AtomicU64,
     known: Mutex<Known>,
-    asking: Mutex<Asking>,
-}
-
-/// Which sentinels are asked first, and which last.
-#[derive(Default)]
-struct Asking {
-    /// The number of the sentinel that has answered last.
-    first: usize,
-    /// A connection, kept for the next question, with the number of its sentinel.
-    connection: Option<(usize, Connection)>,
-    /// The sentinels that were silent, and when.
-    silent: HashMap<usize, Instant>,
-}
-
-impl Asking {
-    /// The sentinels in the order in which they are asked: those that were silent lately come last.
-    fn in_order(&self, count: usize) -> Vec<usize> {
-        let mut order: Vec<_> = (0..count).map(|step| (self.first + step) % count).collect();
-        order.sort_by_key(|at| self.was_silent_lately(*at));
-        order
-    }
-
-    fn was_silent_lately(&self, at: usize) -> bool {
-        (self.silent.get(&at)).is_some_and(|silent| silent.elapsed() < FORGIVEN)
-    }
+    asking: Mutex<SentinelConnections>,
 }
 
 impl Sentinels {
@@ -86,12 +65,13 @@ impl Sentinels {
             let reason = "it has to be letters, digits, `.`, `-` and `_`, as sentinels have it";
             return Err(Error::invalid("master", reason));
         }
+        let clients = sentinels.iter().map(prepared).collect::<Result<_>>()?;
         Ok(Self {
             master: master.to_owned(),
-            clients: sentinels.iter().map(prepared).collect::<Result<_>>()?,
+            count: sentinels.len(),
             epoch: AtomicU64::new(0),
             known: Mutex::default(),
-            asking: Mutex::default(),
+            asking: Mutex::new(SentinelConnections::new(clients)),
         })
     }
 }
@@ -120,6 +100,10 @@ impl Whereabouts for Sentinels {
         self.known.lock().in_doubt = true;
     }
 
+    fn is_left_by_replicas(&self) {
+        self.doubt();
+    }
+
     /// A sentinel that is silent costs no more than its part of a quarter of a second, and is not asked again for a second.
     fn check(&self, unless_within: Duration) {
         let asked = self.known.lock().asked;
@@ -127,10 +111,22 @@ impl Whereabouts for Sentinels {
             return;
         }
         // While another thread asks, this one need not.
-        let Some(asking) = self.asking.try_lock() else {
-            return;
-        };
-        let _ = self.ask_all(asking, Deadline::after(LOOK));
+        if let Some(asking) = self.asking.try_lock() {
+            let next = asking.last + 1;
+            let _ = self.ask_from(next, asking, Deadline::after(LOOK));
+        }
+    }
+
+    fn listen(&self) {
+        if let Some(mut asking) = self.asking.try_lock()
+            && let Some(at) = asking.announced()
+        {
+            let _ = self.ask_from(at, asking, Deadline::after(LOOK));
+        }
+    }
+
+    fn grants_from(&self) -> Option<Instant> {
+        self.known.lock().replaced.map(|at| at + HEARING)
     }
 
     fn whom(&self) -> String {
@@ -168,112 +164,73 @@ impl Sentinels {
         if self.known.lock().answered.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
-        self.ask_all(asking, deadline)
+        let last = asking.last;
+        self.ask_from(last, asking, deadline)
     }
 
-    /// One after another, the one that has answered last first, until one says what can be believed; while that is in doubt, until
-    /// one says something new, since the one that leads a failover knows of it two seconds before the others. While one counts the
-    /// configurations in another way, the others are asked whether they do.
+    /// One after another, from this one on, until one says what can be believed. While the master is in doubt, until one says
+    /// something new: the one that leads a failover knows of it before the others. At first, until most of them have answered:
+    /// one of them may be cut off.
     ///
     /// One that was silent lately is asked only if no other answers.
-    fn ask_all(&self, mut asking: MutexGuard<'_, Asking>, deadline: Deadline) -> Result<()> {
-        let in_doubt = {
+    fn ask_from(
+        &self,
+        first: usize,
+        mut asking: MutexGuard<'_, SentinelConnections>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let (is_first, in_doubt) = {
             let mut known = self.known.lock();
             known.asked = Some(time::now());
-            known.in_doubt && known.master.is_some()
+            (known.master.is_none(), known.in_doubt)
         };
-        let count = self.clients.len();
+        let enough = match (is_first, in_doubt) {
+            (true, _) => self.count / 2 + 1,
+            (false, true) => self.count,
+            (false, false) => 1,
+        };
         // What is left then is for the connection to the master.
-        let parts = u32::try_from(count + 1).unwrap_or(u32::MAX);
+        let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut why = self.silent("none answers", None);
-        let (mut old_news, mut agrees) = (false, false);
-        for at in asking.in_order(count) {
-            if deadline.has_passed() || old_news && asking.was_silent_lately(at) {
+        let (mut is_known, mut answers) = (false, 0);
+        for at in asking.in_order(first) {
+            if deadline.has_passed() || is_known && asking.was_silent_lately(at) {
                 break;
             }
-            let kept = asking.connection.take_if(|(of, _)| *of == at);
-            let kept = kept.map(|(_, connection)| connection);
-            match self.answer_of(at, kept, deadline.remaining_up_to(each)) {
-                Ok((master, connection)) => match self.believe(at, master) {
-                    Belief::Not(reason) => why = self.silent(reason, None),
-                    belief => {
-                        let is_news = belief == Belief::News;
-                        if is_news || !agrees {
-                            asking.first = at;
-                            asking.connection = Some((at, connection));
-                        }
-                        agrees |= belief == Belief::AsBefore;
-                        old_news = true;
-                        if is_news || belief == Belief::AsBefore && !in_doubt {
+            match asking.ask(at, &self.master, deadline.remaining_up_to(each)) {
+                Ok(said) => {
+                    answers += 1;
+                    match self.believe(at, said) {
+                        Belief::Not(reason) => why = self.silent(reason, None),
+                        Belief::News if !is_first => {
+                            asking.prefer(at);
                             return Ok(());
                         }
+                        Belief::News | Belief::AsBefore => is_known = true,
                     }
-                },
-                Err(error) => {
-                    if error.is_timeout() {
-                        asking.silent.insert(at, time::now());
-                    }
-                    why = self.silent("the last one failed", Some(error));
                 }
+                Err(error) => why = self.silent("the last one failed", Some(error)),
+            }
+            if is_known && answers >= enough {
+                break;
             }
         }
-        if old_news { Ok(()) } else { Err(why) }
-    }
-
-    /// The answer of one sentinel, and the connection on which it came.
-    fn answer_of(
-        &self,
-        at: usize,
-        kept: Option<Connection>,
-        limit: Duration,
-    ) -> RedisResult<(Master, Connection)> {
-        let deadline = Deadline::after(limit);
-        if let Some(mut connection) = kept {
-            match self.question(&mut connection, limit) {
-                Ok(master) => return Ok((master, connection)),
-                // The sentinel may have been started again: a new connection tells.
-                Err(error) if error.is_connection_dropped() => {}
-                Err(error) => return Err(error),
-            }
+        if !is_known {
+            return Err(why);
         }
-        let left = deadline.remaining_up_to(limit);
-        let mut connection = self.clients[at].get_connection_with_timeout(left)?;
-        let master = self.question(&mut connection, deadline.remaining_up_to(limit))?;
-        Ok((master, connection))
-    }
-
-    /// Both in one write, so that both are of the same moment: during a failover the first names the new master as soon as the
-    /// second counts it.
-    fn question(&self, connection: &mut Connection, limit: Duration) -> RedisResult<Master> {
-        set_timeouts(connection, limit)?;
-        let mut both = redis::pipe();
-        both.cmd("SENTINEL")
-            .arg("GET-MASTER-ADDR-BY-NAME")
-            .arg(&self.master);
-        both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
-        let mut replies = exchange(connection, &both.get_packed_pipeline(), 2)?.into_iter();
-        let (address, facts) = (replies.next(), replies.next());
-        let address = address.ok_or_else(makes_no_sense)?.extract_error()?;
-        if address == Value::Nil {
-            let kind = ErrorKind::Client;
-            return Err((kind, "it knows no master of this name").into());
+        if in_doubt {
+            // All have been asked. The next failure is a doubt again.
+            self.known.lock().in_doubt = false;
         }
-        let (host, port): (String, u16) = redis::from_redis_value(address)?;
-        let facts = facts.ok_or_else(makes_no_sense)?.extract_error()?;
-        let config_epoch = config_epoch_in(facts).ok_or_else(makes_no_sense)?;
-        Ok(Master {
-            host,
-            port,
-            config_epoch,
-        })
+        Ok(())
     }
 
     /// Takes what a sentinel says for true, or says why not.
     fn believe(&self, at: usize, said: Master) -> Belief {
         let mut known = self.known.lock();
         let is_first = known.master.is_none();
-        let belief = known.believe((at, self.clients.len()), said, time::now());
+        let belief = known.believe((at, self.count), said, time::now());
         if belief == Belief::News && !is_first {
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
@@ -284,16 +241,9 @@ impl Sentinels {
         Error::Pool {
             reason: format!(
                 "no sentinel of {} says where the master `{}` is: {why}",
-                self.clients.len(),
-                self.master
+                self.count, self.master
             ),
             source,
         }
     }
-}
-
-/// In RESP2 a list of names and values, in RESP3 a map.
-fn config_epoch_in(facts: Value) -> Option<u64> {
-    let facts: HashMap<String, String> = redis::from_redis_value(facts).ok()?;
-    facts.get("config-epoch")?.parse().ok()
 }

@@ -1,6 +1,6 @@
 //! Where a connection leads, if that can change: to the master that sentinels name, or to that of a shard of a cluster.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{error::Result, time::Deadline};
 
@@ -21,6 +21,9 @@ pub(super) trait Whereabouts: Send + Sync {
     /// A connection to the master has failed, or has led to a server that is no master.
     fn doubt(&self);
 
+    /// The master has too few replicas: they may follow another by now.
+    fn is_left_by_replicas(&self) {}
+
     /// No connection could be opened to the master of this epoch, or the server there is none.
     fn not_reached(&self, _epoch: u64) {
         self.doubt();
@@ -31,6 +34,14 @@ pub(super) trait Whereabouts: Send + Sync {
 
     /// Looks whether another server has become the master, if nobody has for so long.
     fn check(&self, unless_within: Duration);
+
+    /// Hears whether another server has become the master, where that is announced. Takes a moment.
+    fn listen(&self) {}
+
+    /// When the first lock may be asked for on this master, if it has taken the place of another.
+    fn grants_from(&self) -> Option<Instant> {
+        None
+    }
 
     /// Which master this is, in words.
     fn whom(&self) -> String;

@@ -185,6 +185,11 @@ pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
 }
 
+/// Its replicas have left the master, as they do when it was replaced.
+pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
+    matches!(error.code(), Some(TOO_FEW_REPLICAS | "NOREPLICAS"))
+}
+
 /// The server refuses for now: it is starting, changing its role, or busy with a script.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
     matches!(

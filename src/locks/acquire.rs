@@ -15,7 +15,8 @@
 //! lease that begins locks the keeper, each for a moment and never within the other.
 //!
 //! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
-//! over meanwhile is taken, and what an attempt without an answer may have taken is given back by the watchdog's thread.
+//! over meanwhile is taken, what too few replicas had is given back, and what an attempt without an answer may have taken is
+//! given back by the watchdog's thread.
 
 mod head;
 mod moves;
@@ -146,7 +147,8 @@ pub(crate) fn acquire(
         wait.try_once()
     };
     let acquired = acquired.map_err(|error| wait.attempts.ended_by(error));
-    wait.abandon_what_is_out(&acquired);
+    let latest = timeout.saturating_add(stacks.limits().answer);
+    wait.abandon_what_is_out(&acquired, clock.at(started.checked_add(latest)));
     if settings.is_cancelled() {
         // The lock may have been granted, or handed over, just before the cancel. The caller does not get it: it is given back.
         drop(acquired.ok().flatten().map(Lease::declined));
@@ -276,16 +278,36 @@ impl Wait<'_> {
         }
     }
 
-    /// Has the watchdog's thread give back what an attempt without an answer may have taken, or may still take, unless that
-    /// is for the lease that has been granted to release.
-    fn abandon_what_is_out(&self, acquired: &Result<Option<Lease>>) {
+    /// Gives back what an attempt may have taken, or may still take, unless that is for the lease that has been granted to
+    /// release. What the server has answered to is given back here, so that nothing is left if the process ends at once;
+    /// otherwise the watchdog's thread does it.
+    fn abandon_what_is_out(&self, acquired: &Result<Option<Lease>>, latest: Deadline) {
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
-        let comes_late = self.attempts.is_out();
-        if !(comes_late || self.attempts.may_be_ours()) || is_held {
+        let (comes_late, may_be_ours) = (self.attempts.is_out(), self.attempts.may_be_ours());
+        if !(comes_late || may_be_ours) || is_held {
             return;
         }
-        self.stack.keeper.abandon(&self.hold, comes_late);
+        let is_answered = matches!(
+            acquired,
+            Err(Error::TooFewReplicas { .. } | Error::Redis { .. })
+        );
+        let is_given_back = may_be_ours && is_answered && self.give_back_by(latest);
+        if comes_late || !is_given_back {
+            self.stack.keeper.abandon(&self.hold, comes_late);
+        }
+    }
+
+    /// False: the lock may still be ours.
+    fn give_back_by(&self, latest: Deadline) -> bool {
+        let patience = Patience {
+            lent: LENT_TO_OTHERS.min(latest.remaining()),
+            whole: latest.remaining(),
+            answer: Some(latest),
+            ..Patience::USUAL
+        };
+        let reply = (self.stack.server).ask(&self.hold.giving_back(), patience);
+        reply.is_ok_and(|reply| reply.answer.is_ok() && !reply.again)
     }
 
     fn lease(&self, grant: Grant) -> Option<Lease> {

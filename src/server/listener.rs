@@ -123,6 +123,11 @@ impl Listener {
         ear.left_a_replica += 1;
     }
 
+    /// The server has no room for a connection that comes first. The one that listens is closed within [`LISTEN`].
+    pub(super) fn make_room(&self) {
+        self.ear.lock().is_deaf = true;
+    }
+
     pub(crate) fn close(&self) {
         *self.closing.lock() = true;
         self.wake.notify_all();
@@ -162,6 +167,7 @@ impl Listener {
 
     /// Listens until the connection breaks or nobody is there to be told.
     fn listen(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) -> Result<(), Failed> {
+        tracks.come_first(&*observer.upgrade().ok_or(Failed)?)?;
         let left_a_replica = self.ear.lock().left_a_replica;
         let Opened {
             mut connection,
@@ -189,7 +195,7 @@ impl Listener {
         observer: &Weak<dyn Observer>,
         tracks: &Tracks,
     ) -> Result<(), Failed> {
-        let mut beat = time::now();
+        let (mut beat, mut listened) = (time::now(), time::now());
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
             messages.set_read_timeout(Some(LISTEN))?;
             match messages.get_message() {
@@ -199,6 +205,10 @@ impl Listener {
                 }
                 Err(error) if error.is_timeout() => {}
                 Err(_) => return Err(Failed),
+            }
+            if listened.elapsed() >= LISTEN {
+                self.connector.listen();
+                listened = time::now();
             }
             if beat.elapsed() >= HEARTBEAT {
                 self.beat(messages, observer, tracks)?;
@@ -239,12 +249,39 @@ impl Listener {
 pub(super) trait Checked: Send + Sync {
     /// Makes sure that it is still there.
     fn check(&self);
+
+    /// Opens it, unless it is open. False: the server has no room for it.
+    fn has_room(&self) -> bool;
+
+    /// Closes it, unless somebody uses it.
+    fn make_room(&self);
 }
 
 /// The tracked connections that it looks after.
 struct Tracks {
     waiters: Arc<dyn Checked>,
     leases: Arc<dyn Checked>,
+}
+
+impl Tracks {
+    /// Where the server has room for few connections, those of who holds and of who waits are opened before the listener's:
+    /// without it they work, if later. One that nobody needs gives way.
+    fn come_first(&self, observer: &dyn Observer) -> Result<(), Failed> {
+        let (holds, waits) = (observer.holds(), observer.waits());
+        if holds && !self.leases.has_room() {
+            if !waits {
+                self.waiters.make_room();
+            }
+            return Err(Failed);
+        }
+        if waits && !self.waiters.has_room() {
+            if !holds {
+                self.leases.make_room();
+            }
+            return Err(Failed);
+        }
+        Ok(())
+    }
 }
 
 /// The connection is of no more use, or there is nobody left to be told.

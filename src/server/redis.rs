@@ -67,6 +67,7 @@ impl RedisServer {
                 };
             let (sent, again) = (time::now(), before.is_some());
             let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
+            let _ = (answer.as_ref()).inspect_err(|error| self.connector.was_refused(error));
             if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
                 self.finish(&mut conn, finished);
             }

@@ -235,6 +235,11 @@ impl RenewalsConnection {
             sent,
             taught,
         });
+        for failure in judged.renewals.iter().filter_map(|(_, failure)| failure.as_deref()) {
+            if let Failure::Sent(error) = failure {
+                self.tracked.was_refused(error);
+            }
+        }
         let mut replies = judged.renewals.iter().chain(&judged.orphans);
         self.teach |= replies.any(|(answer, _)| *answer == Answer::Forgotten);
         judged

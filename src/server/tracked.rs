@@ -21,12 +21,12 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use redis::{Connection, ErrorKind, RedisResult};
+use redis::{Connection, ErrorKind, RedisError, RedisResult};
 
 use super::listener::{Checked, Listener, Tracking};
 use crate::{
     connection::{Connector, Opened},
-    error::Result,
+    error::{Error, Result},
     exchange::Finished,
     time::Deadline,
 };
@@ -109,6 +109,11 @@ impl Tracked {
         }
     }
 
+    /// This is what the server has answered.
+    pub(super) fn was_refused(&self, error: &RedisError) {
+        self.connector.was_refused(error);
+    }
+
     pub(super) fn io_timeout(&self) -> Duration {
         self.connector.limits().answer
     }
@@ -163,6 +168,22 @@ impl Tracked {
 }
 
 impl Checked for Tracked {
+    fn has_room(&self) -> bool {
+        let open = |used: &mut InUse<'_>| match used.is_open() {
+            true => Ok(()),
+            false => used.open(),
+        };
+        // A thread that uses it finds out by itself.
+        let opened = (self.slot.try_lock()).map(|slot| self.run(slot, open));
+        !matches!(opened, Some(Err(error)) if is_full(&error))
+    }
+
+    fn make_room(&self) {
+        if let Some(slot) = self.slot.try_lock() {
+            self.run(slot, |used| used.slot.open = None);
+        }
+    }
+
     /// Finds out whether the connection is still there, and tells those who rely on it if it is not. A thread that uses it finds out by
     /// itself.
     fn check(&self) {
@@ -181,7 +202,16 @@ impl InUse<'_> {
 
     /// Opens it anew. Takes as long as connecting takes.
     pub(super) fn open(&mut self) -> Result<()> {
-        let Opened { connection, epoch } = self.tracked.connector.open()?;
+        let opened = match self.tracked.whom {
+            For::Waiters => self.tracked.connector.open(),
+            For::Leases => self.tracked.connector.open_to_look(),
+        };
+        if let (Err(error), Some(listener)) = (&opened, &self.tracked.listener)
+            && is_full(error)
+        {
+            listener.make_room();
+        }
+        let Opened { connection, epoch } = opened?;
         self.slot.open = Some(Open {
             connection,
             epoch,
@@ -207,6 +237,7 @@ impl InUse<'_> {
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
         self.slot.limit = limit;
         let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
+        let _ = (asked.as_ref()).inspect_err(|error| self.tracked.was_refused(error));
         let finished = asked.as_ref().err().and_then(Finished::by_error);
         open.has_answered |= asked.is_ok();
         self.slot.open = Some(open);
@@ -276,6 +307,20 @@ impl Open {
     }
 }
 
-fn no_connection() -> redis::RedisError {
+/// The server has no room for one connection more. It may hang up before it has said so.
+fn is_full(error: &Error) -> bool {
+    let Error::Pool {
+        source: Some(source),
+        ..
+    } = error
+    else {
+        return false;
+    };
+    let said = source.detail().unwrap_or_default();
+    let has_hung_up = source.is_connection_dropped() && !source.is_connection_refusal();
+    said.contains("max number of clients") || has_hung_up
+}
+
+fn no_connection() -> RedisError {
     (ErrorKind::Io, "no connection").into()
 }

@@ -24,35 +24,56 @@ type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
 /// In place of this answer the connection is closed.
 pub const HANG_UP: &[u8] = b"hang up";
 
+/// By the newer protocol, of one channel.
+const SUBSCRIBED: &[u8] = b">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n";
+const ANNOUNCED: &[u8] = b">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$8\r\nmymaster\r\n";
+
 /// Answers until it is dropped.
 pub struct Fake {
     port: Port,
     ended: Arc<AtomicBool>,
     asked: Arc<Mutex<Vec<String>>>,
+    /// Those who have subscribed to something.
+    subscribed: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Fake {
     pub fn saying(answers: impl FnMut(&str, usize) -> Vec<u8> + Send + 'static) -> Self {
         let (listener, port) = listener().unwrap();
         let (ended, asked) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let subscribed = Arc::default();
         let answers: Arc<Mutex<Answers>> = Arc::new(Mutex::new(Box::new(answers)));
         let (ends, heard) = (Arc::clone(&ended), Arc::clone(&asked));
+        let listening = Arc::clone(&subscribed);
         thread::spawn(move || {
             for client in listener.incoming() {
                 if ends.load(Ordering::SeqCst) {
                     return;
                 }
                 let (answers, heard) = (Arc::clone(&answers), Arc::clone(&heard));
-                thread::spawn(move || client.map(|client| talk(client, &answers, &heard)));
+                let listening = Arc::clone(&listening);
+                thread::spawn(move || {
+                    client.map(|client| talk(client, &answers, &heard, &listening))
+                });
             }
         });
-        Self { port, ended, asked }
+        Self {
+            port,
+            ended,
+            asked,
+            subscribed,
+        }
     }
 
     /// A sentinel that names this port as the master's, at this configuration.
     pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
         let mut said = (0, 0);
         Self::saying(move |command, _| {
+            match command {
+                "HELLO" => return b"%1\r\n+proto\r\n:3\r\n".to_vec(),
+                "SUBSCRIBE" => return [SUBSCRIBED, SUBSCRIBED].concat(),
+                _ => {}
+            }
             // The two questions come in one write, and are of one moment.
             if command != "SENTINEL MASTER" {
                 said = answers();
@@ -67,6 +88,18 @@ impl Fake {
             )
             .into_bytes()
         })
+    }
+
+    /// A sentinel announces a failover.
+    pub fn announce(&self) {
+        for mut client in &*self.subscribed.lock() {
+            client.write_all(ANNOUNCED).unwrap();
+        }
+    }
+
+    /// How many have subscribed.
+    pub fn subscribers(&self) -> usize {
+        self.subscribed.lock().len()
     }
 
     pub fn port(&self) -> u16 {
@@ -86,7 +119,12 @@ impl Drop for Fake {
     }
 }
 
-fn talk(mut client: TcpStream, answers: &Mutex<Answers>, asked: &Mutex<Vec<String>>) {
+fn talk(
+    mut client: TcpStream,
+    answers: &Mutex<Answers>,
+    asked: &Mutex<Vec<String>>,
+    subscribed: &Mutex<Vec<TcpStream>>,
+) {
     // Two answers in a row would be 40 ms apart.
     let _ = client.set_nodelay(true);
     let (mut unread, mut chunk) = (Vec::new(), [0; 4096]);
@@ -107,6 +145,9 @@ fn talk(mut client: TcpStream, answers: &Mutex<Answers>, asked: &Mutex<Vec<Strin
                 asked.iter().filter(|other| **other == name).count() - 1
             };
             let answer = (answers.lock())(&name, before);
+            if name == "SUBSCRIBE" {
+                subscribed.lock().extend(client.try_clone());
+            }
             if answer == HANG_UP || client.write_all(&answer).is_err() {
                 return;
             }

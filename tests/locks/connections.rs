@@ -350,3 +350,57 @@ fn a_renewal_is_one_command() {
         );
     });
 }
+
+/// A server that accepts two connections beside this one.
+fn with_room_for_two() -> (Server, Connection) {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxclients").arg(3);
+    set.exec(&mut conn).unwrap();
+    (server, conn)
+}
+
+fn connections(conn: &mut Connection) -> usize {
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
+    list.lines().count()
+}
+
+/// One for the pool and one for the watchdog: nobody has to be told of anything.
+#[test]
+fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
+    unless_halted(|| {
+        let (server, _conn) = with_room_for_two();
+        let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        thread::sleep(1_500 * MS);
+        lease.verify().unwrap();
+        lease.release().unwrap();
+    });
+}
+
+/// Who waits has a connection for that, which gives way to the watchdog's, and the other way round.
+#[test]
+fn where_the_server_has_room_for_two_connections_a_lease_that_was_waited_for_is_renewed() {
+    unless_halted(|| {
+        let (server, mut conn) = with_room_for_two();
+        let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
+        let _: () = conn.set("lock:a", "another's").unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());
+            // The pool's, and the one for who waits.
+            assert!(comes_true(|| connections(&mut conn) == 3));
+            thread::sleep(300 * MS);
+            let _: () = conn.del("lock:a").unwrap();
+            let lease = waiter.join().unwrap();
+            thread::sleep(1_500 * MS);
+            lease.verify().unwrap();
+            lease.release().unwrap();
+            let _: () = conn.set("lock:b", "another's").unwrap();
+            let waiter = scope.spawn(|| locks.lock("b").acquire(LONG).unwrap());
+            thread::sleep(300 * MS);
+            let _: () = conn.del("lock:b").unwrap();
+            waiter.join().unwrap().release().unwrap();
+        });
+    });
+}

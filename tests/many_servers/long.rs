@@ -156,11 +156,14 @@ fn no_two_hold_a_lock_that_all_replicas_have_to_have_through_planned_failovers()
     assert_eq!(run(Way::Planned, &confirmed), 0);
 }
 
-/// What a deposed master grants is no lock, and without replicas somebody believes in it.
+/// What a deposed master grants is no lock, and without replicas somebody may believe in it, until all have heard of the next master.
+///
+/// The lease is so short that nobody is kept out there by a lock whose release is lost.
 #[test]
-#[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
-fn two_hold_a_lock_at_once_through_planned_failovers_without_replicas() {
-    assert!(run(Way::Planned, &options()) > 0);
+#[ignore = "minutes: LEASEHOLD_FAILOVERS=5 cargo test --test many_servers long::at_most -- --ignored --nocapture"]
+fn at_most_one_in_five_planned_failovers_has_two_holders_at_once_without_replicas() {
+    let short = Options::new().lease(300 * MS);
+    assert!(run(Way::Planned, &short) <= failovers() / 5);
 }
 
 /// What an acquire takes more when a replica has to have it, in the same run and in turns.

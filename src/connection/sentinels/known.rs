@@ -1,146 +1,111 @@
 //! What sentinels have said, and what of it is believed.
 //!
-//! - Nothing of an older configuration than the newest that was heard of, by its config-epoch: a sentinel that lags behind would
-//!   lead back to the master that was replaced. That the master is where it is known to be is news to nobody, and so taken from any
-//!   sentinel.
-//! - Another address for the same configuration only while the one that is known is in doubt: so two sentinels that contradict
-//!   each other do not send us to and fro.
-//! - Sentinels that were set up anew count from 0 again. So what more than half of them have said for [`AGREED`], and none of them
-//!   contradicted, is the newest there is, whatever its number; another address than the one that is known only while that one
-//!   is in doubt.
+//! - A newer configuration than the one that is known, by its config-epoch, whoever names it.
+//! - No older one: a sentinel that lags behind would lead back to the master that was replaced.
+//! - Another address for the same configuration only while the master is in doubt: so two sentinels
+//!   that contradict each other do not send us to and fro.
+//! - A configuration that no sentinel has named for [`FORGOTTEN`], while more than half of them have
+//!   named older ones, is forgotten: sentinels that were set up anew count from 0 again.
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-/// So long most sentinels have to have said the same. One that lags behind hears from the others every two seconds.
-const AGREED: Duration = Duration::from_secs(10);
-/// What was not said again within this time is not said any more.
-const SAID: Duration = Duration::from_secs(5);
+/// A sentinel that lags behind hears from the others every two seconds.
+const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// What they have said.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Known {
-    pub(crate) master: Option<Master>,
-    /// When one of them has said so last.
-    pub(crate) answered: Option<Instant>,
-    /// When they were asked last, whatever came of it.
-    pub(crate) asked: Option<Instant>,
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) master: Option<Master>,
+    /// When this master took the place of another one that was known.
+    pub(super) replaced: Option<Instant>,
+    /// When one of them last said where it is.
+    pub(super) answered: Option<Instant>,
+    /// When they were last asked, answered or not.
+    pub(super) asked: Option<Instant>,
     /// Something has happened since that the answer does not explain.
-    pub(crate) in_doubt: bool,
-    /// Who names an older configuration than is known.
-    older: BTreeMap<usize, Older>,
+    pub(super) in_doubt: bool,
+    /// When one of them last named this configuration.
+    named: Option<Instant>,
+    /// Who has named an older one since.
+    contradicted_by: BTreeSet<usize>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Master {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Master {
+    pub(super) host: String,
+    pub(super) port: u16,
     /// Counts the failovers.
-    pub(crate) config_epoch: u64,
-}
-
-/// What one sentinel says of an older configuration, and since when.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Older {
-    master: Master,
-    since: Instant,
-    last: Instant,
+    pub(super) config_epoch: u64,
 }
 
 /// What follows from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Belief {
+pub(super) enum Belief {
     /// There is another configuration than was known, or the first.
     News,
-    /// It is as it was.
+    /// The master is where it was.
     AsBefore,
-    /// The master is where it was, and the others have to be asked how its configuration is numbered.
-    ByAnotherNumber,
     /// It is not believed.
     Not(&'static str),
 }
 
-impl Master {
-    fn is_at_the_place_of(&self, other: &Self) -> bool {
-        self.host == other.host && self.port == other.port
-    }
-}
-
 impl Known {
-    /// What one of so many sentinels has said just now.
-    pub(crate) fn believe(
+    /// Judges what one of so many sentinels says now.
+    pub(super) fn believe(
         &mut self,
         (at, count): (usize, usize),
         said: Master,
         now: Instant,
     ) -> Belief {
-        let Some(before) = self.master.clone() else {
+        let Some(known) = &self.master else {
             return self.accept(said, now);
         };
-        if said.config_epoch < before.config_epoch {
-            return self.believe_of_an_older((at, count), &before, said, now);
+        let is_here = (&said.host, said.port) == (&known.host, known.port);
+        if said.config_epoch < known.config_epoch {
+            self.contradicted_by.insert(at);
+            return match (is_here, self.is_forgotten(count, now)) {
+                (false, false) => Belief::Not(
+                    "the last one knows an older configuration than was heard of before",
+                ),
+                (false, true) => self.accept(said, now),
+                (true, is_forgotten) => {
+                    if is_forgotten {
+                        self.name(said, now);
+                    }
+                    self.answered = Some(now);
+                    Belief::AsBefore
+                }
+            };
         }
-        if said == before {
-            self.older.clear();
-            self.answered = Some(now);
+        if said == *known {
+            self.name(said, now);
             return Belief::AsBefore;
         }
-        if said.config_epoch == before.config_epoch && !self.in_doubt {
+        if said.config_epoch == known.config_epoch && !self.in_doubt {
             return Belief::Not("the last one names another master for the same configuration");
         }
         self.accept(said, now)
     }
 
     fn accept(&mut self, said: Master, now: Instant) -> Belief {
-        self.master = Some(said);
-        self.older.clear();
-        self.answered = Some(now);
+        self.replaced = self.master.is_some().then_some(now);
+        self.in_doubt = false;
+        self.name(said, now);
         Belief::News
     }
 
-    fn believe_of_an_older(
-        &mut self,
-        (at, count): (usize, usize),
-        before: &Master,
-        said: Master,
-        now: Instant,
-    ) -> Belief {
-        let is_here = said.is_at_the_place_of(before);
-        let entry = self.older.entry(at).or_insert_with(|| Older {
-            master: said.clone(),
-            since: now,
-            last: now,
-        });
-        if entry.master != said || now.saturating_duration_since(entry.last) > SAID {
-            entry.since = now;
-        }
-        entry.master = said.clone();
-        entry.last = now;
-        let is_agreed = self.is_agreed(&said, count, now);
-        if is_here {
-            self.answered = Some(now);
-            if is_agreed {
-                self.master = Some(said);
-                self.older.clear();
-                return Belief::AsBefore;
-            }
-            return Belief::ByAnotherNumber;
-        }
-        if is_agreed && self.in_doubt {
-            return self.accept(said, now);
-        }
-        Belief::Not("the last one knows an older configuration than was heard of before")
+    fn name(&mut self, said: Master, now: Instant) {
+        self.master = Some(said);
+        (self.answered, self.named) = (Some(now), Some(now));
+        self.contradicted_by.clear();
     }
 
-    /// Whether more than half of them have said this for long enough.
-    fn is_agreed(&self, said: &Master, count: usize, now: Instant) -> bool {
-        let age = |moment| now.saturating_duration_since(moment);
-        let agree = |older: &&Older| {
-            older.master == *said && age(older.last) <= SAID && age(older.since) >= AGREED
-        };
-        self.older.values().filter(agree).count() * 2 > count
+    fn is_forgotten(&self, count: usize, now: Instant) -> bool {
+        let is_old = |named| now.saturating_duration_since(named) >= FORGOTTEN;
+        self.contradicted_by.len() * 2 > count && self.named.is_some_and(is_old)
     }
 }
 
@@ -158,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Master 1 at epoch 7, as told by all three.
+    /// Master 1 at epoch 7.
     fn known(now: Instant) -> Known {
         let mut known = Known::default();
         assert_eq!(known.believe((0, 3), master(1, 7), now), Belief::News);
@@ -166,75 +131,110 @@ mod tests {
         known
     }
 
-    /// Each of these says so once a second, from so many seconds after the beginning on, until others than `Not` come.
+    /// Each of these says so once a second in these seconds after the beginning.
     fn told(
         known: &mut Known,
         who: &[usize],
         said: &Master,
         seconds: std::ops::Range<u32>,
         start: Instant,
-    ) -> Vec<(u32, Belief)> {
+    ) -> Vec<Belief> {
         let told = seconds.flat_map(|second| who.iter().map(move |at| (second, *at)));
-        let told = told.map(|(second, at)| {
-            let now = start + second * SECOND;
-            (second, known.believe((at, 3), said.clone(), now))
-        });
+        let told =
+            told.map(|(second, at)| known.believe((at, 3), said.clone(), start + second * SECOND));
         told.collect()
     }
 
+    fn are_refused(beliefs: &[Belief]) -> bool {
+        beliefs.iter().all(|it| matches!(it, Belief::Not(_)))
+    }
+
     #[test]
-    fn an_older_configuration_elsewhere_is_believed_when_most_agree_for_long_and_the_master_fails()
-    {
+    fn a_greater_config_epoch_is_believed_whoever_names_it() {
         let start = Instant::now();
-        let is_refused = |(_, belief): &(u32, Belief)| matches!(belief, Belief::Not(_));
-        // While the known master works never.
-        let mut healthy = known(start);
-        let beliefs = told(&mut healthy, &[0, 1, 2], &master(2, 1), 0..60, start);
-        assert!(beliefs.iter().all(is_refused));
+        let mut known = known(start);
+        assert_eq!(known.believe((2, 3), master(2, 8), start), Belief::News);
+        assert_eq!(known.replaced, Some(start));
+        assert!(are_refused(&told(
+            &mut known,
+            &[0],
+            &master(1, 7),
+            0..60,
+            start
+        )));
+    }
+
+    #[test]
+    fn another_address_of_the_same_configuration_is_believed_only_in_doubt() {
+        let start = Instant::now();
+        let mut known = known(start);
+        assert!(are_refused(&told(
+            &mut known,
+            &[2],
+            &master(2, 7),
+            0..60,
+            start
+        )));
+        known.in_doubt = true;
+        assert_eq!(known.believe((2, 3), master(2, 7), start), Belief::News);
+        assert!(are_refused(&told(
+            &mut known,
+            &[0],
+            &master(1, 7),
+            0..60,
+            start
+        )));
+    }
+
+    #[test]
+    fn an_older_configuration_is_believed_when_most_name_older_ones_for_ten_seconds() {
+        let start = Instant::now();
         // One alone never.
         let mut one = known(start);
-        one.in_doubt = true;
-        let beliefs = told(&mut one, &[2], &master(2, 1), 0..60, start);
-        assert!(beliefs.iter().all(is_refused));
-        // Two of three after ten seconds.
+        assert!(are_refused(&told(
+            &mut one,
+            &[2],
+            &master(2, 1),
+            0..60,
+            start
+        )));
         let mut two = known(start);
-        two.in_doubt = true;
-        let beliefs = told(&mut two, &[0, 2], &master(2, 1), 0..10, start);
-        assert!(beliefs.iter().all(is_refused));
+        assert!(are_refused(&told(
+            &mut two,
+            &[0, 2],
+            &master(2, 1),
+            0..10,
+            start
+        )));
         let beliefs = told(&mut two, &[0, 2], &master(2, 1), 10..11, start);
-        assert_eq!(beliefs[0], (10, Belief::News));
-        assert_eq!(two.master, Some(master(2, 1)));
+        assert_eq!(beliefs, [Belief::News, Belief::AsBefore]);
     }
 
     #[test]
-    fn whoever_knows_the_newest_or_is_silent_for_a_while_starts_it_again() {
+    fn one_that_names_the_known_configuration_starts_the_ten_seconds_again() {
         let start = Instant::now();
         let mut known = known(start);
-        known.in_doubt = true;
         told(&mut known, &[0, 1], &master(2, 1), 0..10, start);
-        let now = start + 10 * SECOND;
+        let now = start + 9 * SECOND;
         assert_eq!(known.believe((2, 3), master(1, 7), now), Belief::AsBefore);
-        let beliefs = told(&mut known, &[0, 1], &master(2, 1), 10..20, start);
-        assert!(beliefs.iter().all(|it| matches!(it.1, Belief::Not(_))));
-        let later = told(&mut known, &[0, 1], &master(2, 1), 30..40, start);
-        assert!(later.iter().all(|it| matches!(it.1, Belief::Not(_))));
-        // Nor does one that changes its mind count with what it has said before.
-        let other = told(&mut known, &[0, 1], &master(3, 2), 40..50, start);
-        assert!(other.iter().all(|it| matches!(it.1, Belief::Not(_))));
-        let other = told(&mut known, &[0, 1], &master(3, 2), 50..51, start);
-        assert_eq!(other[0].1, Belief::News);
+        assert!(are_refused(&told(
+            &mut known,
+            &[0, 1],
+            &master(2, 1),
+            10..19,
+            start
+        )));
+        let beliefs = told(&mut known, &[0], &master(2, 1), 19..20, start);
+        assert_eq!(beliefs, [Belief::News]);
     }
 
     #[test]
-    fn the_master_that_is_known_is_known_by_any_number_and_by_the_new_one_after_a_while() {
+    fn the_master_where_it_is_known_is_believed_by_any_number_and_takes_it_after_a_while() {
         let start = Instant::now();
         let mut known = known(start);
-        let beliefs = told(&mut known, &[0, 1], &master(1, 0), 0..10, start);
-        let is_here = |it: &(u32, Belief)| it.1 == Belief::ByAnotherNumber;
-        assert!(beliefs.iter().all(is_here));
-        assert_eq!(known.master, Some(master(1, 7)));
-        let beliefs = told(&mut known, &[0, 1], &master(1, 0), 10..11, start);
-        assert_eq!(beliefs[1].1, Belief::AsBefore);
+        let beliefs = told(&mut known, &[0, 1], &master(1, 0), 0..11, start);
+        assert!(beliefs.iter().all(|it| *it == Belief::AsBefore));
+        assert_eq!(known.replaced, None);
         // The next failover is one.
         let now = start + 12 * SECOND;
         assert_eq!(known.believe((0, 3), master(2, 1), now), Belief::News);
