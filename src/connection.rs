@@ -126,7 +126,7 @@ impl Pool {
     /// sentinels (port 26379 unless it is named) name as the master of this name; `rediss+sentinel://` with TLS to both. User
     /// and password are those of the servers; for sentinels that want one see [`PoolBuilder::build_on_sentinels`].
     ///
-    /// The sentinels are asked before a connection is opened, and at most once a second when one is lent. Each new connection
+    /// A sentinel is asked before a connection is opened, and at most once a second when one is lent, each time another one. Each new connection
     /// is asked for its `ROLE`, and must be to a master. When another server has become the master, the connections to the one
     /// before are closed before they are lent again. What a failover can lose is in
     /// [the guarantees](crate::guide::guarantees#several-servers).

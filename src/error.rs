@@ -10,8 +10,8 @@ use redis::RedisError;
 use crate::token::Token;
 pub use lost::LostReason;
 pub(crate) use operation::{
-    Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_left_by_replicas, is_unconfirmed, is_wrong_kind,
-    is_wrong_type, makes_no_sense, may_pass, no_answer, told_otherwise,
+    Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_left_by_replicas, is_unconfirmed,
+    is_wrong_kind, is_wrong_type, makes_no_sense, may_pass, no_answer, told_otherwise,
 };
 
 /// The result of everything in the lock core.

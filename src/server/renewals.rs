@@ -235,7 +235,11 @@ impl RenewalsConnection {
             sent,
             taught,
         });
-        for failure in judged.renewals.iter().filter_map(|(_, failure)| failure.as_deref()) {
+        for failure in judged
+            .renewals
+            .iter()
+            .filter_map(|(_, failure)| failure.as_deref())
+        {
             if let Failure::Sent(error) = failure {
                 self.tracked.was_refused(error);
             }

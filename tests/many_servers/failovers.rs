@@ -130,7 +130,8 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
         other.unwrap();
         let later = granted.saturating_duration_since(told);
         println!("named after {:?}, granted {later:?} later", told - killed);
-        assert!(later < 250 * MS + slack(), "{later:?}");
+        // Half a second is for others to hear of it.
+        assert!(later < 750 * MS + slack(), "{later:?}");
         assert!(lease.is_held());
         assert!(comes_true(|| lease.verify().is_ok()));
         lease.release().unwrap();

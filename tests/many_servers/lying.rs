@@ -171,7 +171,9 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
         let soon = Locks::connect(&url(&[&sentinels[0]])).unwrap();
         let held = late.lock("a").acquire(LONG).unwrap();
         let other = soon.lock("other").acquire(LONG).unwrap();
-        assert!(comes_true(|| sentinels.iter().all(|it| it.subscribers() == 1)));
+        assert!(comes_true(|| sentinels
+            .iter()
+            .all(|it| it.subscribers() == 1)));
         let tell = |at: usize| {
             said[at].now(new.port(), 2);
             sentinels[at].announce();
@@ -234,7 +236,8 @@ fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() 
 /// Sentinels that were set up anew count their failovers from 0.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_master_for_ten_seconds() {
+fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_master_for_ten_seconds()
+ {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let said = [(); 3].map(|()| Said::default());
     let all_say = |port, epoch| said.iter().for_each(|one| one.now(port, epoch));
