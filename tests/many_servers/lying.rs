@@ -13,7 +13,11 @@ use leasehold::{Error, Locks, Options, Pool};
 use redis::Commands;
 
 use crate::common::{
-    Fake, LONG, MS, Server, access_list::rules, hold::comes_true, slack::slack, wait::unless_halted,
+    Fake, LONG, MS, Server,
+    access_list::rules,
+    hold::comes_true,
+    slack::slack,
+    wait::{at_once, unless_halted},
 };
 
 /// What a fake sentinel says, to be changed.
