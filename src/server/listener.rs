@@ -59,6 +59,8 @@ struct Ear {
     id: Option<i64>,
     /// The connection is of no use: it is to be replaced.
     is_deaf: bool,
+    /// The server had no room for a connection that comes first.
+    is_last: bool,
     /// How often we were told that the server has become a replica. A connection that was being opened then is replaced.
     left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
@@ -125,7 +127,8 @@ impl Listener {
 
     /// The server has no room for a connection that comes first. The one that listens is closed within [`LISTEN`].
     pub(super) fn make_room(&self) {
-        self.ear.lock().is_deaf = true;
+        let mut ear = self.ear.lock();
+        (ear.is_deaf, ear.is_last) = (true, true);
     }
 
     pub(crate) fn close(&self) {
@@ -167,7 +170,9 @@ impl Listener {
 
     /// Listens until the connection breaks or nobody is there to be told.
     fn listen(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) -> Result<(), Failed> {
-        tracks.come_first(&*observer.upgrade().ok_or(Failed)?)?;
+        if self.ear.lock().is_last {
+            tracks.come_first(&*observer.upgrade().ok_or(Failed)?)?;
+        }
         let left_a_replica = self.ear.lock().left_a_replica;
         let Opened {
             mut connection,
@@ -180,6 +185,7 @@ impl Listener {
         ear.id = Some(id);
         ear.epoch = epoch;
         ear.is_deaf = ear.left_a_replica != left_a_replica;
+        ear.is_last = false;
         drop(ear);
         observer.upgrade().ok_or(Failed)?.all_may_have_changed();
         let heard = self.hear(epoch, &mut messages, observer, tracks);
@@ -264,8 +270,8 @@ struct Tracks {
 }
 
 impl Tracks {
-    /// Where the server has room for few connections, those of who holds and of who waits are opened before the listener's:
-    /// without it they work, if later. One that nobody needs gives way.
+    /// Opens those of who holds and of who waits, which need no listener to work. One that nobody needs gives way. An error: the
+    /// server has no room for the listener's beside them.
     fn come_first(&self, observer: &dyn Observer) -> Result<(), Failed> {
         let (holds, waits) = (observer.holds(), observer.waits());
         if holds && !self.leases.has_room() {
