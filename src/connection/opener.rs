@@ -143,6 +143,11 @@ impl Opener {
         loop {
             if asks_for_locks && let Some(moment) = whereabouts.grants_from() {
                 thread::sleep(attempt.or_sooner(Some(moment)).remaining());
+                if attempt.has_passed() {
+                    let reason = format!("{} was replaced a moment ago", whereabouts.whom());
+                    let source = None;
+                    return Err(Error::Pool { reason, source });
+                }
             }
             let settings = self.client.get_connection_info().clone();
             let client = client_by(with_address(settings, &place.host, place.port))?;

@@ -104,7 +104,7 @@ impl Whereabouts for Sentinels {
         self.doubt();
     }
 
-    /// A sentinel that is silent costs no more than its part of a quarter of a second, and is not asked again for a second.
+    /// Asks the next sentinel. One that is silent costs no more than its part of a quarter of a second, once in five seconds.
     fn check(&self, unless_within: Duration) {
         let asked = self.known.lock().asked;
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {

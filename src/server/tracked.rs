@@ -169,9 +169,11 @@ impl Tracked {
 
 impl Checked for Tracked {
     fn has_room(&self) -> bool {
-        let open = |used: &mut InUse<'_>| match used.is_open() {
-            true => Ok(()),
-            false => used.open(),
+        let open = |used: &mut InUse<'_>| {
+            if used.is_open() {
+                return Ok(());
+            }
+            used.open()
         };
         // A thread that uses it finds out by itself.
         let opened = (self.slot.try_lock()).map(|slot| self.run(slot, open));
