@@ -50,6 +50,13 @@ impl Said {
     }
 }
 
+/// All of them say so.
+fn all_say(said: &[Said], port: u16, epoch: u64) {
+    for one in said {
+        one.now(port, epoch);
+    }
+}
+
 pub(crate) fn url(sentinels: &[&Fake]) -> String {
     let hosts: Vec<_> = (sentinels.iter())
         .map(|fake| format!("127.0.0.1:{}", fake.port()))
@@ -123,14 +130,14 @@ fn a_sentinel_that_is_cut_off_holds_nobody_to_the_old_master() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let said = [(); 3].map(|()| Said::default());
-        said.iter().for_each(|one| one.now(old.port(), 1));
+        all_say(&said, old.port(), 1);
         let fakes = said.each_ref().map(Said::by_a_sentinel);
         let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
         let locks = Locks::connect(&urls).unwrap();
         assert_eq!(granted_on(&locks, "a", &[&old, &new]), [0]);
         let held = locks.lock("held").acquire(LONG).unwrap();
         let cut = Instant::now();
-        said[1..].iter().for_each(|one| one.now(new.port(), 2));
+        all_say(&said[1..], new.port(), 2);
         assert!(comes_true(|| !held.is_held()));
         let told_after = cut.elapsed();
         assert!(told_after < 2_000 * MS + slack(), "{told_after:?}");
@@ -169,7 +176,7 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let said = [(); 2].map(|()| Said::default());
-        said.iter().for_each(|one| one.now(old.port(), 1));
+        all_say(&said, old.port(), 1);
         let sentinels = said.each_ref().map(Said::by_a_sentinel);
         let late = Locks::connect(&url(&[&sentinels[1]])).unwrap();
         let soon = Locks::connect(&url(&[&sentinels[0]])).unwrap();
@@ -212,7 +219,7 @@ fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() 
         unless_halted(|| {
             let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
             let said = [(); 7].map(|()| Said::default());
-            said.iter().for_each(|one| one.now(old.port(), 1));
+            all_say(&said, old.port(), 1);
             let fakes = said.each_ref().map(Said::by_a_sentinel);
             let urls = url(&fakes.each_ref());
             let pool = Pool::connect(&urls).unwrap();
@@ -244,8 +251,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
  {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let said = [(); 3].map(|()| Said::default());
-    let all_say = |port, epoch| said.iter().for_each(|one| one.now(port, epoch));
-    all_say(old.port(), 7);
+    all_say(&said, old.port(), 7);
     let fakes = said.each_ref().map(Said::by_a_sentinel);
     let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
     let locks = Locks::connect(&urls).unwrap();
@@ -255,7 +261,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
         .with(Options::new().lease(1_000 * MS));
     assert_eq!(granted_on(&late, "b", &[&old, &new]), [0]);
     // The same master by another number: new connections are opened to it at once.
-    all_say(old.port(), 0);
+    all_say(&said, old.port(), 0);
     thread::sleep(1_100 * MS);
     let mut kill = redis::cmd("CLIENT");
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -266,7 +272,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
     thread::sleep(12_000 * MS);
     // The next failover by the new numbers is found as soon as any other: by who has looked meanwhile.
     let moved = Instant::now();
-    all_say(new.port(), 1);
+    all_say(&said, new.port(), 1);
     assert!(comes_true(|| !held.is_held()));
     let told_after = moved.elapsed();
     assert!(
