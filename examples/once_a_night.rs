@@ -14,9 +14,10 @@ fn main() -> anyhow::Result<()> {
         .nth(1)
         .unwrap_or("redis://127.0.0.1/".into());
 
-    let lock = Locks::connect(&url)?.lock("report:nightly");
-    match lock.run_once(20 * HOUR, Duration::ZERO, write_report) {
-        Err(Error::Contended { .. }) => println!("another host is writing it"),
+    let locks = Locks::connect(&url)?;
+    let lock = locks.lock("report:nightly");
+    match lock.run_once(20 * HOUR, HOUR, write_report) {
+        Err(Error::Contended { .. }) => println!("another host is still writing it"),
         Ok(Once::HasBeenRun(run)) => println!("it was written {:?} ago", run.ago()),
         ran => println!("{:?} chapters are written", ran?.done()?),
     }
@@ -28,5 +29,5 @@ fn write_report(lease: &Lease) -> anyhow::Result<u32> {
         lease.check()?; // an error if the lock was lost: stop, somebody else may have it
         println!("writing chapter {chapter}");
     }
-    Ok(3) // after an error, or a crash, the next host does it
+    Ok(3) // after an error, or a crash, a host that waits does it
 }

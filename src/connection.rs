@@ -11,6 +11,7 @@
 mod cluster;
 mod connections;
 mod dial;
+mod hints;
 mod manager;
 mod opener;
 mod permits;
@@ -39,6 +40,7 @@ use crate::{
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 use connections::Connections;
+pub(crate) use hints::is_login_refused;
 pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
 use manager::{Manager, Shared, Waiting};
 pub(crate) use opener::Opened;
@@ -119,12 +121,14 @@ impl Pool {
     ///
     /// Opens no connection and waits for nothing. `redis://[[user]:password@]host[:port][/database]` is a TCP connection,
     /// `rediss://` one with TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket on
-    /// this machine.
+    /// this machine. `?db=`, `user`, `password` and `protocol` (`resp2` or `resp3`) say the same of any URL; whatever else it has is
+    /// refused. Other libraries' spellings, such as `redis-sentinel://…?sentinelMasterId=`, are understood.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to whichever server these
     /// sentinels (port 26379 unless it is named) name as the master of this name; `rediss+sentinel://` with TLS to both. User
-    /// and password are those of the servers; for sentinels that want one see [`PoolBuilder::build_on_sentinels`].
+    /// and password are those of the servers; `?sentinel_user=…&sentinel_password=…` are those of the sentinels. For other settings
+    /// of theirs see [`PoolBuilder::build_on_sentinels`].
     ///
     /// A sentinel is asked before a connection is opened, and at most once a second when one is lent, each time another one. Each new connection
     /// is asked for its `ROLE`, and must be to a master. When another server has become the master, the connections to the one
@@ -194,6 +198,7 @@ impl Pool {
     /// # Errors
     /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
+    /// - [`Error::Invalid`] if the URL leads to another kind of server than it says, or no sentinel knows the master.
     /// - [`Error::Forked`] in the child of a fork, if the parent made the pool.
     ///
     /// ```no_run

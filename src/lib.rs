@@ -30,7 +30,8 @@
 //! | run something under a lock, in the book's style | [`with_lock`]; with a lease that renews itself [`Lock::run`] |
 //! | repeat a write that got no answer, and not double it | [`Lease::commit_once`] |
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
-//! | port the book's market | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
+//! | port the book's market, beside its Python or Java programs | [`list_item_with_market_lock`], [`purchase_item_with_market_lock`] with the [`MarketLock`] of theirs |
+//! | trade in a market of your own | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`]; on a Redis Cluster [`Nodes`] |
 //! | know what went wrong, and what to do about it | [`Error`], [`guide::errors`] |
 //! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
@@ -92,8 +93,8 @@ pub use error::{Error, LostReason, Result};
 pub use event::Events;
 pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};
 pub use market::{
-    Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
-    purchase_item_with_lock, purchase_item_with_market_lock,
+    Listing, MarketLock, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
+    purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
 };
 pub use name::Owner;
 pub use recipes::simple::{

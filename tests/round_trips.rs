@@ -9,7 +9,7 @@ use common::{Proxy, Server};
 use leasehold::{
     Lease, Locks, Pool, Purchase, Result, WatchedConnection, acquire_lock,
     acquire_lock_with_timeout, commit_while_held, list_item, list_item_with_lock,
-    list_item_with_market_lock, purchase_item, purchase_item_with_lock,
+    list_item_with_market_lock, market::MarketLock, purchase_item, purchase_item_with_lock,
     purchase_item_with_market_lock, release_lock, transaction_while_held, transaction_with_lock,
     with_lock,
 };
@@ -145,9 +145,14 @@ fn list_item_is_two() {
 
 #[test]
 fn list_item_with_a_lock_is_two() {
-    for list in [list_item_with_lock, list_item_with_market_lock] {
+    assert_sends(2, &LIST, |conn| {
+        let listing = list_item_with_lock(conn, "stocked", "17", 5);
+        assert!(listing.unwrap().is_listed());
+    });
+    for lock in [MarketLock::Article, MarketLock::Book] {
         assert_sends(2, &LIST, |conn| {
-            assert!(list(conn, "stocked", "17", 5).unwrap().is_listed());
+            let listing = list_item_with_market_lock(conn, lock, "stocked", "17", 5);
+            assert!(listing.unwrap().is_listed());
         });
     }
 }
@@ -175,10 +180,14 @@ fn purchase_item_is_two() {
 
 #[test]
 fn purchase_item_with_a_lock_is_two() {
-    for purchase in [purchase_item_with_lock, purchase_item_with_market_lock] {
+    assert_sends(2, &PURCHASE, |conn| {
+        let bought = purchase_item_with_lock(conn, "27", "listed", "17", Some(5)).unwrap();
+        assert!(bought.is_bought());
+    });
+    for lock in [MarketLock::Article, MarketLock::Book] {
         assert_sends(2, &PURCHASE, |conn| {
-            let bought = purchase(conn, "27", "listed", "17", Some(5)).unwrap();
-            assert!(bought.is_bought());
+            let bought = purchase_item_with_market_lock(conn, lock, "27", "listed", "17", Some(5));
+            assert!(bought.unwrap().is_bought());
         });
     }
 }

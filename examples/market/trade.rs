@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use leasehold::{
     Cancel, Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
-    market::{MARKET, split_listing},
+    market::{MARKET, MarketLock, split_listing},
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
     redis::{Commands, Connection},
 };
@@ -56,7 +56,9 @@ impl Strategy {
     ) -> anyhow::Result<Listing> {
         match self {
             Self::Watch => list_item(conn, item, seller, price),
-            Self::MarketLock => list_item_with_market_lock(conn, item, seller, price),
+            Self::MarketLock => {
+                list_item_with_market_lock(conn, MarketLock::Article, item, seller, price)
+            }
             Self::ItemLock => list_item_with_lock(conn, item, seller, price),
         }
     }
@@ -70,9 +72,14 @@ impl Strategy {
         let (item, seller, price) = (&offer.item, &offer.seller, offer.price);
         match self {
             Self::Watch => purchase_item(conn, buyer, item, seller, price),
-            Self::MarketLock => {
-                purchase_item_with_market_lock(conn, buyer, item, seller, Some(price))
-            }
+            Self::MarketLock => purchase_item_with_market_lock(
+                conn,
+                MarketLock::Article,
+                buyer,
+                item,
+                seller,
+                Some(price),
+            ),
             Self::ItemLock => purchase_item_with_lock(conn, buyer, item, seller, Some(price)),
         }
     }

@@ -3,11 +3,14 @@
 use std::{net::ToSocketAddrs, time::Duration};
 
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
-    RedisResult, ServerErrorKind,
+    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind,
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    time::Deadline,
+};
 
 /// The oldest server this library is tested with.
 const OLDEST_REDIS: (u32, u32) = (6, 2);
@@ -56,6 +59,31 @@ pub(super) fn with_address(settings: ConnectionInfo, host: &str, port: u16) -> C
     settings.set_addr(address)
 }
 
+/// Opens a connection. Whatever the server answers to the login, that it has too many clients for one, redis-rs calls a wrong
+/// password: then the server is asked once more, for its own words.
+pub(super) fn connected(client: &Client, limit: Duration) -> RedisResult<Connection> {
+    let deadline = Deadline::after(limit);
+    client.get_connection_with_timeout(limit).map_err(|error| {
+        if error.kind() != ErrorKind::AuthenticationFailed {
+            return error;
+        }
+        let words = log_in(client, deadline.remaining()).err();
+        words.filter(|words| !words.is_io_error()).unwrap_or(error)
+    })
+}
+
+fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
+    let settings = client.get_connection_info().clone();
+    let login = settings.redis_settings().clone();
+    let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let client = Client::open(settings.set_redis_settings(nobody))?;
+    let mut connection = client.get_connection_with_timeout(limit)?;
+    set_timeouts(&connection, limit)?;
+    let mut auth = redis::cmd("AUTH");
+    auth.arg(login.username()).arg(login.password());
+    auth.exec(&mut connection)
+}
+
 /// How many addresses the host has, at least one.
 pub(super) fn addresses(client: &Client) -> u32 {
     let (host, port) = match client.get_connection_info().addr() {
@@ -78,6 +106,9 @@ pub(super) fn failure(server: &impl ToString, limit: Duration, error: RedisError
     let reason = match error.kind() {
         ErrorKind::Io => format!("could not connect to {server}"),
         ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
+        _ if error.code() == Some("NOAUTH") => format!(
+            "{server} refused the connection: it wants a password, and the URL has none (redis://:PASSWORD@{server})"
+        ),
         _ => format!("{server} refused the connection"),
     };
     Error::Pool {
@@ -119,11 +150,14 @@ pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisR
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::NoPerm) => true,
-        ErrorKind::Server(ServerErrorKind::ResponseError) => error
-            .detail()
-            .is_some_and(|detail| detail.starts_with("unknown command")),
-        _ => false,
+        _ => is_unknown_command(error),
     }
+}
+
+pub(super) fn is_unknown_command(error: &RedisError) -> bool {
+    let words = error.detail().unwrap_or_default();
+    error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
+        && words.starts_with("unknown command")
 }
 
 /// Refuses a server that says it is older than what this library is tested with. One that says nothing is taken.

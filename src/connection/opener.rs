@@ -6,9 +6,10 @@ use redis::{Client, Connection, ProtocolVersion, RedisError, Value};
 
 use super::{
     dial::{
-        self, addresses, client_by, is_forbidden, prepared, refuse_old_server, set_timeouts,
-        speaking, with_address,
+        self, addresses, client_by, connected, is_forbidden, prepared, refuse_old_server,
+        set_timeouts, speaking, with_address,
     },
+    hints::refuse_sentinel,
     whereabouts::Whereabouts,
 };
 use crate::{
@@ -38,7 +39,8 @@ pub(crate) struct Opened {
 /// Why an attempt has failed.
 enum Failed {
     ByError(RedisError),
-    TooOld(Error),
+    /// It is none that grants locks.
+    Unfit(Error),
     /// The server is no master, and so grants no locks.
     NoMaster {
         role: String,
@@ -193,7 +195,8 @@ impl Opener {
             failed => Err(failed),
         });
         let (connection, info) = greeted?;
-        refuse_old_server(&info).map_err(Failed::TooOld)?;
+        refuse_sentinel(client, &info).map_err(Failed::Unfit)?;
+        refuse_old_server(&info).map_err(Failed::Unfit)?;
         Ok(Opened { connection, epoch })
     }
 
@@ -201,7 +204,7 @@ impl Opener {
         let server = client.get_connection_info().addr();
         match failed {
             Failed::ByError(error) => dial::failure(server, self.connect_timeout, error),
-            Failed::TooOld(error) => error,
+            Failed::Unfit(error) => error,
             Failed::NoMaster { role } => Error::Pool {
                 reason: format!("{server}, which is named as the master, is no master: {role}"),
                 source: None,
@@ -214,7 +217,7 @@ impl Opener {
         let attempt = Deadline::after(limit);
         // redis-rs tries the addresses of a host one after another, each for so long.
         let each = limit / addresses(client);
-        let mut connection = client.get_connection_with_timeout(each)?;
+        let mut connection = connected(client, each)?;
         set_timeouts(&connection, attempt.remaining_up_to(limit))?;
         let mut questions = redis::pipe();
         questions.cmd("INFO").arg("server");

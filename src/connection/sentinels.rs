@@ -26,6 +26,7 @@ use known::{Belief, Known, Master};
 
 use super::{
     dial::prepared,
+    hints,
     whereabouts::{Place, Whereabouts},
 };
 use crate::{
@@ -193,7 +194,7 @@ impl Sentinels {
         let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
         let each = deadline.remaining() / parts;
         let mut why = self.silent("none answers", None);
-        let (mut is_known, mut answers) = (false, 0);
+        let (mut is_known, mut answers, mut misused) = (false, 0, 0);
         for at in asking.in_order(first) {
             if deadline.has_passed() || is_known && asking.was_silent_lately(at) {
                 break;
@@ -210,11 +211,19 @@ impl Sentinels {
                         Belief::News | Belief::AsBefore => is_known = true,
                     }
                 }
-                Err(error) => why = self.silent("the last one failed", Some(error)),
+                Err(error) => {
+                    let reason = hints::of_sentinel(asking.client(at), &error);
+                    let source = Some(error).filter(|error| !hints::is_misuse(error));
+                    misused += usize::from(source.is_none());
+                    why = self.silent(&reason, source);
+                }
             }
             if is_known && answers >= enough {
                 break;
             }
+        }
+        if is_first && misused == self.count {
+            why = hints::misuse(why);
         }
         if !is_known {
             return Err(why);

@@ -126,7 +126,7 @@ impl PoolBuilder {
     }
 
     /// The pool for whichever server these sentinels name as the master of this name: for sentinels, or servers, with settings
-    /// that a [URL](Pool::connect) has no place for, such as a password of the sentinels or a private CA. Opens no
+    /// that a [URL](Pool::connect) has no place for, such as a private CA. Opens no
     /// connection and waits for nothing.
     ///
     /// `server` says how to connect to the master: password, database, TLS. Its address is not used.

@@ -34,6 +34,7 @@ use super::{
     stacks::{Stack, Stacks},
 };
 use crate::{
+    connection::is_login_refused,
     error::{Busy, Error, Operation, Result},
     event::{Acquired, Contended, emit},
     recipes::{
@@ -183,6 +184,11 @@ fn first_stack<'a>(
     }
 }
 
+/// The first attempt has found that the server wants another password: to ask again cannot help.
+fn is_password_wrong(failure: &Error) -> bool {
+    matches!(failure, Error::Pool { source: Some(source), .. } if is_login_refused(source))
+}
+
 impl Wait<'_> {
     /// One attempt, which keeps nobody out when it is refused.
     fn try_once(&mut self) -> Result<Option<Lease>> {
@@ -210,7 +216,9 @@ impl Wait<'_> {
                 Ok(Outcome::HasBeenRun) => return Ok(None),
                 Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
                 // Another server is about to take its place.
-                Err(failure @ Error::Pool { .. }) if self.stack.server.is_watched() => {
+                Err(failure @ Error::Pool { .. })
+                    if self.stack.server.is_watched() && !is_password_wrong(&failure) =>
+                {
                     self.attempts.was_not_sent(failure);
                 }
                 Err(failure) => return Err(failure),

@@ -147,7 +147,8 @@ impl Lease {
     /// use leasehold::{Committed, Error, Locks};
     ///
     /// # fn item() -> u64 { 4711 }
-    /// let lock = Locks::connect("redis://127.0.0.1/")?.lock("items");
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let lock = locks.lock("items");
     /// let id = format!("item:{}", item());
     /// let committed = loop {
     ///     let lease = lock.acquire(Duration::from_secs(5))?;

@@ -80,7 +80,8 @@ impl Lock {
     ///
     /// # Errors
     /// - [`Error::Contended`](crate::Error::Contended): somebody else had it all the time.
-    /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option. Nothing was sent.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL that leads to another kind of server. Nobody waits
+    ///   for that to change, nor for a password that is refused at the first attempt.
     /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given back as soon as the
     ///   server answers, however late the server executes it.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
@@ -94,7 +95,8 @@ impl Lock {
     ///
     /// use leasehold::{Error, Locks};
     ///
-    /// let lock = Locks::connect("redis://127.0.0.1/")?.lock("report:daily");
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let lock = locks.lock("report:daily");
     /// match lock.acquire(Duration::from_secs(5)) {
     ///     Ok(lease) => {
     ///         // the work
@@ -120,7 +122,8 @@ impl Lock {
     ///
     /// # Examples
     /// ```no_run
-    /// let lock = leasehold::Locks::connect("redis://127.0.0.1/")?.lock("report:daily");
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let lock = locks.lock("report:daily");
     /// if let Some(lease) = lock.try_acquire()? {
     ///     // the work
     ///     lease.release()?;
@@ -142,7 +145,8 @@ impl Lock {
     ///
     /// # Examples
     /// ```no_run
-    /// let seen = leasehold::Locks::connect("redis://127.0.0.1/")?.lock("report:daily").inspect()?;
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let seen = locks.lock("report:daily").inspect()?;
     /// for holder in seen.holders() {
     ///     println!("{:?}, for another {:?}", holder.owner(), holder.remaining());
     /// }

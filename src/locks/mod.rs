@@ -76,7 +76,9 @@ impl Locks {
     /// Locks on the server of this URL, with a [`Pool`] of its own, see [`Pool::connect`]; or on the cluster of a URL such as
     /// `redis+cluster://a:7000,b:7000,c:7000`, with [`Nodes`] of its own, see [`Nodes::connect`].
     ///
-    /// Opens no connection and waits for nothing.
+    /// Opens no connection and waits for nothing. **Make one for a program and keep it**; a clone shares it. Each one that is made
+    /// has threads of its own, which go on for up to 30 s after the last clone is dropped: one for each request would use up what
+    /// the system allows.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the URL cannot be read.
@@ -163,7 +165,8 @@ impl Locks {
     /// ```no_run
     /// use std::time::Duration;
     ///
-    /// let lock = leasehold::Locks::connect("redis://127.0.0.1/")?.reentrant("accounts");
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let lock = locks.reentrant("accounts");
     /// let outer = lock.acquire(Duration::from_secs(5))?;
     /// let inner = lock.acquire(Duration::from_secs(5))?; // the same thread: at once
     /// inner.release()?;

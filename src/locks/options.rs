@@ -14,7 +14,8 @@ use crate::{cancel::Cancel, event::Events, name::Owner, script::Replicas};
 ///
 /// use leasehold::{Locks, Options};
 ///
-/// let locks = Locks::connect("redis://127.0.0.1/")?.with(Options::new().prefix("job:"));
+/// let locks = Locks::connect("redis://127.0.0.1/")?;
+/// let locks = locks.with(Options::new().prefix("job:"));
 /// let hourly = Options::new()
 ///     .lease(Duration::from_secs(30))
 ///     .max_hold(Duration::from_secs(3_600));
@@ -182,7 +183,8 @@ impl Options {
     /// use leasehold::{Locks, Options, Ran};
     ///
     /// let options = Options::new().hand_over(256, Duration::from_millis(20));
-    /// let lock = Locks::connect("redis://127.0.0.1/")?.with(options).lock("counter");
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let lock = locks.with(options).lock("counter");
     /// thread::scope(|threads| {
     ///     for _ in 0..8 {
     ///         threads.spawn(|| {

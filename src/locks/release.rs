@@ -43,7 +43,8 @@ impl Lease {
     /// ```no_run
     /// use leasehold::{Error, Locks};
     ///
-    /// let lock = Locks::connect("redis://127.0.0.1/")?.lock("report:daily");
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let lock = locks.lock("report:daily");
     /// if let Some(lease) = lock.try_acquire()? {
     ///     // the work
     ///     match lease.release() {
@@ -68,7 +69,8 @@ impl Lease {
     /// ```no_run
     /// use std::process::Command;
     ///
-    /// let lease = leasehold::Locks::connect("redis://127.0.0.1/")?.lock("report:daily").try_acquire()?;
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let lease = locks.lock("report:daily").try_acquire()?;
     /// if let Some(lease) = lease {
     ///     let (token, left) = lease.leave();
     ///     // The other process renews and releases by the token, with the functions of recipes::mutex.

@@ -7,7 +7,7 @@ use redis::{Connection, Pipeline, Value};
 use super::{
     Listing,
     offer::{MARKET, Offer, check_price, inventory_key},
-    trade::{Decision, MARKET_LOCK, Trade, Writes, by_watch, under_lock},
+    trade::{Decision, MarketLock, Trade, Writes, by_watch, under_lock},
     values::has,
 };
 use crate::{
@@ -110,7 +110,8 @@ pub fn list_item_with_lock(
 ///
 /// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.3; the Jedis article.
 ///
-/// Takes the lock `market` (key `lock:market`): waits up to 10 s for it and holds it for 10 s at most. Under it the
+/// Takes the [`MarketLock`] of the edition that the market's other programs are written after: waits up to 10 s for it and
+/// holds it for 10 s at most. Under it the
 /// listing starts again, at once, when somebody who does not hold the lock changes the inventory or the market in between,
 /// for up to 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the
 /// server.
@@ -125,8 +126,6 @@ pub fn list_item_with_lock(
 /// which everybody takes this lock: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock is the Jedis article's, `lock:market`. The Python original takes `lock:market:`, and **does not keep out**
-///   this function, nor is kept out by it.
 /// - The lock has an end, so that a crash does not close the market for ever, and is given back in the transaction that
 ///   lists.
 /// - The book has no listing of it: it says to lock where `list_item` watched.
@@ -134,19 +133,22 @@ pub fn list_item_with_lock(
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// let listing = leasehold::list_item_with_market_lock(&mut conn, "ItemM", "17", 97)?;
+/// use leasehold::market::MarketLock;
+///
+/// let listing = leasehold::list_item_with_market_lock(&mut conn, MarketLock::Book, "ItemM", "17", 97)?;
 /// println!("{listing:?}");
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 pub fn list_item_with_market_lock(
     conn: &mut Connection,
+    lock: MarketLock,
     item_id: &str,
     seller_id: &str,
     price: u64,
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
     let (function, keys) = ("list_item_with_market_lock", [MARKET, &goods.inventory]);
-    Ok(under_lock(conn, function, MARKET_LOCK, &keys, &goods)?)
+    Ok(under_lock(conn, function, lock.name(), &keys, &goods)?)
 }
 
 /// An offer to be, and its price.

@@ -10,7 +10,7 @@
 //! | market lock | [`list_item_with_market_lock`], [`purchase_item_with_market_lock`] | one lock for all | 6.2.3, listing 6.9 |
 //! | `WATCH` | [`list_item`], [`purchase_item`] | nothing: a transaction that was disturbed starts again | 4.4, listings 4.5 and 4.6 |
 //!
-//! **Take the item lock.** `WATCH` aborts a purchase whenever anybody lists or buys anything, and sells next to nothing on
+//! **Take the item lock** where all who trade do. `WATCH` aborts a purchase whenever anybody lists or buys anything, and sells next to nothing on
 //! a busy market. The market lock lets one trade at a time happen. The item lock stops only who wants the same item.
 //!
 //! ```no_run
@@ -40,7 +40,7 @@
 //! | `market:` | ZSET | `ITEM.SELLER` → price |
 //! | `users:ID` | HASH | `name`, `funds` |
 //! | `inventory:ID` | SET | the items that a user has |
-//! | `lock:market` | STRING | the market lock, while it is held |
+//! | `lock:market` or `lock:market:` | STRING | the [`MarketLock`], while it is held |
 //! | `lock:market:ITEM.SELLER` | STRING | an item lock, while it is held |
 //!
 //! The first three are the book's, so its programs in other languages find what ours store and the other way round.
@@ -77,9 +77,11 @@
 //!
 //! The item lock does not watch `market:`, which everybody changes; that is what makes it fast.
 //!
-//! The same holds for other languages. The Python original locks `lock:market:` (its lock has the name `market:`), the
-//! Jedis article `lock:market`, for its fine-grained lock `lock:` and the item without its seller. So our market lock
-//! and the Jedis article's keep each other out; the Python original's and ours do not.
+//! The same holds for other languages, whose function of the name `purchase_item_with_lock` locks the **market**: **beside one
+//! of these programs take [`list_item_with_market_lock`] and [`purchase_item_with_market_lock`]**, and the lock of its edition,
+//! [`MarketLock::Book`] for the book's Python and [`MarketLock::Article`] for the Jedis article's Java. Under an item lock, or
+//! the other edition's, the item is sold twice. (The article's fine-grained lock is `lock:` and the item without its seller: none
+//! of ours.)
 //!
 //! # Errors
 //!
@@ -148,3 +150,4 @@ pub use listing::{list_item, list_item_with_lock, list_item_with_market_lock};
 pub use offer::{MARKET, MAX_PRICE, inventory_key, split_listing, user_key};
 pub use outcome::{Listing, Purchase};
 pub use purchase::{purchase_item, purchase_item_with_lock, purchase_item_with_market_lock};
+pub use trade::MarketLock;

@@ -7,7 +7,7 @@ use redis::{Cmd, Connection, Pipeline, Value};
 use super::{
     Purchase,
     offer::{MARKET, Offer, check_price, inventory_key, user_key},
-    trade::{Decision, MARKET_LOCK, Trade, Writes, by_watch, under_lock},
+    trade::{Decision, MarketLock, Trade, Writes, by_watch, under_lock},
     values::{check_room, funds, has, price},
 };
 use crate::{
@@ -127,7 +127,8 @@ pub fn purchase_item_with_lock(
 /// `price` is what the buyer agreed to pay, in whole units of money, as in the Jedis article: at any other nothing is
 /// bought. `None` buys at any price, as in the book's section 6.2.3, listing 6.9.
 ///
-/// Takes the lock `market` (key `lock:market`): waits up to 10 s for it and holds it for 10 s at most. Under it the
+/// Takes the [`MarketLock`] of the edition that the market's other programs are written after: waits up to 10 s for it and
+/// holds it for 10 s at most. Under it the
 /// purchase starts again, at once, when somebody who does not hold the lock changes what it touches in between, for up to
 /// 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
 ///
@@ -141,8 +142,6 @@ pub fn purchase_item_with_lock(
 /// for a market in which everybody takes this lock: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock is the Jedis article's, `lock:market`. The Python original takes `lock:market:`, and **does not keep out**
-///   this function, nor is kept out by it.
 /// - All that is touched is watched too, which costs nothing among those who hold the lock, and notices those who do not.
 /// - The lock has an end, so that a crash does not close the market for ever. A buyer who is slower than that is told
 ///   [`Error::Lost`](crate::Error::Lost); the book writes all the same.
@@ -153,12 +152,16 @@ pub fn purchase_item_with_lock(
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// let purchase = leasehold::purchase_item_with_market_lock(&mut conn, "27", "ItemM", "17", None)?;
+/// use leasehold::{market::MarketLock, purchase_item_with_market_lock};
+///
+/// let lock = MarketLock::Article;
+/// let purchase = purchase_item_with_market_lock(&mut conn, lock, "27", "ItemM", "17", None)?;
 /// println!("{purchase:?}");
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 pub fn purchase_item_with_market_lock(
     conn: &mut Connection,
+    lock: MarketLock,
     buyer_id: &str,
     item_id: &str,
     seller_id: &str,
@@ -166,7 +169,7 @@ pub fn purchase_item_with_market_lock(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
     let (function, keys) = ("purchase_item_with_market_lock", sale.all_keys());
-    Ok(under_lock(conn, function, MARKET_LOCK, &keys, &sale)?)
+    Ok(under_lock(conn, function, lock.name(), &keys, &sale)?)
 }
 
 /// One buyer, one offer, and the price that was agreed on, if any was.

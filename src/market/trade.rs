@@ -4,6 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use redis::{Cmd, Connection, ErrorKind, Pipeline, RedisError, Value};
 
+use super::offer::MARKET;
 use crate::{
     error::{Error, Operation, Result, told_otherwise},
     name::LockName,
@@ -11,8 +12,34 @@ use crate::{
     time::lease_millis,
 };
 
-/// The lock of the Jedis article: one for the whole market.
-pub(super) const MARKET_LOCK: &str = "market";
+/// Whose lock for the whole market a trade takes: the two editions name it differently.
+///
+/// **The two do not exclude each other.** All who trade in one market under a market lock have to take the same one.
+///
+/// ```
+/// use leasehold::market::MarketLock;
+///
+/// assert_eq!(MarketLock::Article.name(), "market"); // the key `lock:market`
+/// assert_eq!(MarketLock::Book.name(), "market:"); // the key `lock:market:`
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MarketLock {
+    /// `lock:market`, which `purchaseItemWithLock` of the Jedis article takes.
+    Article,
+    /// `lock:market:`, which `purchase_item_with_lock` of the book's Python takes.
+    Book,
+}
+
+impl MarketLock {
+    /// The lock's name, as [`acquire_lock`](crate::acquire_lock) takes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Article => "market",
+            Self::Book => MARKET,
+        }
+    }
+}
 
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -128,6 +128,16 @@ impl Call {
                 self.send(conn)
             };
         };
+        let answer = self.ask_with(replicas, conn, is_first);
+        answer.map_err(|error| self.naming_its_keys(error))
+    }
+
+    fn ask_with(
+        &self,
+        replicas: Replicas,
+        conn: &mut Connection,
+        is_first: bool,
+    ) -> RedisResult<Value> {
         if let Some(command) = self.first_as.as_ref().filter(|_| is_first) {
             return replicas.ask(conn, command.as_bytes(), 1);
         }
@@ -174,6 +184,26 @@ impl Call {
         answer
             .and_then(|answer| Ok(T::from_redis_value(answer)?))
             .inspect_err(|error| leave(conn, error))
+            .map_err(|error| self.naming_its_keys(error))
+    }
+
+    /// The server does not say which keys a user may not use, and of some the caller knows nothing.
+    fn naming_its_keys(&self, error: RedisError) -> RedisError {
+        if error.kind() != ErrorKind::Server(ServerErrorKind::NoPerm)
+            || !error.detail().is_some_and(|detail| detail.contains("key"))
+        {
+            return error;
+        }
+        let keys: Vec<_> = (self.keys()).map(|key| format!("`{key}`")).collect();
+        let refusal = error.detail().unwrap_or_default();
+        let detail = format!("{refusal}; they are {}", keys.join(", "));
+        RedisError::from((error.kind(), "the access list is too small", detail))
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        let count = self.by_hash.words().nth(2).and_then(text);
+        let count = count.and_then(|count| count.parse().ok()).unwrap_or(0);
+        self.by_hash.words().skip(3).take(count).filter_map(text)
     }
 
     /// Sends it and takes 1 for yes and 0 for no. Any other answer is none that the script gives.
@@ -249,6 +279,10 @@ impl Call {
 fn texts<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<&'a str> {
     let text = |word| std::str::from_utf8(word).unwrap_or_default();
     words.map(text).collect()
+}
+
+fn text(word: &[u8]) -> Option<&str> {
+    std::str::from_utf8(word).ok()
 }
 
 /// Without the arguments: one of them is a token.

@@ -1,6 +1,7 @@
 //! The lock functions of the book's Python and Java code, by the commands that they send, as somebody else's client.
 
 use std::{
+    fmt,
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
@@ -28,14 +29,38 @@ pub trait BookClient: Send {
 
     /// Adds one to a number so often, with a `GET` and a `SET` that only the lock keeps together.
     fn count_under_lock(&mut self, name: &str, number: &str, times: u32) -> anyhow::Result<()>;
+
+    /// The first half of a purchase: takes the lock of the edition's market and reads. Whether the item can be bought.
+    fn look_at(&mut self, sale: &Sale) -> anyhow::Result<bool>;
+
+    /// The second half: pays and moves the item, if it can be bought, and gives the lock back.
+    fn decide_on(&mut self, sale: &Sale) -> anyhow::Result<()>;
+}
+
+/// Who buys what from whom.
+pub struct Sale {
+    pub buyer: &'static str,
+    pub item: String,
+    pub seller: &'static str,
+}
+
+impl fmt::Display for Sale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            buyer,
+            item,
+            seller,
+        } = self;
+        write!(f, "{buyer} {item} {seller}")
+    }
 }
 
 /// In what the two editions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edition {
-    /// A lease is rounded up to whole seconds; a lock has no end if its `TTL` is negative.
+    /// A lease is rounded up to whole seconds; a lock has no end if its `TTL` is negative; the market's lock is `lock:market:`.
     Python,
-    /// A lease is cut to whole seconds; a lock has no end if its `TTL` is -1.
+    /// The article's: a lease is cut to whole seconds; a lock has no end if its `TTL` is -1; the market's lock is `lock:market`.
     Java,
 }
 
@@ -43,12 +68,18 @@ pub enum Edition {
 pub struct Book {
     conn: Connection,
     edition: Edition,
+    /// What the market's lock is held with, and the price, if the item can be bought.
+    looked: Option<(String, Option<i64>)>,
 }
 
 impl Book {
     pub fn new(server: &Server, edition: Edition) -> anyhow::Result<Self> {
         let conn = server.connection()?;
-        Ok(Self { conn, edition })
+        Ok(Self {
+            conn,
+            edition,
+            looked: None,
+        })
     }
 
     fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> anyhow::Result<T> {
@@ -86,6 +117,13 @@ impl Book {
         match self.edition {
             Edition::Python => millis.div_ceil(1000).to_string(),
             Edition::Java => (millis / 1000).to_string(),
+        }
+    }
+
+    fn market_lock(&self) -> &'static str {
+        match self.edition {
+            Edition::Python => "market:",
+            Edition::Java => "market",
         }
     }
 
@@ -140,6 +178,36 @@ impl BookClient for Book {
             let identifier = identifier.context("the lock was not to be had")?;
             ensure!(self.release_lock(name, &identifier)?, "the lock was lost");
         }
+        Ok(())
+    }
+
+    fn look_at(&mut self, sale: &Sale) -> anyhow::Result<bool> {
+        let identifier = self.acquire(self.market_lock(), Duration::from_secs(10), None)?;
+        let identifier = identifier.context("the market is closed")?;
+        let offer = format!("{}.{}", sale.item, sale.seller);
+        let price: Option<i64> = self.ask(&["ZSCORE", "market:", &offer])?;
+        let funds: i64 = self.ask(&["HGET", &format!("users:{}", sale.buyer), "funds"])?;
+        let price = price.filter(|price| *price <= funds);
+        self.looked = Some((identifier, price));
+        Ok(price.is_some())
+    }
+
+    fn decide_on(&mut self, sale: &Sale) -> anyhow::Result<()> {
+        let (identifier, price) = self.looked.take().context("nobody has looked")?;
+        if let Some(price) = price {
+            let mut writes = redis::pipe();
+            if self.edition == Edition::Python {
+                writes.atomic();
+            }
+            writes
+                .hincr(format!("users:{}", sale.seller), "funds", price)
+                .hincr(format!("users:{}", sale.buyer), "funds", -price)
+                .sadd(format!("inventory:{}", sale.buyer), &sale.item)
+                .zrem("market:", format!("{}.{}", sale.item, sale.seller))
+                .exec(&mut self.conn)?;
+        }
+        let is_ours = self.release_lock(self.market_lock(), &identifier)?;
+        ensure!(is_ours, "the lock was lost");
         Ok(())
     }
 }
@@ -210,6 +278,16 @@ impl BookClient for Program {
 
     fn count_under_lock(&mut self, name: &str, number: &str, times: u32) -> anyhow::Result<()> {
         let answer = self.ask(&format!("count {name} {number} {times}"))?;
+        ensure!(answer == "done", "{answer}");
+        Ok(())
+    }
+
+    fn look_at(&mut self, sale: &Sale) -> anyhow::Result<bool> {
+        Ok(self.ask(&format!("look {sale}"))? == "true")
+    }
+
+    fn decide_on(&mut self, sale: &Sale) -> anyhow::Result<()> {
+        let answer = self.ask(&format!("decide {sale}"))?;
         ensure!(answer == "done", "{answer}");
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use leasehold::{
     Error, Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
-    market::{MARKET, inventory_key, user_key},
+    market::{MARKET, MarketLock, inventory_key, user_key},
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
 };
 use redis::Connection;
@@ -33,7 +33,9 @@ impl Way {
     ) -> anyhow::Result<Listing> {
         match self {
             Self::Watch => list_item(conn, item, seller, price),
-            Self::MarketLock => list_item_with_market_lock(conn, item, seller, price),
+            Self::MarketLock => {
+                list_item_with_market_lock(conn, MarketLock::Article, item, seller, price)
+            }
             Self::ItemLock => list_item_with_lock(conn, item, seller, price),
         }
     }
@@ -48,9 +50,14 @@ impl Way {
     ) -> anyhow::Result<Purchase> {
         match self {
             Self::Watch => purchase_item(conn, buyer, item, seller, price),
-            Self::MarketLock => {
-                purchase_item_with_market_lock(conn, buyer, item, seller, Some(price))
-            }
+            Self::MarketLock => purchase_item_with_market_lock(
+                conn,
+                MarketLock::Article,
+                buyer,
+                item,
+                seller,
+                Some(price),
+            ),
             Self::ItemLock => purchase_item_with_lock(conn, buyer, item, seller, Some(price)),
         }
     }

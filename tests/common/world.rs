@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{
     Error, Token, WatchedConnection, acquire_lock, acquire_lock_with_timeout, commit_while_held,
-    list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
+    list_item, list_item_with_lock, list_item_with_market_lock, market::MarketLock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock, release_lock, transaction_while_held,
     transaction_with_lock,
 };
@@ -162,7 +162,12 @@ fn listings() -> Vec<Function> {
             name: "list_item_with_market_lock",
             lock: "market",
             kind: Kind::UnderLock,
-            call: |conn| Ok(list_item_with_market_lock(conn, "stocked", "17", 5)?.is_listed()),
+            call: |conn| {
+                Ok(
+                    list_item_with_market_lock(conn, MarketLock::Article, "stocked", "17", 5)?
+                        .is_listed(),
+                )
+            },
             is_done,
         },
     ]
@@ -193,7 +198,14 @@ fn purchases() -> Vec<Function> {
             lock: "market",
             kind: Kind::UnderLock,
             call: |conn| {
-                let bought = purchase_item_with_market_lock(conn, "27", "listed", "17", Some(5))?;
+                let bought = purchase_item_with_market_lock(
+                    conn,
+                    MarketLock::Article,
+                    "27",
+                    "listed",
+                    "17",
+                    Some(5),
+                )?;
                 Ok(bought.is_bought())
             },
             is_done,

@@ -46,6 +46,31 @@ fn who_waited_in_vain_is_told_for_how_long_and_who_has_it_for_how_much_longer() 
 }
 
 #[test]
+fn who_may_not_use_a_key_beside_the_lock_is_told_which_keys_there_are() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let rules = [
+        "SETUSER", "worker", "on", ">s3cret", "+@all", "~lock:*", "&*",
+    ];
+    redis::cmd("ACL").arg(&rules).exec(&mut admin).unwrap();
+    let locks = crate::connect(&server.url().replace("//", "//worker:s3cret@"));
+    for (lock, keys) in [
+        (locks.lock("a"), &["`lock:a`", "`{lock:a}:lease`"][..]),
+        (locks.reentrant("b"), &["`lock:b`", "`{lock:b}:lease`"]),
+    ] {
+        let error = lock.acquire(MS).unwrap_err();
+        let text = format!("{:#}", anyhow::Error::from(error));
+        let all = keys.iter().all(|key| text.contains(key));
+        assert!(
+            all && text.contains("access list") && !text.contains("s3cret"),
+            "{text}"
+        );
+    }
+    let plain = locks.clone().with(Options::new().fencing(false));
+    plain.lock("c").acquire(MS).unwrap().release().unwrap();
+}
+
+#[test]
 fn who_finds_no_lock_of_the_kind_is_told_what_is_there() {
     unless_halted(|| {
         let server = Server::start().unwrap();

@@ -399,6 +399,35 @@ fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
     }
 }
 
+/// Only all of them together say that it is the URL that is wrong.
+#[test]
+fn what_some_sentinels_or_nodes_refuse_is_waited_for_while_others_are_not_reached() {
+    let refuses = Fake::saying(|_, _| b"-NOAUTH Authentication required.\r\n".to_vec());
+    let (at, nobody) = (format!("127.0.0.1:{}", refuses.port()), "127.0.0.1:1");
+    for (url, ends_at_once) in [
+        (format!("redis+sentinel://{at}/m"), true),
+        (format!("redis+sentinel://{nobody},{at}/m"), false),
+        (format!("redis+sentinel://{at},{nobody}/m"), false),
+        (format!("redis+cluster://{at}"), true),
+        (format!("redis+cluster://{nobody},{at}"), false),
+        (format!("redis+cluster://{at},{nobody}"), false),
+    ] {
+        let wait = if ends_at_once { 10_000 } else { 300 } * MS;
+        let asked = Instant::now();
+        let error = Locks::connect(&url)
+            .and_then(|locks| locks.lock("a").acquire(wait))
+            .map(drop)
+            .unwrap_err();
+        let waited = asked.elapsed();
+        assert_eq!(
+            matches!(error, Error::Invalid { .. }),
+            ends_at_once,
+            "{url}: {error}"
+        );
+        assert_eq!(waited < wait, ends_at_once, "{url}: {error}");
+    }
+}
+
 /// Silent ones take their parts, and no more than the call has.
 #[test]
 fn silent_sentinels_take_no_longer_than_the_call_has() {

@@ -3,6 +3,7 @@
 use leasehold::{
     Error, Locks, Pool, Result, acquire_lock_with_timeout, list_item, list_item_with_lock,
     list_item_with_market_lock,
+    market::MarketLock,
     market::{MARKET, inventory_key, user_key},
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock, release_lock,
 };
@@ -59,10 +60,18 @@ fn the_market_refuses_a_cluster_and_leaves_nothing_there() {
             let refused = [
                 list_item(conn, "sword", &user, 5).map(drop),
                 list_item_with_lock(conn, "sword", &user, 5).map(drop),
-                list_item_with_market_lock(conn, "sword", &user, 5).map(drop),
+                list_item_with_market_lock(conn, MarketLock::Article, "sword", &user, 5).map(drop),
                 purchase_item(conn, &user, "shield", &other, 5).map(drop),
                 purchase_item_with_lock(conn, &user, "shield", &other, Some(5)).map(drop),
-                purchase_item_with_market_lock(conn, &user, "shield", &other, None).map(drop),
+                purchase_item_with_market_lock(
+                    conn,
+                    MarketLock::Article,
+                    &user,
+                    "shield",
+                    &other,
+                    None,
+                )
+                .map(drop),
             ];
             for (at, refused) in refused.into_iter().enumerate() {
                 let text = format!("{:#}", refused.unwrap_err());

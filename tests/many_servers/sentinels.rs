@@ -121,8 +121,70 @@ fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
     );
 }
 
+/// None of these will be right later: not one waits for that.
 #[test]
-fn sentinels_that_want_a_password_get_it_by_the_builder() {
+fn a_url_that_leads_to_the_wrong_kind_of_server_ends_a_wait_at_once_and_is_told_the_right_one() {
+    let group = Sentinels::planned(steady()).unwrap();
+    let server = format!("127.0.0.1:{}", group.announced(0));
+    let sentinel = format!("127.0.0.1:{}", group.watching[0].port());
+    let mut admin = group.servers[0].connection().unwrap();
+    let wrong_password = group.url().replace("://", "://:wr0ng@");
+    for (url, said) in [
+        (
+            format!("redis://{sentinel}/"),
+            [&*sentinel, "is a sentinel: the URL is `redis+sentinel://"],
+        ),
+        (
+            format!("redis+cluster://{sentinel}/"),
+            [&*sentinel, "for a sentinel the URL is `redis+sentinel://"],
+        ),
+        (
+            format!("redis+cluster://{server}/"),
+            [&*server, "for one server the URL is `redis://"],
+        ),
+        (
+            format!("redis+sentinel://{server}/{MASTER}"),
+            [
+                &*server,
+                "is no sentinel; for a server the URL is `redis://",
+            ],
+        ),
+        (
+            format!("{}x", group.url()),
+            ["127.0.0.1:", "it knows no master of this name"],
+        ),
+        (wrong_password, [&*server, "refused the connection"]),
+    ] {
+        if url.contains("wr0ng") {
+            let mut set = redis::cmd("CONFIG");
+            set.arg("SET").arg("requirepass").arg("r1ght");
+            set.exec(&mut admin).unwrap();
+        }
+        let asked = Instant::now();
+        let locks = Locks::connect(&url).unwrap();
+        let error = locks.lock("a").acquire(10_000 * MS).unwrap_err();
+        assert!(asked.elapsed() < 5_000 * MS, "{url}: {error}");
+        let text = format!("{:#}", anyhow::Error::from(error));
+        let all = said.iter().all(|words| text.contains(words));
+        assert!(all && !text.contains("wr0ng"), "{url}: {text}");
+    }
+}
+
+#[test]
+fn of_three_sentinels_the_one_that_failed_is_named() {
+    let url = "redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/m";
+    let error = Pool::connect(url).unwrap().get().unwrap_err();
+    let text = format!("{:#}", anyhow::Error::from(error));
+    let named = [
+        "127.0.0.1:1 failed",
+        "127.0.0.1:2 failed",
+        "127.0.0.1:3 failed",
+    ];
+    assert!(named.iter().any(|name| text.contains(name)), "{text}");
+}
+
+#[test]
+fn sentinels_that_want_a_password_get_it_by_the_url_or_the_builder() {
     let plan = Plan {
         password: Some("0f-the-sentinels"),
         ..steady()
@@ -130,7 +192,14 @@ fn sentinels_that_want_a_password_get_it_by_the_builder() {
     let group = Sentinels::planned(plan).unwrap();
     let refused = Pool::connect(&group.url()).unwrap().get();
     let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
-    assert!(text.contains("no sentinel of 3"), "{text}");
+    let named = (group.watching.iter())
+        .any(|sentinel| text.contains(&format!("127.0.0.1:{} refuses", sentinel.port())));
+    assert!(
+        text.contains("no sentinel of 3") && text.contains("?sentinel_password=") && named,
+        "{text}"
+    );
+    let url = format!("{}?sentinel_password=0f-the-sentinels", group.url());
+    assert!(Pool::connect(&url).unwrap().get().is_ok());
     let clients: Vec<_> = (group.watching.iter())
         .map(|sentinel| format!("redis://:0f-the-sentinels@127.0.0.1:{}/", sentinel.port()))
         .map(|url| Client::open(url).unwrap())

@@ -137,7 +137,7 @@ fn the_items_lock_tells_of_what_it_does_not_watch() {
 }
 
 #[test]
-fn what_the_python_original_locks_keeps_nobody_out() {
+fn the_books_market_lock_keeps_out_neither_the_articles_nor_an_items() {
     for_each(&Way::LOCKS, |way, _, conn| {
         user(conn, "1", "0", &["sword"])?;
         user(conn, "2", "10", &[])?;

@@ -5,6 +5,7 @@ use crate::common::market::{
 };
 use leasehold::{
     Error, Listing, Purchase,
+    market::MarketLock,
     market::{MAX_PRICE, split_listing},
     purchase_item_with_lock, purchase_item_with_market_lock,
 };
@@ -181,7 +182,7 @@ fn under_a_lock_any_price_may_do_as_in_the_book() {
     for_each(&Way::LOCKS, |way, _, conn| {
         let buy = |conn: &mut Connection, item| match way {
             Way::ItemLock => purchase_item_with_lock(conn, "27", item, "4", None),
-            _ => purchase_item_with_market_lock(conn, "27", item, "4", None),
+            _ => purchase_item_with_market_lock(conn, MarketLock::Book, "27", item, "4", None),
         };
         user(conn, "27", "40", &[])?;
         offer(conn, "ItemA", "4", "35")?;

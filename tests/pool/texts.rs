@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::common::{Server, clients, wait::unless_halted};
-use leasehold::{Error, Pool, PoolBuilder, Token, acquire_lock, redis, release_lock};
-use redis::Client;
+use leasehold::{Error, Locks, Pool, PoolBuilder, Token, acquire_lock, redis, release_lock};
+use redis::{Client, Commands};
 
 /// What no text may show.
 const SENTINEL: &str = "Sentinel-Passw0rd";
@@ -139,11 +139,11 @@ fn no_text_shows_the_password() {
     for (url, why) in [
         (
             format!("redis://:not-{SENTINEL}@{address}/"),
-            "Password authentication failed",
+            "invalid username-password pair",
         ),
         (
             format!("redis://nobody:{SENTINEL}@{address}/"),
-            "Password authentication failed",
+            "invalid username-password pair",
         ),
         (format!("redis://{address}/"), "NOAUTH"),
         (
@@ -169,6 +169,20 @@ fn no_text_shows_the_password() {
             "{texts}"
         );
     }
+}
+
+#[test]
+fn a_server_that_has_too_many_clients_for_a_login_says_so() {
+    let server = Server::start_with(&["--requirepass", SENTINEL]).unwrap();
+    let url = format!("redis://:{SENTINEL}@127.0.0.1:{}/", server.port());
+    let client = Client::open(url.as_str()).unwrap();
+    let mut only = client.get_connection().unwrap();
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxclients").arg(1);
+    set.exec(&mut only).unwrap();
+    let texts = texts(Pool::connect(&url).unwrap().get().unwrap_err());
+    assert!(texts.contains("max number of clients reached"), "{texts}");
+    assert!(!texts.contains(SENTINEL), "{texts}");
 }
 
 #[test]
@@ -213,6 +227,52 @@ fn a_socket_on_this_machine_is_used_by_its_path() {
         texts.contains(&format!("could not connect to {path}.not")),
         "{texts}"
     );
+}
+
+#[test]
+fn a_database_in_the_query_is_that_of_the_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("redis.sock");
+    let path = path.to_str().unwrap();
+    let server = Server::start_with(&["--unixsocket", path]).unwrap();
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut third = Client::open(format!("redis://{address}/3"))
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    for url in [
+        format!("redis://{address}?db=3"),
+        format!("redis://{address}/?database=3"),
+        format!("redis+unix://{path}?db=3"),
+    ] {
+        let mut conn = Pool::connect(&url).unwrap().get().unwrap();
+        let token = acquire_lock(&mut conn, "a", Duration::ZERO).unwrap();
+        assert!(third.exists::<_, bool>("lock:a").unwrap(), "{url}");
+        assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+    }
+}
+
+#[test]
+fn a_url_that_cannot_be_read_is_told_all_forms() {
+    for url in [
+        "nonsense",
+        "redis+srv://127.0.0.1/",
+        "redis://127.0.0.1/?timeout=3",
+        "redis+sentinel://127.0.0.1/",
+        "redis+cluster://,",
+    ] {
+        let error = Locks::connect(url).map(drop).unwrap_err().to_string();
+        for form in [
+            "redis://",
+            "redis+unix://",
+            "redis+sentinel://",
+            "redis+cluster://",
+            "rediss",
+            "db, user, password and protocol",
+        ] {
+            assert!(error.contains(form), "{form} for {url}: {error}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! The program of the README that is done once a night.
 
-use crate::common::{Server, example};
+use std::{process::Stdio, time::Duration};
+
+use leasehold::{Error, Locks, Once};
+
+use crate::common::{Server, example, wait};
 
 #[test]
 fn the_job_of_every_night_is_done_by_the_first_who_starts_it() {
@@ -16,5 +20,31 @@ fn the_job_of_every_night_is_done_by_the_first_who_starts_it() {
             .iter()
             .all(|said| said.starts_with("it was written ") && said.lines().count() == 1),
         "{said:?}"
+    );
+}
+
+#[test]
+fn where_the_first_host_fails_another_that_waits_does_the_job() {
+    let server = Server::start().unwrap();
+    let mut watcher = server.connection().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let (period, now) = (Duration::from_secs(60), Duration::ZERO);
+    let mut second = None;
+    let first = locks.lock("report:nightly").run_once(period, now, |_| {
+        let attempts = wait::calls(&mut watcher, "evalsha").unwrap();
+        let mut program = example("once_a_night");
+        let program = program.arg(server.url()).stdout(Stdio::piped());
+        second = Some(program.spawn().unwrap());
+        // It has found the lock taken before this host fails.
+        let has_asked = || wait::calls(&mut watcher, "evalsha").unwrap() > attempts;
+        assert!(wait::comes_true(has_asked));
+        Err::<(), _>(Error::other("the disk is full"))
+    });
+    assert!(!matches!(first, Ok(Once::HasBeenRun(_))), "{first:?}");
+    let ended = second.unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert!(
+        ended.status.success() && said.contains("Some(3) chapters"),
+        "{said}"
     );
 }

@@ -5,7 +5,7 @@
 
 use std::thread::scope;
 
-use leasehold::{Purchase, purchase_item, purchase_item_with_market_lock};
+use leasehold::{Purchase, market::MarketLock, purchase_item, purchase_item_with_market_lock};
 
 use super::bazaar;
 use crate::prelude::*;
@@ -66,8 +66,16 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     open(&mut a)?;
     let [by_lock, by_watch] = scope(|threads| {
-        let by_lock =
-            threads.spawn(|| purchase_item_with_market_lock(&mut a, "27", "ItemA", "17", Some(60)));
+        let by_lock = threads.spawn(|| {
+            purchase_item_with_market_lock(
+                &mut a,
+                MarketLock::Article,
+                "27",
+                "ItemA",
+                "17",
+                Some(60),
+            )
+        });
         let by_watch = threads.spawn(|| purchase_item(&mut b, "28", "ItemA", "17", 60));
         [by_lock, by_watch].map(|buyer| buyer.join().ok().context("a buyer fails"))
     });

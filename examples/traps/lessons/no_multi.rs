@@ -5,7 +5,7 @@
 
 use std::thread::sleep;
 
-use leasehold::purchase_item_with_market_lock;
+use leasehold::{market::MarketLock, purchase_item_with_market_lock};
 
 use super::bazaar;
 use crate::prelude::*;
@@ -53,7 +53,14 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     bazaar::open(&mut conn, 100, &OFFERS)?;
     scene.tell("buyer", "comes with 100")?;
-    let purchase = purchase_item_with_market_lock(&mut conn, "27", "ItemA", "17", Some(60))?;
+    let purchase = purchase_item_with_market_lock(
+        &mut conn,
+        MarketLock::Article,
+        "27",
+        "ItemA",
+        "17",
+        Some(60),
+    )?;
     scene.tell(
         "buyer",
         &format!("purchase_item_with_market_lock\n{purchase:?}"),

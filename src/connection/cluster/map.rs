@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     connection::{
-        dial::{addresses, set_timeouts, with_address},
+        dial::{addresses, connected, set_timeouts, with_address},
         whereabouts::Place,
     },
     error::{Error, Result},
@@ -272,7 +272,7 @@ impl Map {
     pub(super) fn open_at(&self, address: &Address, deadline: Deadline) -> RedisResult<Connection> {
         let limit = deadline.remaining_up_to(self.limit);
         let client = self.client_at(address)?;
-        let connection = client.get_connection_with_timeout(limit / addresses(&client))?;
+        let connection = connected(&client, limit / addresses(&client))?;
         set_timeouts(&connection, deadline.remaining_up_to(limit))?;
         Ok(connection)
     }

@@ -10,7 +10,7 @@ use redis::{Client, Connection, ErrorKind, ProtocolVersion, RedisResult, Value};
 
 use super::known::Master;
 use crate::{
-    connection::dial::{set_timeouts, speaking},
+    connection::dial::{connected, set_timeouts, speaking},
     error::makes_no_sense,
     exchange::exchange,
     time::{self, Deadline},
@@ -66,6 +66,10 @@ impl SentinelConnections {
         let mut order: Vec<_> = (0..count).map(|step| (first + step) % count).collect();
         order.sort_by_key(|at| self.was_silent_lately(*at));
         order
+    }
+
+    pub(super) fn client(&self, at: usize) -> &Client {
+        &self.sentinels[at].client
     }
 
     pub(super) fn was_silent_lately(&self, at: usize) -> bool {
@@ -133,7 +137,7 @@ impl SentinelConnection {
             }
         }
         let left = deadline.remaining_up_to(limit);
-        let mut connection = self.client.get_connection_with_timeout(left)?;
+        let mut connection = connected(&self.client, left)?;
         let said = question(&mut connection, master, deadline.remaining_up_to(limit))?;
         self.kept = Some(connection);
         Ok(said)

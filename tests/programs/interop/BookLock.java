@@ -18,6 +18,9 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 public class BookLock {
     private final OutputStream requests;
     private final DataInputStream answers;
+    /** What the market's lock is held with between the halves of a purchase, and the price if there is one to pay. */
+    private String market;
+    private Long price;
 
     BookLock(int port) throws IOException {
         Socket socket = new Socket("127.0.0.1", port);
@@ -43,6 +46,10 @@ public class BookLock {
                 return orNone(acquire(name, Long.parseLong(words[2]), Long.parseLong(words[3])));
             case "release":
                 return release(name, words[2]);
+            case "look":
+                return look(name, words[2] + "." + words[3]);
+            case "decide":
+                return decide(name, words[2], words[3]);
             default:
                 return count(name, words[2], Integer.parseInt(words[3]));
         }
@@ -96,6 +103,27 @@ public class BookLock {
             }
         }
         return "done";
+    }
+
+    /** The first half of a purchase: the lock of the market, then the price and the funds. */
+    private boolean look(String buyer, String offer) throws Exception {
+        market = acquire("market", 10_000, null);
+        Object score = ask("ZSCORE", "market:", offer);
+        double funds = Double.parseDouble((String) ask("HGET", "users:" + buyer, "funds"));
+        double cost = score == null ? Double.NaN : Double.parseDouble((String) score);
+        price = cost <= funds ? (long) cost : null;
+        return price != null;
+    }
+
+    /** The second half, without a transaction as in the article. */
+    private String decide(String buyer, String item, String seller) throws IOException {
+        if (price != null) {
+            ask("HINCRBY", "users:" + seller, "funds", String.valueOf(price));
+            ask("HINCRBY", "users:" + buyer, "funds", String.valueOf(-price));
+            ask("SADD", "inventory:" + buyer, item);
+            ask("ZREM", "market:", item + "." + seller);
+        }
+        return release("market", market) ? "done" : "lost";
     }
 
     private Object ask(String... words) throws IOException {

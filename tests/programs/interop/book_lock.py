@@ -5,6 +5,8 @@ python3 tests/programs/interop/book_lock.py PORT reads a request a line and answ
     acquire_with_timeout NAME WAIT LEASE    an identifier, or none
     release NAME IDENTIFIER                 true or false
     count NAME NUMBER TIMES                 done
+    look BUYER ITEM SELLER                  true or false: the first half of a purchase, which takes the market's lock
+    decide BUYER ITEM SELLER                done: the second half, which pays and releases
 Times are milliseconds.
 """
 
@@ -77,11 +79,38 @@ def count(redis, name, number, times):
     return "done"
 
 
+class Purchase:
+    LOCK = "market:"
+
+    def __init__(self, redis, buyer, item, seller):
+        self.redis, self.buyer, self.item, self.seller = redis, buyer, item, seller
+        self.identifier = acquire(redis, self.LOCK, 10)
+        price = redis.ask("ZSCORE", "market:", item + "." + seller)
+        funds = redis.ask("HGET", "users:" + buyer, "funds")
+        self.price = None if price is None or float(price) > int(funds) else int(price)
+
+    def decide(self):
+        if self.price is not None:
+            self.redis.ask("MULTI")
+            self.redis.ask("HINCRBY", "users:" + self.seller, "funds", self.price)
+            self.redis.ask("HINCRBY", "users:" + self.buyer, "funds", -self.price)
+            self.redis.ask("SADD", "inventory:" + self.buyer, self.item)
+            self.redis.ask("ZREM", "market:", self.item + "." + self.seller)
+            self.redis.ask("EXEC")
+        return "done" if release(self.redis, self.LOCK, self.identifier) else "lost"
+
+
 def main():
     redis = Redis(int(sys.argv[1]))
+    purchase = None
     for line in sys.stdin:
         request, name, *rest = line.split()
-        if request == "acquire":
+        if request == "look":
+            purchase = Purchase(redis, name, *rest)
+            answer = "false" if purchase.price is None else "true"
+        elif request == "decide":
+            answer = purchase.decide()
+        elif request == "acquire":
             answer = acquire(redis, name, int(rest[0]) / 1000) or "none"
         elif request == "acquire_with_timeout":
             answer = acquire(redis, name, int(rest[0]) / 1000, int(rest[1]) / 1000) or "none"

@@ -1,17 +1,22 @@
 //! A program on the book's functions, in its Python or its Java edition, and one on ours, on the same locks.
 
 use std::{
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use crate::common::{
-    Server,
-    book::{Book, BookClient, Edition, Program},
+    Proxy, Server,
+    book::{Book, BookClient, Edition, Program, Sale},
+    market::{funds, offer, run, user},
     slack::slack,
     wait,
 };
-use leasehold::{Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock};
+use leasehold::{
+    Purchase, Token, acquire_lock, acquire_lock_with_timeout, commit_while_held,
+    list_item_with_market_lock, market::MarketLock, purchase_item_with_market_lock, release_lock,
+};
 use redis::{Commands, Connection};
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -232,7 +237,103 @@ fn javas_lease_below_a_second_deletes_a_lock_without_end_but_none_of_ours_that_h
     assert!(!release_lock(&mut ours, "a", &untimed).unwrap());
 }
 
-fn with_program(command: &str, args: &[&str]) {
+/// As many as make it no chance.
+const ITEMS: usize = 5;
+
+#[test]
+fn beside_a_program_that_locks_the_whole_market_nothing_is_sold_twice() {
+    let editions = [
+        (Edition::Python, MarketLock::Book),
+        (Edition::Java, MarketLock::Article),
+    ];
+    for (edition, lock) in editions {
+        let server = Server::start().unwrap();
+        let mut book = Book::new(&server, edition).unwrap();
+        sell_nothing_twice(&server, &mut book, lock);
+    }
+}
+
+fn sell_nothing_twice(server: &Server, book: &mut dyn BookClient, lock: MarketLock) {
+    let mut ours = server.connection().unwrap();
+    let items: Vec<_> = (0..ITEMS).map(|number| format!("item{number}")).collect();
+    user(&mut ours, "1", "0", &[]).unwrap();
+    user(&mut ours, "2", "100", &[]).unwrap();
+    user(&mut ours, "3", "100", &[]).unwrap();
+    for item in &items {
+        run(&mut ours, &["SADD", "inventory:1", item]).unwrap();
+        let listed = list_item_with_market_lock(&mut ours, lock, item, "1", 10).unwrap();
+        assert!(listed.is_listed());
+        they_buy_first(server, book, lock, &sale(item));
+    }
+    assert_eq!(ours.scard("inventory:2"), Ok(ITEMS));
+    for item in &items {
+        let item = format!("{item}b");
+        offer(&mut ours, &item, "1", "10").unwrap();
+        we_buy_first(server, book, lock, &sale(&item));
+    }
+    assert_eq!(ours.scard("inventory:3"), Ok(ITEMS));
+    assert_eq!(ours.scard("inventory:2"), Ok(ITEMS));
+    let all = ["1", "2", "3"].map(|id| funds(&mut ours, id).unwrap());
+    assert_eq!(all, [Some(100), Some(50), Some(50)]);
+    assert_eq!(ours.zcard("market:"), Ok(0));
+}
+
+/// User 3 buys the same thing by our function.
+fn sale(item: &str) -> Sale {
+    Sale {
+        buyer: "2",
+        item: item.to_owned(),
+        seller: "1",
+    }
+}
+
+fn buy(conn: &mut Connection, lock: MarketLock, item: &str) -> Purchase {
+    purchase_item_with_market_lock(conn, lock, "3", item, "1", Some(10)).unwrap()
+}
+
+/// We come while their program is between reading and writing.
+fn they_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sale: &Sale) {
+    let (mut conn, mut watcher) = (server.connection().unwrap(), server.connection().unwrap());
+    assert!(book.look_at(sale).unwrap());
+    let attempts = wait::calls(&mut watcher, "evalsha").unwrap();
+    thread::scope(|scope| {
+        let ours = scope.spawn(move || buy(&mut conn, lock, &sale.item));
+        assert!(wait::comes_true(|| ours.is_finished()
+            || wait::calls(&mut watcher, "evalsha").unwrap()
+                >= attempts + 2));
+        book.decide_on(sale).unwrap();
+        assert_eq!(ours.join().unwrap(), Purchase::NotForSale { retries: 0 });
+    });
+}
+
+/// Their program comes while we are between reading and writing.
+fn we_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sale: &Sale) {
+    let proxy = Proxy::in_front_of(server).unwrap();
+    let mut watcher = server.connection().unwrap();
+    let (have_read, is_our_turn) = mpsc::channel();
+    let (have_seen_it, has_looked) = mpsc::channel();
+    let attempts = wait::calls(&mut watcher, "setnx").unwrap();
+    proxy.at("MULTI").run(move || {
+        have_read.send(()).unwrap();
+        assert!(wait::comes_true(|| has_looked.try_recv().is_ok()
+            || wait::calls(&mut watcher, "setnx").unwrap() >= attempts + 2));
+    });
+    thread::scope(|scope| {
+        let theirs = scope.spawn(move || {
+            is_our_turn.recv().unwrap();
+            let can_be_bought = book.look_at(sale).unwrap();
+            let _ = have_seen_it.send(());
+            book.decide_on(sale).unwrap();
+            can_be_bought
+        });
+        let purchase = buy(&mut proxy.connection().unwrap(), lock, &sale.item);
+        assert!(purchase.is_bought(), "{purchase:?}");
+        assert!(!theirs.join().unwrap(), "they found it in the market too");
+    });
+    assert!(proxy.happened());
+}
+
+fn with_program(command: &str, args: &[&str], lock: MarketLock) {
     let server = Server::start().unwrap();
     let mut ours = server.connection().unwrap();
     let mut program = Program::start(command, args, &server).unwrap();
@@ -249,16 +350,25 @@ fn with_program(command: &str, args: &[&str]) {
         meeting(&server, &mut ours, &mut program);
         let () = redis::cmd("FLUSHALL").query(&mut ours).unwrap();
     }
+    sell_nothing_twice(&server, &mut program, lock);
 }
 
 #[test]
 #[ignore = "wants Python 3: cargo test --test programs python_program -- --ignored"]
 fn all_of_it_with_a_python_program() {
-    with_program("python3", &["tests/programs/interop/book_lock.py"]);
+    with_program(
+        "python3",
+        &["tests/programs/interop/book_lock.py"],
+        MarketLock::Book,
+    );
 }
 
 #[test]
 #[ignore = "wants a JDK of 11 or later: cargo test --test programs java_program -- --ignored"]
 fn all_of_it_with_a_java_program() {
-    with_program("java", &["tests/programs/interop/BookLock.java"]);
+    with_program(
+        "java",
+        &["tests/programs/interop/BookLock.java"],
+        MarketLock::Article,
+    );
 }

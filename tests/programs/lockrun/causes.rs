@@ -32,7 +32,7 @@ fn who_cannot_connect_is_told_why() {
     let unknown = "x".repeat(64);
     let cases = [
         (with("", ""), "NOAUTH"),
-        (with(":wrong@", ""), "authentication failed"),
+        (with(":wrong@", ""), "invalid username-password pair"),
         (with(":right@", "99"), "out of range"),
         (
             format!("redis://127.0.0.1:{}/", web_server()),

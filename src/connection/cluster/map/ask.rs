@@ -26,6 +26,7 @@ use crate::{
             layout::{self, Address},
         },
         dial::{is_forbidden, set_timeouts},
+        hints,
     },
     error::{Result, makes_no_sense},
     exchange::exchange,
@@ -142,10 +143,11 @@ impl Map {
             is_forgotten: asked_before.is_none_or(|asked| asked.elapsed() > FRESH * 2),
             ..Refused::default()
         };
-        let mut left = Left::of(all);
+        let (mut left, mut is_misuse) = (Left::of(all), self.known.lock().addresses().is_empty());
         while let Some(address) = left.next() {
             if deadline.has_passed() {
                 refused.strange = None;
+                is_misuse = false;
                 break;
             }
             if refused.cut_off >= CUT_OFF {
@@ -155,10 +157,14 @@ impl Map {
             let (answer, connection) = match heard {
                 Ok(heard) => heard,
                 Err(error) => {
-                    refused.why = Some(silent("the last one failed", Some(error)));
+                    let reason = hints::of_node(&address, &error);
+                    let source = Some(error).filter(|error| !hints::is_misuse(error));
+                    is_misuse &= source.is_none();
+                    refused.why = Some(silent(&reason, source));
                     continue;
                 }
             };
+            is_misuse = false;
             match self.believe(&answer) {
                 Ok(is_news) => {
                     if first == Some(&address) && !is_news {
@@ -177,7 +183,9 @@ impl Map {
                 }
             }
         }
-        let ((_, address, connection), is_news) = self.believe_one_of(refused, &mut asking)?;
+        let believed = self.believe_one_of(refused, &mut asking);
+        let believed = believed.map_err(|why| if is_misuse { hints::misuse(why) } else { why });
+        let ((_, address, connection), is_news) = believed?;
         asking.heard(address, connection, is_news, in_doubt);
         Ok(())
     }
