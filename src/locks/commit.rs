@@ -16,7 +16,7 @@ use crate::{
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::commit::Commit,
-    renewing::standing::RenewalState,
+    renewing::{entry::Ask, standing::RenewalState},
     time::{Backoff, Deadline, lease_millis},
 };
 #[cfg(feature = "testing")]
@@ -103,7 +103,9 @@ impl Lease {
     /// and nothing is built. That records what goes by [`commit`](Self::commit) and its other variants.
     ///
     /// # Errors
-    /// As [`commit_returning`](Self::commit_returning), without [`Error::Pool`].
+    /// As [`commit_returning`](Self::commit_returning). If `conn` does not show the lock as ours, nothing is written, and a
+    /// connection of the pool looks. [`Error::Lost`]: that one does not show it either. [`Error::Invalid`]: it does, so
+    /// `conn` leads to another server or database, and the lease goes on.
     ///
     /// # Examples
     /// ```no_run
@@ -124,7 +126,10 @@ impl Lease {
         self.check_here(name)?;
         self.shared.server.stores_data()?;
         let commit = self.a_commit(name, build)?;
-        let results = self.while_out(name, || commit.send(conn))?;
+        let results = match self.until_answered(|| commit.send(conn)) {
+            Err(Error::Lost { .. }) => return Err(self.not_found_by_theirs(name)),
+            sent => sent?,
+        };
         commit.answer(results.unwrap_or_default())
     }
 
@@ -132,7 +137,10 @@ impl Lease {
     /// lease or another one of the same lock, and is not doubled.
     ///
     /// The same transaction writes a mark: a key beside the lock that ends after `remember`, 1 ms to 24 h. A later call with the
-    /// same id finds it and writes nothing. Repeat within that time, and choose ids that nobody uses for something else.
+    /// same id finds it and writes nothing. Repeat within that time.
+    ///
+    /// **The id names the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711` every night writes nothing in
+    /// the second night while the mark of the first is still there.
     ///
     /// Two round trips.
     ///
@@ -146,10 +154,11 @@ impl Lease {
     ///
     /// use leasehold::{Committed, Error, Locks};
     ///
+    /// # fn night() -> &'static str { "2026-11-27" }
     /// # fn item() -> u64 { 4711 }
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// let lock = locks.lock("items");
-    /// let id = format!("item:{}", item());
+    /// let id = format!("{}:item:{}", night(), item());
     /// let committed = loop {
     ///     let lease = lock.acquire(Duration::from_secs(5))?;
     ///     let an_hour = Duration::from_secs(3_600);
@@ -291,23 +300,44 @@ impl Lease {
         self.check_for(name)
     }
 
-    /// Sends a transaction that is out for as long as it has no answer. What the server says of a loss is told.
+    /// Sends a transaction to the server that keeps the lock, and tells of a loss that this server answers. An error of
+    /// `send` is one that the transaction has met, never one of a caller's closure.
     pub(super) fn while_out<T>(
         &self,
         name: &'static str,
         send: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        let done = self.until_answered(send);
+        if let Err(Error::Lost { .. }) = done {
+            self.handle.lose(LostReason::TakenAway);
+            return Err(self.lost_for(name));
+        }
+        done
+    }
+
+    /// Sends a transaction, which is out for as long as it has no answer.
+    fn until_answered<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
         // A panic in between leaves it out.
         self.standing().commit_is_out();
         let done = send();
         if !matches!(done, Err(Error::Unknown { .. })) {
             self.standing().commit_is_answered();
         }
-        if let Err(Error::Lost { .. }) = done {
-            self.handle.lose(LostReason::TakenAway);
-            return Err(self.lost_for(name));
-        }
         done
+    }
+
+    /// Explains why a connection of the caller's does not show the lock as ours. The lease ends only if the server that
+    /// keeps the lock says so.
+    fn not_found_by_theirs(&self, name: &'static str) -> Error {
+        match self.ask(name, Ask::Look) {
+            Ok(_) => Error::invalid(
+                "conn",
+                "it does not show the lock as ours, and the pool's do: it leads to another server or database",
+            ),
+            // A look without an answer has changed nothing.
+            Err(Error::Unknown { source, .. }) => self.operation(name).failed(source),
+            Err(error) => error,
+        }
     }
 
     /// By a connection of the pool, and by another one where the first turns out to have been closed before anything was

@@ -299,7 +299,7 @@ impl Lease {
     }
 
     /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child. Returns a moment before that was sent.
-    fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
+    pub(super) fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
         if let Ask::Renew(lease) = ask {
             lease_millis("lease", lease)?;
         }

@@ -137,12 +137,17 @@ impl Lease {
         self.shared
             .released(self.hold().lock_name().key(), &self.turn());
         self.tell_of_release();
-        let reason = match (given_back?, state) {
-            (_, RenewalState::Lost(reason)) => reason,
-            (true, RenewalState::Held | RenewalState::Unknown) => return Ok(()),
-            (false, _) => LostReason::TakenAway,
+        let lost = match state {
+            // A release that failed says less.
+            RenewalState::Lost(reason) => Some(reason),
+            RenewalState::Held | RenewalState::Unknown => {
+                (!given_back?).then_some(LostReason::TakenAway)
+            }
         };
-        Err(self.operation(name).lost_because(Some(reason)))
+        match lost {
+            Some(reason) => Err(self.operation(name).lost_because(Some(reason))),
+            None => Ok(()),
+        }
     }
 
     fn tell_of_release(&self) {

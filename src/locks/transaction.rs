@@ -24,7 +24,8 @@ impl Lease {
     /// Name in `keys` whatever the decision rests on and others may change without this lock. What only holders of this lock
     /// change need not be named.
     ///
-    /// An error of `attempt` ends the transaction, and nothing is written. `?` takes what redis-rs says; for an error of your own
+    /// An error of `attempt` ends the transaction, nothing is written, and this lease goes on: also where the error is the
+    /// loss of another lease. `?` takes what redis-rs says; for an error of your own
     /// there is [`Error::other`](crate::Error::other). A refusal that is no error is better a value. Whatever happens, panics
     /// included, nothing is left watched.
     ///
@@ -73,9 +74,9 @@ impl Lease {
         self.check_here(name)?;
         let proof = self.hold().proof();
         let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(proof);
-        let done = self.while_out(name, || {
+        let attempted = self.while_out(name, || {
             self.by_the_pool(|conn| transaction.run(conn, &mut attempt))
         })?;
-        Ok(done.value)
+        attempted.map(|done| done.value)
     }
 }

@@ -8,7 +8,7 @@ use super::offer::MARKET;
 use crate::{
     error::{Error, Operation, Result, told_otherwise},
     name::LockName,
-    recipes::transaction::{Done, Entry, Transaction, WatchedConnection},
+    recipes::transaction::{Attempted, Done, Entry, Transaction, WatchedConnection},
     time::lease_millis,
 };
 
@@ -111,7 +111,7 @@ pub(super) fn by_watch<T: Trade>(
     let mut attempts = Attempts::of(operation, trade);
     let traded = Transaction::new(operation, keys, patience)
         .run(conn, |conn, pipe| attempts.one_more(conn, pipe));
-    attempts.outcome(traded.map(Some))
+    attempts.outcome(traded.map(|traded| traded.map(Some)))
 }
 
 /// Trades under a lock, as [`transaction_with_lock`](crate::transaction_with_lock) does: takes the lock, attempts the trade until
@@ -168,9 +168,9 @@ impl<'a, T: Trade> Attempts<'a, T> {
     /// # Errors
     /// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told, and who trades in another
     /// way may have been there in between.
-    fn outcome(self, traded: Result<Option<Done<Decided<T::Outcome>>>>) -> Result<T::Outcome> {
+    fn outcome(self, traded: Attempted<Option<Done<Decided<T::Outcome>>>>) -> Result<T::Outcome> {
         match traded {
-            Ok(Some(Done { value, results })) => {
+            Ok(Ok(Some(Done { value, results }))) => {
                 let (outcome, movements) = value;
                 let counts = results.get(movements).unwrap_or_default();
                 if counts.iter().all(|count| *count == Value::Int(1)) {
@@ -179,9 +179,9 @@ impl<'a, T: Trade> Attempts<'a, T> {
                     Err(self.operation.partial(not_moved()))
                 }
             }
-            Ok(None) => Ok(T::contended(0)),
+            Ok(Ok(None)) => Ok(T::contended(0)),
             Err(Error::Contended { .. }) => Ok(T::contended(self.made)),
-            Err(error) => Err(naming_the_cluster(error)),
+            Ok(Err(error)) | Err(error) => Err(naming_the_cluster(error)),
         }
     }
 }

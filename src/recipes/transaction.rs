@@ -22,9 +22,9 @@ use crate::{
     time::Deadline,
     transaction::command,
 };
-pub(crate) use watched::Entry;
 use watched::State;
 pub use watched::WatchedConnection;
+pub(crate) use watched::{Attempted, Entry};
 
 /// A transaction that starts again when something that it watches has changed.
 pub(crate) struct Transaction<'a> {
@@ -64,48 +64,49 @@ impl<'a> Transaction<'a> {
     }
 
     /// # Errors
-    /// [`Error::Contended`] if something came between for the whole time, and what the closure says.
+    /// [`Error::Contended`] if something came between for the whole time.
     pub(crate) fn run<T>(
         &self,
         conn: &mut Connection,
         attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Result<Done<T>> {
+    ) -> Attempted<Done<T>> {
         self.until_committed(conn, None, attempt)
     }
 
-    /// Takes a book lock in the first round trip, or waits for it, and deletes it in the transaction. `None`: it was not to be had.
+    /// Takes a book lock in the first round trip, or waits for it, and deletes it in the transaction. An error of the
+    /// closure gives it back. `None`: it was not to be had.
     pub(crate) fn run_with_lock<T>(
         self,
         conn: &mut Connection,
         entry: Entry,
         attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Result<Option<Done<T>>> {
+    ) -> Attempted<Option<Done<T>>> {
         let (operation, lock, token) = (self.operation, entry.lock.clone(), entry.token.clone());
         let mut locked = Locked { conn, entry };
         let on_the_lock = self.while_held(Proof::by_value(&lock, &token));
-        let done = on_the_lock.until_committed(locked.conn, Some(&mut locked.entry), attempt);
-        match (done, locked.entry.state) {
-            (Ok(done), _) => {
+        let attempted = on_the_lock.until_committed(locked.conn, Some(&mut locked.entry), attempt);
+        let met = match attempted {
+            Ok(Ok(done)) => {
                 locked.entry.state = State::Over;
-                Ok(Some(done))
+                return Ok(Ok(Some(done)));
             }
-            (Err(_), State::Busy) => Ok(None),
-            (Err(error), _) => {
-                if !leaves_a_lock(&error) {
-                    locked.entry.state = State::Over;
-                } else if has_moved(&error) && locked.entry.state == State::Held {
-                    locked.entry.state = State::Over;
-                    // Here it cannot be given back, if it has moved along.
-                    let given_back = give_back(locked.conn, &lock, &token);
-                    if given_back.as_ref().is_err_and(has_moved)
-                        && let Error::Redis { source, .. } = error
-                    {
-                        return Err(operation.unknown(Some(&token), source));
-                    }
-                }
-                Err(error)
+            Ok(Err(error)) => return Ok(Err(error)),
+            Err(_) if locked.entry.state == State::Busy => return Ok(Ok(None)),
+            Err(met) => met,
+        };
+        if !leaves_a_lock(&met) {
+            locked.entry.state = State::Over;
+        } else if has_moved(&met) && locked.entry.state == State::Held {
+            locked.entry.state = State::Over;
+            // Here it cannot be given back, if it has moved along.
+            let given_back = give_back(locked.conn, &lock, &token);
+            if given_back.as_ref().is_err_and(has_moved)
+                && let Error::Redis { source, .. } = met
+            {
+                return Err(operation.unknown(Some(&token), source));
             }
         }
+        Err(met)
     }
 
     fn until_committed<T>(
@@ -113,7 +114,7 @@ impl<'a> Transaction<'a> {
         conn: &mut Connection,
         mut entry: Option<&mut Entry>,
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Result<Done<T>> {
+    ) -> Attempted<Done<T>> {
         refuse_to_ask(conn).map_err(|error| self.operation.failed(error))?;
         let release = entry
             .as_ref()
@@ -125,9 +126,12 @@ impl<'a> Transaction<'a> {
             let mut watched = WatchedConnection::new(conn, self.operation, wanted, entry);
             let mut writes = Pipeline::new();
             let value = attempt(&mut watched, &mut writes);
-            let value = watched.judge(value)?;
+            let value = match watched.attempted(value)? {
+                Ok(value) => value,
+                Err(error) => return Ok(Err(error)),
+            };
             if let Some(results) = watched.commit(writes, release.as_ref())? {
-                return Ok(Done { value, results });
+                return Ok(Ok(Done { value, results }));
             }
             let deadline = *deadline.get_or_insert_with(|| Deadline::after(self.patience));
             if deadline.has_passed() {

@@ -383,3 +383,34 @@ fn a_pool_that_is_lent_out_says_to_whom() {
         lease.commit(count_up).unwrap();
     });
 }
+
+#[test]
+fn a_commit_on_a_connection_that_leads_elsewhere_leaves_the_lease_as_it_is() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let another = Server::start().unwrap();
+        let mut database = bench.server.connection().unwrap();
+        redis::cmd("SELECT").arg(1).exec(&mut database).unwrap();
+        for conn in [&mut database, &mut another.connection().unwrap()] {
+            for lock in every_kind(&bench.locks) {
+                let lease = lock.acquire(LONG).unwrap();
+                let ended: Result<()> = lease.commit_on(conn, count_up);
+                assert!(
+                    matches!(
+                        &ended,
+                        Err(Error::Invalid {
+                            argument: "conn",
+                            ..
+                        })
+                    ),
+                    "{ended:?}"
+                );
+                assert_eq!(conn.get::<_, Option<i64>>("count").unwrap(), None);
+                assert!(lease.is_held());
+                lease.verify().unwrap();
+                lease.release().unwrap();
+            }
+        }
+        assert_eq!(bench.count(), 0);
+    });
+}

@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Locks, LostReason, RenewalState, acquire_lock_with_timeout,
+    Error, Lease, Locks, LostReason, Pool, RenewalState, acquire_lock_with_timeout,
     recipes::mutex::{self, End},
     release_lock,
 };
@@ -351,5 +351,24 @@ fn nothing_prints_a_token() {
             );
             assert!(!printed.contains(&token), "{printed}");
         }
+    });
+}
+
+#[test]
+fn the_release_of_a_lease_that_is_known_to_be_lost_says_so_although_nothing_is_answered() {
+    unless_halted(|| {
+        let bench = bench();
+        let pool = Pool::builder().io_timeout(300 * MS);
+        let pool = pool.connect(&bench.server.url()).unwrap();
+        let options = crate::options().lease(600 * MS);
+        let locks = Locks::new(&pool).unwrap().with(options);
+        let leases = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
+        bench.server.freeze().unwrap();
+        for lease in leases {
+            assert!(comes_true(|| !lease.is_held()));
+            let released = lease.release();
+            assert!(is_lost(&released), "{released:?}");
+        }
+        bench.server.thaw().unwrap();
     });
 }

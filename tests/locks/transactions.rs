@@ -10,14 +10,15 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Locks, Options, Pool, Result, WatchedConnection, acquire_lock_with_timeout,
-    release_lock, transaction_while_held, transaction_with_lock, with_lock,
+    Error, Lease, Locks, Options, Pool, RenewalState, Result, WatchedConnection,
+    acquire_lock_with_timeout, release_lock, transaction_while_held, transaction_with_lock,
+    with_lock,
 };
-use redis::{Client, Commands, Connection, Pipeline};
+use redis::{Client, Commands, Connection, ConnectionLike, Pipeline};
 
 use crate::common::{
     LONG, MS, Proxy, Server,
-    hold::every_kind,
+    hold::{comes_true, every_kind},
     wait::{at_once, unless_halted},
 };
 
@@ -414,5 +415,253 @@ fn a_renewal_that_comes_between_only_starts_it_again() {
         });
         assert!(paid.unwrap() && attempts == 3);
         assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 95);
+    });
+}
+
+/// An error that a closure meets elsewhere than in its own transaction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Elsewhere {
+    Lost,
+    Unknown,
+    NoConnection,
+    ClosedConnection,
+    Refusal,
+    Own,
+}
+
+const ELSEWHERE: [Elsewhere; 6] = [
+    Elsewhere::Lost,
+    Elsewhere::Unknown,
+    Elsewhere::NoConnection,
+    Elsewhere::ClosedConnection,
+    Elsewhere::Refusal,
+    Elsewhere::Own,
+];
+
+impl Elsewhere {
+    /// Meets it, at a lock `b` or at another server.
+    fn meet(self, bench: &Bench) -> Result<()> {
+        let proxy = Proxy::in_front_of(&bench.server).unwrap();
+        let pool = Pool::builder().io_timeout(300 * MS);
+        let locks = Locks::new(&pool.connect(&proxy.url()).unwrap()).unwrap();
+        let mut conn = bench.server.connection().unwrap();
+        match self {
+            Self::Lost => {
+                let lease = locks.lock("b").acquire(LONG)?;
+                let () = conn.del("lock:b")?;
+                assert!(lease.lost().wait_for(LONG));
+                lease.check()
+            }
+            Self::Unknown => {
+                let lease = locks.lock("b").acquire(LONG)?;
+                proxy.at("EXEC").swallow();
+                lease.commit(|pipe| {
+                    pipe.set("x", 1);
+                })
+            }
+            Self::NoConnection => {
+                let nobody = Client::open("redis://127.0.0.1:1/")?;
+                nobody.get_connection()?;
+                Ok(())
+            }
+            Self::ClosedConnection => {
+                let mut server = Server::start().unwrap();
+                let mut conn = server.connection().unwrap();
+                server.kill().unwrap();
+                let () = conn.get("x")?;
+                Ok(())
+            }
+            Self::Refusal => Ok(redis::cmd("NO.SUCH.COMMAND").exec(&mut conn)?),
+            Self::Own => Err(Error::other("the item is sold")),
+        }
+    }
+
+    /// True if the closure has returned it as it is.
+    fn is_told_by(self, error: &Error) -> bool {
+        match error {
+            Error::Lost { lock, .. } => self == Self::Lost && lock == "b",
+            Error::Unknown { lock, .. } => self == Self::Unknown && lock == "b",
+            Error::Redis { source, .. } if source.is_io_error() => {
+                self == Self::NoConnection || self == Self::ClosedConnection
+            }
+            Error::Redis { .. } => self == Self::Refusal,
+            _ => self == Self::Own && matches!(error, Error::Other { .. }),
+        }
+    }
+}
+
+#[test]
+fn what_the_closure_met_elsewhere_ends_the_transaction_and_not_the_lease() {
+    at_once(ELSEWHERE, |elsewhere| {
+        let mut bench = bench();
+        // So that there are numbers for hand-overs.
+        let () = bench.conn.hset("{lock:a}:lease", "fence", 1).unwrap();
+        let locks = bench.locks.with(Options::new().hand_over(10, LONG));
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        let (mut attempts, told) = (0, Arc::new(AtomicU32::new(0)));
+        let count = Arc::clone(&told);
+        let tell = move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        lease.lost().notify(tell).unwrap();
+        let ended = lease.transaction(&["wallet"], |conn, pipe| {
+            attempts += 1;
+            let _: Option<i64> = conn.get("wallet")?;
+            pipe.set("wallet", 1);
+            elsewhere.meet(&bench)
+        });
+        let error = ended.unwrap_err();
+        assert!(elsewhere.is_told_by(&error), "{elsewhere:?}: {error:?}");
+        assert_eq!(attempts, 1, "{elsewhere:?}");
+        assert!(lease.is_held() && lease.state() == RenewalState::Held);
+        lease.verify().unwrap();
+        // Nothing of it is out, so that the lock is handed over.
+        let fence = lease.fencing_token().unwrap().get();
+        thread::scope(|scope| {
+            let next = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap().fencing_token());
+            let waits = || locks.lock("a").inspect().unwrap().waiting_here() == 1;
+            assert!(comes_true(waits));
+            lease.release().unwrap();
+            let next = next.join().unwrap().unwrap().get();
+            assert_eq!(next, fence + 1, "{elsewhere:?}");
+        });
+        assert_eq!(told.load(Ordering::SeqCst), 0);
+    });
+}
+
+#[test]
+fn what_the_closure_met_elsewhere_leaves_no_lock_behind() {
+    at_once(ELSEWHERE, |elsewhere| {
+        let mut bench = bench();
+        let mut conn = bench.server.connection().unwrap();
+        let attempt = |conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline| {
+            let _: Option<i64> = conn.get("wallet")?;
+            pipe.set("wallet", 1);
+            elsewhere.meet(&bench)
+        };
+        let ended = transaction_with_lock(&mut conn, "a", LONG, 10 * LONG, &["wallet"], attempt);
+        let error = ended.unwrap_err();
+        assert!(elsewhere.is_told_by(&error), "{elsewhere:?}: {error:?}");
+        let left: bool = bench.conn.exists("lock:a").unwrap();
+        assert!(!left, "{elsewhere:?}");
+        let ran = with_lock(&mut conn, "a", LONG, 10 * LONG, |_, _| {
+            elsewhere.meet(&bench)
+        });
+        let ran = ran.unwrap().unwrap();
+        assert!(ran.released.is_ok() && ran.value.is_err());
+        let keys: Vec<String> = bench.conn.keys("*").unwrap();
+        assert!(!keys.contains(&"lock:a".into()) && !keys.contains(&"wallet".into()));
+    });
+}
+
+#[test]
+fn a_refusal_that_the_closure_passed_over_does_not_replace_its_error() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.lpush("list", 1).unwrap();
+        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+        let nobody = Client::open("redis://127.0.0.1:1/").unwrap();
+        let ended = lease.transaction(&[], |conn, _| {
+            assert!(conn.get::<_, String>("list").is_err());
+            nobody.get_connection()?;
+            Ok(())
+        });
+        let error = ended.unwrap_err();
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.is_connection_refusal()),
+            "{error:?}"
+        );
+        // Also where the refusals of several commands are told as one error.
+        let ended: Result<()> = lease.transaction(&[], |conn, _| {
+            let mut reads = redis::pipe();
+            reads.get("wallet").get("list").exec(conn)?;
+            Ok(())
+        });
+        let text = ended.unwrap_err().to_string();
+        assert!(text.contains("another type at `list`"), "{text}");
+    });
+}
+
+#[test]
+fn what_is_not_packed_as_commands_is_not_sent_while_something_is_watched() {
+    unless_halted(|| {
+        let two = [redis::cmd("PING"), redis::cmd("PING")];
+        let two: Vec<u8> = two
+            .iter()
+            .flat_map(redis::Cmd::get_packed_command)
+            .collect();
+        let unwatch: &[u8] = b"UNWATCH\r\n";
+        let behind = [&redis::cmd("PING").get_packed_command(), unwatch].concat();
+        for packed in [
+            unwatch,
+            b"\r\nUNWATCH\r\n",
+            &behind,
+            &two,
+            b"*1\r\n$4\r\nPI",
+        ] {
+            let mut bench = bench();
+            let () = bench.conn.set("wallet", 100).unwrap();
+            let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+            let ended = lease.transaction(&["wallet"], |conn, pipe| {
+                take_five(conn, pipe)?;
+                let _ = conn.req_packed_command(packed);
+                let () = bench.conn.set("wallet", "changed by another")?;
+                Ok(())
+            });
+            let text = String::from_utf8_lossy(packed);
+            assert!(
+                matches!(ended, Err(Error::Invalid { .. })),
+                "{text}: {ended:?}"
+            );
+            let left: String = bench.conn.get("wallet").unwrap();
+            assert_eq!(left, "changed by another", "{text}");
+            assert_nothing_is_watched(&bench.pool, &mut bench.conn, &["wallet"]);
+        }
+    });
+}
+
+#[test]
+fn a_transaction_that_what_ran_has_left_open_is_discarded_and_the_lock_given_back() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let mut conn = bench.server.connection().unwrap();
+        for panics in [false, true] {
+            let run = |conn: &mut Connection| {
+                redis::cmd("MULTI").exec(conn).unwrap();
+                let _: String = redis::cmd("SET").arg(&["left", "1"]).query(conn).unwrap();
+                if panics {
+                    std::panic::resume_unwind(Box::new("the caller's own"));
+                }
+            };
+            let held = || with_lock(&mut conn, "a", LONG, LONG, |conn, _| run(conn));
+            if let Ok(ran) = catch_unwind(AssertUnwindSafe(held)) {
+                ran.unwrap().unwrap().released.unwrap();
+            }
+            assert!(!bench.conn.exists::<_, bool>("lock:a").unwrap(), "{panics}");
+            let answer: Option<i64> = conn.get("left").unwrap();
+            assert_eq!(answer, None, "{panics}");
+        }
+    });
+}
+
+#[test]
+fn a_lock_that_was_not_to_be_had_leaves_nothing_watched_although_an_answer_was_late() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let () = bench.conn.set("lock:a", "somebody else").unwrap();
+        let proxy = Proxy::in_front_of(&bench.server).unwrap();
+        let mut conn = proxy.connection().unwrap();
+        conn.set_read_timeout(Some(500 * MS)).unwrap();
+        // `SET`, `WATCH` and the read go together, and get no answer in time.
+        proxy.at("SET").delay(700 * MS);
+        let wait = 3_000 * MS;
+        let ended = transaction_with_lock(&mut conn, "a", wait, LONG, &["wallet"], take_five);
+        assert!(proxy.happened());
+        assert!(matches!(ended, Ok(None)), "{ended:?}");
+        let () = bench.conn.mset(&[("wallet", 1), ("lock:a", 2)]).unwrap();
+        let mut transaction = redis::pipe();
+        transaction.atomic().set("free", 1).ignore().get("free");
+        let answer: Option<(u64,)> = transaction.query(&mut conn).unwrap();
+        assert_eq!(answer, Some((1,)));
     });
 }

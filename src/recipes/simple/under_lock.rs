@@ -34,7 +34,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// When it has run the answer is [`Ran`], with its value, whatever happened to the lock: [`Ran::unless_lost`] makes a loss an error.
 /// Where the lock could not be given back, since no answer came or it has moved to another node of a cluster, `released` is
 /// [`Error::Unknown`](crate::Error::Unknown) with the [token](crate::Error::token), by which it can be released elsewhere. After a panic
-/// there it ends by itself.
+/// there it ends by itself. A `MULTI` that `run` leaves open on the connection is discarded.
 ///
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): it has not run.
@@ -139,10 +139,10 @@ pub fn transaction_while_held<T>(
 ) -> Result<T> {
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("transaction_while_held", lock_name);
-    Transaction::new(operation, keys, PATIENCE)
+    let done = Transaction::new(operation, keys, PATIENCE)
         .while_held(Proof::by_value(&lock, token))
-        .run(conn, attempt)
-        .map(|done| done.value)
+        .run(conn, attempt)??;
+    Ok(done.value)
 }
 
 /// Takes the book's lock, reads, decides and writes in one transaction, and gives the lock back in it: the market's way.
@@ -199,6 +199,6 @@ pub fn transaction_with_lock<T>(
         conn,
         Entry::new(lock, acquire_timeout, lease),
         attempt,
-    )?;
+    )??;
     Ok(done.map(|done| done.value))
 }

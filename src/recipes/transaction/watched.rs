@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Connection, ConnectionLike, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use redis::{
+    Cmd, Connection, ConnectionLike, ErrorKind, Pipeline, RedisError, RedisResult, ServerError,
+    Value,
+};
 
 use super::words::first_words;
 use crate::{
@@ -16,6 +19,10 @@ use crate::{
     token::Token,
     transaction::{Watched, is_error, is_watching, read_refused},
 };
+
+/// The end of a transaction. The outer error is one that the transaction has met: an answer to a command of its own, or
+/// none. The inner error is the closure's. It may be about anything, so nothing is concluded from it.
+pub(crate) type Attempted<T> = Result<Result<T>>;
 
 /// A lock that is taken in the first round trip of a transaction.
 pub(crate) struct Entry {
@@ -66,8 +73,8 @@ pub struct WatchedConnection<'a> {
     has_begun: bool,
     /// What ends the transaction, whatever the closure makes of it.
     failure: Option<Error>,
-    /// Why the last read was refused.
-    refusal: Option<Error>,
+    /// The last refusal of a read, and what to say of it.
+    refusal: Option<(ServerError, Error)>,
 }
 
 /// What a read on a transaction that is over is told.
@@ -109,7 +116,11 @@ impl WatchedConnection<'_> {
 
     fn ask_the_server(&mut self, packed: &[u8], count: usize) -> Result<Vec<Value>> {
         let operation = self.watched.operation();
-        let commands: Vec<_> = first_words(packed).collect();
+        let commands = first_words(packed).filter(|commands| commands.len() == count);
+        let Some(commands) = commands else {
+            let reason = "it is not packed as redis-rs packs it";
+            return Err(Error::invalid("command", reason));
+        };
         for (name, _) in &commands {
             let name = String::from_utf8_lossy(name).to_uppercase();
             if is_refused_in_transactions(&name) {
@@ -125,7 +136,8 @@ impl WatchedConnection<'_> {
         };
         for (value, (_, key)) in values.iter().zip(commands) {
             if let Value::ServerError(refusal) = value {
-                self.refusal = Some(read_refused(operation, key, refusal.clone().into()));
+                let told = read_refused(operation, key, refusal.clone().into());
+                self.refusal = Some((refusal.clone(), told));
                 break;
             }
         }
@@ -197,20 +209,17 @@ impl WatchedConnection<'_> {
                 Ok(ours.then_some(None))
             },
         );
+        if unanswered && matches!(granted, Ok(None | Some(None))) {
+            // By now the server has executed that, too.
+            self.watched.may_be_armed();
+        }
         match granted {
             Ok(Some(replies)) => {
                 entry.state = State::Held;
-                if unanswered && replies.is_none() {
-                    // By now the server has executed that, too.
-                    self.watched.may_be_armed();
-                }
                 Ok(replies)
             }
             Ok(None) => {
                 entry.state = State::Busy;
-                if unanswered {
-                    self.watched.may_be_armed();
-                }
                 Err(operation.contended())
             }
             Err(error) => {
@@ -223,13 +232,22 @@ impl WatchedConnection<'_> {
         }
     }
 
-    /// What the closure has come to, in words.
-    pub(super) fn judge<T>(&mut self, value: Result<T>) -> Result<T> {
+    /// Tells what this connection has met from what the closure has returned. A failure of the connection ends the
+    /// transaction whatever the closure has returned. A refusal of a read ends it if the closure has returned it.
+    pub(super) fn attempted<T>(&mut self, value: Result<T>) -> Attempted<T> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        value.map_err(|error| match error {
-            // Made from what redis-rs said by `?`: nothing has been written yet.
+        match (value, self.refusal.take()) {
+            (Err(error), Some((refusal, told))) if tells_of(&error, &refusal) => Err(told),
+            (value, _) => Ok(value.map_err(|error| self.in_words(error))),
+        }
+    }
+
+    /// Names function and lock in an error that redis-rs has made for the closure. Nothing was written before it.
+    fn in_words(&self, error: Error) -> Error {
+        let operation = self.watched.operation();
+        match error {
             Error::Redis {
                 operation: "",
                 source,
@@ -239,14 +257,11 @@ impl WatchedConnection<'_> {
                 operation: "",
                 source,
                 ..
-            } => {
-                let refusal = self.refusal.take();
-                refusal.unwrap_or_else(|| self.watched.operation().failed(source))
-            }
-            Error::Reply { operation: "", .. } => (self.watched.operation())
+            } => operation.failed(source),
+            Error::Reply { operation: "", .. } => operation
                 .wrong_kind("a value of another type than was asked for, or none, for which ask for an `Option`"),
             error => error,
-        })
+        }
     }
 
     /// Writes, and releases the lock where that is asked for. `None`: something that is watched has changed, so nothing happened.
@@ -274,6 +289,20 @@ impl WatchedConnection<'_> {
             results
         }))
     }
+}
+
+/// Compares an error with a refusal, which redis-rs hands on by itself or among those of a pipeline.
+fn tells_of(error: &Error, refusal: &ServerError) -> bool {
+    let Error::Redis {
+        operation: "",
+        source,
+        ..
+    } = error
+    else {
+        return false;
+    };
+    let refusals = source.clone().into_server_errors();
+    refusals.is_some_and(|refusals| refusals.iter().any(|(_, error)| error == refusal))
 }
 
 fn over(failure: &Error) -> RedisError {
