@@ -10,8 +10,9 @@ use redis::RedisError;
 use crate::token::Token;
 pub use lost::LostReason;
 pub(crate) use operation::{
-    Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, is_left_by_replicas, is_unconfirmed,
-    is_wrong_kind, is_wrong_type, makes_no_sense, may_pass, no_answer, told_otherwise,
+    Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas,
+    is_unconfirmed, is_wrong_kind, is_wrong_type, makes_no_sense, may_pass, no_answer,
+    told_otherwise,
 };
 
 /// The result of everything in the lock core.
@@ -113,7 +114,8 @@ pub enum Error {
     },
     /// A key holds something that this operation does not understand. Nothing was changed.
     ///
-    /// It is the lock's own key or, of a lock with a fencing token, the one beside it, whose name ends in `:lease`.
+    /// It is the lock's own key, the one beside a lock with a fencing token, whose name ends in `:lease`, or the mark
+    /// of work that is done once, whose name ends in `:lease:ran`.
     WrongKind {
         /// The function that met it.
         operation: &'static str,

@@ -101,7 +101,7 @@ impl<'a> Operation<'a> {
             return self.wrong_kind("a key that holds another type");
         }
         match (source.code(), message(&source)) {
-            (Some("WRONGKIND"), found) => return self.wrong_kind(found),
+            (Some("WRONGKIND" | WRONG_MARK), found) => return self.wrong_kind(found),
             (Some("INVALIDEND"), reason) => return Error::invalid("end", reason),
             (Some("INVALIDTOKEN"), reason) => return Error::invalid("token", reason),
             (Some(TOO_FEW_REPLICAS), counts) => return self.too_few_replicas(counts),
@@ -179,6 +179,8 @@ impl<'a> Operation<'a> {
 /// The codes of errors of our own: a write was done on the master, but too few replicas have it, or nobody knows how many.
 pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
 pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
+/// A key of a run's mark holds something else. The text names that key.
+pub(crate) const WRONG_MARK: &str = "WRONGMARK";
 
 /// It was done, though it is an error.
 pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
@@ -224,7 +226,7 @@ pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
 
 /// What stands at a key is not what the command or script is for.
 pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
-    is_wrong_type(error) || error.code() == Some("WRONGKIND")
+    is_wrong_type(error) || matches!(error.code(), Some("WRONGKIND" | WRONG_MARK))
 }
 
 fn message(error: &RedisError) -> &str {

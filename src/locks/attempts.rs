@@ -24,7 +24,7 @@ use redis::RedisError;
 
 use super::{lease::Grant, settings::Settings};
 use crate::{
-    error::{Error, Operation, Result, is_unconfirmed, may_pass},
+    error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass},
     recipes::{
         hold::{Attempt, Holding, Kind},
         once::LastRun,
@@ -234,6 +234,7 @@ impl<'a> Attempts<'a> {
 
     fn failed(&mut self, error: RedisError, again: bool) -> Result<Outcome> {
         let (passes, is_unconfirmed) = (may_pass(&error), is_unconfirmed(&error));
+        let names_its_key = error.code() == Some(WRONG_MARK);
         let error = self.operation.unanswered(Some(self.hold.token()), error);
         if again || matches!(error, Error::Unknown { .. }) {
             (self.uncertain, self.is_out) = (true, true);
@@ -244,7 +245,11 @@ impl<'a> Attempts<'a> {
                 self.unknown()
             } else {
                 self.uncertain = is_unconfirmed;
-                self.naming_keys(error)
+                if names_its_key {
+                    error
+                } else {
+                    self.naming_keys(error)
+                }
             });
         }
         self.uncertain |= is_unconfirmed;

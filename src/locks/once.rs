@@ -5,11 +5,7 @@
 
 use std::time::Duration;
 
-use super::{
-    acquire::Waited,
-    lease::{CHECK, Lease},
-    lock::Lock,
-};
+use super::{acquire::Waited, lease::Lease, lock::Lock};
 use crate::{
     error::{Error, Operation, Result, is_unconfirmed, may_pass},
     recipes::{
@@ -74,13 +70,14 @@ impl Lock {
     ///
     /// Two round trips when it is run on a free lock, one when it has been run. Only for a [mutex](crate::Locks::lock). When no
     /// answer comes to the mark, it is sent again until the lease would have ended. The mark stays for twice the period, beside
-    /// the lock, at `{lock:NAME}:lease:ran`. A data loss on the server takes the mark as it does the lock, and then the work is
-    /// done again: it should bear that.
+    /// the lock, at `{lock:NAME}:lease:ran`, and for at least as long as the mark before it: after a run by hand with a
+    /// period of a second, a job of every night still finds its mark. A data loss on the server takes the mark as it does
+    /// the lock, and then the work is done again: it should bear that.
     ///
     /// # Errors
     /// - [`Error::Contended`]: somebody else had the lock all the time; probably it is being run.
     /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is no mutex. Nothing was sent.
-    /// - [`Error::WrongKind`]: also if what stands at the mark's key is none.
+    /// - [`Error::WrongKind`]: also if the mark's key holds something else. The error names that key.
     /// - otherwise as [`acquire`](Self::acquire).
     ///
     /// # Examples
@@ -122,19 +119,15 @@ impl Lock {
                 value,
                 released: lease.finish(),
             }),
-            Err(value) => {
-                let was_held = lease.check_here(CHECK);
-                let released = lease.release();
-                Once::Failed(Ran {
-                    value,
-                    released: was_held.and(released),
-                })
-            }
+            Err(value) => Once::Failed(Ran {
+                value,
+                released: lease.release(),
+            }),
         })
     }
 
     /// Who did the work of this lock last by [`run_once`](Self::run_once), and when. `None`: nobody, or so long ago that the
-    /// mark is gone, which stays for twice the period.
+    /// mark is gone, which stays for twice the longest period.
     ///
     /// One round trip; changes nothing.
     ///

@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU32, Ordering},
     thread,
@@ -419,16 +420,175 @@ fn what_is_no_mark_is_an_error_and_left_as_it_is() {
             assert_eq!(once(&lock, HOUR), "wrong kind");
             let after: Vec<u8> = redis::cmd("DUMP").arg(MARK).query(&mut conn).unwrap();
             assert!(before == after && is_free(&mut conn));
+            assert_names_the_mark(&lock.run_once(HOUR, LONG, |_| Ok::<_, ()>(())).unwrap_err());
+            assert_names_the_mark(&lock.last_run().unwrap_err());
             let () = conn.del(MARK).unwrap();
             // While it is run.
             let done = lock.run_once(HOUR, LONG, |_| {
-                let mut conn = server.connection().unwrap();
-                let () = conn.rpush(MARK, 1).unwrap();
+                harm(&mut server.connection().unwrap());
                 Ok::<_, ()>(())
             });
-            assert_eq!(outcome(&done), "run, wrong kind");
-            assert!(comes_true(|| is_free(&mut conn)));
+            assert!(is_free(&mut conn));
+            let Ok(Once::Ran(ran)) = done else {
+                panic!("{done:?}");
+            };
+            assert_names_the_mark(&ran.released.unwrap_err());
+            let after: Vec<u8> = redis::cmd("DUMP").arg(MARK).query(&mut conn).unwrap();
+            assert_eq!(before, after);
             let () = conn.del(MARK).unwrap();
         }
+    });
+}
+
+/// And no key that is in order.
+fn assert_names_the_mark(error: &Error) {
+    let text = error.to_string();
+    assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+    let (before, after) = text.split_once(", at ").unwrap();
+    assert!(before.starts_with("Lock::"), "{text}");
+    assert_eq!(after, format!("`{MARK}`"), "{text}");
+}
+
+#[test]
+fn a_shorter_period_takes_no_mark_away() {
+    unless_halted(|| {
+        let (_server, lock, mut conn) = start();
+        assert_eq!(once(&lock, 20 * HOUR), "run");
+        thread::sleep(20 * MS);
+        assert_eq!(once(&lock, 10 * MS), "run");
+        // It is kept for as long as that of the first run was.
+        let kept = 40 * 3_600_000;
+        let is_kept = |conn: &mut Connection| {
+            let left: i64 = conn.pttl(MARK).unwrap();
+            assert!((kept - 10_000..=kept + 1_000).contains(&left), "{left}");
+        };
+        is_kept(&mut conn);
+        thread::sleep(50 * MS);
+        assert!(lock.last_run().unwrap().is_some());
+        assert_eq!(once(&lock, 20 * HOUR), "has been run");
+        // As it is when a day has passed.
+        let day = 24 * 3_600_000;
+        let at: i64 = conn.hget(MARK, "at").unwrap();
+        let () = conn.hset(MARK, "at", at - day).unwrap();
+        let _: bool = conn.pexpire(MARK, kept - day).unwrap();
+        assert_eq!(once(&lock, 10 * MS), "run");
+        is_kept(&mut conn);
+        assert_eq!(once(&lock, 20 * HOUR), "has been run");
+    });
+}
+
+#[test]
+fn a_mark_is_written_whole_or_not_at_all_whatever_the_access_list_forbids() {
+    let commands = [
+        "get", "time", "hmget", "exists", "pttl", "pexpire", "hset", "del",
+    ];
+    at_once(commands, |command| {
+        for marked_before in [false, true] {
+            let server = Server::start().unwrap();
+            let mut conn = server.connection().unwrap();
+            let allow = |rules: &[&str]| {
+                let mut conn = server.connection().unwrap();
+                let mut allow = redis::cmd("ACL");
+                allow.arg(&["SETUSER", "app"]).arg(rules);
+                allow.exec(&mut conn).unwrap();
+            };
+            allow(&["reset", "on", ">secret", "~*", "&*", "+@all"]);
+            let url = format!("redis://app:secret@127.0.0.1:{}/", server.port());
+            let lock = crate::connect(&url).lock("a");
+            if marked_before {
+                assert_eq!(once(&lock, 10 * MS), "run");
+                let _: bool = conn.pexpire(MARK, 40_000).unwrap();
+                thread::sleep(20 * MS);
+            }
+            let fields = |conn: &mut Connection| {
+                let fields: BTreeMap<String, String> = conn.hgetall(MARK).unwrap();
+                fields
+            };
+            let before = fields(&mut conn);
+            let done = lock.run_once(10 * MS, LONG, |_| {
+                allow(&[&format!("-{command}")]);
+                Ok::<_, ()>(())
+            });
+            let (is, after) = (outcome(&done), fields(&mut conn));
+            let what = format!("without {command}, {marked_before}: {done:?}, {after:?}");
+            match is {
+                "run" => assert!(after != before && after.len() == 3, "{what}"),
+                "run, not marked" => assert_eq!(after, before, "{what}"),
+                _ => panic!("{what}"),
+            }
+            let left: i64 = conn.pttl(MARK).unwrap();
+            assert!(left > 0 || left == -2 && after.is_empty(), "{left} {what}");
+            assert!(left > 30_000 || !marked_before, "{left} {what}");
+            assert!(is != "run" || is_free(&mut conn), "{what}");
+        }
+    });
+}
+
+#[test]
+fn the_loss_of_another_lease_in_a_run_does_not_repeat_it() {
+    unless_halted(|| {
+        let (server, lock, mut conn) = start();
+        let other = crate::connect(&server.url()).lock("b");
+        let lost = other.acquire(LONG).unwrap();
+        let () = conn.del("lock:b").unwrap();
+        assert!(lost.lost().wait_for(LONG));
+        let done = lock.run_once(HOUR, LONG, |lease| {
+            let tried: Result<()> = lease.transaction(&["k"], |conn, pipe| {
+                let _: Option<i64> = conn.get("k")?;
+                lost.check()?;
+                pipe.set("k", 1);
+                Ok(())
+            });
+            assert!(tried.is_err());
+            // It can do without.
+            Ok::<_, Error>(())
+        });
+        assert_eq!(outcome(&done), "run");
+        assert_eq!(once(&lock, HOUR), "has been run");
+    });
+}
+
+#[test]
+fn a_run_whose_server_comes_back_before_the_lease_ends_is_marked() {
+    unless_halted(|| {
+        let saved = ["--appendonly", "yes", "--appendfsync", "always"];
+        let server = std::sync::Mutex::new(Server::start_with(&saved).unwrap());
+        let url = server.lock().unwrap().url();
+        let pool = Pool::builder().get_timeout(200 * MS).connect(&url).unwrap();
+        let options = crate::options().lease(2 * LONG);
+        let lock = Locks::new(&pool).unwrap().lock("a").with(options);
+        let done = thread::scope(|scope| {
+            lock.run_once(HOUR, LONG, |_| {
+                server.lock().unwrap().kill().unwrap();
+                scope.spawn(|| {
+                    // Longer than a connection is waited for.
+                    thread::sleep(1_000 * MS);
+                    server.lock().unwrap().restart().unwrap();
+                });
+                Ok::<_, ()>(())
+            })
+        });
+        assert_eq!(outcome(&done), "run", "{done:?}");
+        assert_eq!(once(&lock, HOUR), "has been run");
+    });
+}
+
+/// The server refuses the second attempt. The first one, which got no answer, may have marked the run.
+#[test]
+fn a_refusal_after_an_attempt_without_an_answer_leaves_it_unknown() {
+    unless_halted(|| {
+        let (server, _, mut conn) = start();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let lock = quick(&proxy.url()).lock("a");
+        assert_eq!(once(&lock, HOUR), "run");
+        let () = conn.del(MARK).unwrap();
+        let done = lock.run_once(HOUR, LONG, |_| {
+            proxy.at("EVALSHA").about(MARK).swallow();
+            proxy.at("EVALSHA").about(MARK).nth(2).refuse("NOPERM no");
+            Ok::<_, ()>(())
+        });
+        assert!(proxy.happened());
+        assert_eq!(outcome(&done), "run, unknown");
+        assert!(conn.exists::<_, bool>(MARK).unwrap());
     });
 }

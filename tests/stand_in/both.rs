@@ -398,3 +398,22 @@ fn what_is_done_once_is_not_done_again_until_the_period_is_over() {
         })
     });
 }
+
+#[test]
+fn a_shorter_period_takes_no_mark_away() {
+    on_both(|world| {
+        let lock = world.locks().lock("a");
+        let run = |period: Duration| match lock.run_once(period, MS, |_| Ok::<_, Error>(())) {
+            Ok(Once::Ran(ran)) => told(&ran.released).to_owned(),
+            Ok(Once::HasBeenRun(_)) => "has been run".to_owned(),
+            other => format!("{other:?}"),
+        };
+        let mut did = vec![run(1_000 * LONG)];
+        world.pass(20 * MS);
+        did.push(run(10 * MS));
+        world.pass(50 * MS);
+        did.push(format!("{}", lock.last_run().unwrap().is_some()));
+        did.push(run(1_000 * LONG));
+        did
+    });
+}

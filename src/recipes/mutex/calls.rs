@@ -9,8 +9,8 @@ use crate::{
 scripts! {
     ACQUIRE_MUTEX = "acquire.lua";
     ACQUIRE_UNFENCED_MUTEX = "acquire_unfenced.lua";
-    ACQUIRE_MUTEX_UNLESS_RUN = "../once/unless_run.lua" then "acquire.lua";
-    ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN = "../once/unless_run.lua" then "acquire_unfenced.lua";
+    ACQUIRE_MUTEX_UNLESS_RUN = "../once/mark.lua" then "../once/unless_run.lua" then "acquire.lua";
+    ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN = "../once/mark.lua" then "../once/unless_run.lua" then "acquire_unfenced.lua";
     RENEW_MUTEX = "../companion.lua" then "renew.lua";
     RELEASE_MUTEX = "release.lua";
 }

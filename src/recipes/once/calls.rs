@@ -1,4 +1,4 @@
-//! The scripts beside this file that stand alone, one typed call each.
+//! The scripts beside this file that take no lock, one typed call each.
 
 use crate::{
     name::{LockName, Owner},
@@ -7,8 +7,8 @@ use crate::{
 };
 
 scripts! {
-    FINISH_RUN = "finish.lua";
-    LAST_RUN = "last_run.lua";
+    FINISH_RUN = "mark.lua" then "finish.lua";
+    LAST_RUN = "mark.lua" then "last_run.lua";
 }
 
 /// Answers 1 if the lock was ours until now: the run is marked, and the lock is free.

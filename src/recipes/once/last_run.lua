@@ -1,8 +1,10 @@
--- KEYS[1]  the mark of the last run
+-- KEYS[1]  the mark of the last run, see mark.lua
 -- returns  { 'ran', when it ended, who ran it, the server's clock }, both times in milliseconds since 1970; nil if there is
 --          no mark
-local run = redis.call('HMGET', KEYS[1], 'at', 'by')
-if not run[1] then
+local run = read_mark()
+if run.err then
+  return run
+elseif not run[1] then
   return false
 end
 local time = redis.call('TIME')

@@ -3,7 +3,7 @@
 use redis::{RedisResult, Value};
 
 use super::{
-    Held, Now, Run, Store,
+    Held, MILLI, Now, Run, Store,
     replies::{digits, number, yes},
 };
 use crate::error::makes_no_sense;
@@ -30,7 +30,7 @@ impl Store {
                     at: now.millis(),
                     by: (*who).to_owned(),
                     token: (*token).to_owned(),
-                    end: now.after(number(kept)?),
+                    end: now.after(number(kept)?.max(self.was_kept(mark, now))),
                 };
                 self.runs.insert((*mark).to_owned(), run);
                 self.locks.remove(*key);
@@ -50,6 +50,12 @@ impl Store {
             }
             _ => Err(makes_no_sense()),
         }
+    }
+
+    /// For how many milliseconds the last mark was kept, if it is there.
+    fn was_kept(&self, mark: &str, now: Now) -> u64 {
+        let last = self.runs.get(mark).filter(|run| run.end > now.0);
+        last.map_or(0, |last| (last.end / MILLI).saturating_sub(last.at))
     }
 
     fn run_within(&self, mark: &str, period_millis: u64, now: Now) -> Option<Value> {

@@ -1,0 +1,17 @@
+-- Stands before each script that reads the mark of the last run.
+--
+-- KEYS, last  the mark: a HASH of at, by and token, written when a run had succeeded
+
+-- Answers at, by and token, or none of them where there is no mark, or an error that names the mark's key.
+local function read_mark()
+  -- `pcall` answers an error as a table instead of ending the script.
+  local run, wrong = redis.pcall('HMGET', KEYS[#KEYS], 'at', 'by', 'token'), nil
+  if run.err then
+    wrong = string.find(run.err, 'WRONGTYPE') and 'a key that holds another type'
+  elseif run[1] then
+    wrong = not string.find(run[1], '^%d+$') and 'a mark of the last run whose time is no number'
+  elseif redis.call('EXISTS', KEYS[#KEYS]) == 1 then
+    wrong = 'a mark of the last run without a time'
+  end
+  return wrong and redis.error_reply('WRONGMARK ' .. wrong .. ', at `' .. KEYS[#KEYS] .. '`') or run
+end
