@@ -124,7 +124,7 @@ pub enum Error {
         /// What was found there.
         found: String,
     },
-    /// An argument that cannot be used. Nothing was sent, or, of what only the server's clock can judge, nothing done.
+    /// An argument that cannot be used. Nothing was sent, or, of what only the server can judge, nothing done.
     Invalid {
         /// Which argument.
         argument: &'static str,

@@ -55,6 +55,7 @@ macro_rules! links {
 [`mutex/renew.lua`]: crate::guide::scripts#mutexrenewlua
 [`once/finish.lua`]: crate::guide::scripts#oncefinishlua
 [`once/last_run.lua`]: crate::guide::scripts#oncelast_runlua
+[`once/mark.lua`]: crate::guide::scripts#oncemarklua
 [`once/unless_run.lua`]: crate::guide::scripts#onceunless_runlua
 [`reentrant/acquire.lua`]: crate::guide::scripts#reentrantacquirelua
 [`companion.lua`]: crate::guide::scripts#companionlua
@@ -139,6 +140,7 @@ scripts! {
     "mutex/renew.lua",
     "once/finish.lua",
     "once/last_run.lua",
+    "once/mark.lua",
     "once/unless_run.lua",
     "reentrant/acquire.lua",
     "reentrant/levels.lua",
