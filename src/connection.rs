@@ -40,7 +40,6 @@ use crate::{
 pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
 pub use cluster::{Nodes, NodesBuilder};
 use connections::Connections;
-pub(crate) use hints::is_login_refused;
 pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
 use manager::{Manager, Shared, Waiting};
 pub(crate) use opener::Opened;

@@ -11,8 +11,8 @@ use crate::token::Token;
 pub use lost::LostReason;
 pub(crate) use operation::{
     Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas,
-    is_unconfirmed, is_wrong_kind, is_wrong_type, makes_no_sense, may_pass, no_answer,
-    told_otherwise,
+    is_unconfirmed, is_wrong_kind, is_wrong_type, makes_no_sense, may_connect_later, may_pass,
+    no_answer, told_otherwise, unanswered_ahead,
 };
 
 /// The result of everything in the lock core.
@@ -43,7 +43,7 @@ pub enum Error {
         /// For how much longer the holder has it, unless it renews or releases it, as far as the last answer told.
         remaining: Option<Duration>,
     },
-    /// The wait was called off by a [`Cancel`](crate::Cancel). Nothing was done, or what was done is undone.
+    /// A [`Cancel`](crate::Cancel) was raised. Nothing was done, or what was done is undone.
     Cancelled {
         /// The function that was called off.
         operation: &'static str,
@@ -195,6 +195,16 @@ impl Error {
         )
     }
 
+    /// Whether another attempt at what did not happen may succeed: no change of the call, of rights or
+    /// of a password is needed.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Redis { source, .. } => may_pass(source),
+            Self::Pool { source, .. } => source.as_ref().is_none_or(may_connect_later),
+            _ => false,
+        }
+    }
+
     /// The token that may hold the lock after an acquire whose outcome is unknown.
     ///
     /// ```
@@ -305,7 +315,7 @@ impl fmt::Display for Error {
                     None => Ok(()),
                 }
             }
-            Self::Cancelled { .. } => f.write_str("the wait was called off"),
+            Self::Cancelled { .. } => f.write_str("called off by its `Cancel`"),
             Self::Lost { reason: None, .. } => f.write_str("the lock is not ours any more"),
             Self::Lost {
                 reason: Some(reason),

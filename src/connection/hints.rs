@@ -58,7 +58,7 @@ pub(super) fn misuse(why: Error) -> Error {
 }
 
 /// The server wants a password, or another one.
-pub(crate) fn is_login_refused(error: &RedisError) -> bool {
+fn is_login_refused(error: &RedisError) -> bool {
     matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
 

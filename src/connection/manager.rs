@@ -351,8 +351,8 @@ impl Connector {
         self.0.opener.doubt();
     }
 
-    /// Whether another server may take the place of this one: one that cannot be reached is worth waiting for.
-    pub(crate) fn is_watched(&self) -> bool {
+    /// Whether another server may take the place of this one.
+    fn is_watched(&self) -> bool {
         self.0.opener.is_watched()
     }
 

@@ -138,6 +138,26 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// The failure of a thread that asked for this one as well. Nothing was sent for this one.
+    pub(crate) fn failed_as(self, failure: &Error) -> Error {
+        let (operation, lock) = (self.name, self.lock.to_owned());
+        match failure.clone() {
+            Error::Redis { source, .. } => Error::Redis {
+                operation,
+                lock,
+                source,
+            },
+            Error::TooFewReplicas { wanted, had, .. } => Error::TooFewReplicas {
+                operation,
+                lock,
+                wanted,
+                had,
+            },
+            Error::Unknown { source, .. } => unanswered_ahead(Some(source)),
+            failure => failure,
+        }
+    }
+
     /// The failure of a command of the caller's own, of which nothing is known.
     pub(crate) fn told(self, source: RedisError) -> Error {
         let source = without_arguments(source);
@@ -192,21 +212,48 @@ pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | "NOREPLICAS"))
 }
 
-/// The server refuses for now: it is starting, changing its role, or busy with a script.
+/// Refusals that pass without a change of what was asked for: the server is starting, changing its
+/// role, busy with a script, or cannot write for want of memory, disk or replicas.
+const PASSES: [&str; 10] = [
+    "LOADING",
+    "READONLY",
+    "BUSY",
+    "TRYAGAIN",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "OOM",
+    "MISCONF",
+    TOO_FEW_REPLICAS,
+];
+
+/// Whether the server refuses for now. Before Redis 7 a script's error hides the code in its text.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
-    matches!(
-        error.code(),
-        Some(
-            "LOADING"
-                | "READONLY"
-                | "BUSY"
-                | "TRYAGAIN"
-                | "MASTERDOWN"
-                | "CLUSTERDOWN"
-                | "NOREPLICAS"
-                | TOO_FEW_REPLICAS
-        )
-    )
+    let is_hidden = |code: &&str| message(error).contains(&format!(": -{code} "));
+    match error.code() {
+        Some("ERR") | None => PASSES.iter().any(is_hidden),
+        Some(code) => PASSES.contains(&code),
+    }
+}
+
+/// Whether another attempt to connect may succeed. Not after a refusal that is there to stay, such as
+/// that of a password.
+pub(crate) fn may_connect_later(error: &RedisError) -> bool {
+    let is_crowded = message(error).contains("max number of clients");
+    let kinds = [
+        ErrorKind::Io,
+        ErrorKind::Parse,
+        ErrorKind::UnexpectedReturnType,
+    ];
+    kinds.contains(&error.kind()) || is_crowded || may_pass(error)
+}
+
+/// Nothing was sent for a thread in a queue, and nobody knows who has the lock.
+pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
+    Error::Pool {
+        reason: String::from("the server has not answered the threads that wait ahead of this one"),
+        source,
+    }
 }
 
 /// An answer that no server gives to this command. It is not repeated: it may be a token.

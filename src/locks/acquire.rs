@@ -34,7 +34,6 @@ use super::{
     stacks::{Stack, Stacks},
 };
 use crate::{
-    connection::is_login_refused,
     error::{Busy, Error, Operation, Result},
     event::{Acquired, Contended, emit},
     recipes::{
@@ -177,16 +176,11 @@ fn first_stack<'a>(
     loop {
         let longest = deadline.remaining().max(stacks.limits().connect);
         let stack = stacks.of(key, Deadline::after(longest));
-        let goes_on = matches!(&stack, Err(Error::Pool { .. })) && !settings.is_cancelled();
-        if !goes_on || !pauses.pause(deadline) {
+        let may_pass = stack.as_ref().err().is_some_and(Error::may_pass);
+        if !may_pass || settings.is_cancelled() || !pauses.pause(deadline) {
             return stack;
         }
     }
-}
-
-/// The first attempt has found that the server wants another password: to ask again cannot help.
-fn is_password_wrong(failure: &Error) -> bool {
-    matches!(failure, Error::Pool { source: Some(source), .. } if is_login_refused(source))
 }
 
 impl Wait<'_> {
@@ -215,12 +209,6 @@ impl Wait<'_> {
                 Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
                 Ok(Outcome::HasBeenRun) => return Ok(None),
                 Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
-                // Another server is about to take its place.
-                Err(failure @ Error::Pool { .. })
-                    if self.stack.server.is_watched() && !is_password_wrong(&failure) =>
-                {
-                    self.attempts.was_not_sent(failure);
-                }
                 Err(failure) => return Err(failure),
             }
         }
@@ -262,7 +250,14 @@ impl Wait<'_> {
         loop {
             self.attempts.made += 1;
             self.epoch = self.stack.server.epoch();
-            let reply = self.stack.server.ask(&call, patience)?;
+            let reply = match self.stack.server.ask(&call, patience) {
+                Ok(reply) => reply,
+                Err(error) if self.waits && error.may_pass() => {
+                    self.attempts.was_not_sent(error);
+                    return Ok(Outcome::Failed);
+                }
+                Err(error) => return Err(error),
+            };
             match self.judge(reply)? {
                 Outcome::Moved => {}
                 outcome => return Ok(outcome),
@@ -359,7 +354,7 @@ impl Wait<'_> {
         // Only the server knows whether work that is to be done once has been done meanwhile.
         let asks = self.hold.kind() != Kind::Mutex || self.hold.finishing().is_some();
         let takes = self.settings.hands_over() && !asks;
-        takes.then(|| self.settings.clone())
+        takes.then(|| self.settings.clone().of(self.hold.owner()))
     }
 
     fn leaving(&self) -> Leaving {

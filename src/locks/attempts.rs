@@ -8,7 +8,7 @@
 //! | it has been run within the period | the wait is over |
 //! | somebody else has it | another attempt when that one has to be gone; an earlier attempt without an answer was in vain |
 //! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
-//! | a refusal that passes, such as `LOADING` | another attempt; at the deadline it is the answer |
+//! | a refusal that passes, such as `LOADING` or `OOM` | another attempt; at the deadline it is the answer |
 //! | the key is on another server by now | another attempt there |
 //! | granted, but another server has become the master meanwhile | another attempt |
 //! | granted, but too few replicas have it | another attempt; at the deadline it is given back, and that is the answer |
@@ -30,6 +30,7 @@ use crate::{
         once::LastRun,
     },
     server::Reply,
+    waiting::LOOKS_AGAIN,
 };
 
 /// After so long a waiting writer asks again, so that its intent is written anew: the script does so when less than 500 ms
@@ -55,6 +56,8 @@ pub(crate) struct Attempts<'a> {
     skew: Duration,
     /// When those who have the lock have to be gone, by the last answer.
     busy_until: Option<Instant>,
+    /// An answer said that somebody else has it.
+    was_refused: bool,
     /// Why the last attempt failed.
     failure: Option<Error>,
     /// It has been run within the period.
@@ -71,8 +74,8 @@ pub(crate) enum Outcome {
     },
     /// Somebody else has it.
     Refused {
-        /// Whoever is in the way has to be gone by then, if anything is known.
-        ask_again_at: Option<Instant>,
+        /// Whoever is in the way has to be gone by then, or the server's message is not relied on for longer.
+        ask_again_at: Instant,
         tracked: bool,
     },
     /// There is nothing to do with the lock: see [`Attempts::found_run`].
@@ -99,6 +102,7 @@ impl<'a> Attempts<'a> {
             is_out: false,
             skew,
             busy_until: None,
+            was_refused: false,
             failure: None,
             found_run: None,
         }
@@ -141,7 +145,7 @@ impl<'a> Attempts<'a> {
                     unanswered_before: self.is_out,
                 };
                 let next_asks_at = if tracked {
-                    end
+                    end.min(now + LOOKS_AGAIN)
                 } else {
                     now + self.settings.backoff.last
                 };
@@ -159,9 +163,9 @@ impl<'a> Attempts<'a> {
             Attempt::Busy(longest) => {
                 self.busy_until = longest.and_then(|longest| reply.answered.checked_add(longest));
                 self.uncertain = false;
-                let longest = self.longest_pause(longest);
+                self.was_refused = true;
                 Ok(Outcome::Refused {
-                    ask_again_at: longest.and_then(|longest| reply.answered.checked_add(longest)),
+                    ask_again_at: reply.answered + self.longest_pause(longest),
                     tracked,
                 })
             }
@@ -227,9 +231,14 @@ impl<'a> Attempts<'a> {
         )
     }
 
-    /// Whether the last attempt failed.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failure.is_some()
+    /// Why the last attempt failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.clone()
+    }
+
+    /// Whether somebody else was seen to have it.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.was_refused
     }
 
     fn failed(&mut self, error: RedisError, again: bool) -> Result<Outcome> {
@@ -281,12 +290,12 @@ impl<'a> Attempts<'a> {
     }
 
     /// How long to wait for news, when those in the way may stay so long. A writer has to renew its intent meanwhile.
-    fn longest_pause(&self, longest: Option<Duration>) -> Option<Duration> {
-        let longest = longest.map(|longest| longest + Duration::from_millis(1));
-        match self.hold.kind() {
-            Kind::Write => Some(longest.map_or(INTENT, |longest| longest.min(INTENT))),
-            _ => longest,
-        }
+    fn longest_pause(&self, longest: Option<Duration>) -> Duration {
+        let most = match self.hold.kind() {
+            Kind::Write => INTENT,
+            _ => LOOKS_AGAIN,
+        };
+        longest.map_or(most, |longest| most.min(longest + Duration::from_millis(1)))
     }
 }
 

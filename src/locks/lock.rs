@@ -64,10 +64,11 @@ impl Lock {
     ///
     /// Threads of this process that want the same lock are served first in, first out, and only the first of them asks the
     /// server, when it says that something has happened to the lock. A thread that waits has no connection of the pool.
-    /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever. While it waits it survives a
-    /// server that restarts or is silent; then the last failure is the answer, and not `Contended`. A server that cannot be
-    /// reached by the first attempt is an error at once; where sentinels or nodes of a cluster say where the master is, it is tried
-    /// until the wait is over.
+    /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever.
+    ///
+    /// A failure that may pass does not end a wait: a server that is not there yet, restarts, is silent, or refuses for now
+    /// (`LOADING`, `OOM` and their like). The last failure is the answer at the deadline, and not `Contended`. A wait of
+    /// nothing answers at once.
     ///
     /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody deletes it: look with
     /// [`inspect`](Self::inspect).
@@ -79,9 +80,9 @@ impl Lock {
     /// is silent.
     ///
     /// # Errors
-    /// - [`Error::Contended`](crate::Error::Contended): somebody else had it all the time.
-    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL that leads to another kind of server. Nobody waits
-    ///   for that to change, nor for a password that is refused at the first attempt.
+    /// - [`Error::Contended`](crate::Error::Contended): somebody else was seen to have it.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL that leads to another kind of server. Nobody
+    ///   waits for that to change, nor for the right password.
     /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given back as soon as the
     ///   server answers, however late the server executes it.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
@@ -118,7 +119,7 @@ impl Lock {
     /// One round trip. Does not stand in the queue, so that it may be faster than those who do.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), except `Contended`.
+    /// As [`acquire`](Self::acquire), except `Contended`, and at once.
     ///
     /// # Examples
     /// ```no_run

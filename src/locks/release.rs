@@ -18,7 +18,7 @@ use super::{
 use crate::{
     error::{Error, LostReason, Result, no_answer},
     event::{Released, emit},
-    renewing::standing::RenewalState,
+    renewing::standing::{RenewalState, Standing},
     script::count,
     server::Patience,
     time::Deadline,
@@ -225,7 +225,10 @@ impl Lease {
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };
-        let keep = |standing, terms| self.handle.hand_over(standing, terms);
+        let keep = |standing: Standing, terms| {
+            let standing = standing.held_by(settings.owner.clone());
+            self.handle.hand_over(standing, terms)
+        };
         let lease = Self::begin(&self.shared, settings, self.hold(), grant, keep)?;
         Some((lease.having_stood_in_queue(), end))
     }

@@ -86,6 +86,14 @@ impl Settings {
         }
     }
 
+    /// The same, for the thread or job that is called so.
+    pub(crate) fn of(self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self
+        }
+    }
+
     /// Waits by these settings are called off.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(Cancel::is_cancelled)

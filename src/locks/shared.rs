@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use super::settings::Settings;
 use crate::{
     connection::Process,
-    error::Result,
+    error::{Error, Result},
     renewing::keeper::Keeper,
     server::{Observer, Server},
     time::Clock,
@@ -23,7 +23,7 @@ pub(crate) struct Shared<L> {
     pub(crate) clock: Clock,
     pub(crate) keeper: Arc<Keeper>,
     /// Those who wait, with how each would hold a lock that is handed to it.
-    pub(crate) queues: Queues<Settings, L>,
+    pub(crate) queues: Queues<Settings, L, Error>,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
     siblings: Option<Siblings<L>>,

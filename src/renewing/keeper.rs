@@ -101,7 +101,7 @@ impl Keeper {
         let state = self.state.lock();
         let id = state.of_key.get(key)?.first()?;
         let standing = state.schedule.item(*id)?;
-        Some(standing.hold().owner().as_str().to_owned())
+        Some(standing.holder().as_str().to_owned())
     }
 
     /// This key was changed: has the [oldest](State::look_at_oldest) lease of it looked at.

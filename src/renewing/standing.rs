@@ -18,6 +18,7 @@ use crate::{
 };
 use crate::{
     error::{Error, Operation},
+    name::Owner,
     recipes::hold::Holding,
     time::{Clock, Deadline},
     token::FencingToken,
@@ -47,6 +48,8 @@ pub(crate) struct Standing {
     events: Option<Arc<dyn Events>>,
     clock: Clock,
     hold: Arc<Holding>,
+    /// Who has it now, where another thread has handed it over: the server knows of that one only.
+    holder: Option<Owner>,
     fence: Option<FencingToken>,
 }
 
@@ -89,8 +92,19 @@ impl Standing {
             events,
             clock,
             hold: Arc::clone(hold),
+            holder: None,
             fence,
         }
+    }
+
+    /// The same, handed over to this one.
+    pub(crate) fn held_by(self, holder: Option<Owner>) -> Self {
+        Self { holder, ..self }
+    }
+
+    /// Who has the lock.
+    pub(crate) fn holder(&self) -> &Owner {
+        self.holder.as_ref().unwrap_or_else(|| self.hold.owner())
     }
 
     /// The same, acquired after an attempt that got no answer.

@@ -76,9 +76,6 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Whether a transaction that looks at a lock of this server can be sent by a connection that somebody else has opened.
     fn stores_data(&self) -> Result<()>;
 
-    /// Whether another server may take its place, so that it is worth waiting while this one cannot be reached.
-    fn is_watched(&self) -> bool;
-
     /// Grows when another server has taken its place.
     fn epoch(&self) -> u64 {
         0

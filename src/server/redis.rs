@@ -8,10 +8,8 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent,
-    listener::Listener,
-    tracked::Tracked,
-    waiters::WaitersConnection,
+    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent, listener::Listener,
+    tracked::Tracked, waiters::WaitersConnection,
 };
 use crate::{
     connection::{Connector, Limits, Pool, PooledConnection},
@@ -117,10 +115,6 @@ impl Server for RedisServer {
         Ok(())
     }
 
-    fn is_watched(&self) -> bool {
-        self.connector.is_watched()
-    }
-
     fn epoch(&self) -> u64 {
         self.connector.epoch()
     }
@@ -153,11 +147,7 @@ impl Server for RedisServer {
         Ok(answer)
     }
 
-    fn ask_for_head(
-        &self,
-        call: &Call,
-        deadline: Deadline,
-    ) -> Result<Reply, Unsent> {
+    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
         self.waiters.ask(call, deadline)
     }
 

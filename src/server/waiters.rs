@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use redis::RedisError;
+
 use super::{
     Reply, Unsent,
     listener::Listener,
@@ -39,18 +41,18 @@ impl WaitersConnection {
     }
 
     /// Asks once.
-    pub(crate) fn ask(
-        &self,
-        call: &Call,
-        deadline: Deadline,
-    ) -> Result<Reply, Unsent> {
+    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
         let asked = |used: &mut InUse<'_>| asked(used, call);
         let used = self.tracked.using(deadline, asked);
         let Some(reply) = used.map_err(Unsent::NoConnection)? else {
             let has_failed = self.has_failed.load(Ordering::SeqCst);
             return Err(Unsent::InUse { has_failed });
         };
-        let has_failed = !matches!(reply, Ok(Reply { answer: Ok(_), .. }));
+        // A refusal is an answer.
+        let has_failed = match &reply {
+            Ok(reply) => reply.answer.as_ref().is_err_and(RedisError::is_io_error),
+            Err(_) => true,
+        };
         self.has_failed.store(has_failed, Ordering::SeqCst);
         reply.map_err(Unsent::NoConnection)
     }

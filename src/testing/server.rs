@@ -216,10 +216,6 @@ impl server::Server for Server {
         Err(has_no_connection())
     }
 
-    fn is_watched(&self) -> bool {
-        false
-    }
-
     fn clock_skew(&self) -> Duration {
         Duration::ZERO
     }

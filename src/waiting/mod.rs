@@ -16,7 +16,8 @@
 //! | the head before has left | [`place`] | that head |
 //! | a wait was called off | `wake_all`, for all who wait | the `Cancel` |
 //!
-//! A lease that is lost wakes nobody: the head asks at its end, or when the server says that the key has changed.
+//! A lease that is lost wakes nobody: the head asks when the server says that the key has changed, at the lease's end, and in any
+//! case a second after it has asked last.
 //!
 //! `by_key` is the first of the three locks of a lease, in the order that the header of the room `renewing` gives.
 
@@ -29,6 +30,6 @@ mod turns;
 
 pub(crate) use budget::HandOverBudget;
 pub(crate) use place::Place;
-pub(crate) use queue::Leaving;
+pub(crate) use queue::{LOOKS_AGAIN, LastAnswer, Leaving};
 pub(crate) use queues::Queues;
 pub(crate) use turns::PastHold;

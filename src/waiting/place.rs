@@ -5,15 +5,15 @@ use std::{sync::Arc, time::Instant};
 use parking_lot::Condvar;
 
 use super::{
-    queue::{Leaving, Step, Ticket},
+    queue::{LastAnswer, Leaving, Step, Ticket},
     queues::{Queues, Sleeper},
 };
 use crate::{cancel::Cancel, time::Deadline};
 
 /// A place in a queue, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<'a, T, L> {
-    queues: &'a Queues<T, L>,
+pub(crate) struct Place<'a, T, L, F = ()> {
+    queues: &'a Queues<T, L, F>,
     key: String,
     ticket: Ticket,
     sleeper: Arc<Sleeper<T>>,
@@ -22,9 +22,9 @@ pub(crate) struct Place<'a, T, L> {
     end: Option<Instant>,
 }
 
-impl<T, L> Queues<T, L> {
+impl<T, L, F> Queues<T, L, F> {
     /// Takes the last place. With options, it takes a lock that is handed to it.
-    pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L> {
+    pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L, F> {
         let sleeper = Arc::new(Sleeper {
             woken: Condvar::new(),
             takes,
@@ -46,7 +46,7 @@ impl<T, L> Queues<T, L> {
     }
 }
 
-impl<T, L> Place<'_, T, L> {
+impl<T, L, F> Place<'_, T, L, F> {
     /// Waits until it is time to ask the server. False: the deadline came first, or the lock has been
     /// [handed over](Self::quit).
     #[cfg(test)]
@@ -90,12 +90,22 @@ impl<T, L> Place<'_, T, L> {
         });
     }
 
-    /// There was no answer: ask again at this moment.
-    pub(crate) fn look_again_at(&self, moment: Option<Instant>) {
+    /// The attempt failed, which those behind are told where it is known why: ask again at this moment.
+    pub(crate) fn failed(&self, failure: Option<F>, look_again: Instant) {
         self.queues.with_queue(&self.key, |queue| {
-            queue.unanswered(self.ticket, moment?);
+            queue.unanswered(self.ticket, look_again, failure);
             None
         });
+    }
+
+    /// Why it has not got the lock, by the last attempt of whoever was the head.
+    pub(crate) fn last_answer(&self) -> LastAnswer<F>
+    where
+        F: Clone,
+    {
+        let by_key = self.queues.by_key.lock();
+        let queue = by_key.queues.get(&self.key);
+        queue.map_or(LastAnswer::Missing, |queue| queue.last_answer(self.ticket))
     }
 
     /// Leaves, having the lock. The next thread of the queue asks at that moment at the latest.
@@ -127,7 +137,7 @@ impl<T, L> Place<'_, T, L> {
     }
 }
 
-impl<T, L> Drop for Place<'_, T, L> {
+impl<T, L, F> Drop for Place<'_, T, L, F> {
     fn drop(&mut self) {
         // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on, or if a panic has come
         // between. It is released as it is dropped.

@@ -19,17 +19,36 @@ use super::turns::{PastHold, Turns};
 /// would be refused. A hold that is shorter costs no attempt: its release wakes the head before.
 const PASSED_ON: Duration = Duration::from_millis(50);
 
+/// A head asks again after this at the latest. The server may owe it a message and not send it: it
+/// forgets keys where more are tracked than fit into its table, and tells nobody of a `SWAPDB`.
+pub(crate) const LOOKS_AGAIN: Duration = Duration::from_secs(1);
+
 /// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
 
 /// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` what it can be handed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Queue<W, L> {
+pub(crate) struct Queue<W, L, F = ()> {
     /// In the order of their tickets.
     waiting: VecDeque<Waiter<W>>,
     /// What was handed to those who were the head, until they leave with it.
     handed: Vec<Handed<L>>,
     turns: Turns,
+    /// Why the last attempt of a head failed, if it did.
+    failure: Option<F>,
+    /// While this waiter stood here, and those before it, somebody was known to have the lock.
+    busy_for: Option<Ticket>,
+}
+
+/// Why a waiter has not got the lock, by the last attempt that anybody in its queue has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LastAnswer<F> {
+    /// Somebody else has it.
+    Busy,
+    /// The attempt failed.
+    Failed(F),
+    /// No answer has come since the waiter joined.
+    Missing,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,17 +91,19 @@ pub(crate) enum Step {
     Sleep(Option<Instant>),
 }
 
-impl<W, L> Default for Queue<W, L> {
+impl<W, L, F> Default for Queue<W, L, F> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
             handed: Vec::new(),
             turns: Turns::default(),
+            failure: None,
+            busy_for: None,
         }
     }
 }
 
-impl<W, L> Queue<W, L> {
+impl<W, L, F> Queue<W, L, F> {
     /// Whether a thread that comes now may ask without standing in the queue: none stands there, and it is not the turn of other
     /// processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
@@ -103,6 +124,29 @@ impl<W, L> Queue<W, L> {
             asks_at: is_head.then_some(asks_at),
             is_asking: false,
         });
+        let head_was_refused = (self.waiting.front()).is_some_and(|head| !head.is_asking);
+        if !is_head && head_was_refused && self.busy_for.is_some() {
+            self.busy_for = Some(ticket);
+        }
+    }
+
+    /// Why this waiter has not got the lock.
+    pub(crate) fn last_answer(&self, ticket: Ticket) -> LastAnswer<F>
+    where
+        F: Clone,
+    {
+        match &self.failure {
+            Some(failure) => LastAnswer::Failed(failure.clone()),
+            None if self.busy_for >= Some(ticket) => LastAnswer::Busy,
+            None => LastAnswer::Missing,
+        }
+    }
+
+    /// Somebody has the lock, which all who stand here know from now on.
+    fn is_busy(&mut self) {
+        self.failure = None;
+        let last = self.waiting.back().map(|waiter| waiter.ticket);
+        self.busy_for = self.busy_for.max(last);
     }
 
     /// What this waiter does now. If it asks, the wake-up counts as acted upon once the server has
@@ -122,6 +166,7 @@ impl<W, L> Queue<W, L> {
     /// The server has refused this waiter, which asks again at that moment unless something happens before.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
         self.turns.refused(now);
+        self.is_busy();
         if let Some(waiter) = self.waiter(ticket) {
             waiter.is_asking = false;
             waiter.ask_at(ask_again);
@@ -132,7 +177,8 @@ impl<W, L> Queue<W, L> {
 
     /// The server has not answered this waiter, which asks again at that moment and not before: a connection that is gone wakes
     /// all heads, also the one that found it gone and has to pause.
-    pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant) {
+    pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
+        self.failure = failure;
         if let Some(waiter) = self.waiter(ticket) {
             waiter.asks_at = Some(ask_again);
         }
@@ -149,6 +195,7 @@ impl<W, L> Queue<W, L> {
     ) -> (Option<L>, Option<&W>) {
         if leaving != Leaving::WithoutLock {
             self.turns.granted(now, leaving == Leaving::Exclusive);
+            self.is_busy();
         }
         if let Some(place) = self.handed.iter().position(|one| one.ticket == ticket) {
             let handed = self.handed.swap_remove(place);
@@ -162,6 +209,9 @@ impl<W, L> Queue<W, L> {
         let Some(gone) = self.waiting.remove(place) else {
             return (None, None);
         };
+        if self.waiting.is_empty() {
+            (self.failure, self.busy_for) = (None, None);
+        }
         if place > 0 {
             return (None, None);
         }
@@ -182,12 +232,14 @@ impl<W, L> Queue<W, L> {
     ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
         self.turns.granted(now, true);
+        self.is_busy();
         self.handed.push(Handed {
             ticket: next.ticket,
             lease,
             is_asking: next.is_asking,
         });
-        Some((next.who, self.wake_head(sooner(Some(end), next.asks_at))))
+        let ask_at = sooner(Some(end.min(now + LOOKS_AGAIN)), next.asks_at);
+        Some((next.who, self.wake_head(ask_at)))
     }
 
     /// A thread of this process has released the lock. Returns whom to wake.

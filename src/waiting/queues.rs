@@ -23,15 +23,15 @@ use crate::time::Clock;
 
 /// The queues, by the keys of their locks.
 #[derive(Debug)]
-pub(crate) struct Queues<T, L> {
-    pub(super) by_key: Mutex<ByKey<T, L>>,
+pub(crate) struct Queues<T, L, F = ()> {
+    pub(super) by_key: Mutex<ByKey<T, L, F>>,
     pub(super) clock: Clock,
 }
 
 #[derive(Debug)]
-pub(super) struct ByKey<T, L> {
+pub(super) struct ByKey<T, L, F> {
     /// A queue is there while somebody stands in it, and while other processes that want the lock are remembered.
-    pub(super) queues: HashMap<String, ThreadQueue<T, L>>,
+    pub(super) queues: HashMap<String, ThreadQueue<T, L, F>>,
     pub(super) next_ticket: Ticket,
     streaks: Streaks,
     /// With more queues than this, those that are over are looked at whether they can be forgotten.
@@ -41,7 +41,7 @@ pub(super) struct ByKey<T, L> {
 /// So many queues that are over need not be looked for.
 const FEW: usize = 64;
 
-impl<T, L> ByKey<T, L> {
+impl<T, L, F> ByKey<T, L, F> {
     /// Somebody has left this queue.
     pub(super) fn forget(&mut self, key: &str, now: Instant) {
         if self
@@ -58,7 +58,7 @@ impl<T, L> ByKey<T, L> {
     }
 }
 
-pub(super) type ThreadQueue<T, L> = Queue<Arc<Sleeper<T>>, L>;
+pub(super) type ThreadQueue<T, L, F> = Queue<Arc<Sleeper<T>>, L, F>;
 
 /// A thread in a queue.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(super) struct Sleeper<T> {
     pub(super) takes: Option<T>,
 }
 
-impl<T, L> Queues<T, L> {
+impl<T, L, F> Queues<T, L, F> {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             by_key: Mutex::new(ByKey {
@@ -179,7 +179,7 @@ impl<T, L> Queues<T, L> {
     pub(super) fn with_queue(
         &self,
         key: &str,
-        change: impl FnOnce(&mut ThreadQueue<T, L>) -> Option<&Arc<Sleeper<T>>>,
+        change: impl FnOnce(&mut ThreadQueue<T, L, F>) -> Option<&Arc<Sleeper<T>>>,
     ) {
         let mut by_key = self.by_key.lock();
         let woken = by_key.queues.get_mut(key).and_then(change).cloned();

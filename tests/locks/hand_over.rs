@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, FencingToken, Lease, Lock, Locks, Options};
+use leasehold::{Error, FencingToken, Lease, Lock, Locks, Options, Owner};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -165,6 +165,24 @@ fn the_bound_on_time_holds() {
         fences.windows(2).all(|pair| pair[0] + 1 < pair[1]),
         "{fences:?}"
     );
+}
+
+#[test]
+fn who_is_refused_is_told_who_has_it_now_and_not_who_had_it_first() {
+    unless_halted(|| {
+        let jobs = ["first", "second"].map(|job| handing(100).owner(Owner::new(job).unwrap()));
+        let [first, second] = jobs;
+        let bench = bench(first);
+        let second = bench.lock.clone().with(second);
+        bench.those(&[second], |_, lease| {
+            let refused = bench.lock.acquire(50 * MS).unwrap_err();
+            let Error::Contended { holder, .. } = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(holder.as_deref(), Some("second"));
+            lease.release().unwrap();
+        });
+    });
 }
 
 #[test]

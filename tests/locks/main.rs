@@ -30,6 +30,7 @@ mod merging;
 mod once;
 mod outstanding;
 mod processes;
+mod refused;
 mod running;
 mod shared_keys;
 mod transactions;

@@ -314,7 +314,7 @@ fn a_mark_whose_answer_was_lost_is_written_once_and_known() {
         ("cut after", "run"),
         ("cut twice", "run"),
         ("LOADING not yet", "run"),
-        ("OOM no", "run, not marked"),
+        ("OOM no", "run"),
         ("NOPERM no", "run, not marked"),
     ];
     at_once(cases, |(case, expected)| {

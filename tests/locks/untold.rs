@@ -13,8 +13,10 @@ use crate::{
     faults::kill,
 };
 
-/// Far less than any lease or pause here, far more than a busy machine takes.
-const SOON: Duration = Duration::from_secs(5);
+/// Less than the second after which each asks again by itself.
+const SOON: Duration = Duration::from_millis(600);
+/// That second, and what a busy machine takes.
+const BY_ITSELF: Duration = Duration::from_secs(3);
 
 fn set_user(server: &Server, rules: &[&str]) {
     let mut conn = server.connection().unwrap();
@@ -23,23 +25,25 @@ fn set_user(server: &Server, rules: &[&str]) {
     command.exec(&mut conn).unwrap();
 }
 
-/// Two wait, each for its lock, until something has happened; both have to be woken by it soon.
-fn both_are_woken(locks: [&Lock; 2], happens: impl FnOnce()) {
+/// Each waits for its lock until something has happened; all have to be woken by it in time.
+fn all_are_woken(within: Duration, locks: &[&Lock], happens: impl FnOnce()) {
     thread::scope(|scope| {
-        let waiters = locks.map(|lock| {
-            let waiter = scope.spawn(|| {
-                let lease: Lease = lock.acquire(2 * LONG).unwrap();
-                (Instant::now(), lease)
-            });
+        let wait = |lock: &Lock| {
+            let lease: Lease = lock.acquire(2 * LONG).unwrap();
+            (Instant::now(), lease)
+        };
+        let waiters: Vec<_> = (locks.iter().copied())
+            .map(|lock| scope.spawn(move || wait(lock)))
+            .collect();
+        for lock in locks {
             assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            waiter
-        });
-        thread::sleep(300 * MS); // both have been refused
+        }
+        thread::sleep(100 * MS); // all have been refused
         let happened = Instant::now();
         happens();
         for waiter in waiters {
             let (woken, _lease) = waiter.join().unwrap();
-            assert!(woken - happened < SOON, "{:?}", woken - happened);
+            assert!(woken - happened < within, "{:?}", woken - happened);
         }
     });
 }
@@ -53,7 +57,7 @@ fn by_a_release_of_its_own_process() {
         let locks = crate::connect(&server.url()).with(options);
         let [a, b] = ["a", "b"].map(|name| locks.lock(name));
         let held = [&a, &b].map(|lock| lock.acquire(LONG).unwrap());
-        both_are_woken([&a, &b], || {
+        all_are_woken(SOON, &[&a, &b], || {
             for lease in held {
                 lease.release().unwrap();
             }
@@ -71,7 +75,7 @@ fn by_the_loss_of_a_listener_that_does_not_come_back() {
         for key in ["lock:a", "lock:b"] {
             let () = conn.pset_ex(key, "somebody", 60_000).unwrap();
         }
-        both_are_woken([&a, &b], || {
+        all_are_woken(SOON, &[&a, &b], || {
             set_user(&server, &["-subscribe"]);
             let listens = |line: &str| line.contains("cmd=subscribe");
             assert!(comes_true(|| kill(&server, listens) == 1));
@@ -91,7 +95,7 @@ fn by_another_of_its_process_that_needs_a_new_connection() {
         let held = a.acquire(LONG).unwrap();
         let mut conn = server.connection().unwrap();
         let () = conn.pset_ex("lock:b", "somebody", 60_000).unwrap();
-        both_are_woken([&a, &b], || {
+        all_are_woken(SOON, &[&a, &b], || {
             let is_tracked = |line: &str| line.contains("redir=") && !line.contains("redir=-1");
             assert!(comes_true(|| kill(&server, is_tracked) > 0));
             let () = conn.del("lock:b").unwrap();
@@ -126,5 +130,59 @@ fn by_a_deletion_as_soon_as_the_one_before_has_it() {
             let _second = second.join().unwrap();
             assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
         });
+    });
+}
+
+/// The server forgets a key when another is read, and does not tell the client that has read that one.
+#[test]
+fn by_the_second_that_has_passed_where_the_server_cannot_track_all_keys() {
+    unless_halted(|| {
+        let server = Server::start_with(&["--tracking-table-max-keys", "1"]).unwrap();
+        let locks = crate::connect(&server.url());
+        let names = ["a", "b", "c", "d", "e"];
+        let (waited, keys) = (
+            names.map(|name| locks.lock(name)),
+            names.map(|name| format!("lock:{name}")),
+        );
+        let mut conn = server.connection().unwrap();
+        for key in &keys {
+            let () = conn.pset_ex(key, "somebody", 60_000).unwrap();
+        }
+        all_are_woken(BY_ITSELF, &waited.each_ref(), || {
+            let () = conn.del(&keys).unwrap();
+        });
+    });
+}
+
+#[test]
+fn by_the_second_that_has_passed_after_a_swap_of_databases() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let [a, b] = ["a", "b"].map(|name| locks.lock(name));
+        let mut conn = server.connection().unwrap();
+        let () = conn.pset_ex("lock:a", "somebody", 60_000).unwrap();
+        // A lock without an end.
+        let () = conn.set("lock:b", "somebody").unwrap();
+        all_are_woken(BY_ITSELF, &[&a, &b], || {
+            let mut swap = redis::cmd("SWAPDB");
+            swap.arg(0).arg(1).exec(&mut conn).unwrap();
+        });
+    });
+}
+
+/// The server tells nobody of the swap either that takes the lock away.
+#[test]
+fn a_holder_is_told_of_a_loss_within_a_third_of_its_lease() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let options = crate::options().lease(3_000 * MS);
+        let lock = crate::connect(&server.url()).with(options).lock("a");
+        let lease = lock.acquire(LONG).unwrap();
+        thread::sleep(100 * MS); // it has been looked at
+        let mut swap = redis::cmd("SWAPDB");
+        swap.arg(0).arg(1);
+        swap.exec(&mut server.connection().unwrap()).unwrap();
+        assert!(lease.lost().wait_for(1_500 * MS));
     });
 }

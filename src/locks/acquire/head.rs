@@ -4,18 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Asked, Wait};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, unanswered_ahead},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
     script::Refusal,
     server::Unsent,
     time::Backoff,
-    waiting::Place,
+    waiting::{LastAnswer, Place},
 };
 
 impl Wait<'_> {
     /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
     /// to another stack.
-    pub(super) fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease>) -> Result<Asked> {
+    pub(super) fn ask_as_head(
+        &mut self,
+        place: &Place<'_, Settings, Lease, Error>,
+    ) -> Result<Asked> {
         let shared = Arc::clone(&self.stack);
         shared.server.want();
         let cancel = self.settings.cancel.as_ref();
@@ -33,17 +36,17 @@ impl Wait<'_> {
             let asked = (shared.server).ask_for_head(&call, self.deadline);
             let reply = match asked {
                 Ok(reply) => reply,
-                Err(Unsent::NoConnection(error @ (Error::TooOld { .. } | Error::Forked))) => {
-                    return Err(error);
-                }
+                Err(Unsent::NoConnection(error)) if !error.may_pass() => return Err(error),
                 Err(Unsent::NoConnection(error)) => {
                     self.attempts.was_not_sent(error);
-                    let pause = self.next_pause(&mut pauses, self.stacks.are_many());
-                    place.look_again_at(Some(self.now() + pause));
+                    let pause = self.next_pause(&mut pauses, true);
+                    place.failed(self.attempts.failure(), self.now() + pause);
                     continue;
                 }
                 Err(Unsent::InUse { has_failed }) => {
-                    self.others_had_the_connection(has_failed);
+                    if has_failed {
+                        place.failed(Some(unanswered_ahead(None)), self.now());
+                    }
                     break;
                 }
             };
@@ -55,14 +58,31 @@ impl Wait<'_> {
                 return Ok(asked);
             }
         }
-        (self.attempts.last_failure()).map_or(Ok(Asked::InVain), Err)
+        self.in_vain(&place.last_answer())
+    }
+
+    /// The deadline has come. Who has the lock is known by the last attempt of this queue, or else by an
+    /// attempt of this thread before it joined. What may be ours is in doubt, whatever others were told.
+    fn in_vain(&mut self, last: &LastAnswer<Error>) -> Result<Asked> {
+        match last {
+            LastAnswer::Busy if !self.attempts.may_be_ours() => return Ok(Asked::InVain),
+            LastAnswer::Failed(failure) if !self.attempts.may_be_ours() => {
+                return Err(self.operation.failed_as(failure));
+            }
+            _ => {}
+        }
+        match self.attempts.last_failure() {
+            Some(failure) => Err(failure),
+            None if self.attempts.was_refused() => Ok(Asked::InVain),
+            None => Err(unanswered_ahead(None)),
+        }
     }
 
     /// What an outcome leads to: an end of the wait, or `None` and another attempt at the moment that the place is told.
     fn follows(
         &mut self,
         outcome: &Outcome,
-        place: &Place<'_, Settings, Lease>,
+        place: &Place<'_, Settings, Lease, Error>,
         pauses: &mut Backoff,
     ) -> Option<Asked> {
         match *outcome {
@@ -74,14 +94,14 @@ impl Wait<'_> {
             }
             Outcome::HasBeenRun => return Some(Asked::InVain),
             // The same shard at another address.
-            Outcome::Moved => place.look_again_at(Some(self.now())),
+            Outcome::Moved => place.failed(None, self.now()),
             Outcome::Refused {
                 ask_again_at,
                 tracked: true,
             } => {
                 pauses.start_again();
                 self.doubts.start_again();
-                place.refused(ask_again_at);
+                place.refused(Some(ask_again_at));
             }
             Outcome::Refused { tracked: false, .. } => {
                 place.refused(Some(self.now() + pauses.next_pause(Duration::MAX)));
@@ -89,27 +109,16 @@ impl Wait<'_> {
             Outcome::Failed => {
                 let in_doubt = self.stacks.are_many() && self.attempts.is_in_doubt();
                 let pause = self.next_pause(pauses, in_doubt);
-                place.look_again_at(Some(self.now() + pause));
+                place.failed(self.attempts.failure(), self.now() + pause);
             }
         }
         None
     }
 
-    /// The pause after a failure. `in_doubt`: it is not known who the master is.
+    /// The pause after a failure. `in_doubt`: no server is reached, or it is not known who the master is.
     fn next_pause(&mut self, usual: &mut Backoff, in_doubt: bool) -> Duration {
         let pauses = if in_doubt { &mut self.doubts } else { usual };
         pauses.next_pause(Duration::MAX)
-    }
-
-    /// Other heads had the shared connection until the deadline, so that this attempt was not sent. If their last one has failed,
-    /// nobody knows who has the lock: the answer is an error, and not `Contended`.
-    fn others_had_the_connection(&mut self, has_failed: bool) {
-        if has_failed && !self.attempts.has_failed() {
-            self.attempts.was_not_sent(Error::Pool {
-                reason: String::from("the server did not answer others who wait"),
-                source: None,
-            });
-        }
     }
 }
 

@@ -132,10 +132,6 @@ impl Server for Member {
         self.own.stores_data()
     }
 
-    fn is_watched(&self) -> bool {
-        true
-    }
-
     fn epoch(&self) -> u64 {
         self.own.epoch()
     }

@@ -283,3 +283,77 @@ fn turns_beside_a_head_that_has_lost_the_lock_are_counted() {
     });
     assert!(turns.count() <= 8);
 }
+
+#[test]
+fn the_next_asks_a_second_after_a_hand_over_though_nobody_says_that_the_lock_was_lost() {
+    let mut queue: Queue<(), ()> = Queue::default();
+    queue.join(0, (), moment(0));
+    queue.join(1, (), moment(0));
+    assert_eq!(queue.step(0, moment(0)), Step::Ask);
+    queue.refused(0, moment(0), None);
+    queue.hand_over((), moment(0), moment(60_000));
+    assert_eq!(queue.step(1, moment(999)), Step::Sleep(Some(moment(1_000))));
+    assert_eq!(queue.step(1, moment(1_000)), Step::Ask);
+}
+
+/// A queue with a head that is asking, and others behind it.
+fn queue_behind_a_head(others: Ticket) -> Queue<(), (), &'static str> {
+    let mut queue = Queue::default();
+    for ticket in 0..=others {
+        queue.join(ticket, (), moment(0));
+    }
+    assert_eq!(queue.step(0, moment(0)), Step::Ask);
+    queue
+}
+
+#[test]
+fn nobody_is_said_to_have_a_lock_before_an_answer_has_come() {
+    let queue = queue_behind_a_head(1);
+    assert_eq!(queue.last_answer(1), LastAnswer::Missing);
+}
+
+#[test]
+fn all_in_a_queue_know_that_somebody_has_the_lock_when_their_head_does() {
+    let mut refused = queue_behind_a_head(1);
+    refused.refused(0, moment(1), Some(moment(1_000)));
+    let mut granted = queue_behind_a_head(1);
+    granted.leave(0, Leaving::Exclusive, moment(1), Some(moment(1_000)));
+    let mut handed = queue_behind_a_head(1);
+    handed.hand_over((), moment(1), moment(1_000));
+    for queue in [&mut refused, &mut granted, &mut handed] {
+        assert_eq!(queue.last_answer(1), LastAnswer::Busy);
+        queue.join(2, (), moment(2));
+        assert_eq!(queue.last_answer(2), LastAnswer::Busy, "nobody asks since");
+    }
+}
+
+#[test]
+fn who_comes_while_the_head_asks_again_does_not_know_what_it_was_answered_before() {
+    let mut queue = queue_behind_a_head(1);
+    queue.refused(0, moment(1), Some(moment(2)));
+    assert_eq!(queue.step(0, moment(2)), Step::Ask);
+    queue.join(2, (), moment(3));
+    assert_eq!(queue.last_answer(1), LastAnswer::Busy);
+    assert_eq!(queue.last_answer(2), LastAnswer::Missing);
+}
+
+#[test]
+fn all_in_a_queue_know_why_the_last_attempt_of_their_head_failed_until_another_is_answered() {
+    let mut queue = queue_behind_a_head(2);
+    queue.unanswered(0, moment(10), Some("refused"));
+    assert_eq!(queue.last_answer(1), LastAnswer::Failed("refused"));
+    queue.leave(0, Leaving::WithoutLock, moment(10), None);
+    assert_eq!(queue.last_answer(1), LastAnswer::Failed("refused"));
+    assert_eq!(queue.step(1, moment(10)), Step::Ask);
+    queue.refused(1, moment(11), None);
+    assert_eq!(queue.last_answer(2), LastAnswer::Busy);
+}
+
+#[test]
+fn a_failure_is_forgotten_with_those_who_waited() {
+    let mut queue = queue_behind_a_head(0);
+    queue.unanswered(0, moment(10), Some("refused"));
+    queue.leave(0, Leaving::WithoutLock, moment(10), None);
+    queue.join(1, (), moment(20));
+    assert_eq!(queue.last_answer(1), LastAnswer::Missing);
+}

@@ -131,7 +131,7 @@ fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_n
         if answered {
             first.refused(None);
         } else {
-            first.look_again_at(Some(after(SOON)));
+            first.failed(None, after(SOON));
         }
         assert!(!first.wait(Deadline::after(LATE)), "it was handed the lock");
         assert!(first.quit().is_some());
@@ -192,5 +192,19 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
         assert!(queues.asks_after(KEY, Duration::ZERO).is_some() && queues.is_empty());
         let again = queues.join(KEY, None);
         assert!(asks(&again));
+    }
+}
+
+/// Others hear of a release later than a thread of the process that has released the lock.
+#[test]
+fn a_thread_that_takes_a_lock_again_and_again_for_which_nobody_waits_pauses_now_and_then() {
+    let queues = queues();
+    let end = after(Duration::from_secs(5));
+    let pauses = || {
+        queues.released(KEY, &hold(false));
+        queues.asks_after(KEY, LATE) > Some(Duration::ZERO)
+    };
+    while !pauses() {
+        assert!(crate::time::now() < end, "it keeps others out");
     }
 }

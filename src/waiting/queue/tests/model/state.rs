@@ -5,8 +5,8 @@ use std::{collections::VecDeque, mem, sync::LazyLock};
 use super::*;
 
 pub(super) static START: LazyLock<Instant> = LazyLock::new(crate::time::now);
-/// When a lease ends. Nobody may have to wait for it.
-pub(super) const LEASE: Duration = Duration::from_secs(60);
+/// When a lease ends, sooner than a head asks by itself. Nobody may have to wait for either.
+pub(super) const LEASE: Duration = Duration::from_millis(900);
 /// Until an attempt that was not tracked, or got no answer, is made again.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 

@@ -109,7 +109,7 @@ impl World {
     /// A thread that waited for an answer on the connection has found it lost.
     fn fail(&self, state: &mut State, thread: Thread) {
         state.shared_is_lost(self.rules, false);
-        state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE);
+        state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE, None);
         state.threads[thread] = Phase::InQueue;
     }
 

@@ -1,0 +1,181 @@
+//! What a wait does about a server that is not there, or refuses, from its first attempt on.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lease, Lock, Locks, Options, Result};
+use redis::Client;
+
+use crate::common::{
+    LONG, MS, Proxy, Server,
+    fake::Fake,
+    hold::comes_true,
+    slack::slack,
+    wait::{at_once, unless_halted},
+};
+
+/// Refusals that pass, in the server's words; the last one is a script's on a server before Redis 7.
+const PASSES: [&str; 10] = [
+    "LOADING Redis is loading the dataset in memory",
+    "BUSY Redis is busy running a script",
+    "READONLY You can't write against a read only replica.",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "MASTERDOWN Link with MASTER is down",
+    "CLUSTERDOWN The cluster is down",
+    "NOREPLICAS Not enough good replicas to write.",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "MISCONF Redis is configured to save RDB snapshots",
+    "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
+];
+
+/// Nobody listens there.
+const NOBODY: [&str; 3] = [
+    "redis://127.0.0.1:1/",
+    "redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster",
+    "redis+cluster://127.0.0.1:1,127.0.0.1:2/",
+];
+
+/// So many wait for one lock, each for so long: what they are told, and after how long.
+fn told(lock: &Lock, threads: usize, wait: Duration) -> Vec<(Result<Lease>, Duration)> {
+    thread::scope(|scope| {
+        let wait = || {
+            let asked = Instant::now();
+            (lock.acquire(wait), asked.elapsed())
+        };
+        let waiters: Vec<_> = (0..threads).map(|_| scope.spawn(wait)).collect();
+        let told = waiters.into_iter().map(|waiter| waiter.join().unwrap());
+        told.collect()
+    })
+}
+
+#[test]
+fn a_refusal_that_passes_does_not_end_a_wait() {
+    at_once(PASSES, |refusal| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let lock = crate::connect(&proxy.url()).lock("a");
+        proxy.at("EVALSHA").refuse(refusal);
+        proxy.at("EVALSHA").nth(2).refuse(refusal);
+        lock.acquire(LONG).unwrap().release().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_goes_on_while_the_server_has_no_memory() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let mut limit = |bytes: u32| {
+            let mut set = redis::cmd("CONFIG");
+            set.arg(&["SET", "maxmemory"]).arg(bytes).exec(&mut conn)
+        };
+        limit(1).unwrap();
+        let lock = crate::connect(&server.url()).lock("a");
+        let refused = lock.acquire(300 * MS).unwrap_err();
+        assert!(matches!(refused, Error::Redis { .. }), "{refused:?}");
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.acquire(LONG));
+            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+            limit(0).unwrap();
+            drop(waiter.join().unwrap().unwrap());
+        });
+    });
+}
+
+#[test]
+fn a_wait_begins_before_there_is_a_server() {
+    unless_halted(|| {
+        let mut server = Server::start().unwrap();
+        let lock = crate::connect(&server.url()).lock("a");
+        server.kill().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.acquire(LONG));
+            thread::sleep(300 * MS);
+            assert!(!waiter.is_finished());
+            server.restart().unwrap();
+            waiter.join().unwrap().unwrap().verify().unwrap();
+        });
+    });
+}
+
+#[test]
+fn what_has_not_passed_by_the_deadline_is_the_answer_of_all_who_wait() {
+    let wait = 700 * MS;
+    at_once(NOBODY, |url| {
+        let lock = Locks::connect(url).unwrap().lock("a");
+        for (told, after) in told(&lock, 4, wait) {
+            assert!(matches!(told, Err(Error::Pool { .. })), "{url}: {told:?}");
+            assert!(
+                after >= wait && after < wait + 250 * MS + slack(),
+                "{after:?}"
+            );
+        }
+    });
+}
+
+/// Those behind the head have not asked for themselves.
+#[test]
+fn those_behind_a_head_whose_attempts_fail_are_told_why_and_not_that_somebody_has_the_lock() {
+    unless_halted(|| {
+        let fake = Fake::saying(|command, _| match command {
+            "EVALSHA" | "EVAL" => b"-LOADING Redis is loading\r\n".to_vec(),
+            "INFO" => b"$20\r\nredis_version:7.0.15\r\n".to_vec(),
+            _ => b"+OK\r\n".to_vec(),
+        });
+        let lock = crate::connect(&format!("redis://127.0.0.1:{}/", fake.port())).lock("a");
+        thread::scope(|scope| {
+            let head = scope.spawn(|| lock.acquire(1_500 * MS));
+            let asks = || {
+                fake.asked()
+                    .iter()
+                    .filter(|name| *name == "EVALSHA")
+                    .count()
+            };
+            assert!(comes_true(|| asks() >= 3));
+            for (told, _) in told(&lock, 8, 300 * MS) {
+                assert!(matches!(told, Err(Error::Redis { .. })), "{told:?}");
+            }
+            let told = head.join().unwrap();
+            assert!(matches!(told, Err(Error::Redis { .. })), "{told:?}");
+        });
+    });
+}
+
+/// Some have stood in a queue, and then wait for the connection that others have: the server answers all the time.
+#[test]
+fn too_few_replicas_are_not_called_a_silent_server() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let options = Options::new().replicas(1, 100 * MS);
+        let locks = Locks::connect(&server.url()).unwrap().with(options);
+        at_once(0..16, |number| {
+            let lock = locks.lock(&format!("{}", number / 2));
+            thread::sleep(number % 2 * 50 * MS);
+            let told = lock.acquire(600 * MS + number % 2 * 300 * MS);
+            // What another thread of the lock has taken in vain keeps this one out for a while.
+            let is_it = matches!(
+                told,
+                Err(Error::TooFewReplicas { .. } | Error::Contended { .. })
+            );
+            assert!(is_it, "{told:?}");
+        });
+    });
+}
+
+/// A typing error does not cost the whole wait.
+#[test]
+fn a_wrong_password_ends_a_wait_at_once() {
+    unless_halted(|| {
+        let server = Server::start_with(&["--requirepass", "right"]).unwrap();
+        for login in ["redis://:wrong@127.0.0.1", "redis://127.0.0.1"] {
+            let client = Client::open(format!("{login}:{}/", server.port())).unwrap();
+            let pool = leasehold::Pool::builder().build(&client).unwrap();
+            let asked = Instant::now();
+            let told = crate::sharing(&pool).lock("a").acquire(LONG);
+            assert!(matches!(told, Err(Error::Pool { .. })), "{told:?}");
+            assert!(asked.elapsed() < LONG / 4, "{:?}", asked.elapsed());
+        }
+    });
+}
