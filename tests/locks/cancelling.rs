@@ -2,14 +2,14 @@
 
 use std::{
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Error, Lease, Lock, Locks, Options, Result};
+use leasehold::{Cancel, Error, Events, Lease, Lock, Locks, Options, Result, event};
 use redis::Commands;
 
 use crate::common::{
@@ -43,7 +43,10 @@ fn what_was_called_off_before_sends_nothing_and_runs_nothing() {
         let ((), traffic) = proxy.traffic_of(|| {
             for lock in every_kind(&locks) {
                 assert!(is_cancelled(&lock.acquire(LONG)));
-                assert!(is_cancelled(&lock.try_acquire()));
+                let tried = lock.try_acquire();
+                assert!(is_cancelled(&tried));
+                let text = tried.unwrap_err().to_string();
+                assert!(!text.contains("wait"), "it has not waited: {text}");
                 assert!(is_cancelled(&lock.run(LONG, |_| panic!("run"))));
             }
             let lock = locks.lock("m");
@@ -129,6 +132,22 @@ fn run_and_run_once_are_called_off_while_they_wait() {
     });
 }
 
+#[derive(Default)]
+struct Told {
+    acquired: AtomicU32,
+    released: AtomicU32,
+}
+
+impl Events for Told {
+    fn acquired(&self, _: &event::Acquired<'_>) {
+        self.acquired.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn released(&self, _: &event::Released<'_>) {
+        self.released.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// By the pool, and by the head of the queue.
 #[test]
 fn what_is_granted_at_that_moment_is_given_back() {
@@ -140,7 +159,9 @@ fn what_is_granted_at_that_moment_is_given_back() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let theirs = crate::connect(&server.url());
         let cancel = Cancel::new();
-        let locks = crate::connect(&proxy.url()).with(by(&cancel));
+        let told = Arc::new(Told::default());
+        let events = Arc::clone(&told) as Arc<dyn Events>;
+        let locks = crate::connect(&proxy.url()).with(by(&cancel).events(events));
         let lock = every_kind(&locks)[kind].clone();
         drop(lock.acquire(LONG).unwrap());
         let key = format!("lock:{}", lock.name());
@@ -169,6 +190,9 @@ fn what_is_granted_at_that_moment_is_given_back() {
         });
         let free = || !every_kind(&theirs)[kind].inspect().unwrap().is_held();
         assert!(comes_true(free), "{lock:?} {waits}");
+        // Only of the first, which its caller has got.
+        let told = [&told.acquired, &told.released].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(told, [1, 1], "{lock:?} {waits}");
     });
 }
 
@@ -339,6 +363,30 @@ fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {
             );
         });
         signal_hook::low_level::unregister(registered);
+    });
+}
+
+/// One in the queue, which nothing else wakes.
+#[test]
+fn a_flag_that_is_asked_for_while_somebody_waits_ends_that_wait_too() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let cancel = Cancel::new();
+        let locks = crate::connect(&server.url());
+        let _held = locks.lock("a").acquire(LONG).unwrap();
+        let (head, lock) = (locks.lock("a"), locks.lock("a").with(by(&cancel)));
+        thread::scope(|scope| {
+            let before = scope.spawn(|| head.acquire(LONG / 4).is_err());
+            assert!(comes_true(|| waiting(&head) == 1));
+            let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
+            assert!(comes_true(|| waiting(&head) == 2));
+            let raised = Instant::now();
+            cancel.flag().store(true, Ordering::SeqCst);
+            assert!(waiter.join().unwrap());
+            let took = raised.elapsed();
+            assert!(took < 300 * MS + slack(), "{took:?}");
+            assert!(before.join().unwrap());
+        });
     });
 }
 
