@@ -308,6 +308,16 @@ impl Pool {
         Err(self.shared.no_answer())
     }
 
+    /// How many connections there may be.
+    pub(crate) fn size(&self) -> usize {
+        self.connections.max_size() as usize
+    }
+
+    /// How long a connection is waited for at most.
+    pub(crate) fn get_timeout(&self) -> Duration {
+        self.shared.get_timeout
+    }
+
     /// # Errors
     /// [`Error::Forked`] in the child of a fork, if the parent made the pool.
     pub(crate) fn refuse_a_copy(&self) -> Result<()> {
@@ -366,6 +376,11 @@ pub struct PooledConnection {
 }
 
 impl PooledConnection {
+    /// Where it leads: see [`Connector::epoch`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lent.epoch
+    }
+
     /// Not to be lent again.
     pub(crate) fn close(&mut self, why: Finished) {
         self.lent.finished = Some(why);

@@ -175,6 +175,11 @@ impl Call {
         command.send(conn)
     }
 
+    /// What is [sent first](Self::send_first).
+    pub(crate) fn first(&self) -> &[u8] {
+        self.first_as.as_ref().unwrap_or(&self.by_hash).as_bytes()
+    }
+
     /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
         let answer = match answer_to(self.by_hash(), conn) {

@@ -3,21 +3,24 @@
 //! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three
 //! connections of its own: the heads of the queues ask by that of [`waiters`], the keeper renews by
 //! that of [`renewals`], and on the third the [`listener`] hears of changes of the keys that were
-//! read on these two, which are [`tracked`]. [`cluster`] has one such server for each shard of a
-//! Redis Cluster.
+//! read on these two, which are [`tracked`]. Where many threads ask at the same time, by the pool
+//! or as heads, their calls go in one write: [`outbox`]. [`cluster`] has one such server for each
+//! shard of a Redis Cluster.
 //!
 //! Called by `locks` on the callers' threads, by `renewing` on the renewing thread, and by the
 //! listener's own thread.
 //!
 //! # Locks
 //! A connection that several threads use is locked while it is used: `slot` in [`tracked`]. The
-//! listener's `ear` comes after it. Whoever tells the queues or the keeper of news, which locks
-//! them, has unlocked both before.
+//! listener's `ear` comes after it, and so does an [`outbox`], with the stage of a letter within
+//! it. Whoever tells the queues or the keeper of news, which locks them, has unlocked `slot` and
+//! `ear` before.
 
 mod cluster;
 #[cfg(feature = "testing")]
 mod committer;
 mod listener;
+mod outbox;
 mod redis;
 mod renewals;
 mod tracked;
@@ -92,9 +95,19 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// it was not sent.
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
 
-    /// Sends a head's call by the connection that all heads share, so that the server tells of a change of the key. Waits for the
-    /// connection until the deadline, then for the answer one I/O time-out, and one more to connect where that is needed.
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent>;
+    /// Sends a head's call by the connection that all heads share, in one write with those of
+    /// others, so that the server tells of a change of the key. It is sent by the deadline, and not
+    /// after a cancel. Then its answer is waited for, one I/O time-out, and one more to connect
+    /// where that is needed. `None`: it was not sent, and no other call has failed meanwhile.
+    ///
+    /// # Errors
+    /// It was not sent: there is no connection, or the server did not answer others.
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Reply>>;
 
     /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else by one of the pool.
     fn send_unawaited(&self, call: &Call, patience: Duration);
@@ -166,6 +179,18 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    /// By a connection on which nothing is told of.
+    pub(crate) fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Self {
+        Self {
+            answer,
+            sent,
+            answered: sent,
+            tracked: false,
+            again,
+            has_moved: false,
+        }
+    }
+
     /// What is known of a call that changes something: where it was sent twice, a refusal of the second says nothing of the first.
     /// That the key is of another kind stays the answer: it says what stands there now.
     pub(crate) fn of_both(self) -> RedisResult<Value> {
@@ -175,15 +200,6 @@ impl Reply {
             answer => answer,
         }
     }
-}
-
-/// Why a call was not sent on the waiters' connection.
-#[derive(Debug)]
-pub(crate) enum Unsent {
-    /// There is no connection.
-    NoConnection(Error),
-    /// Other threads had the connection until the deadline. `has_failed`: the last use of the connection did.
-    InUse { has_failed: bool },
 }
 
 /// Who is told of changes on the server: the queues of those who wait, and the keeper of the leases.

@@ -2,30 +2,63 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, Unsent, listener::Listener,
-    tracked::Tracked, waiters::WaitersConnection,
+    Observer, Patience, Renewals, RenewalsConnection, Reply, Server,
+    listener::Listener,
+    outbox::{Outbox, SendTerms},
+    tracked::Tracked,
+    waiters::WaitersConnection,
 };
 use crate::{
+    cancel::Cancel,
     connection::{Connector, Limits, Pool, PooledConnection},
     error::{Error, Result},
     exchange::Finished,
-    script::Call,
+    script::{Call, is_unknown_script},
     time::{self, Clock, Deadline},
 };
+
+/// So many calls go alone: with fewer threads, to be woken costs more than a shared write saves.
+const FEW: usize = 4;
+/// So many shared writes are under way at a time: with more, fewer calls share one; with fewer, a server that is far away is
+/// asked too seldom.
+const WRITES: usize = 3;
 
 /// A server that a pool leads to.
 pub(crate) struct RedisServer {
     pool: Pool,
+    outbox: Outbox,
+    /// Each call that is under way has a clone.
+    under_way: Arc<()>,
     connector: Connector,
-    waiters: WaitersConnection,
+    waiters: Arc<WaitersConnection>,
     leases: Arc<Tracked>,
     listener: Arc<Listener>,
+}
+
+/// A call by the pool, and until when it may wait for a connection.
+struct Sending<'a> {
+    call: &'a Call,
+    patience: Patience<'a>,
+    lent_by: Deadline,
+    whole_by: Deadline,
+    /// It was sent before on a connection that turned out to be closed.
+    again: bool,
+}
+
+impl Sending<'_> {
+    fn packed(&self) -> &[u8] {
+        if self.again {
+            self.call.by_hash()
+        } else {
+            self.call.first()
+        }
+    }
 }
 
 impl RedisServer {
@@ -34,6 +67,8 @@ impl RedisServer {
         let listener = Listener::new(connector.clone());
         Self {
             pool: pool.clone(),
+            outbox: Outbox::new(WRITES.min(pool.size())),
+            under_way: Arc::default(),
             waiters: WaitersConnection::new(connector.clone(), Arc::clone(&listener)),
             leases: RenewalsConnection::tracked(connector.clone(), Arc::clone(&listener)),
             connector,
@@ -46,39 +81,77 @@ impl RedisServer {
         RenewalsConnection::on(Arc::clone(&self.leases))
     }
 
-    /// Sends a call by a connection that is lent for it alone. `before`: its reply on a connection that turned out to be closed.
-    fn ask_alone(
-        &self,
-        call: &Call,
-        patience: Patience<'_>,
-        deadline: Deadline,
-        mut before: Option<Reply>,
-    ) -> Result<Reply> {
-        loop {
-            let mut conn =
-                match self
-                    .pool
-                    .get_here(patience.lent, deadline.remaining(), patience.cancel)
-                {
-                    Ok(conn) => conn,
-                    Err(error) => return before.ok_or(error),
-                };
-            let (sent, again) = (time::now(), before.is_some());
-            let answer = answered_by(&mut conn, (call, again), patience, self.limits().answer);
-            let _ = (answer.as_ref()).inspect_err(|error| self.connector.was_refused(error));
-            if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
-                self.finish(&mut conn, finished);
-            }
-            let reply = untracked(answer, sent, again);
-            if again || !was_closed(&reply.answer) {
-                return Ok(reply);
-            }
-            before = Some(reply);
+    /// Sends a call: alone while few calls are under way, or else in one write with others.
+    fn send(&self, sending: &Sending<'_>) -> Result<Reply> {
+        if sending.call.replicas().is_some() {
+            // Replicas are asked by the connection that has written, and waited for.
+            return self.send_alone(sending);
+        }
+        let under_way = Arc::clone(&self.under_way);
+        if Arc::strong_count(&under_way) <= 1 + FEW.min(self.pool.size()) {
+            return self.send_alone(sending);
+        }
+        match self.send_together(sending)? {
+            Some(reply) if !reply.answer.as_ref().is_err_and(is_unknown_script) => Ok(Reply {
+                again: sending.again,
+                ..reply
+            }),
+            // It may go whole, or has one if a connection is free at this moment, or else the pool says why not.
+            _ => self.send_alone(sending),
         }
     }
 
+    fn judge(&self, reply: &Reply) {
+        let _ = (reply.answer.as_ref()).inspect_err(|error| self.connector.was_refused(error));
+    }
+
+    /// By a connection that is lent for it alone.
+    fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
+        let mut conn = self.lent(sending)?;
+        let sent = time::now();
+        let answer = answered_by(&mut conn, sending, self.limits().answer);
+        if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
+            self.finish(&mut conn, finished);
+        }
+        Ok(Reply::untracked(answer, sent, sending.again))
+    }
+
+    /// In one write with others. `None`: it was not sent while it might have waited for a connection, or was called off.
+    fn send_together(&self, sending: &Sending<'_>) -> Result<Option<Reply>> {
+        let io_timeout = self.limits().answer;
+        let until = (sending.patience.answer).filter(|answer| answer.remaining() < io_timeout);
+        let terms = SendTerms {
+            alone: false,
+            send_by: sending.lent_by.or_sooner(sending.whole_by.moment()),
+            learns_why: false,
+            until: until.and_then(Deadline::moment),
+        };
+        let (packed, cancel) = (sending.packed(), sending.patience.cancel);
+        self.outbox.ask(packed, terms, cancel, |write| {
+            loop {
+                let mut conn = self.lent(sending)?;
+                // One of the threads may know meanwhile that another server is the master, and takes the answer for that one's.
+                let is_of_the_master = || conn.epoch() == self.connector.epoch();
+                if !write.gather(is_of_the_master) {
+                    conn.close(Finished::Replica);
+                    continue;
+                }
+                let exchanged = write.exchange(conn.connection(), io_timeout, false);
+                if let Some(finished) = exchanged.err().as_ref().and_then(Finished::by_error) {
+                    self.finish(&mut conn, finished);
+                }
+                return Ok(());
+            }
+        })
+    }
+
+    fn lent(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
+        let (lent, whole) = (sending.lent_by.remaining(), sending.whole_by.remaining());
+        self.pool.get_here(lent, whole, sending.patience.cancel)
+    }
+
     /// Whether the connection answers; if not, it is closed.
-    fn answers(&self, conn: &mut PooledConnection) -> bool {
+    fn answers(conn: &mut PooledConnection) -> bool {
         let answer = redis::cmd("PING").query::<Value>(conn.connection());
         let finished = answer.err().as_ref().and_then(Finished::by_error);
         if let Some(finished) = finished {
@@ -124,16 +197,30 @@ impl Server for RedisServer {
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        self.ask_alone(call, patience, Deadline::after(patience.whole), None)
+        let mut sending = Sending {
+            call,
+            patience,
+            lent_by: Deadline::after(patience.lent),
+            whole_by: Deadline::after(patience.whole.min(self.pool.get_timeout())),
+            again: false,
+        };
+        let first = self.send(&sending)?;
+        self.judge(&first);
+        if !was_closed(&first.answer) {
+            return Ok(first);
+        }
+        sending.again = true;
+        let second = self.send(&sending).inspect(|second| self.judge(second));
+        Ok(second.unwrap_or(first))
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         let mut conn = self.pool.get()?;
-        if !self.answers(&mut conn) {
+        if !Self::answers(&mut conn) {
             // Such as one that stood idle when the server was started again.
             drop(conn);
             conn = self.pool.get()?;
-            if !self.answers(&mut conn) {
+            if !Self::answers(&mut conn) {
                 return Err(Error::Pool {
                     reason: String::from("the connections that were lent do not answer"),
                     source: None,
@@ -147,8 +234,13 @@ impl Server for RedisServer {
         Ok(answer)
     }
 
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
-        self.waiters.ask(call, deadline)
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Reply>> {
+        self.waiters.ask(call, deadline, cancel)
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {
@@ -162,7 +254,7 @@ impl Server for RedisServer {
             ..Patience::USUAL
         };
         // Nobody waits for what becomes of it.
-        let _ = self.ask_alone(call, soon, Deadline::after(patience), None);
+        let _ = self.ask(call, soon);
     }
 
     fn renewals(&self) -> Box<dyn Renewals> {
@@ -170,8 +262,7 @@ impl Server for RedisServer {
     }
 
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
-        let waiters = self.waiters.tracked();
-        (self.listener).start(observer, waiters, self.leases.clone())
+        (self.listener).start(observer, self.waiters.clone(), self.leases.clone())
     }
 
     fn want(&self) {
@@ -180,18 +271,6 @@ impl Server for RedisServer {
 
     fn close(&self) {
         self.listener.close();
-    }
-}
-
-/// What came of sending on a connection of the pool.
-pub(super) fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Reply {
-    Reply {
-        answer,
-        sent,
-        answered: sent,
-        tracked: false,
-        again,
-        has_moved: false,
     }
 }
 
@@ -204,16 +283,15 @@ fn was_closed(answer: &RedisResult<Value>) -> bool {
 
 fn answered_by(
     conn: &mut PooledConnection,
-    (call, again): (&Call, bool),
-    patience: Patience<'_>,
+    sending: &Sending<'_>,
     io_timeout: Duration,
 ) -> RedisResult<Value> {
-    if let Some(limit) = patience.answer.map(Deadline::remaining)
+    if let Some(limit) = sending.patience.answer.map(Deadline::remaining)
         && limit < io_timeout
     {
         let limit = limit.max(Duration::from_millis(1));
         conn.set_read_timeout(Some(limit))?;
         conn.set_write_timeout(Some(limit))?;
     }
-    call.ask(conn.connection(), !again)
+    sending.call.ask(conn.connection(), !sending.again)
 }

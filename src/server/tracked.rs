@@ -118,6 +118,17 @@ impl Tracked {
         self.connector.limits().answer
     }
 
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub(super) fn refuse_a_copy(&self) -> Result<()> {
+        self.connector.process().refuse_a_copy()
+    }
+
+    /// Whether no other server than that of this epoch is known to be the master by now.
+    pub(super) fn leads_to_the_master(&self, epoch: Option<u64>) -> bool {
+        epoch == Some(self.connector.epoch())
+    }
+
     /// Uses the connection, as soon as no other thread does. `None`: others used it until the deadline.
     ///
     /// # Errors
@@ -127,7 +138,7 @@ impl Tracked {
         deadline: Deadline,
         run: impl FnOnce(&mut InUse<'_>) -> T,
     ) -> Result<Option<T>> {
-        self.connector.process().refuse_a_copy()?;
+        self.refuse_a_copy()?;
         let slot = match deadline.moment() {
             Some(moment) => self.slot.try_lock_until(moment),
             None => Some(self.slot.lock()),
@@ -165,6 +176,16 @@ impl Tracked {
             }
         }
     }
+
+    /// Finds out whether the connection is still there, and tells those who rely on it if it is not. A thread that uses it finds
+    /// out by itself. An error says why it is gone.
+    pub(super) fn look(&self) -> RedisResult<()> {
+        let mut asked = Ok(());
+        if let Some(slot) = self.slot.try_lock() {
+            self.run(slot, |used| asked = used.check());
+        }
+        asked
+    }
 }
 
 impl Checked for Tracked {
@@ -186,14 +207,8 @@ impl Checked for Tracked {
         }
     }
 
-    /// Finds out whether the connection is still there, and tells those who rely on it if it is not. A thread that uses it finds out by
-    /// itself.
     fn check(&self) {
-        if let Some(slot) = self.slot.try_lock() {
-            self.run(slot, |used| {
-                used.check();
-            });
-        }
+        let _ = self.look();
     }
 }
 
@@ -249,6 +264,11 @@ impl InUse<'_> {
         asked
     }
 
+    /// Where it leads: see [`Connector::epoch`].
+    pub(super) fn epoch(&self) -> Option<u64> {
+        self.slot.open.as_ref().map(|open| open.epoch)
+    }
+
     fn close_if_not_of_the_master(&mut self) {
         let epoch = self.tracked.connector.epoch();
         let is_of_before = |open: &Open| open.epoch != epoch;
@@ -270,15 +290,14 @@ impl InUse<'_> {
         self.has_news |= relied_on && self.tracked.whom == For::Waiters;
     }
 
-    fn check(&mut self) {
+    fn check(&mut self) -> RedisResult<()> {
+        let mut asked = Ok(());
         if self.is_open() {
             let limit = self.slot.limit;
-            let _ = self.ask(limit, |connection, _| {
-                redis::cmd("PING").query::<redis::Value>(connection)
-            });
+            asked = self.ask(limit, |connection, _| redis::cmd("PING").exec(connection));
         }
         if self.is_open() {
-            return;
+            return Ok(());
         }
         match self.tracked.whom {
             // The heads are told however the connection was lost: none may sleep while there is no connection.
@@ -287,6 +306,7 @@ impl InUse<'_> {
             For::Leases if self.slot.had_one => drop(self.open()),
             For::Leases => {}
         }
+        asked
     }
 }
 

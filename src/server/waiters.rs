@@ -1,97 +1,152 @@
-//! The waiters' connection: the heads of all queues share it, one at a time.
+//! The waiters' connection: the heads of all queues share it, and their calls go in one write.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use redis::RedisError;
 
 use super::{
-    Reply, Unsent,
-    listener::Listener,
+    Reply,
+    listener::{Checked, Listener},
+    outbox::{Outbox, SendTerms, SharedWrite, silent},
     tracked::{For, InUse, Tracked},
 };
 use crate::{
+    cancel::Cancel,
     connection::Connector,
-    error::Result,
-    script::Call,
+    error::{Result, no_answer},
+    script::{Call, is_unknown_script},
     time::{self, Deadline},
 };
 
-/// The waiters' connection, and whether its last use has failed.
+/// The waiters' connection, and the calls that wait for it.
 pub(crate) struct WaitersConnection {
-    tracked: Arc<Tracked>,
-    has_failed: AtomicBool,
+    tracked: Tracked,
+    outbox: Outbox,
 }
 
 impl WaitersConnection {
-    pub(crate) fn new(connector: Connector, listener: Arc<Listener>) -> Self {
-        Self {
-            tracked: Arc::new(Tracked::new(For::Waiters, connector, Some(listener))),
-            has_failed: AtomicBool::new(false),
-        }
+    pub(crate) fn new(connector: Connector, listener: Arc<Listener>) -> Arc<Self> {
+        Arc::new(Self {
+            tracked: Tracked::new(For::Waiters, connector, Some(listener)),
+            outbox: Outbox::new(1),
+        })
     }
 
-    pub(super) fn tracked(&self) -> Arc<Tracked> {
-        Arc::clone(&self.tracked)
-    }
-
-    /// Asks once.
-    pub(crate) fn ask(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
-        let asked = |used: &mut InUse<'_>| asked(used, call);
-        let used = self.tracked.using(deadline, asked);
-        let Some(reply) = used.map_err(Unsent::NoConnection)? else {
-            let has_failed = self.has_failed.load(Ordering::SeqCst);
-            return Err(Unsent::InUse { has_failed });
+    /// Asks once. `None`: it was not sent by the deadline, or before the cancel, though the server answers.
+    pub(crate) fn ask(
+        &self,
+        call: &Call,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Reply>> {
+        let terms = SendTerms {
+            alone: call.replicas().is_some(),
+            send_by: deadline,
+            learns_why: true,
+            until: None,
         };
-        // A refusal is an answer.
-        let has_failed = match &reply {
-            Ok(reply) => reply.answer.as_ref().is_err_and(RedisError::is_io_error),
-            Err(_) => true,
-        };
-        self.has_failed.store(has_failed, Ordering::SeqCst);
-        reply.map_err(Unsent::NoConnection)
+        self.post(call, terms, cancel, true)
     }
 
     /// Sends what nobody waits for, but not in a child of a fork. False: the connection is not open, or was not free so soon.
     pub(crate) fn send(&self, call: &Call, patience: Duration) -> bool {
-        let sent = self.tracked.using(Deadline::after(patience), |used| {
-            let is_open = used.is_open();
-            if is_open {
-                // Whoever relies on the connection is told if it is finished.
-                let _ = used.ask(None, |connection, _| call.counts(connection));
-            }
-            is_open
-        });
-        !matches!(sent, Ok(None | Some(false)))
+        let terms = SendTerms {
+            alone: false,
+            send_by: Deadline::after(patience),
+            learns_why: false,
+            until: None,
+        };
+        matches!(self.post(call, terms, None, false), Ok(Some(_)))
     }
 
     /// The server is a replica by now, as somebody has found out elsewhere.
     pub(crate) fn leave_the_replica(&self) {
         self.tracked.leave_the_replica();
     }
+
+    fn post(
+        &self,
+        call: &Call,
+        terms: SendTerms,
+        cancel: Option<&Cancel>,
+        opens: bool,
+    ) -> Result<Option<Reply>> {
+        self.tracked.refuse_a_copy()?;
+        let ask = |packed: &[u8]| {
+            self.outbox.ask(packed, terms, cancel, |write| {
+                let lead = |used: &mut InUse<'_>| {
+                    let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
+                    let is_ready = !is_cancelled() && (used.is_open() || opens);
+                    if is_ready && !used.is_open() {
+                        used.open()?;
+                    }
+                    if !is_ready || is_cancelled() {
+                        return Ok(());
+                    }
+                    self.send_all(write, used, terms.alone.then_some(call))
+                };
+                let done = self.tracked.using(Deadline::after(Duration::MAX), lead)?;
+                done.unwrap_or(Ok(()))
+            })
+        };
+        let reply = ask(call.by_hash())?;
+        if let Some(Err(error)) = reply.as_ref().map(|reply| &reply.answer) {
+            self.tracked.was_refused(error);
+        }
+        let is_unknown = |reply: &Reply| reply.answer.as_ref().is_err_and(is_unknown_script);
+        if reply.as_ref().is_some_and(is_unknown) {
+            return ask(call.whole().as_bytes());
+        }
+        Ok(reply)
+    }
+
+    /// Sends what lies in the outbox, or the one call that goes alone.
+    fn send_all(
+        &self,
+        write: &mut SharedWrite<'_>,
+        used: &mut InUse<'_>,
+        alone: Option<&Call>,
+    ) -> Result<()> {
+        let epoch = used.epoch();
+        let mut is_gathered = false;
+        let asked = used.ask(None, |connection, tracked| {
+            is_gathered = write.gather(|| self.tracked.leads_to_the_master(epoch));
+            match alone {
+                _ if !is_gathered => Err(no_answer()),
+                None => write.exchange(connection, self.tracked.io_timeout(), tracked),
+                Some(call) => {
+                    let sent = time::now();
+                    let answer = call.ask(connection, false);
+                    let asked = answer.as_ref().map(drop).map_err(RedisError::clone);
+                    write.tell_next(answer, sent, tracked);
+                    asked
+                }
+            }
+        });
+        match asked {
+            // The server could not be asked to tell of changes, or another is the master by now.
+            Err(error) if !is_gathered => return Err(silent(error)),
+            Err(error) if error.is_io_error() => write.failed(error),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
-fn asked(used: &mut InUse<'_>, call: &Call) -> Result<Reply> {
-    if !used.is_open() {
-        used.open()?;
+impl Checked for WaitersConnection {
+    fn has_room(&self) -> bool {
+        let lane = self.outbox.free_lane();
+        lane.is_none_or(|_lane| self.tracked.has_room())
     }
-    let mut sent = time::now();
-    let mut is_tracked = false;
-    let answer = used.ask(None, |connection, tracked| {
-        (sent, is_tracked) = (time::now(), tracked);
-        call.ask(connection, false)
-    });
-    Ok(Reply {
-        tracked: is_tracked && answer.is_ok(),
-        answer,
-        sent,
-        answered: time::now(),
-        again: false,
-        has_moved: false,
-    })
+
+    fn make_room(&self) {
+        self.tracked.make_room();
+    }
+
+    /// A thread that uses the connection finds out by itself whether it is still there.
+    fn check(&self) {
+        if let Some(mut lane) = self.outbox.free_lane() {
+            lane.failure = self.tracked.look().err().map(silent);
+        }
+    }
 }

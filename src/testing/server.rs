@@ -16,12 +16,13 @@ use super::{
     store::{Now, Ran, Store},
 };
 use crate::{
+    cancel::Cancel,
     connection::{Limits, PooledConnection},
     error::{Error, Result, makes_no_sense},
     script::Call,
     server::{
         self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer,
-        Patience, RenewalReply, Renewals, Replies, Reply, Unsent, refused,
+        Patience, RenewalReply, Renewals, Replies, Reply, refused,
     },
     time::{Clock, Deadline, whole_millis},
     token::Token,
@@ -232,12 +233,13 @@ impl server::Server for Server {
         self.ask(call, Patience::USUAL).map(|asked| asked.answer)
     }
 
-    fn ask_for_head(&self, call: &Call, _: Deadline) -> Result<Reply, Unsent> {
-        let asked = self
-            .shared
-            .ask(call.parts(), true)
-            .map_err(Unsent::NoConnection);
-        Ok(asked?.0)
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        _: Deadline,
+        _: Option<&Cancel>,
+    ) -> Result<Option<Reply>> {
+        Ok(Some(self.shared.ask(call.parts(), true)?.0))
     }
 
     fn send_unawaited(&self, call: &Call, _: Duration) {

@@ -16,7 +16,7 @@ use crate::common::{
     LONG, MS, Proxy, Server,
     hold::{comes_true, every_kind},
     slack::slack,
-    wait::{at_once, unless_halted},
+    wait::{at_once, tracked_keys, unless_halted},
 };
 
 fn by(cancel: &Cancel) -> Options {
@@ -300,6 +300,47 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
             );
             let free = || !conn.exists::<_, bool>("lock:a").unwrap();
             assert!(comes_true(free), "what it had taken is given back");
+        });
+    });
+}
+
+/// None of them waits for the time-outs of the others.
+#[test]
+fn while_the_server_is_silent_waits_for_many_locks_end_within_one_time_out() {
+    const HEADS: usize = 20;
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let io_timeout = 1_000 * MS;
+        let pool = leasehold::Pool::builder()
+            .io_timeout(io_timeout)
+            .connect_timeout(io_timeout);
+        let cancel = Cancel::new();
+        let locks = crate::sharing(&pool.connect(&server.url()).unwrap()).with(by(&cancel));
+        let mut conn = server.connection().unwrap();
+        for number in 0..HEADS {
+            let () = conn.set(format!("lock:{number}"), "another").unwrap();
+        }
+        thread::scope(|scope| {
+            let waiters: Vec<_> = (0..HEADS)
+                .map(|number| {
+                    let lock = locks.lock(&number.to_string());
+                    scope
+                        .spawn(move || (is_cancelled(&lock.acquire(Duration::MAX)), Instant::now()))
+                })
+                .collect();
+            assert!(comes_true(|| tracked_keys(&mut conn).unwrap() >= HEADS));
+            server.freeze().unwrap();
+            // By then it was seen that the server is silent, and all ask it again and again.
+            thread::sleep(3 * io_timeout);
+            let raised = Instant::now();
+            cancel.cancel();
+            for waiter in waiters {
+                let (is_cancelled, at) = waiter.join().unwrap();
+                let took = at.saturating_duration_since(raised);
+                assert!(is_cancelled);
+                assert!(took < io_timeout + 250 * MS + slack(), "{took:?}");
+            }
+            server.thaw().unwrap();
         });
     });
 }

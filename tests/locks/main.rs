@@ -9,6 +9,7 @@
 mod common;
 
 mod asking;
+mod asking_together;
 mod attacks;
 mod cancelling;
 mod commits;

@@ -7,7 +7,6 @@ use crate::{
     error::{Error, Result, unanswered_ahead},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
     script::Refusal,
-    server::Unsent,
     time::Backoff,
     waiting::{LastAnswer, Place},
 };
@@ -33,21 +32,17 @@ impl Wait<'_> {
             self.attempts.made += 1;
             let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
             self.epoch = shared.server.epoch();
-            let asked = (shared.server).ask_for_head(&call, self.deadline);
+            let asked = (shared.server).ask_for_head(&call, self.deadline, cancel);
             let reply = match asked {
-                Ok(reply) => reply,
-                Err(Unsent::NoConnection(error)) if !error.may_pass() => return Err(error),
-                Err(Unsent::NoConnection(error)) => {
+                Ok(Some(reply)) => reply,
+                // Others were asked for until the deadline or the cancel.
+                Ok(None) => break,
+                Err(error) if !error.may_pass() => return Err(error),
+                Err(error) => {
                     self.attempts.was_not_sent(error);
                     let pause = self.next_pause(&mut pauses, true);
                     place.failed(self.attempts.failure(), self.now() + pause);
                     continue;
-                }
-                Err(Unsent::InUse { has_failed }) => {
-                    if has_failed {
-                        place.failed(Some(unanswered_ahead(None)), self.now());
-                    }
-                    break;
                 }
             };
             let outcome = self.judge(reply)?;

@@ -9,10 +9,11 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::{Servers, renewals::Following};
 use crate::{
+    cancel::Cancel,
     connection::{HOPS, Limits, PooledConnection, Redirect, ShardId},
     error::{Result, no_answer},
     script::Call,
-    server::{Observer, Patience, RedisServer, Renewals, Reply, Server, Unsent, redis::untracked},
+    server::{Observer, Patience, RedisServer, Renewals, Reply, Server},
     time::{self, Backoff, Clock, Deadline},
 };
 
@@ -74,7 +75,7 @@ impl Member {
                     hops += 1;
                     let sent = time::now();
                     let asked = self.servers.ask_at(&to, call, until);
-                    asked.map(|(answer, again)| untracked(answer, sent, again))
+                    asked.map(|(answer, again)| Reply::untracked(answer, sent, again))
                 }
                 Redirect::TryAgain if !patience.tells_of_moves && pauses.pause(until) => {
                     hops = 0;
@@ -94,17 +95,6 @@ impl Member {
             reply.again |= before;
         }
         Ok(reply)
-    }
-
-    /// The reply for a head that has asked by the shared connection.
-    fn told(&self, call: &Call, reply: Reply, deadline: Deadline) -> Result<Reply, Unsent> {
-        let patience = Patience {
-            answer: Some(deadline),
-            tells_of_moves: true,
-            ..Patience::USUAL
-        };
-        self.followed(call, patience, reply)
-            .map_err(Unsent::NoConnection)
     }
 }
 
@@ -172,9 +162,21 @@ impl Server for Member {
         }
     }
 
-    fn ask_for_head(&self, call: &Call, deadline: Deadline) -> Result<Reply, Unsent> {
-        let reply = self.own.ask_for_head(call, deadline)?;
-        self.told(call, reply, deadline)
+    fn ask_for_head(
+        &self,
+        call: &Call,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Reply>> {
+        let Some(reply) = self.own.ask_for_head(call, deadline, cancel)? else {
+            return Ok(None);
+        };
+        let patience = Patience {
+            answer: Some(deadline),
+            tells_of_moves: true,
+            ..Patience::USUAL
+        };
+        self.followed(call, patience, reply).map(Some)
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {

@@ -1,0 +1,393 @@
+//! Calls of many threads in one write.
+//!
+//! While few calls are under way, a call goes alone. Otherwise it is left in the [`Outbox`] as a [`Letter`]. A thread that finds a
+//! [`Lane`] free leads: it takes all letters that lie there, sends them in one [`SharedWrite`], and gives each its answer as it
+//! comes. When all lanes are in use, the first thread that is done wakes another to lead. No thread waits so that more letters may
+//! come.
+//!
+//! - While letters lie there, a lane is in use, or the thread of one of them has been woken to lead. Another that comes first leads
+//!   in its place, and takes its letter along.
+//! - A lane is given back when its [`Lane`] is dropped, also on an error or a panic. Then the next thread is woken.
+//! - A letter that nobody has taken was not sent. Its thread takes it back when its time is over, or the call is called off.
+//! - A letter that was taken has an answer, or an error, by the end of the shared write. Its thread waits for that, or until its own
+//!   time for the answer is over. Each call has a letter of its own, so a late answer is nobody else's.
+//! - The answers of a shared write are waited for one I/O time-out. A call with less time goes along, but does not lead.
+//!
+//! Locks: `letters` for a moment, and the stage of a letter within it. Nothing is locked while the server is asked.
+
+use std::{
+    collections::VecDeque,
+    io, mem,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use redis::{Connection, RedisError, RedisResult, Value};
+
+use super::Reply;
+use crate::{
+    cancel::Cancel,
+    error::{Error, Result},
+    exchange::{Finished, is_interrupted, next_reply},
+    time::{self, Deadline},
+};
+
+/// More calls are not sent in one write.
+const MOST: usize = 128;
+/// How often a thread looks for its answer, and lets others run, before it sleeps: to be woken takes longer than a near
+/// server's answer.
+const LOOKS: u32 = 30;
+
+/// The calls to one server that wait to be sent.
+pub(super) struct Outbox {
+    lanes: usize,
+    letters: Mutex<Letters>,
+}
+
+#[derive(Default)]
+struct Letters {
+    /// How many lanes are in use.
+    out: usize,
+    /// In the order in which they came.
+    waiting: Vec<Arc<Letter>>,
+}
+
+/// How a call is sent, and how long its thread waits.
+#[derive(Clone, Copy)]
+pub(super) struct SendTerms {
+    /// It shares no write with others.
+    pub(super) alone: bool,
+    pub(super) send_by: Deadline,
+    /// If it was not sent in time, it is told at the end of the shared write before it whether that has failed.
+    pub(super) learns_why: bool,
+    /// When its thread stops waiting for the answer, if that is sooner than an I/O time-out.
+    pub(super) until: Option<Instant>,
+}
+
+/// One call of one thread.
+struct Letter {
+    packed: Vec<u8>,
+    terms: SendTerms,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+enum Stage {
+    /// In the outbox, or taken by another thread that leads.
+    Waiting,
+    /// In the outbox, and its thread was woken to lead.
+    Next,
+    /// What became of it. `None`: it was not sent.
+    Told(Result<Option<Reply>>),
+}
+
+/// The right to one exchange with the server, until it is dropped.
+pub(super) struct Lane<'a> {
+    outbox: &'a Outbox,
+    /// Why the exchange has failed.
+    pub(super) failure: Option<Error>,
+}
+
+/// One write with the calls of several threads.
+pub(super) struct SharedWrite<'a> {
+    lane: Lane<'a>,
+    own: Arc<Letter>,
+    /// Those that have not been told yet, in the order in which they are sent.
+    batch: VecDeque<Arc<Letter>>,
+}
+
+impl Outbox {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            lanes,
+            letters: Mutex::default(),
+        }
+    }
+
+    /// A lane, if one is free.
+    pub(super) fn free_lane(&self) -> Option<Lane<'_>> {
+        self.lane(&mut self.letters.lock())
+    }
+
+    fn lane(&self, letters: &mut Letters) -> Option<Lane<'_>> {
+        let is_free = letters.out < self.lanes;
+        letters.out += usize::from(is_free);
+        is_free.then(|| Lane {
+            outbox: self,
+            failure: None,
+        })
+    }
+
+    /// Has this sent, by this thread or another. `lead` has the shared write [gathered](SharedWrite::gather) and sent, and is an
+    /// error if it could not. `None`: it was not sent.
+    pub(super) fn ask(
+        &self,
+        packed: &[u8],
+        terms: SendTerms,
+        mut cancel: Option<&Cancel>,
+        lead: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
+    ) -> Result<Option<Reply>> {
+        let posted = time::now();
+        let own = Arc::new(Letter {
+            packed: packed.to_vec(),
+            terms,
+            stage: Mutex::new(Stage::Waiting),
+            changed: Condvar::new(),
+        });
+        let _woken = cancel.map(|cancel| {
+            let own = Arc::clone(&own);
+            cancel.wakes(move || own.look_again())
+        });
+        let may_lead = terms.until.is_none();
+        let mut letters = self.letters.lock();
+        if !may_lead && letters.out < self.lanes {
+            return Ok(None);
+        }
+        letters.waiting.push(Arc::clone(&own));
+        drop(letters);
+        let send_by = (terms.send_by.moment()).filter(|_| !terms.learns_why);
+        let mut until = send_by.into_iter().chain(terms.until).min();
+        let mut is_taken = false;
+        loop {
+            if let Some(write) = may_lead.then(|| self.lead(&own)).flatten() {
+                return write.run(lead);
+            }
+            match own.wait(until, cancel) {
+                Some(Stage::Told(told)) => return told,
+                Some(_) if may_lead => {}
+                _ if self.take_back(&own) => return Ok(None),
+                _ if is_taken => return Ok(Some(Reply::untracked(Err(silence()), posted, false))),
+                _ => (is_taken, until, cancel) = (true, terms.until, None),
+            }
+        }
+    }
+
+    /// The thread of this letter leads, if it still lies there and a lane is free.
+    fn lead(&self, own: &Arc<Letter>) -> Option<SharedWrite<'_>> {
+        let mut letters = self.letters.lock();
+        let place = letters.place_of(own)?;
+        let lane = self.lane(&mut letters)?;
+        letters.waiting.remove(place);
+        Some(SharedWrite {
+            lane,
+            own: Arc::clone(own),
+            batch: VecDeque::new(),
+        })
+    }
+
+    /// False: another thread is sending it.
+    fn take_back(&self, own: &Arc<Letter>) -> bool {
+        let mut letters = self.letters.lock();
+        let Some(place) = letters.place_of(own) else {
+            return false;
+        };
+        letters.waiting.remove(place);
+        if letters.out < self.lanes {
+            // It may be the one that was woken to lead.
+            letters.wake_next();
+        }
+        true
+    }
+}
+
+impl Letters {
+    fn place_of(&self, letter: &Arc<Letter>) -> Option<usize> {
+        (self.waiting.iter()).position(|waiting| Arc::ptr_eq(waiting, letter))
+    }
+
+    /// Tells those who learn it why they were not sent: the last exchange has failed, or their time is over.
+    fn tell_why(&mut self, failure: Option<&Error>) {
+        let is_told = |letter: &mut Arc<Letter>| {
+            let is_over = failure.is_some() || letter.terms.send_by.has_passed();
+            letter.terms.learns_why && is_over
+        };
+        for letter in self.waiting.extract_if(.., is_told) {
+            letter.tell(failure.cloned().map_or(Ok(None), Err));
+        }
+    }
+
+    fn wake_next(&self) {
+        if let Some(next) = self.waiting.first() {
+            *next.stage.lock() = Stage::Next;
+            next.changed.notify_one();
+        }
+    }
+}
+
+impl Letter {
+    fn tell(&self, told: Result<Option<Reply>>) {
+        *self.stage.lock() = Stage::Told(told);
+        self.changed.notify_one();
+    }
+
+    /// Its thread looks whether it was called off.
+    fn look_again(&self) {
+        drop(self.stage.lock());
+        self.changed.notify_one();
+    }
+
+    /// Until it is told something, or to lead. `None`: the time is over, or it was called off.
+    fn wait(&self, until: Option<Instant>, cancel: Option<&Cancel>) -> Option<Stage> {
+        let mut looks = 0;
+        let mut stage = self.stage.lock();
+        loop {
+            if !matches!(*stage, Stage::Waiting) {
+                return Some(mem::replace(&mut stage, Stage::Waiting));
+            }
+            if looks < LOOKS {
+                looks += 1;
+                MutexGuard::unlocked(&mut stage, thread::yield_now);
+                continue;
+            }
+            let now = time::now();
+            let is_over = until.is_some_and(|until| until <= now);
+            if is_over || cancel.is_some_and(Cancel::is_cancelled) {
+                return None;
+            }
+            let look = (cancel.and_then(Cancel::look_again)).map(|pause| now + pause);
+            match until.into_iter().chain(look).min() {
+                Some(moment) => drop(self.changed.wait_until(&mut stage, moment)),
+                None => self.changed.wait(&mut stage),
+            }
+        }
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let mut letters = self.outbox.letters.lock();
+        letters.out -= 1;
+        letters.tell_why(self.failure.as_ref());
+        letters.wake_next();
+    }
+}
+
+impl SharedWrite<'_> {
+    fn run(mut self, lead: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Reply>> {
+        let done = lead(&mut self);
+        if let Err(error) = &done {
+            self.lane.failure = Some(error.clone());
+        }
+        let own = Arc::clone(&self.own);
+        drop(self);
+        match mem::replace(&mut *own.stage.lock(), Stage::Waiting) {
+            Stage::Told(told) => told,
+            Stage::Waiting | Stage::Next => done.map(|()| None),
+        }
+    }
+
+    /// Takes the letter of this thread and all others that may go with it. False: they may not be sent, and none was taken. What
+    /// any of their threads knew before, `may_be_sent` knows.
+    pub(super) fn gather(&mut self, may_be_sent: impl Fn() -> bool) -> bool {
+        // Those who have just been answered come back with the next.
+        thread::yield_now();
+        let mut letters = self.lane.outbox.letters.lock();
+        if !may_be_sent() {
+            return false;
+        }
+        letters.tell_why(None);
+        self.batch.push_back(Arc::clone(&self.own));
+        let mut room = if self.own.terms.alone { 0 } else { MOST - 1 };
+        let goes_along = |letter: &mut Arc<Letter>| {
+            let goes = room > 0 && !letter.terms.alone;
+            room -= usize::from(goes);
+            goes
+        };
+        (self.batch).extend(letters.waiting.extract_if(.., goes_along));
+        true
+    }
+
+    /// Sends all that was gathered, and tells each thread its answer, or why none came. All answers together are waited for
+    /// no longer than one. An error says why the connection is finished.
+    pub(super) fn exchange(
+        &mut self,
+        conn: &mut Connection,
+        io_timeout: Duration,
+        tracked: bool,
+    ) -> RedisResult<()> {
+        let packed = self.batch.iter().flat_map(|letter| letter.packed.iter());
+        let packed: Vec<u8> = packed.copied().collect();
+        let (sent, deadline) = (time::now(), Deadline::after(io_timeout));
+        let mut limit = io_timeout;
+        let mut broken = conn.send_packed_command(&packed).err();
+        let mut finished = broken.clone();
+        while !self.batch.is_empty() {
+            let answer = match &broken {
+                Some(error) => Err(error.clone()),
+                None => shortened(&mut limit, deadline, conn)
+                    .and_then(|()| next_reply(conn))
+                    .and_then(Value::extract_error),
+            };
+            if let Err(error) = &answer
+                && let Some(why) = Finished::by_error(error)
+            {
+                finished.get_or_insert_with(|| error.clone());
+                // After a signal the answers of the others are still to come, and on a replica as well.
+                if why != Finished::Replica && !is_interrupted(error) {
+                    broken.get_or_insert_with(|| error.clone());
+                }
+            }
+            self.tell_next(answer, sent, tracked);
+        }
+        if limit < io_timeout {
+            conn.set_read_timeout(Some(io_timeout))?;
+        }
+        finished.map_or(Ok(()), Err)
+    }
+
+    /// Those who learn why are told that it has failed.
+    pub(super) fn failed(&mut self, error: RedisError) {
+        self.lane.failure = Some(silent(error));
+    }
+
+    /// Tells the next thread its answer.
+    pub(super) fn tell_next(&mut self, answer: RedisResult<Value>, sent: Instant, tracked: bool) {
+        if let Some(letter) = self.batch.pop_front() {
+            letter.tell(Ok(Some(Reply {
+                answered: time::now(),
+                tracked: tracked && answer.is_ok(),
+                ..Reply::untracked(answer, sent, false)
+            })));
+        }
+    }
+}
+
+impl Drop for SharedWrite<'_> {
+    /// Only a panic of the client library leaves a thread without an answer.
+    fn drop(&mut self) {
+        while !self.batch.is_empty() {
+            self.tell_next(Err(silence()), time::now(), false);
+        }
+    }
+}
+
+/// Why a call was not sent.
+pub(super) fn silent(source: RedisError) -> Error {
+    Error::Pool {
+        reason: String::from("the server did not answer what was sent before"),
+        source: Some(source),
+    }
+}
+
+fn silence() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// Shortens the time for the next answer where little is left for all.
+fn shortened(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
+    let left = deadline.remaining();
+    if left.is_zero() {
+        return Err(silence());
+    }
+    // The socket's own time-out is as good while hardly any time has passed.
+    if left < *limit / 8 * 7 {
+        *limit = left;
+        conn.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
