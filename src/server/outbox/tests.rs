@@ -1,4 +1,5 @@
 //! An outbox whose server is a function.
+#![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -173,13 +174,13 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
                 Ok(())
             })
         });
-        until_waiting(&outbox, 2);
+        until_waiting(outbox, 2);
         // The one that leads is woken, and takes the other along.
         outbox.letters.lock().waiting.rotate_left(1);
         drop(lane);
         // The call is over, and the next one of its thread lies there.
-        until_waiting(&outbox, 0);
-        until_waiting(&outbox, 1);
+        until_waiting(outbox, 0);
+        until_waiting(outbox, 1);
         go_on.send(()).unwrap();
         let (first, next) = waits.join().unwrap();
         assert!(is_unknown(&first));
@@ -297,7 +298,9 @@ fn no_call_is_left_waiting() {
                         echo(write)
                     };
                     let _ = outbox.ask(b"a", terms, Some(&cancel), lead);
-                    canceller.map(|it| it.join().unwrap());
+                    if let Some(canceller) = canceller {
+                        canceller.join().unwrap();
+                    }
                 }
             });
         }
