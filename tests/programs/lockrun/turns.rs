@@ -9,7 +9,7 @@ use crate::{
     common::{
         Server,
         server::free_port,
-        wait::{at_once, comes_true, unless_halted},
+        wait::{PATIENCE, at_once, comes_true, unless_halted},
     },
     lockrun::tool::{KEY, Tool, ask, has_asked, is_ignored, is_locked, lockrun, ms, program, run},
 };
@@ -261,6 +261,23 @@ fn the_fencing_token_is_in_the_commands_environment_and_grows() {
         };
         let first = fence();
         assert!(fence() > first);
+    });
+}
+
+#[test]
+fn who_waits_waits_for_a_server_that_is_not_up_yet() {
+    at_once(["", "--once-per 1h"], |once| {
+        let mut server = Server::start().unwrap();
+        server.kill().unwrap();
+        let args = format!("--wait 20s --verbose {once}");
+        let mut tool = Tool::start(&server, &args, "echo in; exit 4");
+        // It says that it waits, and is refused at once.
+        tool.errors().recv_timeout(PATIENCE).unwrap();
+        thread::sleep(ms(200));
+        assert!(tool.is_running());
+        server.restart().unwrap();
+        tool.hear("in");
+        tool.ends_with(4);
     });
 }
 
