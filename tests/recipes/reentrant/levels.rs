@@ -1,7 +1,7 @@
 //! Each acquisition of one owner is a level with a lease of its own.
 
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,7 @@ use redis::{Commands, Connection, FromRedisValue, Value};
 
 use super::{MINUTE, SECOND, holds, left, owner, release, try_acquire};
 use crate::common::{
-    clock::millis,
+    clock::{millis, told_otherwise_after, told_the_time},
     start,
     wait::{TOO_SLOW, comes_true, unless_halted},
 };
@@ -45,27 +45,24 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
 }
 
-/// A server that executes this script, and stands still until this moment before it goes on behind this line.
+/// A server that executes this script and stands still meanwhile, as one before Redis 8 and Valkey
+/// 8 may: its first `TIME` is told by one Lua expression of the real time, in microseconds, the
+/// others by the second.
 struct Late<'s> {
     script: &'s str,
-    after: &'s str,
-    until: i64,
+    first: &'s str,
+    then: &'s str,
 }
 
 impl Late<'_> {
     fn run<T: FromRedisValue>(&self, conn: &mut Connection, token: &Token, lease: Duration) -> T {
-        let mut script = String::from("\n");
-        for part in ["companion.lua", "reentrant/levels.lua", self.script] {
-            let path = format!("{}/src/recipes/{part}", env!("CARGO_MANIFEST_DIR"));
-            script += &fs::read_to_string(path).unwrap();
-        }
-        let (before, behind) = script.split_once(self.after).unwrap();
-        let waits = "repeat local at = redis.call('TIME') until at[1] * 1000 + at[2] / 1000 > tonumber(ARGV[5])\n";
+        let parts = ["companion.lua", "reentrant/levels.lua", self.script];
+        let script = told_the_time(&parts, self.first);
         let lease = lease.as_millis().to_string();
         redis::cmd("EVAL")
-            .arg([before, self.after, waits, behind].concat())
+            .arg(told_otherwise_after(&script, TOLD, self.then))
             .arg((2, "lock:a", "{lock:a}:lease"))
-            .arg(("ours", token.to_string(), lease, 0, self.until))
+            .arg(("ours", token.to_string(), lease, 0))
             .query(conn)
             .unwrap()
     }
@@ -73,6 +70,7 @@ impl Late<'_> {
 
 /// When it has said what time it is.
 const TOLD: &str = "counted = count\n";
+const NOW: &str = "real";
 const ACQUIRE: &str = "reentrant/acquire.lua";
 
 fn end_of_level(conn: &mut Connection, token: &Token) -> i64 {
@@ -82,28 +80,37 @@ fn end_of_level(conn: &mut Connection, token: &Token) -> i64 {
 /// It learns what time it is when the last level has been over for long, and the key was there when it began.
 #[test]
 fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
+    type Acquire<'a> = &'a dyn Fn(&mut Connection, &Token);
     const LEASE: Duration = Duration::from_millis(600);
     let on_time = |conn: &mut Connection, lost: &Token| {
         reentrant::try_acquire(conn, "a", &owner("ours"), lost, LEASE).unwrap();
     };
-    // The key's end is counted from later than the level's.
-    let late = |conn: &mut Connection, lost: &Token| {
-        let late = Late {
-            script: ACQUIRE,
-            after: TOLD,
-            until: millis(conn) + 150,
-        };
-        late.run::<Value>(conn, lost, LEASE);
+    // The key's end is counted from later than the level's: from so much later that it is set once
+    // more, or from a little.
+    let late = |conn: &mut Connection, lost: &Token, first: &str| {
+        let script = ACQUIRE;
+        let then = NOW;
+        Late {
+            script,
+            first,
+            then,
+        }
+        .run::<Value>(conn, lost, LEASE);
     };
-    for acquire in [on_time as fn(&mut Connection, &Token), late] {
+    let very_late = |conn: &mut Connection, lost: &Token| late(conn, lost, "real - 150000");
+    let late = |conn: &mut Connection, lost: &Token| late(conn, lost, "real - 40000");
+    let acquires: [Acquire<'_>; 3] = [&on_time, &very_late, &late];
+    for acquire in acquires {
         let (_server, mut conn) = start();
         let (ours, theirs) = (owner("ours"), owner("theirs"));
         let (lost, token) = (Token::random(), Token::random());
         acquire(&mut conn, &lost);
+        let until = end_of_level(&mut conn, &lost) + 120;
+        let told = format!("math.max(real, {until}000)");
         let late = Late {
             script: ACQUIRE,
-            after: "\n",
-            until: end_of_level(&mut conn, &lost) + 120,
+            first: &told,
+            then: &told,
         };
         let (_, count): (u64, u64) = late.run(&mut conn, &token, MINUTE);
         assert_eq!(count, 1);
@@ -138,11 +145,11 @@ fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
         let (_server, mut conn) = start();
         let token = Token::random();
         let end = holds(&mut conn, &token);
-        let until = millis(&mut conn) + 400;
+        thread::sleep(Duration::from_millis(400)); // so long it stands still
         let late = Late {
             script,
-            after: TOLD,
-            until,
+            first: "real - 400000",
+            then: NOW,
         };
         late.run::<Value>(&mut conn, &token, SECOND);
         let left: i64 = conn.pttl("lock:a").unwrap();
@@ -180,30 +187,23 @@ fn entering_again_gives_a_lock_without_an_end_that_of_its_longest_level() {
     assert!((40_000..=60_000).contains(&left(&mut conn)));
 }
 
-/// An end is kept in whole milliseconds, and the last of them belongs to the lease. The release has to ask for the time in this very
-/// millisecond, so its script waits for it, and is tried until one was not interrupted there.
+/// An end is kept in whole milliseconds, and the last of them belongs to the lease.
 #[test]
 fn a_release_leaves_an_acquisition_that_is_in_its_last_millisecond() {
     let (_server, mut conn) = start();
     let (ours, theirs) = (owner("ours"), owner("theirs"));
-    let is_left = (0..100).any(|_| {
-        let () = redis::cmd("FLUSHALL").query(&mut conn).unwrap();
-        let (short, long) = (Token::random(), Token::random());
-        let lease = Duration::from_millis(20);
-        reentrant::try_acquire(&mut conn, "a", &ours, &short, lease).unwrap();
-        try_acquire(&mut conn, &ours, &long).unwrap();
-        let end = conn.hget("{lock:a}:lease", format!("t:{short}")).unwrap();
-        // On a machine that is busy it may have ended, and been counted off, when the second came in.
-        let Some(end) = end else { return false };
-        let late = Late {
-            script: "reentrant/release.lua",
-            after: "local time, now\n",
-            until: end,
-        };
-        let held_until_now: u64 = late.run(&mut conn, &long, Duration::ZERO);
-        held_until_now == 2
-    });
-    assert!(is_left, "each release freed it before the end");
+    let (short, long) = (Token::random(), Token::random());
+    reentrant::try_acquire(&mut conn, "a", &ours, &short, SECOND).unwrap();
+    try_acquire(&mut conn, &ours, &long).unwrap();
+    let end = end_of_level(&mut conn, &short);
+    let told = format!("{end}999");
+    let late = Late {
+        script: "reentrant/release.lua",
+        first: &told,
+        then: &told,
+    };
+    let held_until_now: u64 = late.run(&mut conn, &long, Duration::ZERO);
+    assert_eq!(held_until_now, 2, "the release freed it before the end");
     let is_free = comes_true(|| try_acquire(&mut conn, &theirs, &Token::random()).is_some());
     assert!(is_free, "held on after the end");
 }
