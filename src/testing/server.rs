@@ -233,12 +233,7 @@ impl server::Server for Server {
         self.ask(call, Patience::USUAL).map(|asked| asked.answer)
     }
 
-    fn ask_for_head(
-        &self,
-        call: &Call,
-        _: Deadline,
-        _: Option<&Cancel>,
-    ) -> Result<Option<Reply>> {
+    fn ask_for_head(&self, call: &Call, _: Deadline, _: Option<&Cancel>) -> Result<Option<Reply>> {
         Ok(Some(self.shared.ask(call.parts(), true)?.0))
     }
 

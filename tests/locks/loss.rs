@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Locks, LostReason, Pool, RenewalState, acquire_lock_with_timeout,
+    Error, Lease, Locks, LostReason, Options, Pool, RenewalState, acquire_lock_with_timeout,
     recipes::mutex::{self, End},
     release_lock,
 };
@@ -370,5 +370,36 @@ fn the_release_of_a_lease_that_is_known_to_be_lost_says_so_although_nothing_is_a
             assert!(is_lost(&released), "{released:?}");
         }
         bench.server.thaw().unwrap();
+    });
+}
+
+/// Our clock ends a lease before the server does, by the skew.
+#[test]
+fn what_our_clock_has_ended_is_over_whatever_the_server_says() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let options = Options::new().lease(3_000 * MS).clock_skew(1_500 * MS);
+        let lock = bench.locks.lock("a").with(options.renewal(false));
+
+        // A renewal by hand leaves the skew out, too.
+        let lease = lock.acquire(LONG).unwrap();
+        lease.renew(10_000 * MS).unwrap();
+        assert!(lease.remaining() <= 8_500 * MS, "{:?}", lease.remaining());
+        lease.release().unwrap();
+
+        // The server's yes comes after the end.
+        let lease = lock.acquire(LONG).unwrap();
+        bench.server.freeze().unwrap();
+        thread::scope(|scope| {
+            let verified = scope.spawn(|| lease.verify());
+            assert!(lease.lost().wait_for(LONG));
+            bench.server.thaw().unwrap();
+            let verified = verified.join().unwrap();
+            assert!(is_lost(&verified), "{verified:?}");
+        });
+        // Nothing is renewed any more, so that the next holder does not wait for longer.
+        assert!(is_lost(&lease.renew(LONG)));
+        let left: i64 = bench.conn.pttl("lock:a").unwrap();
+        assert!((1..=1_500).contains(&left), "{left}");
     });
 }

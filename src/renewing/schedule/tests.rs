@@ -206,6 +206,31 @@ fn what_is_told_while_a_renewal_is_refused_is_looked_at_soon() {
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
+/// So that it is forgotten at its end, and nobody is told later that it has the lock.
+#[test]
+fn a_lease_whose_renewals_are_refused_is_over_at_its_end() {
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
+    let terms = Terms {
+        end: Some(start + MS * 3_000),
+        ..terms(3_000)
+    };
+    let id = schedule.keep((), terms, start);
+    let mut refusals = 0;
+    while schedule.len() > 0 && refusals < 100 {
+        let now = schedule.due_at().unwrap();
+        assert!(
+            now <= start + MS * 3_000,
+            "due {:?} after it began",
+            now - start
+        );
+        if schedule.take(now).over.is_empty() {
+            schedule.answered(id, Answer::Refused, now);
+            refusals += 1;
+        }
+    }
+    assert!(refusals > 5 && refusals < 100);
+}
+
 #[test]
 fn holds_are_given_back_a_batch_at_a_time() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
