@@ -13,7 +13,7 @@ use std::{
 use hdrhistogram::Histogram;
 use leasehold::{
     Events, Locks, Options,
-    event::{Acquired, Contended, Lost, Released},
+    event::{AcquireFailed, Acquired, Contended, Lost, Released},
 };
 
 const THREADS: usize = 8;
@@ -27,6 +27,7 @@ struct Counts {
     held: Histogram<u64>,
     attempts: u64,
     contended: u64,
+    failed: u64,
     lost: u64,
 }
 
@@ -39,6 +40,7 @@ impl Metrics {
             held: Histogram::new_with_bounds(1, MAX, 3)?,
             attempts: 0,
             contended: 0,
+            failed: 0,
             lost: 0,
         })))
     }
@@ -58,6 +60,10 @@ impl Events for Metrics {
 
     fn contended(&self, _: &Contended<'_>) {
         self.count(|counts| counts.contended += 1);
+    }
+
+    fn failed(&self, _: &AcquireFailed<'_>) {
+        self.count(|counts| counts.failed += 1);
     }
 
     fn released(&self, released: &Released<'_>) {
@@ -123,10 +129,11 @@ fn main() -> anyhow::Result<()> {
         let Counts {
             attempts,
             contended,
+            failed,
             lost,
             ..
         } = counts;
-        println!("{attempts} attempts, {contended} given up, {lost} lost");
+        println!("{attempts} attempts, {contended} given up, {failed} failed, {lost} lost");
     });
     Ok(())
 }

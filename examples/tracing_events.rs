@@ -3,6 +3,7 @@
 //! `cargo run --example tracing_events [redis://127.0.0.1/]`
 
 use std::{
+    error::Error as StdError,
     sync::{
         Arc,
         mpsc::{Sender, channel},
@@ -14,15 +15,19 @@ use std::{
 use anyhow::Context;
 use leasehold::{
     Error, Events, FencingToken, Locks, Options,
-    event::{Acquired, Contended, Lost, Released, RenewalFailed, Renewed},
+    event::{AcquireFailed, Acquired, Contended, HoldEnd, Lost, Released, RenewalFailed, Renewed},
 };
 use tracing::{Level, debug, error, info, info_span, trace, warn};
 
 /// A target of one's own, so that a filter can name it: `RUST_LOG=locks=debug` for those who filter by the environment.
 const TARGET: &str = "locks";
 
-/// Sends every event on. `acquired`, `contended` and `released` come on the thread that has called, and so in its span; the
-/// others on the watchdog's: there the name of the lock says what they are about.
+/// Sends every event on. Most come on the thread that has called, and so in its span; those of
+/// renewals and most losses come on the watchdog's threads: there the name of the lock says what
+/// they are about.
+///
+/// While the server is away, each acquire and each renewal fails. Of such a row the first failure
+/// is logged, the second, the fourth, and so on.
 struct Traced {
     /// Of a loss, when it has been logged: the program ends then.
     told: Sender<()>,
@@ -38,8 +43,19 @@ impl Events for Traced {
         info!(target: TARGET, lock = contended.lock(), waited = ?contended.waited(), "busy: given up");
     }
 
+    fn failed(&self, failed: &AcquireFailed<'_>) {
+        if failed.in_a_row().is_power_of_two() {
+            let error: &(dyn StdError + 'static) = failed.error(); // logged with its sources
+            warn!(target: TARGET, lock = failed.lock(), error, in_a_row = failed.in_a_row(), "not acquired");
+        }
+    }
+
     fn released(&self, released: &Released<'_>) {
-        debug!(target: TARGET, lock = released.lock(), held = ?released.held(), "released");
+        let (lock, held) = (released.lock(), released.held());
+        match released.end() {
+            HoldEnd::Released => debug!(target: TARGET, lock, ?held, "released"),
+            end => warn!(target: TARGET, lock, ?held, ?end, "ended"),
+        }
     }
 
     fn renewed(&self, renewed: &Renewed<'_>) {
@@ -47,7 +63,10 @@ impl Events for Traced {
     }
 
     fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
-        warn!(target: TARGET, lock = failed.lock(), error = %failed.error(), "not renewed: tried again");
+        if failed.in_a_row().is_power_of_two() {
+            let error: &(dyn StdError + 'static) = failed.error();
+            warn!(target: TARGET, lock = failed.lock(), error, in_a_row = failed.in_a_row(), "not renewed: tried again");
+        }
     }
 
     fn lost(&self, lost: &Lost<'_>) {
@@ -67,7 +86,7 @@ fn main() -> anyhow::Result<()> {
     let options = Options::new()
         .lease(Duration::from_secs(3))
         .events(Arc::new(Traced { told }));
-    let locks = Locks::connect(&url)?.with(options);
+    let locks = Locks::connect(&url)?.with(options.clone());
     let lock = locks.lock("traced");
 
     let span = info_span!("report", page = 1).entered();
@@ -87,5 +106,11 @@ fn main() -> anyhow::Result<()> {
     let told = is_told.recv_timeout(Duration::from_secs(5)); // by the watchdog's thread
     told.context("nobody has noticed that the lock is lost")?;
     drop(lease);
+
+    // A server that is away: nobody listens at port 1.
+    let away = Locks::connect("redis://127.0.0.1:1/")?.with(options);
+    for _ in 0..9 {
+        anyhow::ensure!(away.lock("away").try_acquire().is_err());
+    }
     Ok(())
 }

@@ -3,7 +3,10 @@
 use std::{
     fmt, mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,9 +16,29 @@ use crate::{error::Error, token::FencingToken};
 /// Is told of what happens to locks, so that any library for metrics or logs plugs in. A method that you do not write does
 /// nothing. See [`Options::events`](crate::Options::events).
 ///
-/// They have to be quick: [`acquired`](Self::acquired), [`contended`](Self::contended) and [`released`](Self::released) run on
-/// the thread that has called, [`renewed`](Self::renewed) and [`renewal_failed`](Self::renewal_failed) on the watchdog's, where all
-/// renewals wait for them, and [`lost`](Self::lost) on the thread of the callbacks. A panic in one has no effect. None of them learns a token.
+/// Each outcome calls one hook, once:
+///
+/// | outcome | hook |
+/// |---|---|
+/// | a lock is granted, or handed over by another thread | [`acquired`](Self::acquired) |
+/// | somebody else had the lock for the whole wait | [`contended`](Self::contended) |
+/// | `run_once` finds that the work has been done | [`has_been_run`](Self::has_been_run) |
+/// | any other error of an acquire: of the server, an argument, a cancel | [`failed`](Self::failed) |
+/// | the watchdog renews a lease | [`renewed`](Self::renewed) |
+/// | a renewal by the watchdog fails | [`renewal_failed`](Self::renewal_failed) |
+/// | a lease is lost, whoever finds it: the watchdog, our clock, a call | [`lost`](Self::lost) |
+/// | a hold ends: a release, a drop, a `leave`, a panic | [`released`](Self::released) |
+///
+/// Whatever takes a lock is an acquire here: [`acquire`](crate::Lock::acquire),
+/// [`try_acquire`](crate::Lock::try_acquire), [`run`](crate::Lock::run) and
+/// [`run_once`](crate::Lock::run_once). One `released` follows each `acquired`, and one `lost` as
+/// well if the lease was lost. In the child of a fork no hook is called. A lease that is forgotten
+/// (`mem::forget`) calls no `released`.
+///
+/// A hook has to be quick. `renewed` and `renewal_failed` run on the watchdog's thread, where all
+/// renewals wait for them. `lost` runs on the thread of the callbacks, or on the thread that ends
+/// the hold if that finds the loss first. All others run on the thread that has called. A panic in
+/// a hook has no effect. No hook learns a token.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,24 +53,84 @@ use crate::{error::Error, token::FencingToken};
 /// }
 /// ```
 pub trait Events: Send + Sync + 'static {
-    /// A lock is ours.
+    /// A lock is granted, or handed over.
     fn acquired(&self, _acquired: &Acquired<'_>) {}
     /// Somebody else had it for the whole wait.
     fn contended(&self, _contended: &Contended<'_>) {}
-    /// A guard was released or dropped, whether the lock was still ours or not.
+    /// `run_once` finds that the work has been done within the period.
+    fn has_been_run(&self, _run: &HasBeenRun<'_>) {}
+    /// An acquire failed otherwise: the caller gets this error.
+    ///
+    /// While the server is away each acquire fails. A log stays short if it takes the first failure
+    /// of a row, the second, the fourth, and so on:
+    ///
+    /// ```
+    /// # struct Log;
+    /// impl leasehold::Events for Log {
+    ///     fn failed(&self, failed: &leasehold::event::AcquireFailed<'_>) {
+    ///         if failed.in_a_row().is_power_of_two() {
+    ///             let error = anyhow::Error::new(failed.error().clone());
+    ///             eprintln!("{}, {} in a row: {error:#}", failed.lock(), failed.in_a_row());
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    fn failed(&self, _failed: &AcquireFailed<'_>) {}
+    /// A hold has ended.
     fn released(&self, _released: &Released<'_>) {}
-    /// A lease was renewed.
+    /// The watchdog has renewed a lease.
     fn renewed(&self, _renewed: &Renewed<'_>) {}
     /// A renewal got no answer, or was refused. It is tried again until the lease ends.
     fn renewal_failed(&self, _failed: &RenewalFailed<'_>) {}
-    /// A lease was lost before it was released. Told once, as soon as the watchdog knows.
+    /// A lease is lost: told as soon as this process knows.
     fn lost(&self, _lost: &Lost<'_>) {}
 }
 
-/// Calls a hook, if there is one.
-pub(crate) fn emit(events: Option<&Arc<dyn Events>>, call: impl FnOnce(&dyn Events)) {
-    if let Some(events) = events {
-        shielded(|| call(&**events));
+/// How a hold has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldEnd {
+    /// The lock was ours until it was released or handed over.
+    Released,
+    /// The lease was lost before.
+    Lost(LostReason),
+    /// The lock is left to another process, by [`Lease::leave`](crate::Lease::leave).
+    Left,
+    /// The release failed, so that the lock may not be free yet. The watchdog's thread tries again.
+    Unknown,
+}
+
+/// The hooks of some options, and the one place that counts failures in a row.
+pub(crate) struct EventSink {
+    events: Arc<dyn Events>,
+    failures: AtomicU32,
+}
+
+impl EventSink {
+    pub(crate) fn new(events: Arc<dyn Events>) -> Arc<Self> {
+        Arc::new(Self {
+            events,
+            failures: AtomicU32::new(0),
+        })
+    }
+
+    /// Calls a hook. Nothing may be locked.
+    pub(crate) fn tell(&self, call: impl FnOnce(&dyn Events)) {
+        shielded(|| call(&*self.events));
+    }
+
+    /// Calls a hook after an answer of the server: the next failure is the first of a row.
+    pub(crate) fn answered(&self, call: impl FnOnce(&dyn Events)) {
+        self.failures.store(0, Ordering::Relaxed);
+        self.tell(call);
+    }
+
+    /// Calls a hook of a failure, with the number of failures in a row.
+    pub(crate) fn failed(&self, call: impl FnOnce(&dyn Events, u32)) {
+        let one_more = |failures: u32| Some(failures.saturating_add(1));
+        let before = (self.failures).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        let in_a_row = before.unwrap_or_default().saturating_add(1);
+        self.tell(|events| call(events, in_a_row));
     }
 }
 
@@ -110,10 +193,28 @@ events! {
         /// How often the server was asked; never, by those who stood in line behind others.
         attempts: u32,
     }
+    /// See [`Events::has_been_run`].
+    HasBeenRun {
+        /// How long the lock was waited for.
+        waited: Duration,
+    }
+    /// See [`Events::failed`].
+    AcquireFailed {
+        /// How long it was waited for.
+        waited: Duration,
+        /// Why. The causes are its [`source`](std::error::Error::source), and that one's.
+        error: &'a Error,
+        /// How many acquires and renewals with these options have failed in a row, whatever the
+        /// lock, this one included. An acquire that is answered by the server, or a renewal, ends
+        /// the row.
+        in_a_row: u32,
+    }
     /// See [`Events::released`].
     Released {
         /// For how long it was held.
         held: Duration,
+        /// How it ended.
+        end: HoldEnd,
     }
     /// See [`Events::renewed`].
     Renewed {
@@ -122,8 +223,10 @@ events! {
     }
     /// See [`Events::renewal_failed`].
     RenewalFailed {
-        /// Why.
+        /// Why. The causes are its [`source`](std::error::Error::source), and that one's.
         error: &'a Error,
+        /// Counted with the acquires: see [`AcquireFailed::in_a_row`].
+        in_a_row: u32,
     }
     /// See [`Events::lost`].
     Lost {
@@ -135,5 +238,11 @@ events! {
 impl fmt::Debug for dyn Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Events")
+    }
+}
+
+impl fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EventSink")
     }
 }

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     error::{Busy, Error, Operation, Result},
-    event::{Acquired, Contended, emit},
+    event::{Acquired, Contended, HasBeenRun},
     recipes::{
         hold::{Holding, Kind},
         once::LastRun,
@@ -155,10 +155,11 @@ pub(crate) fn acquire(
         return Err(operation.cancelled());
     }
     let acquired = acquired?;
-    if let Some(run) = wait.attempts.found_run() {
+    let found_run = wait.attempts.found_run();
+    wait.report(acquired.as_ref(), found_run.is_some());
+    if let Some(run) = found_run {
         return Ok(Waited::HasBeenRun(run));
     }
-    wait.report(acquired.as_ref());
     Ok(match acquired {
         Some(lease) => Waited::Lease(lease),
         None => Waited::Contended(wait.busy()),
@@ -324,18 +325,22 @@ impl Wait<'_> {
         lease.map(Lease::claimed)
     }
 
-    fn report(&self, acquired: Option<&Lease>) {
-        let (lock, made) = (self.operation.lock, self.attempts.made);
-        let waited = || self.stack.clock.since(self.started);
-        let Some(lease) = acquired else {
-            return emit(self.settings.events.as_ref(), |events| {
-                events.contended(&Contended::new(lock, waited(), made));
-            });
+    /// Tells the hooks what the wait has come to. Of a failure [`Lock`](super::Lock) tells.
+    fn report(&self, acquired: Option<&Lease>, has_been_run: bool) {
+        let Some(events) = &self.settings.events else {
+            return;
         };
-        lease.report_loss();
-        emit(self.settings.events.as_ref(), |events| {
-            events.acquired(&Acquired::new(lock, waited(), made, lease.fencing_token()));
+        let (lock, made) = (self.operation.lock, self.attempts.made);
+        let waited = self.stack.clock.since(self.started);
+        let fence = acquired.and_then(Lease::fencing_token);
+        events.answered(|events| match acquired {
+            Some(_) => events.acquired(&Acquired::new(lock, waited, made, fence)),
+            None if has_been_run => events.has_been_run(&HasBeenRun::new(lock, waited)),
+            None => events.contended(&Contended::new(lock, waited, made)),
         });
+        if let Some(lease) = acquired {
+            lease.report_loss();
+        }
     }
 
     /// What is known of the lock without asking once more.

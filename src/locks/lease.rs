@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     error::LostReason,
-    event::Lost,
+    event::HoldEnd,
     locks::{settings::Settings, shared::Shared},
     renewing::{
         entry::{Ask, Terms},
@@ -79,7 +79,8 @@ pub struct Lease {
     pub(crate) drop_timeout: Duration,
     /// How much sooner than on the server it ends by our clock.
     skew: Duration,
-    pub(crate) released: bool,
+    /// How it has ended, once it has. Its drop tells the hooks.
+    pub(super) end: Option<HoldEnd>,
     /// A user has it. A guard that no user has taken is never handed on, and its release is not reported.
     pub(crate) is_claimed: bool,
     /// It was granted to the head of a queue, or handed over.
@@ -137,7 +138,7 @@ impl Lease {
             turns: grant.turns,
             drop_timeout: settings.drop_timeout,
             skew: terms.skew,
-            released: false,
+            end: None,
             is_claimed: false,
             stood_in_queue: false,
             disclosed: AtomicBool::new(false),
@@ -157,12 +158,16 @@ impl Lease {
         }
     }
 
-    /// From now on the hooks of its options are told of a loss.
+    /// From now on the hooks of its options are told of a loss as soon as it is known.
     pub(crate) fn report_loss(&self) {
-        if let Some(events) = self.standing().events().cloned() {
-            let hold = Arc::clone(self.hold());
-            let lost = move |reason| events.lost(&Lost::new(hold.lock_name().text(), reason));
-            // Without a thread for it, the loss is told by everything else.
+        if self.standing().events().is_some() {
+            let standing = Arc::downgrade(self.handle.standing());
+            let lost = move |reason| {
+                if let Some(standing) = standing.upgrade() {
+                    standing.tell_loss(reason);
+                }
+            };
+            // Without a thread for it, the end of the hold tells of the loss.
             let _ = self.lost().notify(lost);
         }
     }
@@ -284,7 +289,7 @@ impl Lease {
 
     /// How it may be handed over, if it may be.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
-        let is_over = self.released || self.is_disclosed();
+        let is_over = self.end.is_some() || self.is_disclosed();
         self.turns.filter(|_| self.is_claimed && !is_over)
     }
 

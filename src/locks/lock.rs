@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     error::{Busy, Error, Operation, Result},
+    event::AcquireFailed,
     name::{LockName, Owner},
     recipes::{
         hold::{Holding, Kind},
@@ -227,7 +228,7 @@ impl Lock {
         operation: Operation<'_>,
         timeout: Duration,
     ) -> Result<Result<Lease, Busy>> {
-        match self.acquire_hold(operation, self.hold()?, timeout) {
+        match self.acquire_hold(operation, self.hold(), timeout) {
             Ok(Waited::Lease(lease)) => Ok(Ok(lease)),
             Ok(Waited::Contended(busy)) => Ok(Err(busy)),
             Ok(Waited::HasBeenRun(_)) => Ok(Err(Busy::default())),
@@ -257,13 +258,27 @@ impl Lock {
         operation.wrong_kind(format!("{what} ({found})"))
     }
 
+    /// The way of all acquires. The hooks are told of whatever ends one: of a failure here.
     pub(super) fn acquire_hold(
         &self,
         operation: Operation<'_>,
-        hold: Holding,
+        hold: Result<Holding>,
         timeout: Duration,
     ) -> Result<Waited> {
-        acquire(operation, &self.stacks, &self.settings, hold, timeout)
+        let clock = self.stacks.clock();
+        let started = clock.now();
+        let waited =
+            hold.and_then(|hold| acquire(operation, &self.stacks, &self.settings, hold, timeout));
+        // In the child of a fork a hook may wait for ever for what another thread had locked.
+        if let (Err(error), Some(events)) = (&waited, &self.settings.events)
+            && !matches!(error, Error::Forked)
+        {
+            events.failed(|events, in_a_row| {
+                let waited = clock.since(started);
+                events.failed(&AcquireFailed::new(self.name(), waited, error, in_a_row));
+            });
+        }
+        waited
     }
 
     /// A new hold, with a token of its own.

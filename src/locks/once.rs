@@ -102,13 +102,14 @@ impl Lock {
         run: impl FnOnce(&Lease) -> Result<T, E>,
     ) -> Result<Once<T, E>> {
         let operation = Operation::new(RUN_ONCE, self.name());
-        let hold = self.hold()?.unless_run(period_millis(period)?);
-        if hold.kind() != Kind::Mutex {
-            return Err(Error::invalid(
+        let hold = period_millis(period).and_then(|period| Ok(self.hold()?.unless_run(period)));
+        let hold = hold.and_then(|hold| match hold.kind() {
+            Kind::Mutex => Ok(hold),
+            _ => Err(Error::invalid(
                 "lock",
                 "what is run once takes the lock of Locks::lock",
-            ));
-        }
+            )),
+        });
         let lease = match self.acquire_hold(operation, hold, timeout)? {
             Waited::Lease(lease) => lease,
             Waited::HasBeenRun(run) => return Ok(Once::HasBeenRun(run)),
@@ -162,7 +163,9 @@ impl Lease {
         };
         if matches!(finished, Err(Error::WrongKind { .. })) {
             // What stands at the mark's key is none: the lock is ours all the same.
-            let _ = self.give_back(deadline);
+            let given_back = self.give_back(deadline);
+            let _ = self.settle(RUN_ONCE, given_back, state);
+            return finished.map(drop);
         }
         self.settle(RUN_ONCE, finished, state)
     }

@@ -2,7 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{cancel::Cancel, event::Events, name::Owner, script::Replicas};
+use crate::{
+    cancel::Cancel,
+    event::{EventSink, Events},
+    name::Owner,
+    script::Replicas,
+};
 
 /// How locks are held: by value. What is not named stays as it was, and is a default at first.
 ///
@@ -36,7 +41,7 @@ pub struct Options {
     pub(super) clock_skew: Option<Duration>,
     pub(super) hand_over: Option<HandOver>,
     pub(super) owner: Option<Owner>,
-    pub(super) events: Option<Arc<dyn Events>>,
+    pub(super) events: Option<Arc<EventSink>>,
     pub(super) cancel: Option<Cancel>,
 }
 
@@ -223,7 +228,7 @@ impl Options {
 
     /// Who is told of what happens. Default nobody.
     pub fn events(mut self, events: Arc<dyn Events>) -> Self {
-        self.events = Some(events);
+        self.events = Some(EventSink::new(events));
         self
     }
 }

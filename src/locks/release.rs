@@ -3,13 +3,13 @@
 //! A release that got no answer is an error for the caller, and [`settle`](Lease::settle) leaves the lock to the watchdog's thread:
 //! [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon) has it released until the server answers.
 //!
+//! However a hold ends, its guard is dropped: the drop tells the hooks of the end, in the one place
+//! that does.
+//!
 //! Called on the holder's thread, by a release or a drop. A hand-over locks the queues (`by_key`), and within them the keeper's
 //! `state` and the lease's `facts`: the order of [`renewing`](crate::renewing). Giving back sends with nothing locked.
 
-use std::{
-    mem,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::{
     lease::{Grant, Lease},
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     error::{Error, LostReason, Result, no_answer},
-    event::{Released, emit},
+    event::{HoldEnd, Released},
     renewing::standing::{RenewalState, Standing},
     script::count,
     server::Patience,
@@ -85,7 +85,12 @@ impl Lease {
             return (self.hold().token().clone(), Duration::ZERO);
         }
         let left = self.remaining();
-        self.stop_renewing(Deadline::after(Duration::MAX));
+        if let Some(state) = self.stop_renewing_here(Deadline::after(Duration::MAX)) {
+            self.end = Some(match state {
+                RenewalState::Lost(reason) => HoldEnd::Lost(reason),
+                RenewalState::Held | RenewalState::Unknown => HoldEnd::Left,
+            });
+        }
         self.shared
             .released(self.hold().lock_name().key(), &self.turn());
         (self.hold().token().clone(), left)
@@ -93,8 +98,7 @@ impl Lease {
 
     /// Says how the lease stood. `None`: it was stopped before, or this is a child's copy.
     pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        if self.released || self.is_a_copy() {
-            self.released = true;
+        if self.end.is_some() || self.is_a_copy() {
             return None;
         }
         self.stop_renewing_here(deadline)
@@ -102,17 +106,20 @@ impl Lease {
 
     /// The same, for a caller that has made sure that this is no child's copy.
     fn stop_renewing_here(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        let is_over = mem::replace(&mut self.released, true);
-        (!is_over).then(|| self.handle.stop_by(deadline))
+        if self.end.is_some() {
+            return None;
+        }
+        // Until more is known.
+        self.end = Some(HoldEnd::Unknown);
+        Some(self.handle.stop_by(deadline))
     }
 
     /// Hands the lock over or gives it back. A second call does nothing. Not to be called in a child.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
-            self.released = true;
-            self.standing().stop();
-            self.tell_of_release();
-            return Ok(());
+            // A look may have found a loss at this moment.
+            let state = self.standing().stop();
+            return self.ends(RELEASE, Ok(true), state);
         }
         let deadline = Deadline::after(patience);
         let Some(state) = self.stop_renewing_here(deadline) else {
@@ -124,7 +131,7 @@ impl Lease {
 
     /// What the release has come to. What may still be ours on the server is left to the watchdog's thread.
     pub(super) fn settle(
-        &self,
+        &mut self,
         name: &'static str,
         given_back: Result<bool>,
         state: RenewalState,
@@ -136,28 +143,43 @@ impl Lease {
         }
         self.shared
             .released(self.hold().lock_name().key(), &self.turn());
-        self.tell_of_release();
-        let lost = match state {
-            // A release that failed says less.
-            RenewalState::Lost(reason) => Some(reason),
-            RenewalState::Held | RenewalState::Unknown => {
-                (!given_back?).then_some(LostReason::TakenAway)
-            }
+        self.ends(name, given_back, state)
+    }
+
+    /// Notes how it has ended, for the hooks and for the caller: a loss that is known comes first.
+    fn ends(
+        &mut self,
+        name: &'static str,
+        given_back: Result<bool>,
+        state: RenewalState,
+    ) -> Result<()> {
+        let end = match (&given_back, state) {
+            (_, RenewalState::Lost(reason)) => HoldEnd::Lost(reason),
+            (Ok(true), _) => HoldEnd::Released,
+            (Ok(false), _) => HoldEnd::Lost(LostReason::TakenAway),
+            (Err(_), _) => HoldEnd::Unknown,
         };
-        match lost {
-            Some(reason) => Err(self.operation(name).lost_because(Some(reason))),
-            None => Ok(()),
+        self.end = Some(end);
+        match end {
+            HoldEnd::Lost(reason) => Err(self.operation(name).lost_because(Some(reason))),
+            _ => given_back.map(drop),
         }
     }
 
-    fn tell_of_release(&self) {
+    /// Tells the hooks how the hold has ended, of a loss first. Of a guard that no user has had
+    /// there is nothing to tell.
+    fn tell_of_end(&self) {
+        let (Some(end), Some(events)) = (self.end, self.standing().events()) else {
+            return;
+        };
         if !self.is_claimed {
             return;
         }
-        emit(self.standing().events(), |events| {
-            let held = self.shared.clock.since(self.since);
-            events.released(&Released::new(self.name(), held));
-        });
+        if let HoldEnd::Lost(reason) = end {
+            self.standing().tell_loss(reason);
+        }
+        let held = self.shared.clock.since(self.since);
+        events.tell(|events| events.released(&Released::new(self.name(), held, end)));
     }
 
     /// Sends the release. False: the lock was not ours any more.
@@ -236,8 +258,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !self.released && !self.is_a_copy() {
+        if self.end.is_none() && !self.is_a_copy() {
             let _ = self.let_go(self.drop_timeout);
         }
+        self.tell_of_end();
     }
 }

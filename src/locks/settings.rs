@@ -10,7 +10,7 @@ use super::options::{HandOver, Options, Pauses};
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
-    event::Events,
+    event::EventSink,
     name::Owner,
     script::{MOST_REPLICAS, Replicas},
     server::Server,
@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     clock_skew: Option<Duration>,
     hand_over: HandOver,
     pub(crate) owner: Option<Owner>,
-    pub(crate) events: Option<Arc<dyn Events>>,
+    pub(crate) events: Option<Arc<EventSink>>,
     pub(crate) cancel: Option<Cancel>,
 }
 

@@ -4,7 +4,10 @@
 
 use std::{
     fmt, mem,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,7 +16,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{entry::Terms, outstanding::Outstanding};
 use crate::{
     error::LostReason,
-    event::{Events, RenewalFailed, Renewed, emit, shielded},
+    event::{EventSink, Lost, RenewalFailed, Renewed, shielded},
     server::Failure,
 };
 use crate::{
@@ -44,8 +47,10 @@ pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 pub(crate) struct Standing {
     facts: Mutex<Facts>,
     changed: Condvar,
-    /// Who is told of its renewals.
-    events: Option<Arc<dyn Events>>,
+    /// Who is told of its renewals, its loss and its end.
+    events: Option<Arc<EventSink>>,
+    /// They have been told of its loss.
+    loss_is_told: AtomicBool,
     clock: Clock,
     hold: Arc<Holding>,
     /// Who has it now, where another thread has handed it over: the server knows of that one only.
@@ -75,7 +80,7 @@ impl Standing {
         hold: &Arc<Holding>,
         fence: Option<FencingToken>,
         terms: &Terms,
-        events: Option<Arc<dyn Events>>,
+        events: Option<Arc<EventSink>>,
         clock: Clock,
     ) -> Self {
         Self {
@@ -90,6 +95,7 @@ impl Standing {
             }),
             changed: Condvar::new(),
             events,
+            loss_is_told: AtomicBool::new(false),
             clock,
             hold: Arc::clone(hold),
             holder: None,
@@ -121,19 +127,34 @@ impl Standing {
         self.fence
     }
 
-    pub(crate) fn events(&self) -> Option<&Arc<dyn Events>> {
+    pub(crate) fn events(&self) -> Option<&Arc<EventSink>> {
         self.events.as_ref()
     }
 
     /// Tells of a renewal, or why there was none. Nothing may be locked.
     pub(crate) fn report_renewal(&self, failure: Option<&Failure>) {
-        emit(self.events.as_ref(), |events| match failure {
-            None => events.renewed(&Renewed::new(self.lock_name(), self.remaining())),
-            Some(failure) => {
-                let error = failure.error(Operation::new("renew", self.lock_name()));
-                events.renewal_failed(&RenewalFailed::new(self.lock_name(), &error));
+        let (Some(events), lock) = (&self.events, self.lock_name()) else {
+            return;
+        };
+        match failure {
+            None => {
+                events.answered(|events| events.renewed(&Renewed::new(lock, self.remaining())));
             }
-        });
+            Some(failure) => events.failed(|events, in_a_row| {
+                let error = failure.error(Operation::new("renew", lock));
+                events.renewal_failed(&RenewalFailed::new(lock, &error, in_a_row));
+            }),
+        }
+    }
+
+    /// Tells the hooks of its loss, unless that has been done: the one place that does, whoever has
+    /// found the loss. Nothing may be locked.
+    pub(crate) fn tell_loss(&self, reason: LostReason) {
+        if let Some(events) = &self.events
+            && !self.loss_is_told.swap(true, Ordering::SeqCst)
+        {
+            events.tell(|events| events.lost(&Lost::new(self.lock_name(), reason)));
+        }
     }
 
     /// The name of the lock.

@@ -17,6 +17,7 @@ mod connections;
 mod costs;
 mod crowds;
 mod errors;
+mod events;
 mod failover;
 mod faults;
 mod hand_over;

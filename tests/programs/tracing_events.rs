@@ -19,6 +19,7 @@ fn what_happens_to_a_lock_is_told_to_tracing() {
             ["DEBUG", "report{page=1}: ", "released", "held="],
             ["DEBUG", "", "acquired", "fence="],
             ["ERROR", "", "lost", "reason="],
+            ["WARN", "", "ended", "end=Lost(TakenAway)"],
         ] {
             let is_next = |line: &str| {
                 let is_told = |text: &&str| line.contains(*text);
@@ -26,5 +27,13 @@ fn what_happens_to_a_lock_is_told_to_tracing() {
             };
             assert!(lines.any(is_next), "{expected:?}: {log}");
         }
+        // Of nine failures in a row the first, the second, the fourth and the eighth, each with its causes.
+        let failed = lines.filter(|line| line.contains("not acquired"));
+        let failed: Vec<_> = failed.collect();
+        let is_told = |(line, number): (&&str, &u32)| {
+            line.contains("refused") && line.ends_with(&format!("in_a_row={number}"))
+        };
+        assert!(failed.iter().zip(&[1, 2, 4, 8]).all(is_told), "{log}");
+        assert_eq!(failed.len(), 4, "{log}");
     });
 }

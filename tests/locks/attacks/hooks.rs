@@ -80,6 +80,14 @@ impl Events for Meddling {
     fn lost(&self, _: &event::Lost<'_>) {
         self.meddle();
     }
+
+    fn failed(&self, _: &event::AcquireFailed<'_>) {
+        self.meddle();
+    }
+
+    fn has_been_run(&self, _: &event::HasBeenRun<'_>) {
+        self.meddle();
+    }
 }
 
 #[test]
@@ -96,7 +104,14 @@ fn hooks_may_use_the_locks_they_are_told_of() {
                 .with(options.events(Arc::clone(&meddling) as Arc<dyn Events>));
             meddling.locks.set(locks.clone()).unwrap();
             assert_eq!(storm(&locks.lock("a"), 4, 6), 24);
-            assert!(meddling.calls.load(Ordering::SeqCst) >= 48);
+            let calls = || meddling.calls.load(Ordering::SeqCst);
+            assert!(calls() >= 48);
+            // Where a release is the first to find a loss, and where an acquire fails.
+            let (lease, before) = (locks.lock("a").acquire(LONG).unwrap(), calls());
+            let () = server.connection().unwrap().del("lock:a").unwrap();
+            assert!(lease.release().is_err());
+            assert!(locks.lock("").acquire(LONG).is_err());
+            assert!(calls() >= before + 3, "lost, released, failed");
             assert_eq!(locks.lock("a").inspect().unwrap().waiting_here(), 0);
         });
     });

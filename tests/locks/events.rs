@@ -1,0 +1,384 @@
+//! Hooks: each end of a wait and of a hold is told once, whoever finds it.
+
+use std::{
+    error::Error as _,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use leasehold::{Cancel, Error, Events, Lease, Locks, LostReason, Once, Options, event::*};
+use redis::Commands;
+
+use crate::common::{
+    LONG, MS, Server,
+    hold::comes_true,
+    wait::{at_once, unless_halted},
+};
+
+/// What the hooks were told, in order.
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    ends: Mutex<Vec<HoldEnd>>,
+    failures: Mutex<Vec<(Error, u32)>>,
+    panics: bool,
+}
+
+impl Log {
+    fn note(&self, line: &str) {
+        self.lines.lock().unwrap().push(line.to_owned());
+        assert!(!self.panics, "on purpose");
+    }
+
+    fn times(&self, line: &str) -> usize {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|told| *told == line).count()
+    }
+
+    fn last_end(&self) -> Option<HoldEnd> {
+        self.ends.lock().unwrap().last().copied()
+    }
+
+    fn in_a_row(&self) -> Vec<u32> {
+        let failures = self.failures.lock().unwrap();
+        failures.iter().map(|(_, in_a_row)| *in_a_row).collect()
+    }
+}
+
+impl Events for Log {
+    fn acquired(&self, _: &Acquired<'_>) {
+        self.note("acquired");
+    }
+    fn contended(&self, _: &Contended<'_>) {
+        self.note("contended");
+    }
+    fn has_been_run(&self, _: &HasBeenRun<'_>) {
+        self.note("has been run");
+    }
+    fn failed(&self, failed: &AcquireFailed<'_>) {
+        let failure = (failed.error().clone(), failed.in_a_row());
+        self.failures.lock().unwrap().push(failure);
+        self.note("failed");
+    }
+    fn released(&self, released: &Released<'_>) {
+        self.ends.lock().unwrap().push(released.end());
+        self.note("released");
+    }
+    fn lost(&self, lost: &Lost<'_>) {
+        self.note(&format!("lost {:?}", lost.reason()));
+    }
+}
+
+struct Bench {
+    server: Server,
+    locks: Locks,
+    conn: redis::Connection,
+    log: Arc<Log>,
+}
+
+fn bench(log: Log, options: Options) -> Bench {
+    let server = Server::start().unwrap();
+    let log = Arc::new(log);
+    Bench {
+        locks: crate::plainly(&server.url()).with(options.events(log.clone())),
+        conn: server.connection().unwrap(),
+        server,
+        log,
+    }
+}
+
+const TAKEN_AWAY: HoldEnd = HoldEnd::Lost(LostReason::TakenAway);
+
+/// Deletes the lock, and is at once asked to find that out.
+type Finder = fn(Lease, &dyn Fn());
+
+const FINDERS: [(&str, Finder); 10] = [
+    ("release", |lease, harm| {
+        harm();
+        lease.release().unwrap_err();
+    }),
+    ("drop", |lease, harm| {
+        harm();
+        drop(lease);
+    }),
+    ("verify", |lease, harm| {
+        harm();
+        lease.verify().unwrap_err();
+    }),
+    ("renew", |lease, harm| {
+        harm();
+        lease.renew(LONG).unwrap_err();
+    }),
+    ("commit", |lease, harm| {
+        harm();
+        lease
+            .commit(|pipe| {
+                pipe.set("a", 1);
+            })
+            .unwrap_err();
+    }),
+    ("commit_once", |lease, harm| {
+        harm();
+        let commit = lease.commit_once("id", LONG, |pipe| {
+            pipe.set("a", 1);
+        });
+        commit.unwrap_err();
+    }),
+    ("transaction", |lease, harm| {
+        harm();
+        let done = lease.transaction(&[], |_, pipe| {
+            pipe.set("a", 1);
+            Ok(())
+        });
+        done.unwrap_err();
+    }),
+    ("commit_and_release", |lease, harm| {
+        harm();
+        let done = lease.commit_and_release(|pipe| {
+            pipe.set("a", 1);
+        });
+        done.unwrap_err();
+    }),
+    ("the callback thread", |lease, harm| {
+        thread::sleep(150 * MS);
+        harm();
+        assert!(lease.lost().wait_for(LONG));
+    }),
+    ("leave, after a look", |lease, harm| {
+        harm();
+        lease.verify().unwrap_err();
+        let _ = lease.leave();
+    }),
+];
+
+#[test]
+fn a_loss_is_told_once_whoever_finds_it_and_before_the_end() {
+    crate::attacks::hooks::without_words();
+    let cases = [0, 3]
+        .into_iter()
+        .flat_map(|turns| [(turns, false), (turns, true)]);
+    at_once(cases, |(turns, panics)| {
+        let log = Log {
+            panics,
+            ..Log::default()
+        };
+        let options = Options::new().hand_over(turns, LONG);
+        let Bench {
+            server, locks, log, ..
+        } = bench(log, options);
+        let harm = || {
+            let () = server.connection().unwrap().del("lock:a").unwrap();
+        };
+        for (number, (finder, find)) in (1..).zip(FINDERS) {
+            let lease = locks.lock("a").acquire(LONG).unwrap();
+            find(lease, &harm);
+            let is_told =
+                || log.times("lost TakenAway") == number && log.times("released") == number;
+            assert!(comes_true(is_told), "{finder}: {:?}", log.lines);
+            assert_eq!(log.last_end(), Some(TAKEN_AWAY), "{finder}");
+        }
+        // At the end of work as well.
+        let lock = locks.lock("a");
+        let ran = lock.run(LONG, |_| harm()).unwrap();
+        assert!(matches!(ran.released, Err(Error::Lost { .. })));
+        let once = lock.run_once(LONG, LONG, |_| {
+            harm();
+            Ok::<_, Error>(())
+        });
+        assert!(matches!(once, Ok(Once::Ran(ran)) if ran.released.is_err()));
+        let all = FINDERS.len() + 2;
+        assert!(comes_true(|| log.times("lost TakenAway") >= all));
+        drop((lock, locks));
+        thread::sleep(150 * MS); // its threads end: nothing is told afterwards
+        let told = ["acquired", "lost TakenAway", "released"].map(|line| log.times(line));
+        assert_eq!(told, [all; 3], "{:?}", log.lines);
+    });
+}
+
+#[test]
+fn a_hold_says_how_it_ended() {
+    unless_halted(|| {
+        let options = Options::new().drop_timeout(50 * MS).lease(LONG);
+        let Bench {
+            server,
+            locks,
+            log,
+            mut conn,
+        } = bench(Log::default(), options);
+        let lock = locks.lock("a");
+        let acquire = || lock.acquire(LONG).unwrap();
+
+        acquire().release().unwrap();
+        assert_eq!(log.last_end(), Some(HoldEnd::Released));
+        drop(acquire());
+        acquire()
+            .commit_and_release(|pipe| {
+                pipe.set("b", 1);
+            })
+            .unwrap();
+        let _ = lock.run(LONG, |_| ()).unwrap();
+        assert_eq!(*log.ends.lock().unwrap(), [HoldEnd::Released; 4]);
+
+        let _ = acquire().leave();
+        assert_eq!(log.last_end(), Some(HoldEnd::Left));
+        let () = conn.del("lock:a").unwrap();
+
+        let short = Options::new().lease(100 * MS).renewal(false);
+        let lease = lock.clone().with(short).acquire(LONG).unwrap();
+        thread::sleep(150 * MS);
+        drop(lease);
+        assert_eq!(log.last_end(), Some(HoldEnd::Lost(LostReason::Ended)));
+        assert!(comes_true(|| log.times("lost Ended") == 1));
+
+        let lease = acquire();
+        server.freeze().unwrap();
+        drop(lease);
+        assert_eq!(log.last_end(), Some(HoldEnd::Unknown));
+        server.thaw().unwrap();
+        // A lock that was not lost and may not be free yet: a release that failed is no loss.
+        assert_eq!(log.times("lost TakenAway"), 0);
+        assert_eq!(log.times("acquired"), log.times("released"));
+    });
+}
+
+#[test]
+fn a_wait_says_how_it_ended() {
+    let Bench {
+        mut server,
+        locks,
+        log,
+        mut conn,
+    } = bench(Log::default(), Options::new());
+    let lock = locks.lock("a");
+    let lease = lock.acquire(LONG).unwrap();
+    assert!(matches!(
+        lock.acquire(50 * MS),
+        Err(Error::Contended { .. })
+    ));
+    assert!(lock.try_acquire().unwrap().is_none());
+    lease.release().unwrap();
+    let job = locks.lock("job");
+    for _ in 0..2 {
+        let _ = job.run_once(LONG, LONG, |_| Ok::<_, Error>(())).unwrap();
+    }
+    let told = ["acquired", "contended", "has been run", "failed"].map(|line| log.times(line));
+    assert_eq!(told, [2, 2, 1, 0]);
+
+    let () = conn.lpush("lock:list", 1).unwrap();
+    let cancel = Cancel::new();
+    cancel.cancel();
+    let fails: [&dyn Fn() -> Error; 6] = [
+        &|| locks.lock("list").acquire(LONG).unwrap_err(),
+        &|| locks.lock("list").try_acquire().unwrap_err(),
+        &|| locks.lock("").acquire(LONG).unwrap_err(),
+        &|| {
+            lock.clone()
+                .with(Options::new().lease(MS / 10))
+                .acquire(LONG)
+                .unwrap_err()
+        },
+        &|| {
+            lock.clone()
+                .with(Options::new().cancel(&cancel))
+                .acquire(LONG)
+                .unwrap_err()
+        },
+        &|| {
+            locks
+                .read("a")
+                .run_once(LONG, LONG, |_| Ok::<_, Error>(()))
+                .unwrap_err()
+        },
+    ];
+    for (number, fails) in (1..).zip(fails) {
+        let error = fails();
+        assert_eq!(log.times("failed"), number, "{error}");
+        let failures = log.failures.lock().unwrap();
+        let (told, _) = failures.last().unwrap();
+        let kinds = (std::mem::discriminant(told), std::mem::discriminant(&error));
+        assert_eq!(kinds.0, kinds.1, "{told} {error}");
+    }
+    assert_eq!(log.in_a_row(), [1, 2, 3, 4, 5, 6]);
+
+    // An answer of the server ends the row.
+    lock.acquire(LONG).unwrap().release().unwrap();
+    server.kill().unwrap();
+    for _ in 0..3 {
+        assert!(lock.acquire(MS).is_err());
+    }
+    assert_eq!(log.in_a_row()[6..], [1, 2, 3]);
+    // The error comes with its causes.
+    let failures = log.failures.lock().unwrap();
+    let (error, _) = failures.last().unwrap();
+    let cause = error.source().map(ToString::to_string);
+    let text = format!("{error} {cause:?}").to_lowercase();
+    assert!(text.contains("refused"), "{text}");
+}
+
+/// Renewals count in the row of failures, and one that gets through ends it.
+#[test]
+fn failed_renewals_are_numbered() {
+    #[derive(Default)]
+    struct Rows(Mutex<Vec<u32>>);
+    impl Events for Rows {
+        fn renewed(&self, _: &Renewed<'_>) {
+            self.0.lock().unwrap().push(0);
+        }
+        fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
+            self.0.lock().unwrap().push(failed.in_a_row());
+        }
+    }
+    let mut server = Server::start().unwrap();
+    let rows = Arc::new(Rows::default());
+    let options = Options::new().lease(30_000 * MS).events(rows.clone());
+    let locks = crate::plainly(&server.url()).with(options);
+    let _lease = locks.lock("a").acquire(LONG).unwrap();
+    let of = |number| comes_true(|| rows.0.lock().unwrap().contains(&number));
+    thread::sleep(100 * MS); // looked at, so that the server tells
+    server.kill().unwrap();
+    assert!(of(3), "{:?}", rows.0);
+    let told = rows.0.lock().unwrap().clone();
+    assert_eq!(told[..3], [1, 2, 3]);
+}
+
+#[test]
+fn as_many_holds_end_as_begin_whatever_happens() {
+    at_once([0, 4], |turns| {
+        let options = Options::new().hand_over(turns, LONG).drop_timeout(200 * MS);
+        let Bench {
+            server, locks, log, ..
+        } = bench(Log::default(), options);
+        thread::scope(|scope| {
+            for number in 0..4_u32 {
+                let (locks, server) = (&locks, &server);
+                scope.spawn(move || {
+                    let mut conn = server.connection().unwrap();
+                    for round in 0..25 {
+                        let Ok(lease) = locks.lock("a").acquire(LONG) else {
+                            continue;
+                        };
+                        if (round + number) % 3 == 0 {
+                            let () = conn.del("lock:a").unwrap();
+                        }
+                        match round % 4 {
+                            0 => drop(lease),
+                            1 => drop(lease.commit_and_release(|pipe| {
+                                pipe.incr("n", 1);
+                            })),
+                            2 => drop(lease.commit(|pipe| {
+                                pipe.incr("n", 1);
+                            })),
+                            _ => drop(lease.release()),
+                        }
+                    }
+                });
+            }
+        });
+        let ends = log.ends.lock().unwrap().clone();
+        assert_eq!(log.times("acquired"), ends.len());
+        let lost = ends.iter().filter(|end| **end == TAKEN_AWAY).count();
+        assert!(lost > 0);
+        assert!(comes_true(|| log.times("lost TakenAway") >= lost));
+        assert_eq!(log.times("lost TakenAway"), lost, "turns {turns}");
+    });
+}
