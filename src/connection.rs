@@ -131,8 +131,8 @@ impl Pool {
     ///
     /// A sentinel is asked before a connection is opened, and at most once a second when one is lent, each time another one. Each new connection
     /// is asked for its `ROLE`, and must be to a master. When another server has become the master, the connections to the one
-    /// before are closed before they are lent again. What a failover can lose is in
-    /// [the guarantees](crate::guide::guarantees#several-servers).
+    /// before are closed before they are lent again. For the losses that a failover
+    /// can cause see `docs/guarantees.md`, "Several servers".
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.

@@ -1,7 +1,7 @@
 //! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled connection.
 //!
 //! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock promises, what that rests
-//! on and what breaks it stands in [`guide::guarantees`].
+//! on and what breaks it stands in `docs/guarantees.md` in the repository.
 //!
 //! # A job that must not run twice
 //!
@@ -22,7 +22,7 @@
 //! | hand a lock that is held to another process | [`Lease::leave`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | count what happens, or log it | [`Events`]; to `tracing`: the example `tracing_events` |
-//! | run a command under a lock | the program `lockrun`: [`guide::lockrun`] |
+//! | run a command under a lock | the program `lockrun`: `docs/lockrun.md` |
 //! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
 //! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | write only while the lock is still yours | [`Lease::commit`], [`Lease::commit_and_release`]; in the book's style [`commit_while_held`] |
@@ -33,14 +33,14 @@
 //! | port the book's market, beside its Python or Java programs | [`list_item_with_market_lock`], [`purchase_item_with_market_lock`] with the [`MarketLock`] of theirs |
 //! | trade in a market of your own | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
 //! | get a connection that times out and comes back clean | [`Pool`]; on a Redis Cluster [`Nodes`] |
-//! | know what went wrong, and what to do about it | [`Error`], [`guide::errors`] |
+//! | know what went wrong, and what to do about it | [`Error`] |
 //! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
 //! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
 //! | keep alive what a plain function has acquired | [`Watchdog`] |
-//! | learn why locks are hard, in ten lessons | [`guide::course`] |
-//! | read how a lock works on the server | [`recipes`], [`guide::recipes`], [`guide::scripts`] |
-//! | look up a word | [`guide::glossary`] |
+//! | learn why locks are hard, in ten lessons | `docs/course.md` |
+//! | read how a lock works on the server | [`recipes`], `docs/recipes.md`, the scripts below `src/recipes/` |
+//! | look up a word | `docs/glossary.md` |
 //!
 //! # Connections
 //!
@@ -70,8 +70,6 @@ mod connection;
 mod error;
 pub mod event;
 mod exchange;
-#[cfg(doc)]
-pub mod guide;
 mod locks;
 pub mod market;
 mod name;
@@ -86,6 +84,11 @@ mod token;
 mod transaction;
 mod waiting;
 mod watchdog;
+
+// `cargo test --doc` compiles the example on this page.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/recipes.md")]
+struct Page;
 
 pub use cancel::Cancel;
 pub use connection::{Nodes, NodesBuilder, Pool, PoolBuilder, PooledConnection};

@@ -1,4 +1,5 @@
-//! The pictures on the pages are what the examples print, times and other numbers aside.
+//! The pictures on the pages are what the examples print, times and other numbers aside. The code
+//! on the pages is theirs, and the library's.
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
@@ -139,4 +140,54 @@ fn the_page_of_the_three_problems_shows_all_that_they_print_in_their_order() {
             "{name} prints, in this order\n{differences:#?}"
         );
     });
+}
+
+/// The text of the Rust and Lua files below a folder, without line breaks and indentation.
+fn code_below(folder: &Path) -> Vec<String> {
+    let mut code = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            code.extend(code_below(&path));
+        } else if path
+            .extension()
+            .is_some_and(|end| end == "rs" || end == "lua")
+        {
+            code.push(flat(&fs::read_to_string(path).unwrap()));
+        }
+    }
+    code
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_code_that_a_page_quotes_stands_in_the_library_or_an_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut code = code_below(&root.join("src"));
+    code.extend(code_below(&root.join("examples")));
+    for page in [
+        "README.md",
+        "docs/course.md",
+        "docs/zh/README.md",
+        "docs/zh/course.md",
+    ] {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        let mut quotes = 0;
+        for block in text.split("```").skip(1).step_by(2) {
+            let (language, block) = block.split_once('\n').unwrap();
+            let is_program = block.contains("fn main") || page.ends_with("course.md");
+            if language == "lua" || (language.starts_with("rust") && is_program) {
+                let code_of_page = flat(block);
+                assert!(
+                    code.iter().any(|file| file.contains(&code_of_page)),
+                    "{page} quotes {block}"
+                );
+                quotes += 1;
+            }
+        }
+        assert!(quotes >= 3, "{page}");
+    }
 }
