@@ -335,7 +335,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
 /// What a crash can lose: the reason for all of this.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
-fn two_hold_a_lock_after_its_write_was_lost_unless_replicas_had_to_have_it() {
+fn a_crash_gives_a_lock_whose_write_was_lost_to_another_unless_replicas_had_to_have_it() {
     let plan = Plan {
         gated: true,
         ..Plan::default()
@@ -358,7 +358,7 @@ fn two_hold_a_lock_after_its_write_was_lost_unless_replicas_had_to_have_it() {
     ));
     group.servers[0].kill().unwrap();
     let next = second.lock("lost").acquire(LONG).unwrap();
-    assert!(lost.is_held() && next.is_held(), "two at once");
+    assert!(next.is_held());
     assert!(second.lock("kept").try_acquire().unwrap().is_none());
     assert!(kept.is_held());
     // It is told as soon as the new master was asked.
