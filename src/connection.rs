@@ -8,6 +8,7 @@
 //! go, their `asking` is locked, and `known` within it for a moment; who need not ask does not wait
 //! for it. Nothing of another room is called meanwhile.
 
+#[cfg(feature = "cluster")]
 mod cluster;
 mod connections;
 mod dial;
@@ -37,16 +38,27 @@ use crate::{
     exchange::Finished,
     time::{self, Deadline},
 };
-pub(crate) use cluster::{Address, HOPS, Redirect, ShardId};
+#[cfg(feature = "cluster")]
 pub use cluster::{Nodes, NodesBuilder};
+#[cfg(feature = "cluster")]
+pub(crate) use cluster::{Redirect, ShardId};
 use connections::Connections;
-pub(crate) use manager::{CLOCK_SKEW, Connector, Limits};
+#[cfg(feature = "cluster")]
+pub(crate) use manager::CLOCK_SKEW;
+pub(crate) use manager::{Connector, Limits};
 use manager::{Manager, Shared, Waiting};
 pub(crate) use opener::Opened;
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
 pub use settings::PoolBuilder;
+#[cfg(feature = "cluster")]
 pub(crate) use url::is_of_a_cluster;
+
+/// A `MOVED` of a Redis Cluster is followed so often before it is a failure: two nodes that name each
+/// other lead nowhere. Counted by `Nodes::run`, by `locks/acquire/moves.rs` for a wait, by
+/// `locks/commit.rs`, and in `server/cluster/` by `member.rs` for a call and by `renewals.rs` for a
+/// batch.
+pub(crate) const HOPS: u32 = 5;
 
 /// How often a call that waits for a new connection looks whether the attempt has failed.
 const LOOK: Duration = Duration::from_millis(2);
@@ -216,6 +228,7 @@ impl Pool {
     }
 
     /// The same for who knows that this is no child of a fork, by a deadline that is perhaps sooner.
+    #[cfg(feature = "cluster")]
     pub(crate) fn get_by(&self, deadline: Deadline) -> Result<PooledConnection> {
         let longest = deadline.remaining();
         self.lend(Borrower::Caller, longest, longest, None)

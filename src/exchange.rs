@@ -1,6 +1,5 @@
 //! One pipeline, one round trip, and no more than one time-out when the server is silent.
 
-mod asking;
 mod finished;
 
 use std::{
@@ -16,7 +15,6 @@ use redis::{
 };
 
 use crate::time;
-pub(crate) use asking::{ask_first, asking, asking_command, asks, refuse_to_ask};
 pub(crate) use finished::{Finished, Mark};
 
 /// How long each further reply of a silent server is waited for.

@@ -32,7 +32,7 @@
 //! | port the book's first lock, which has no end | [`acquire_lock`] |
 //! | port the book's market, beside its Python or Java programs | [`list_item_with_market_lock`], [`purchase_item_with_market_lock`] with the [`MarketLock`] of theirs |
 //! | trade in a market of your own | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
-//! | get a connection that times out and comes back clean | [`Pool`]; on a Redis Cluster [`Nodes`] |
+//! | get a connection that times out and comes back clean | [`Pool`]; on a Redis Cluster, with the feature `cluster`, `Nodes` |
 //! | know what went wrong, and what to do about it | [`Error`] |
 //! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
 //! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
@@ -91,7 +91,9 @@ mod watchdog;
 struct Page;
 
 pub use cancel::Cancel;
-pub use connection::{Nodes, NodesBuilder, Pool, PoolBuilder, PooledConnection};
+#[cfg(feature = "cluster")]
+pub use connection::{Nodes, NodesBuilder};
+pub use connection::{Pool, PoolBuilder, PooledConnection};
 pub use error::{Error, LostReason, Result};
 pub use event::Events;
 pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};

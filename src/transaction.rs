@@ -4,7 +4,7 @@ use redis::{Arg, Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisRes
 
 use crate::{
     error::{Error, Operation, Result, is_wrong_type, makes_no_sense},
-    exchange::{asking_command, asks, exchange, exchange_partly, is_interrupted},
+    exchange::{exchange, exchange_partly, is_interrupted},
 };
 
 /// A connection on which keys are watched. Unless it commits, dropping it sends `UNWATCH`.
@@ -27,11 +27,7 @@ pub(crate) fn watch<'c, 'o>(
     reads: &Pipeline,
 ) -> Result<(Watched<'c, 'o>, Vec<Value>)> {
     let mut watched = Watched::nothing(conn, operation);
-    let (replies, missing) = if asks(watched.conn) {
-        watched.start_by_asking(keys, reads)
-    } else {
-        watched.start(None, keys, &reads.get_packed_pipeline(), reads.len())
-    };
+    let (replies, missing) = watched.start(None, keys, &reads.get_packed_pipeline(), reads.len());
     if let Some(error) = missing {
         return Err(operation.failed(error));
     }
@@ -110,29 +106,6 @@ impl<'c, 'o> Watched<'c, 'o> {
         (replies, missing)
     }
 
-    /// The same at a node that is being given the slot of the keys.
-    fn start_by_asking(
-        &mut self,
-        keys: &[&str],
-        reads: &Pipeline,
-    ) -> (Vec<Value>, Option<RedisError>) {
-        let mut watch = redis::cmd("WATCH");
-        watch.arg(keys);
-        let mut packed = Vec::new();
-        for command in [&watch].into_iter().chain(reads.cmd_iter()) {
-            asking_command().write_packed_command(&mut packed);
-            command.write_packed_command(&mut packed);
-        }
-        let (replies, missing) = exchange_partly(self.conn, &packed, 2 * (1 + reads.len()));
-        // In between are those to `ASKING`.
-        let replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
-        self.armed = match &missing {
-            None => !replies.first().is_some_and(is_error),
-            Some(error) => is_interrupted(error),
-        };
-        (replies, missing)
-    }
-
     /// Reads more while the keys are watched. One value for each command.
     pub(crate) fn read(&mut self, packed: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         exchange(self.conn, packed, count)
@@ -168,18 +141,9 @@ impl Watched<'_, '_> {
     /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no answer came that makes
     /// sense.
     pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
-        let (mut packed, mut before) = (Vec::new(), 0);
-        if asks(self.conn) {
-            // It holds until the end of the transaction.
-            packed = asking_command().get_packed_command();
-            before = 1;
-        }
-        packed.extend(in_transaction(writes));
-        let exchanged = exchange(self.conn, &packed, before + writes.len() + 2);
+        let exchanged = exchange(self.conn, &in_transaction(writes), writes.len() + 2);
         self.armed = false;
         let mut replies = exchanged.map_err(|error| self.operation.unanswered(None, error))?;
-        replies.drain(..before);
-
         let executed = replies.pop();
         match replies.first() {
             Some(Value::Okay) => {}

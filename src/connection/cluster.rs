@@ -1,18 +1,18 @@
 //! A Redis Cluster: which shard has a key, and a pool for each shard.
 //!
-//! [`Nodes`] is what others use. Below it, [`map`] asks the nodes, [`known`] decides what is believed of their answers, which
-//! [`layout`] reads, [`shard`] leads the connections of a pool, and [`redirect`] says what a `MOVED` or its like means.
+//! Others use [`Nodes`]. Below it, [`map`] asks the nodes and enters their answers, which [`layout`]
+//! reads, in the [`slot_map`]; [`shard`] leads the connections of a pool, and [`redirect`] reads a
+//! `MOVED` and its like.
 //!
 //! Locks: `pools`, for a moment; see [`map`] for its own.
 
-mod answer;
-mod known;
 mod layout;
 mod map;
 mod redirect;
 mod settings;
 mod shard;
 mod slot;
+mod slot_map;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -20,34 +20,28 @@ use parking_lot::Mutex;
 use redis::{Client, Connection, RedisError};
 
 use super::{
-    Pool, PooledConnection,
-    dial::{self, set_timeouts},
-    manager::Limits,
-    process::Process,
-    settings::PoolBuilder,
+    HOPS, Pool, PooledConnection, dial, manager::Limits, process::Process, settings::PoolBuilder,
 };
 use crate::{
     error::{Error, Result},
-    exchange::asking,
     name::LockName,
     time::{Backoff, Deadline},
 };
-pub(crate) use known::ShardId;
 pub(crate) use layout::Address;
 use map::Map;
 pub(crate) use redirect::Redirect;
 pub use settings::NodesBuilder;
 use shard::ToShard;
+pub(crate) use slot_map::ShardId;
 
-/// How often a `MOVED` is followed before it is taken for a failure: two nodes that name each other lead nowhere. Counted by [`Nodes::run`],
-/// by `locks/acquire/moves.rs` for a wait, and in `server/cluster/` by `member.rs` for a call and by `renewals.rs` for a batch.
-pub(crate) const HOPS: u32 = 5;
-
-/// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning it shares it.
+/// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning it
+/// shares it. With the feature `cluster`.
 ///
-/// The nodes are asked who serves which keys when a key is wanted for the first time, when a node answers `MOVED`, when a
-/// connection fails, and every ten seconds while connections are lent. Each new connection is asked for its `ROLE`, and must be
-/// to a master. When a replica has taken over, the connections to the master before are closed before they are lent again.
+/// The nodes are asked who serves which keys when a key is wanted for the first time, when a
+/// connection fails, when a node answers `MOVED` to a node that is not known, and every ten seconds
+/// while connections are lent. The first that answers is believed, until a `MOVED` or an error says
+/// otherwise. Each new connection is asked for its `ROLE`, and must be to a master. When a replica has
+/// taken over, the connections to the master before are closed before they are lent again.
 ///
 /// A function takes a connection to the master that has its lock:
 ///
@@ -67,8 +61,9 @@ pub(crate) const HOPS: u32 = 5;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// All keys that one function is given have to be in one slot. A hash tag puts a key into the slot of a lock: the lock
-/// `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server answers `CROSSSLOT`, and nothing is done.
+/// All keys that one function is given have to be in one slot. A hash tag puts a key into the slot of
+/// a lock: the lock `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server answers
+/// `CROSSSLOT`, and nothing is done.
 #[derive(Clone)]
 pub struct Nodes {
     inner: Arc<Inner>,
@@ -79,7 +74,7 @@ struct Inner {
     map: Arc<Map>,
     pools: Mutex<HashMap<ShardId, Pool>>,
     settings: PoolBuilder,
-    /// How to connect to a node; its address counts for nothing.
+    /// The settings of each connection to a node. The address in them is not used.
     client: Client,
 }
 
@@ -87,12 +82,14 @@ impl Nodes {
     /// The nodes of a cluster with the defaults of [`NodesBuilder`], for a URL such as
     /// `redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000`.
     ///
-    /// Opens no connection and waits for nothing. `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` names some of
-    /// the nodes (port 6379 unless it is named): the others are asked of them. User and password are those of all nodes.
+    /// Opens no connection and waits for nothing. The URL
+    /// `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` names some of the nodes (port
+    /// 6379 unless it is named): they name the others. User and password are those of all nodes.
     /// `rediss+cluster://` is with TLS (feature `tls-rustls`, the system's certificates).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+    /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may
+    /// hold a password.
     ///
     /// ```
     /// let nodes = leasehold::Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000");
@@ -104,19 +101,22 @@ impl Nodes {
         Self::builder().connect(url)
     }
 
-    /// Nodes with other time-outs, another size of the pools, or other addresses than those that they name.
+    /// Nodes with other time-outs, another size of the pools, or other addresses than those that they
+    /// name.
     pub fn builder() -> NodesBuilder {
         NodesBuilder::default()
     }
 
     /// Lends a connection to the master that has the lock of this name: the key `lock:` and the name.
     ///
-    /// Ends within [`NodesBuilder::get_timeout`] (default 2 s). The nodes may move the lock at any time; then a function on the
-    /// connection fails with [`Error::Redis`], the server's word being `MOVED`, and has done nothing. [`run`](Self::run) follows.
+    /// Ends within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any time;
+    /// then a function on the connection fails with [`Error::Redis`], whose code is `MOVED`, and has
+    /// done nothing. [`run`](Self::run) follows.
     ///
     /// # Errors
     /// - [`Error::Invalid`] for a name that no lock can have.
-    /// - [`Error::Pool`]: no node says who has the lock, no connection could be opened, or all of the shard's are lent.
+    /// - [`Error::Pool`]: no node says who has the lock, no connection could be opened, or all
+    ///   connections to the shard are lent.
     /// - [`Error::TooOld`], [`Error::Forked`]: as [`Pool::get`].
     ///
     /// ```no_run
@@ -130,8 +130,8 @@ impl Nodes {
         self.get_for_key(LockName::new(name)?.key())
     }
 
-    /// Lends a connection to the master that has this key: the key of a lock with another [prefix](crate::Options::prefix), or a
-    /// key of your own data.
+    /// Lends a connection to the master that has this key: the key of a lock with another
+    /// [prefix](crate::Options::prefix), or a key of your own data.
     ///
     /// # Errors
     /// As [`get_for`](Self::get_for).
@@ -140,25 +140,26 @@ impl Nodes {
         self.lend_for(key, self.deadline())
     }
 
-    /// Runs **one** function of this crate on a connection to the master that has the lock of this name, and again on another
-    /// connection if that master answers that the lock has moved.
+    /// Runs **one** function of this crate on a connection to the master that has the lock of this
+    /// name, and again on another connection if that master answers that the lock has moved.
     ///
-    /// The closure is run again only if it returns an [`Error::Redis`] with one of the server's words `MOVED`, `ASK`, `TRYAGAIN`,
-    /// `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an error has done nothing. `run` follows five `MOVED`
-    /// at most; after the other words it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. After an `ASK` the
-    /// closure is run at the node that the slot is on its way to as well. A lock is renewed and released there, and whatever else a script
-    /// does with its keys is done there. What takes a book lock, or writes under one, is refused there and tried again until the slot has
-    /// one place: of a key that has not come yet that node says that it does not exist. An outcome that is [unknown](Error::Unknown)
-    /// is never tried again. **If the closure calls two functions and the second is refused, the first is called twice.**
+    /// The closure is run again only if it returns an [`Error::Redis`] with one of the codes `MOVED`,
+    /// `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an
+    /// error has done nothing. `run` follows five `MOVED` at most; after the other codes it pauses for
+    /// some milliseconds, until [`NodesBuilder::get_timeout`] is over. It never tries again after an
+    /// outcome that is [unknown](Error::Unknown). **If the closure calls two functions and the second
+    /// is refused, the first is called twice.**
     ///
-    /// A function that takes a lock and works under it may find that the lock has moved in between. Then the lock is held by the
-    /// [token](Error::token) of an error until it is released, by `run`, or its lease ends: with
-    /// [`transaction_with_lock`](crate::transaction_with_lock), which has written nothing then, that is the answer; with
-    /// [`with_lock`](crate::with_lock), whose closure has run, it stands in [`Ran::released`](crate::Ran::released). What that closure
-    /// sends after the move is refused, and is not followed: `run` does not know what it has done before.
+    /// A function that takes a lock and works under it may find that the lock has moved in between.
+    /// Then the lock is held, by the [token](Error::token) of an error, until it is released, by
+    /// `run`, or its lease ends. After
+    /// [`transaction_with_lock`](crate::transaction_with_lock), which has written nothing then, this
+    /// error is the answer. After [`with_lock`](crate::with_lock), whose closure has run, it is in
+    /// [`Ran::released`](crate::Ran::released). Commands that such a closure sends after the move are
+    /// refused, and `run` does not repeat them, since it does not know what the closure did before.
     ///
     /// # Errors
-    /// What the closure returns, and as [`get_for`](Self::get_for).
+    /// The errors of the closure, and those of [`get_for`](Self::get_for).
     ///
     /// ```no_run
     /// # use leasehold::{Nodes, Token};
@@ -189,37 +190,16 @@ impl Nodes {
             let has_moved = source.code() == Some("MOVED");
             let is_over = match self.redirect(source) {
                 None => true,
-                Some(Redirect::Moved { .. }) => {
+                Some(Redirect::Moved) => {
                     hops += 1;
                     hops > HOPS
                 }
-                Some(Redirect::Ask { to, .. }) => {
-                    match self.asked_at(&to, deadline, &mut function) {
-                        Some(outcome) => return outcome,
-                        None => !pauses.pause(deadline),
-                    }
-                }
-                Some(Redirect::TryAgain | Redirect::Down) => !pauses.pause(deadline),
+                Some(Redirect::Moving | Redirect::Down) => !pauses.pause(deadline),
             };
             if is_over {
                 return outcome;
             }
             before = (!has_moved).then_some(outcome);
-        }
-    }
-
-    /// Runs the function at the node that is being given the slot, which the node that has the slot has just named by an `ASK`.
-    /// `None`: the function cannot be done there either.
-    fn asked_at<T>(
-        &self,
-        to: &Address,
-        deadline: Deadline,
-        function: &mut impl FnMut(&mut Connection) -> Result<T>,
-    ) -> Option<Result<T>> {
-        let mut conn = self.open_at(to, deadline).ok()?;
-        match asking(&mut conn, function) {
-            Err(Error::Redis { source, .. }) if self.redirect(&source).is_some() => None,
-            outcome => Some(outcome),
         }
     }
 
@@ -246,7 +226,7 @@ impl Nodes {
         }
     }
 
-    /// The process that made them, to which the connections belong, also that by which the nodes are asked.
+    /// The process that made them. All their connections belong to it.
     pub(crate) fn process(&self) -> Process {
         self.inner.process
     }
@@ -269,31 +249,27 @@ impl Nodes {
         Ok(pool)
     }
 
-    /// What an answer says of where to go instead, if it says that. The map learns from it; nothing is asked or waited for.
+    /// Reads a refusal that says where to go instead, and enters it in the map. Asks and waits for
+    /// nothing.
     pub(crate) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         Redirect::learnt(&self.inner.map, error)
     }
 
-    /// A connection beside the pools, to the node that a [`Redirect`] names: for an `ASK`, or a `MOVED` to one whose shard is not
-    /// known. It is not asked who it is. Ends by the deadline or the time-out for connecting.
-    pub(crate) fn open_at(&self, address: &Address, deadline: Deadline) -> Result<Connection> {
+    /// A connection beside the pools to the master of a shard. It is not asked for its role. Ends by
+    /// the deadline or the time-out for connecting.
+    pub(crate) fn open(&self, shard: ShardId, deadline: Deadline) -> Result<Connection> {
+        let map = &self.inner.map;
+        let place = map.look(shard, deadline)?;
+        let address = Address::new(&place.host, place.port);
         let limit = self.inner.settings.longest_attempt();
-        let opened = self.inner.map.open_at(address, deadline).and_then(|conn| {
-            set_timeouts(&conn, self.inner.settings.io_timeout)?;
-            Ok(conn)
-        });
-        opened.map_err(|error| dial::failure(address, limit, error))
+        let opened = map.open_at(&address, deadline);
+        let opened = opened.map_err(|error| dial::failure(&address, limit, error));
+        opened.inspect_err(|_| map.doubt(shard))
     }
 
-    /// Where the master of a shard is, as far as is known; asks if that is in doubt.
-    pub(crate) fn address_of(&self, shard: ShardId, deadline: Deadline) -> Result<Address> {
-        let place = self.inner.map.look(shard, deadline)?;
-        Ok(Address::new(&place.host, place.port))
-    }
-
-    /// A connection to this address, at which the master of a shard was said to be, has answered.
-    pub(crate) fn confirm_at(&self, shard: ShardId, address: &Address) {
-        self.inner.map.confirm_at(shard, address);
+    /// Whether this shard serves any slot, as far as is known.
+    pub(crate) fn serves_slots(&self, shard: ShardId) -> bool {
+        self.inner.map.serves_slots(shard)
     }
 
     /// A connection to the master of this shard has failed.

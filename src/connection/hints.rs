@@ -2,7 +2,9 @@
 
 use redis::{Client, ErrorKind, RedisError, ServerErrorKind};
 
-use super::{cluster::Address, dial::is_unknown_command};
+#[cfg(feature = "cluster")]
+use super::cluster::Address;
+use super::dial::is_unknown_command;
 use crate::error::{Error, Result};
 
 /// Why a sentinel has not said where the master is.
@@ -23,6 +25,7 @@ pub(super) fn of_sentinel(sentinel: &Client, error: &RedisError) -> String {
 }
 
 /// Why a node has not said who has which keys.
+#[cfg(feature = "cluster")]
 pub(super) fn of_node(address: &Address, error: &RedisError) -> String {
     if is_login_refused(error) {
         let words = words(error);

@@ -6,10 +6,19 @@ use redis::{Client, RedisError};
 
 use super::dial::client_by;
 use crate::error::{Error, Result};
-use parts::{Kind, Parts, kind_of, unreadable};
+#[cfg(feature = "cluster")]
+use parts::kind_of;
+use parts::{Kind, Parts, unreadable};
 
+#[cfg(feature = "cluster")]
 const PORT: u16 = 6_379;
 const SENTINEL_PORT: u16 = 26_379;
+
+/// Why the URL of a cluster leads to no pool.
+#[cfg(feature = "cluster")]
+const NO_POOL: &str = "a Redis Cluster has no one server that has all keys: take `Locks`, or `Nodes` for a connection to each master";
+#[cfg(not(feature = "cluster"))]
+const NO_POOL: &str = "this is a Redis Cluster, which this build is without: enable the feature `cluster` of leasehold";
 
 /// Where to connect to.
 pub(super) enum Target {
@@ -36,10 +45,7 @@ impl Target {
             )?)),
             Kind::Socket => socket(&parts).map(Self::Server),
             Kind::Sentinels => watched(&parts),
-            Kind::Cluster => Err(Error::invalid(
-                "url",
-                "a Redis Cluster has no one server that has all keys: take `Locks`, or `Nodes` for a connection to each master",
-            )),
+            Kind::Cluster => Err(Error::invalid("url", NO_POOL)),
         }
     }
 }
@@ -74,6 +80,7 @@ fn watched(parts: &Parts<'_>) -> Result<Target> {
 }
 
 /// Whether a URL is that of a cluster, readable or not.
+#[cfg(feature = "cluster")]
 pub(crate) fn is_of_a_cluster(url: &str) -> bool {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     let kind = scheme.and_then(kind_of).map(|(_, kind)| kind);
@@ -84,6 +91,7 @@ pub(crate) fn is_of_a_cluster(url: &str) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+#[cfg(feature = "cluster")]
 pub(super) fn nodes_of(url: &str) -> Result<Vec<Client>> {
     let parts = Parts::of(url)?;
     if parts.kind != Kind::Cluster {

@@ -214,11 +214,12 @@ pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
 
 /// Refusals that pass without a change of what was asked for: the server is starting, changing its
 /// role, busy with a script, or cannot write for want of memory, disk or replicas.
-const PASSES: [&str; 10] = [
+const PASSES: [&str; 11] = [
     "LOADING",
     "READONLY",
     "BUSY",
     "TRYAGAIN",
+    "ASK",
     "MASTERDOWN",
     "CLUSTERDOWN",
     "NOREPLICAS",
@@ -285,11 +286,12 @@ fn message(error: &RedisError) -> &str {
 fn naming_the_url(error: RedisError) -> RedisError {
     let reason = match error.code() {
         Some("ASK") => {
-            "the key is not here, and its slot of a Redis Cluster is on its way to another node: what is held there `Locks` renew and \
-             release, by a redis+cluster:// URL, and so does `Nodes::run`; all else waits until the slot has one place"
+            "the key is not here, and its slot of a Redis Cluster is on its way to another node: try again when it has arrived, as `Locks` \
+             and `Nodes::run` do by a redis+cluster:// URL (feature `cluster`)"
         }
         Some("MOVED") => {
-            "this node of a Redis Cluster has not got the key: `Locks`, and `Nodes::run`, go to the one that has, by a redis+cluster:// URL"
+            "this node of a Redis Cluster has not got the key: `Locks`, and `Nodes::run`, go to the one that has, by a redis+cluster:// URL (feature \
+             `cluster`)"
         }
         Some("CROSSSLOT") => {
             "on a Redis Cluster the keys have to be in one slot, by a hash tag that they share with the lock"

@@ -231,6 +231,11 @@ impl<'a> Attempts<'a> {
         )
     }
 
+    /// Whether the last attempt failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
     /// Why the last attempt failed, if it did.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.failure.clone()

@@ -30,8 +30,10 @@ pub use options::Options;
 
 use std::{fmt, sync::Arc};
 
+#[cfg(feature = "cluster")]
+use crate::connection::{Nodes, is_of_a_cluster};
 use crate::{
-    connection::{Nodes, Pool, is_of_a_cluster},
+    connection::Pool,
     error::Result,
     recipes::hold::Kind,
     server::{RedisServer, Server},
@@ -73,8 +75,8 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Locks on the server of this URL, with a [`Pool`] of its own, see [`Pool::connect`]; or on the cluster of a URL such as
-    /// `redis+cluster://a:7000,b:7000,c:7000`, with [`Nodes`] of its own, see [`Nodes::connect`].
+    /// Locks on the server of this URL, with a [`Pool`] of its own, see [`Pool::connect`]; or, with the
+    /// feature `cluster`, on the cluster of a URL such as `redis+cluster://a:7000,b:7000,c:7000`.
     ///
     /// Opens no connection and waits for nothing. **Make one for a program and keep it**; a clone shares it. Each one that is made
     /// has threads of its own, which go on for up to 30 s after the last clone is dropped: one for each request would use up what
@@ -85,6 +87,7 @@ impl Locks {
     /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started. On a cluster that is an error of the first use of a
     ///   shard.
     pub fn connect(url: &str) -> Result<Self> {
+        #[cfg(feature = "cluster")]
         if is_of_a_cluster(url) {
             return Ok(Self::on_nodes(&Nodes::connect(url)?));
         }
@@ -103,16 +106,19 @@ impl Locks {
         Self::on(Arc::new(RedisServer::new(pool)))
     }
 
-    /// Locks on a Redis Cluster that share its pools with other work. Opens no connection and starts no thread: that is done for
-    /// each shard when a name of it is first used.
+    /// Locks on a Redis Cluster that share its pools with other work. Opens no connection and starts no
+    /// thread: that is done for each shard when a name of it is first used.
     ///
-    /// A lock whose slot moves to another shard is followed, also while it is held or waited for. While a slot is on its way, a free
-    /// lock of it cannot be acquired: that is tried again until the deadline, and then the answer is
-    /// [`Error::Redis`](crate::Error::Redis) with the server's word `TRYAGAIN`. (A reader's, and a mutex with [`Options::fencing`] off, is
-    /// of one key, and is granted where the slot goes.)
+    /// With the feature `cluster`.
     ///
-    /// Two locks are in one slot if their names have the same part in braces, `{shop}:report` and `{shop}:orders`: that is what
-    /// [`Lease::commit`] needs of the keys that it writes.
+    /// A lock whose slot moves to another shard is followed, also while it is held or waited for. While
+    /// the slot is on its way, nothing can be done with a lock that has gone ahead, or that is free: a
+    /// wait tries again until its deadline, a call for one I/O time-out, and then the answer is
+    /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`. A slot takes a
+    /// millisecond, usually. A lease whose slot stays open for most of the lease may be lost.
+    ///
+    /// Two locks are in one slot if their names have the same part in braces, `{shop}:report` and
+    /// `{shop}:orders`: [`Lease::commit`] needs that of the keys that it writes.
     ///
     /// # Examples
     /// ```no_run
@@ -126,6 +132,7 @@ impl Locks {
     /// lease.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[cfg(feature = "cluster")]
     #[must_use]
     pub fn on_nodes(nodes: &Nodes) -> Self {
         Self::with_stacks(Stacks::of_shards(nodes))

@@ -5,72 +5,74 @@
 //!
 //! Locks: `in_use`, for a moment, and while those of a shard are made, which takes no connection.
 
-use std::{collections::HashMap, ops::Deref, sync::Arc};
+#[cfg(feature = "cluster")]
+mod of_shards;
 
-use parking_lot::RwLock;
+use std::{ops::Deref, sync::Arc};
 
-use super::{
-    lease::Lease,
-    shared::{Shared, Siblings},
-};
+use super::{lease::Lease, shared::Shared};
+#[cfg(feature = "cluster")]
+use crate::connection::Nodes;
 use crate::{
-    connection::{Limits, Nodes, Process, ShardId},
+    connection::{Limits, Process},
     error::Result,
-    server::Servers,
     time::{Clock, Deadline},
 };
+#[cfg(feature = "cluster")]
+use of_shards::OfShards;
 
 /// A server, a keeper and queues: the same for all locks, or those of each shard.
 #[derive(Clone)]
 pub(crate) enum Stacks {
     One(Arc<Shared<Lease>>),
+    #[cfg(feature = "cluster")]
     OfShards(Arc<OfShards>),
-}
-
-/// Those of the shards of a cluster that have been used.
-pub(crate) struct OfShards {
-    servers: Arc<Servers>,
-    in_use: RwLock<HashMap<ShardId, Arc<Shared<Lease>>>>,
-    siblings: Siblings<Lease>,
-    process: Process,
 }
 
 /// The stack of one key, for as long as something is asked about the key.
 pub(crate) enum Stack<'a> {
     One(&'a Arc<Shared<Lease>>),
+    #[cfg(feature = "cluster")]
     OfShard(Arc<Shared<Lease>>),
 }
 
 impl Stacks {
+    #[cfg(feature = "cluster")]
     pub(crate) fn of_shards(nodes: &Nodes) -> Self {
-        Self::OfShards(Arc::new(OfShards {
-            servers: Servers::new(nodes),
-            in_use: RwLock::default(),
-            siblings: Siblings::default(),
-            process: nodes.process(),
-        }))
+        Self::OfShards(Arc::new(OfShards::new(nodes)))
     }
 
     /// The stack of this key. On a cluster the nodes may have to be asked first which shard has the key, until the deadline.
     ///
     /// Not in the child of a fork.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(
+            unused_variables,
+            clippy::unnecessary_wraps,
+            reason = "one server has all keys"
+        )
+    )]
     pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<Stack<'_>> {
         match self {
             Self::One(shared) => Ok(Stack::One(shared)),
+            #[cfg(feature = "cluster")]
             Self::OfShards(them) => them.of(key, deadline).map(Stack::OfShard),
         }
     }
 
     /// Whether there can be other stacks than the one that a key has now.
     pub(crate) fn are_many(&self) -> bool {
-        matches!(self, Self::OfShards(_))
+        !matches!(self, Self::One(_))
     }
 
     /// All that there are.
+    #[cfg(feature = "cluster")]
     pub(crate) fn all(&self) -> Vec<Arc<Shared<Lease>>> {
         match self {
             Self::One(shared) => vec![Arc::clone(shared)],
-            Self::OfShards(them) => them.in_use.read().values().cloned().collect(),
+            #[cfg(feature = "cluster")]
+            Self::OfShards(them) => them.all(),
         }
     }
 
@@ -78,6 +80,7 @@ impl Stacks {
     pub(crate) fn waiting(&self, key: &str) -> usize {
         match self {
             Self::One(shared) => shared.queues.waiting(key),
+            #[cfg(feature = "cluster")]
             Self::OfShards(_) => {
                 let all = self.all();
                 all.iter().map(|stack| stack.queues.waiting(key)).sum()
@@ -88,13 +91,15 @@ impl Stacks {
     pub(crate) fn limits(&self) -> Limits {
         match self {
             Self::One(shared) => shared.server.limits(),
-            Self::OfShards(them) => them.servers.nodes().limits(),
+            #[cfg(feature = "cluster")]
+            Self::OfShards(them) => them.limits(),
         }
     }
 
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Self::One(shared) => shared.clock,
+            #[cfg(feature = "cluster")]
             Self::OfShards(_) => Clock::REAL,
         }
     }
@@ -103,25 +108,9 @@ impl Stacks {
     pub(crate) fn process(&self) -> Process {
         match self {
             Self::One(shared) => shared.process,
-            Self::OfShards(them) => them.process,
+            #[cfg(feature = "cluster")]
+            Self::OfShards(them) => them.process(),
         }
-    }
-}
-
-impl OfShards {
-    fn of(&self, key: &str, deadline: Deadline) -> Result<Arc<Shared<Lease>>> {
-        let id = self.servers.nodes().shard_for(key, deadline)?;
-        if let Some(shared) = self.in_use.read().get(&id) {
-            return Ok(Arc::clone(shared));
-        }
-        let mut in_use = self.in_use.write();
-        if let Some(shared) = in_use.get(&id) {
-            return Ok(Arc::clone(shared));
-        }
-        let server = Arc::new(self.servers.member(id)?);
-        let shared = Shared::start(server, Some(Arc::clone(&self.siblings)))?;
-        in_use.insert(id, Arc::clone(&shared));
-        Ok(shared)
     }
 }
 
@@ -131,6 +120,7 @@ impl Deref for Stack<'_> {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::One(shared) => shared,
+            #[cfg(feature = "cluster")]
             Self::OfShard(shared) => shared,
         }
     }

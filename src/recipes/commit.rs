@@ -4,7 +4,7 @@ use redis::{Arg, Cmd, Connection, FromRedisValue, Pipeline, Value};
 
 use crate::{
     error::{Error, Operation, Result},
-    exchange::{refuse_to_ask, typed},
+    exchange::typed,
     name::LockName,
     token::Token,
     transaction::{command, watch},
@@ -94,7 +94,6 @@ impl<'a> Commit<'a> {
     /// Watches the lock and reads what proves the hold, in one round trip, then writes. A transaction that came to nothing
     /// need not be a loss, since a renewal touches the key too: then all of it is done again. `None`: it was marked before.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Option<Vec<Value>>> {
-        refuse_to_ask(conn).map_err(|error| self.operation.failed(error))?;
         let mut keys = vec![self.proof.lock.key()];
         let mut reads = self.proof.reads.clone();
         if let Some(mark) = &self.mark {

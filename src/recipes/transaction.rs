@@ -18,7 +18,6 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    exchange::refuse_to_ask,
     time::Deadline,
     transaction::command,
 };
@@ -115,7 +114,6 @@ impl<'a> Transaction<'a> {
         mut entry: Option<&mut Entry>,
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Attempted<Done<T>> {
-        refuse_to_ask(conn).map_err(|error| self.operation.failed(error))?;
         let release = entry
             .as_ref()
             .map(|entry| command(&["DEL", entry.lock.key()]));

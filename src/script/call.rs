@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::{exchange, leave},
+    exchange::leave,
     token::FencingToken,
 };
 
@@ -42,7 +42,6 @@ impl Script {
             script: self,
             by_hash,
             first_as: None,
-            one_key_will_do: false,
             replicas: None,
         }
     }
@@ -56,8 +55,6 @@ pub(crate) struct Call {
     by_hash: Packed,
     /// A plain command to the same effect, for the first time that it is sent.
     first_as: Option<Packed>,
-    /// The script does what matters by the first of its keys alone.
-    one_key_will_do: bool,
     /// How many replicas have to have what it writes, if any.
     replicas: Option<Replicas>,
 }
@@ -72,33 +69,6 @@ impl Call {
     pub(crate) fn first_as(mut self, command: Packed) -> Self {
         self.first_as = Some(command);
         self
-    }
-
-    /// The script may be sent with the first of its keys alone, where not all of them are in one place.
-    pub(crate) fn or_by_one_key(mut self) -> Self {
-        self.one_key_will_do = true;
-        self
-    }
-
-    /// The same by the first key alone, if that will do and there are more. Of one key every node of a cluster knows where it is,
-    /// also in a slot that is on its way, where a request that names a key which is not there is refused.
-    pub(crate) fn by_one_key(&self) -> Option<Self> {
-        let keys = self.by_hash.words().nth(2)?;
-        let keys: usize = std::str::from_utf8(keys).ok()?.parse().ok()?;
-        if !self.one_key_will_do || keys < 2 {
-            return None;
-        }
-        let by_hash = Packed::command("EVALSHA")
-            .arg(&*self.script.sha1)
-            .arg(1_u64);
-        let mut by_hash = by_hash.arg(self.key());
-        for argument in self.by_hash.words().skip(3 + keys) {
-            by_hash.push(argument);
-        }
-        Some(Self {
-            by_hash,
-            ..self.clone()
-        })
     }
 
     /// It has been sent before.
@@ -149,19 +119,8 @@ impl Call {
         }
     }
 
-    /// Sends it whole to a server that is being given its keys, behind the command that has it executed there, in one write.
-    pub(crate) fn ask_by_asking(&self, conn: &mut Connection) -> RedisResult<Value> {
-        let mut packed = Packed::command("ASKING").as_bytes().to_vec();
-        packed.extend_from_slice(self.whole().as_bytes());
-        if let Some(replicas) = self.replicas {
-            return replicas.ask(conn, &packed, 2);
-        }
-        let answer = exchange(conn, &packed, 2)?.pop();
-        let answer = answer.ok_or_else(makes_no_sense)?.extract_error();
-        answer.inspect_err(|error| leave(conn, error))
-    }
-
     /// The first of its keys, which is in the same slot as all others.
+    #[cfg(feature = "cluster")]
     pub(crate) fn key(&self) -> &str {
         let key = self.by_hash.words().nth(3).unwrap_or_default();
         std::str::from_utf8(key).unwrap_or_default()

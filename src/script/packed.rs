@@ -5,7 +5,7 @@
 
 use redis::{Cmd, ConnectionLike, FromRedisValue, RedisResult, Value};
 
-use crate::exchange::{ask_first, leave};
+use crate::exchange::leave;
 
 /// Room for what most commands need.
 pub(super) const USUAL: usize = 320;
@@ -113,7 +113,6 @@ impl Packed {
 
 /// What the server says to it; a refusal is an error.
 pub(super) fn answer_to(command: &[u8], conn: &mut dyn ConnectionLike) -> RedisResult<Value> {
-    ask_first(conn)?;
     conn.req_packed_command(command)?.extract_error()
 }
 

@@ -16,6 +16,7 @@
 //! it. Whoever tells the queues or the keeper of news, which locks them, has unlocked `slot` and
 //! `ear` before.
 
+#[cfg(feature = "cluster")]
 mod cluster;
 #[cfg(feature = "testing")]
 mod committer;
@@ -33,6 +34,7 @@ use std::{
 
 use ::redis::{RedisError, RedisResult, Value};
 
+#[cfg(feature = "cluster")]
 pub(crate) use cluster::Servers;
 #[cfg(feature = "testing")]
 pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
@@ -135,6 +137,10 @@ pub(crate) struct Patience<'a> {
     /// For the answer, where that is sooner than the I/O time-out.
     pub(crate) answer: Option<Deadline>,
     /// The caller wants to know that the key is on another server by now. Otherwise that one is asked.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(dead_code, reason = "only shards have moves")
+    )]
     pub(crate) tells_of_moves: bool,
     /// What calls the wait for a connection off, while all are lent to others.
     pub(crate) cancel: Option<&'a Cancel>,

@@ -128,8 +128,9 @@ impl Batch<'_> {
         self.renewals.len() + self.orphans.len()
     }
 
-    /// Sends it by a connection that is there for this alone, and waits no longer for all answers. A failure says why some are
-    /// missing; the connection must not be used again then.
+    /// Sends it by a connection that is there for this alone, and waits no longer for all answers. A
+    /// failure says why some are missing; the connection must not be used again then.
+    #[cfg(feature = "cluster")]
     pub(super) fn send_by(
         &self,
         connection: &mut Connection,

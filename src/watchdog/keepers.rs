@@ -1,26 +1,30 @@
 //! The keepers of a watchdog: one, or on a cluster one for each shard.
 //!
-//! Locks: `of_shards`, for a moment, and while a keeper is started, which takes no connection.
+//! Locks: `started`, for a moment, and while a keeper is started, which takes no connection.
 
-use std::{collections::HashMap, sync::Arc};
+#[cfg(feature = "cluster")]
+use std::collections::HashMap;
+use std::sync::Arc;
 
+#[cfg(feature = "cluster")]
 use parking_lot::Mutex;
 
 use crate::{
-    connection::{Nodes, Pool, ShardId},
-    error::Result,
-    renewing::keeper::Keeper,
-    server::{RenewalsConnection, Servers},
-    time::{Clock, Deadline},
+    connection::Pool, error::Result, renewing::keeper::Keeper, server::RenewalsConnection,
+    time::Clock,
+};
+#[cfg(feature = "cluster")]
+use crate::{
+    connection::{Nodes, ShardId},
+    server::Servers,
+    time::Deadline,
 };
 
-/// Each has a thread and a connection of its own, so that a shard which is silent delays nothing of another.
+/// Each has a thread and a connection of its own, so that a silent shard delays nothing of another.
 pub(super) enum Keepers {
     One(Arc<Keeper>),
-    OfShards {
-        servers: Arc<Servers>,
-        of_shards: Mutex<HashMap<ShardId, Arc<Keeper>>>,
-    },
+    #[cfg(feature = "cluster")]
+    OfShards(KeepersOfShards),
 }
 
 impl Keepers {
@@ -33,44 +37,64 @@ impl Keepers {
         Ok(Self::One(keeper))
     }
 
+    #[cfg(feature = "cluster")]
     pub(super) fn on_nodes(nodes: &Nodes) -> Self {
-        Self::OfShards {
+        Self::OfShards(KeepersOfShards {
             servers: Servers::new(nodes),
-            of_shards: Mutex::default(),
-        }
+            started: Mutex::default(),
+        })
     }
 
     /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has the key.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(unused_variables, reason = "one server has all keys")
+    )]
     pub(super) fn of(&self, key: &str) -> Result<Arc<Keeper>> {
-        let (servers, of_shards) = match self {
+        match self {
             Self::One(keeper) => {
                 keeper.refuse_a_copy()?;
-                return Ok(Arc::clone(keeper));
+                Ok(Arc::clone(keeper))
             }
-            Self::OfShards { servers, of_shards } => (servers, of_shards),
-        };
-        let nodes = servers.nodes();
-        nodes.refuse_a_copy()?;
-        let limits = nodes.limits();
-        let (shard, pool) = nodes.pool_for(key, Deadline::after(limits.connect))?;
-        let mut of_shards = of_shards.lock();
-        if let Some(keeper) = of_shards.get(&shard) {
-            return Ok(Arc::clone(keeper));
+            #[cfg(feature = "cluster")]
+            Self::OfShards(them) => them.of(key),
         }
-        let renewals = servers.untracked_renewals(shard, &pool);
-        let keeper = Keeper::start(renewals, limits, false, Clock::REAL)?;
-        of_shards.insert(shard, Arc::clone(&keeper));
-        Ok(keeper)
     }
 
-    /// All that there are: of a cluster's none in the child of a fork, where the list may be locked for ever.
+    /// All that there are: of a cluster's none in the child of a fork, where the list may be locked for
+    /// ever.
     pub(super) fn all(&self) -> Vec<Arc<Keeper>> {
         match self {
             Self::One(keeper) => vec![Arc::clone(keeper)],
-            Self::OfShards { servers, .. } if servers.nodes().refuse_a_copy().is_err() => {
-                Vec::new()
-            }
-            Self::OfShards { of_shards, .. } => of_shards.lock().values().cloned().collect(),
+            #[cfg(feature = "cluster")]
+            Self::OfShards(them) if them.servers.nodes().refuse_a_copy().is_err() => Vec::new(),
+            #[cfg(feature = "cluster")]
+            Self::OfShards(them) => them.started.lock().values().cloned().collect(),
         }
+    }
+}
+
+/// The keepers of the shards on which a lock has been kept.
+#[cfg(feature = "cluster")]
+pub(super) struct KeepersOfShards {
+    servers: Arc<Servers>,
+    started: Mutex<HashMap<ShardId, Arc<Keeper>>>,
+}
+
+#[cfg(feature = "cluster")]
+impl KeepersOfShards {
+    fn of(&self, key: &str) -> Result<Arc<Keeper>> {
+        let nodes = self.servers.nodes();
+        nodes.refuse_a_copy()?;
+        let limits = nodes.limits();
+        let (shard, pool) = nodes.pool_for(key, Deadline::after(limits.connect))?;
+        let mut started = self.started.lock();
+        if let Some(keeper) = started.get(&shard) {
+            return Ok(Arc::clone(keeper));
+        }
+        let renewals = self.servers.untracked_renewals(shard, &pool);
+        let keeper = Keeper::start(renewals, limits, false, Clock::REAL)?;
+        started.insert(shard, Arc::clone(&keeper));
+        Ok(keeper)
     }
 }

@@ -10,8 +10,10 @@ pub use renewal::Renewal;
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use self::keepers::Keepers;
+#[cfg(feature = "cluster")]
+use crate::connection::{CLOCK_SKEW, Nodes};
 use crate::{
-    connection::{CLOCK_SKEW, Nodes, Pool},
+    connection::Pool,
     error::{LostReason, Operation, Result},
     recipes::Recipe,
     renewing::{handle::Handle, standing::Standing},
@@ -106,10 +108,12 @@ impl Watchdog {
         Ok(Self { keepers, skew })
     }
 
-    /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when the first lock of the shard is
-    /// kept: a shard that is down or silent delays no renewal of another.
+    /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when the
+    /// first lock of the shard is kept: a shard that is down or silent delays no renewal of another.
+    /// With the feature `cluster`.
     ///
-    /// A lock is kept through failovers of its shard, and when its slot moves to another one: there too it is renewed.
+    /// A lock is kept through failovers of its shard, and when its slot moves to another one: there too
+    /// it is renewed.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -131,6 +135,7 @@ impl Watchdog {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[cfg(feature = "cluster")]
     #[must_use]
     pub fn on_nodes(nodes: &Nodes) -> Self {
         Self {

@@ -1,8 +1,6 @@
-//! Nodes of a cluster that say of the slots what cannot be, or was: what is believed of it. Nobody is asked for a lock who may not
-//! have it, and no call takes longer than it has.
+//! Nodes of a cluster that say what cannot be, or what is wrong: a `MOVED` corrects it, an error has
+//! the next node asked, and no call takes longer than it has.
 
-mod another_cluster;
-mod cut_off;
 mod held;
 mod redirects;
 
@@ -12,11 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Nodes, NodesBuilder, Result, acquire_lock_with_timeout};
+use leasehold::{Error, Locks, Nodes, NodesBuilder, Result, acquire_lock_with_timeout};
 use parking_lot::Mutex;
 
 use crate::common::{
     Fake, LONG, MS, Server,
+    server::free_port,
     slack::slack,
     wait::{TOO_SLOW, comes_true, unless_halted},
 };
@@ -36,9 +35,6 @@ struct Said(Arc<Mutex<Words>>);
 struct Words {
     /// To `CLUSTER SLOTS`.
     slots: String,
-    epoch: u64,
-    /// By `CLUSTER INFO`.
-    state: &'static str,
     role: &'static str,
     /// To `SET`, if it is another one.
     set: Option<&'static str>,
@@ -50,8 +46,6 @@ impl Said {
     fn new(rest: &str) -> Self {
         Self(Arc::new(Mutex::new(Words {
             slots: String::from("*0\r\n"),
-            epoch: 1,
-            state: "ok",
             role: "master",
             set: None,
             rest: rest.to_owned(),
@@ -69,10 +63,6 @@ impl Said {
         let answer = match command {
             _ if before > ENOUGH => String::from("-ERR enough\r\n"),
             "CLUSTER SLOTS" => said.slots.clone(),
-            "CLUSTER INFO" => bulk(&format!(
-                "cluster_state:{}\r\ncluster_current_epoch:{}\r\n",
-                said.state, said.epoch
-            )),
             "INFO" => bulk("redis_version:7.0.0\r\n"),
             "ROLE" => format!("*1\r\n{}", bulk(said.role)),
             "SET" => said.set.unwrap_or(&said.rest).to_owned(),
@@ -186,9 +176,7 @@ fn text(error: Error) -> String {
 /// So many commands came that are neither a question of ours about the node nor about the cluster.
 fn attempts(node: &Fake) -> usize {
     let asked = node.asked();
-    let is_ours = |name: &&String| {
-        !["CLUSTER SLOTS", "CLUSTER INFO", "INFO", "ROLE"].contains(&name.as_str())
-    };
+    let is_ours = |name: &&String| !["CLUSTER SLOTS", "INFO", "ROLE"].contains(&name.as_str());
     asked.iter().filter(is_ours).count()
 }
 
@@ -197,7 +185,7 @@ fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
     let half = |host: &'static str| (8_192, SLOTS - 1, host, 1);
     let hole = "serves the slot 6035 of `lock:a`";
     for (answer, why) in [
-        (String::from("*0\r\n"), "every slot"),
+        (String::from("*0\r\n"), "knows of no slot"),
         (slots(&[half("127.0.0.1")]), hole),
         (
             slots(&[
@@ -207,7 +195,7 @@ fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
             hole,
         ),
         (slots(&[(0, 8_191, "?", 2), half("127.0.0.1")]), hole),
-        (slots(&[(0, SLOTS - 1, "?", 1)]), "where every master is"),
+        (slots(&[(0, SLOTS - 1, "?", 1)]), hole),
         (
             String::from("-ERR This instance has cluster support disabled\r\n"),
             "disabled",
@@ -227,71 +215,58 @@ fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
     }
 }
 
-/// A hole that one leaves, another fills.
 #[test]
-fn the_next_node_is_asked_when_one_cannot_be_believed() {
-    let (server, empty, broken) = (Server::start().unwrap(), Said::new(""), Said::new(""));
-    let (first, second) = (empty.by_a_node(), broken.by_a_node());
-    // Like one that has just been added, and has heard of a part.
-    empty.now(|words| words.slots = slots(&[(0, 8_191, "127.0.0.1", 1)]));
-    broken.now(|words| words.slots = String::from("?what\r\n"));
-    let knows = Said::new("");
+fn the_next_node_is_asked_when_one_says_nothing_of_use() {
+    let (server, knows) = (Server::start().unwrap(), Said::new(""));
     knows.now(|words| words.slots = all_at(server.port()));
-    let third = knows.by_a_node();
-    let nodes = patient_nodes_of(&[first.port(), second.port(), third.port()]);
+    let useless = ["*0\r\n", "?what\r\n", "-LOADING not yet\r\n"].map(|answer| {
+        let said = Said::new("");
+        said.now(|words| words.slots = answer.to_owned());
+        said.by_a_node()
+    });
+    let knows = knows.by_a_node();
+    let ports = useless.iter().chain([&knows]).map(Fake::port);
+    let nodes = patient_nodes_of(&ports.collect::<Vec<_>>());
     assert!(acquire(&nodes).unwrap());
 }
 
+/// A call is refused, and whoever waits goes on.
 #[test]
-fn who_says_most_of_the_newest_configuration_is_believed_where_all_leave_holes() {
-    let (server, stranger) = (Server::start().unwrap(), Server::start().unwrap());
-    let said = [(); 3].map(|()| Said::new(""));
-    let part = |last, server: &Server| slots(&[(0, last, "127.0.0.1", server.port())]);
-    let [little, much, old] = &said;
-    little.now(|words| (words.slots, words.epoch) = (part(SLOT, &stranger), 3));
-    much.now(|words| (words.slots, words.epoch) = (part(SLOT + 1, &server), 3));
-    old.now(|words| (words.slots, words.epoch) = (part(SLOTS - 2, &stranger), 2));
-    let fakes = said.each_ref().map(Said::by_a_node);
-    let ports: Vec<_> = fakes.iter().map(Fake::port).collect();
-    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-        let nodes = patient_nodes_of(&order.map(|at| ports[at]));
-        acquire(&nodes).unwrap();
+fn after_an_error_the_next_node_is_asked() {
+    let gone = free_port().unwrap();
+    for wrong in [
+        all_at(gone.number()),
+        slots(&[(SLOT + 1, SLOTS - 1, "127.0.0.1", 1)]),
+    ] {
+        let server = Server::start().unwrap();
+        let (believed, knows) = (Said::new(""), Said::new(""));
+        believed.now(|words| words.slots = wrong.clone());
+        knows.now(|words| words.slots = all_at(server.port()));
+        let (first, second) = (believed.by_a_node(), knows.by_a_node());
+        let ports = [first.port(), second.port()];
+        let locks = Locks::on_nodes(&patient_nodes_of(&ports));
+        drop(locks.lock("a").acquire(LONG).unwrap());
+        let nodes = nodes_of(&ports);
+        refused(&nodes);
+        assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
     }
-    let count = |server: &Server| {
-        let size = redis::cmd("DBSIZE");
-        size.query::<usize>(&mut server.connection().unwrap())
-            .unwrap()
-    };
-    assert_eq!((count(&server), count(&stranger)), (1, 0));
 }
 
+/// Who is wrong is asked again only after the others.
 #[test]
-fn an_older_configuration_is_never_believed() {
-    let (new, old) = (Server::start().unwrap(), Server::start().unwrap());
-    let said = Said::new("");
-    let node = said.by_a_node();
-    let half_at = |server: &Server| half_at(server.port(), node.port());
-    said.now(|words| (words.slots, words.epoch) = (half_at(&new), 7));
-    let nodes = nodes_of(&[node.port()]);
+fn a_node_that_only_a_moved_names_is_the_next_to_be_asked() {
+    let server = Server::start().unwrap();
+    let [old, older, new] = [(); 3].map(|()| Said::new(""));
+    let [a, b, c] = [&old, &older, &new].map(Said::by_a_node);
+    old.now(|words| {
+        words.slots = all_at(a.port());
+        words.rest = format!("-MOVED {SLOT} 127.0.0.1:{}\r\n", c.port());
+    });
+    older.now(|words| words.slots = all_at(a.port()));
+    new.now(|words| words.slots = all_at(server.port()));
+    let nodes = patient_nodes_of(&[a.port(), b.port()]);
     assert!(acquire(&nodes).unwrap());
-    // It has forgotten, and the connections to who has the lock are cut.
-    said.now(|words| (words.slots, words.epoch) = (half_at(&old), 6));
-    let mut kill = redis::cmd("CLIENT");
-    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    let asked_before = node.asked().len();
-    for _ in 0..3 {
-        let _: u64 = kill.query(&mut new.connection().unwrap()).unwrap();
-        // One attempt meets the connection that was cut, and after a rest the nodes are asked.
-        thread::sleep(120 * MS);
-        let _ = acquire(&nodes);
-    }
-    assert!(node.asked().len() > asked_before);
-    assert!(!acquire(&nodes).unwrap());
-    let keys: Vec<String> = redis::cmd("KEYS")
-        .arg("*")
-        .query(&mut old.connection().unwrap())
-        .unwrap();
-    assert!(keys.is_empty());
+    assert_eq!(questions(&[a, b, c]), 2);
 }
 
 #[test]
@@ -360,4 +335,23 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
             assert!(asked(fake) <= 14, "{:?}", fake.asked());
         }
     });
+}
+
+/// It takes the connections of a call, so that the call has no time left to ask with.
+#[test]
+fn while_a_master_is_silent_the_others_are_asked_who_has_its_place() {
+    let (silent, now) = (Fake::saying(|_, _| Vec::new()), Server::start().unwrap());
+    let said = Said::new("-CLUSTERDOWN The cluster is down\r\n");
+    let others: Vec<_> = (0..5).map(|_| said.by_a_node()).collect();
+    let shards = |master: u16| half_at(master, others[0].port());
+    said.now(|words| words.slots = shards(silent.port()));
+    let ports: Vec<_> = others.iter().map(Fake::port).collect();
+    let nodes = nodes_of(&ports);
+    nodes.run("a", |_| Ok::<_, Error>(())).unwrap_err();
+    said.now(|words| words.slots = shards(now.port()));
+    let replaced = Instant::now();
+    assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
+    // One attempt to connect.
+    let took = replaced.elapsed();
+    assert!(took < LIMIT + slack(), "{took:?}");
 }

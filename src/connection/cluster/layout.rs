@@ -1,4 +1,4 @@
-//! What a node answers to `CLUSTER SLOTS`: who serves which slots.
+//! A node's answer to `CLUSTER SLOTS`: who serves which slots.
 
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -35,7 +35,7 @@ impl fmt::Display for Address {
 
 type Translation = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
 
-/// From where a node says that it is to where it is reached from here.
+/// Translates the address that a node names into the one that reaches it from here.
 #[derive(Clone)]
 pub(super) struct AddressMap(pub(super) Arc<Translation>);
 
@@ -71,7 +71,7 @@ pub(super) struct Group {
 /// Who serves what, as one node says.
 pub(super) type Layout = Vec<Group>;
 
-/// What the node at this address has answered. `None`: it makes no sense.
+/// Reads the answer of the node at this address. `None`: it makes no sense.
 pub(super) fn read(
     answer: Value,
     asked: &Address,
@@ -124,7 +124,8 @@ fn read_number(value: Value) -> Option<u16> {
     u16::try_from(number).ok()
 }
 
-/// A node that does not know its own address names none: it is where it was asked. Of another one that has no name it says `?`.
+/// A node that does not know its own address names none: it is where it was asked. For a node whose
+/// address it does not know it says `?`.
 fn said_by(host: &str, port: u16, asked: &Address) -> Option<Address> {
     match host {
         _ if port == 0 => None,

@@ -1,41 +1,30 @@
-//! What a node of a cluster answers that does not do what it was asked for.
+//! The answers by which a node of a cluster says that it cannot execute a call.
 
 use redis::RedisError;
 
-use super::{known::ShardId, layout::Address, map::Map};
+use super::map::Map;
 
 /// Nothing was done; this is why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// Another node has the slot.
-    Moved {
-        slot: u16,
-        to: Address,
-        /// Whose node it is, if that is known.
-        shard: Option<ShardId>,
-    },
-    /// The slot is on its way to this node, and the key may be there already: `ASKING` goes before the command.
-    Ask { slot: u16, to: Address },
-    /// The keys of the command are on both ends of that way.
-    TryAgain,
-    /// Nobody serves the slot now, or the node cannot say.
+    Moved,
+    /// The slot is on its way to another node (`ASK`, `TRYAGAIN`): a later attempt may succeed.
+    Moving,
+    /// No node serves the slot now, or the node cannot say.
     Down,
 }
 
 impl Redirect {
-    /// What an error says, if it is one of these. The map learns from it.
+    /// Reads an error, if it is one of these, and enters it in the map.
     pub(super) fn learnt(map: &Map, error: &RedisError) -> Option<Self> {
         let found = match error.code()? {
-            "TRYAGAIN" => return Some(Self::TryAgain),
+            "ASK" | "TRYAGAIN" => return Some(Self::Moving),
             "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => None,
-            code @ ("MOVED" | "ASK") => error.redirect_node().and_then(|(said, slot)| {
+            "MOVED" => error.redirect_node().and_then(|(said, slot)| {
                 let to = map.reached(said)?;
-                Some(if code == "ASK" {
-                    Self::Ask { slot, to }
-                } else {
-                    let shard = map.moved(slot, &to);
-                    Self::Moved { slot, to, shard }
-                })
+                map.moved(slot, &to);
+                Some(Self::Moved)
             }),
             _ => return None,
         };
@@ -61,18 +50,10 @@ mod tests {
 
     #[test]
     fn each_answer_is_told_from_the_others() {
-        let (slot, to) = (7, Address::new("::1", 9));
-        let moved = Redirect::Moved {
-            slot,
-            to: to.clone(),
-            shard: None,
-        };
-        assert_eq!(learnt("-MOVED 7 ::1:9\r\n"), Some(moved));
-        assert_eq!(
-            learnt("-ASK 7 [::1]:9\r\n"),
-            Some(Redirect::Ask { slot, to })
-        );
-        assert_eq!(learnt("-TRYAGAIN later\r\n"), Some(Redirect::TryAgain));
+        assert_eq!(learnt("-MOVED 7 ::1:9\r\n"), Some(Redirect::Moved));
+        for line in ["-ASK 7 [::1]:9\r\n", "-ASK\r\n", "-TRYAGAIN later\r\n"] {
+            assert_eq!(learnt(line), Some(Redirect::Moving), "{line}");
+        }
         for line in [
             "-CLUSTERDOWN Hash slot not served\r\n",
             "-LOADING not yet\r\n",
@@ -81,7 +62,6 @@ mod tests {
             "-MOVED 7 :9\r\n",
             "-MOVED 7\r\n",
             "-MOVED x y\r\n",
-            "-ASK\r\n",
         ] {
             assert_eq!(learnt(line), Some(Redirect::Down), "{line}");
         }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{known::ShardId, map::Map};
+use super::{map::Map, slot_map::ShardId};
 use crate::{
     connection::whereabouts::{Place, Whereabouts},
     error::Result,
@@ -42,9 +42,9 @@ impl Whereabouts for ToShard {
         self.map.confirm(self.id, epoch);
     }
 
-    fn doubt(&self) {
-        self.map.doubt(self.id);
-    }
+    /// The nodes are not asked for that: whether the next connection can be opened to this master says
+    /// more, and nodes of other shards may be silent.
+    fn doubt(&self) {}
 
     fn not_reached(&self, epoch: u64) {
         self.map.not_reached(self.id, epoch);

@@ -1,9 +1,10 @@
 //! Which of a cluster's slots a key is in.
 
-/// How many there are.
+/// The number of slots.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: by what stands in its first pair of braces, if there is anything, or else by all of it.
+/// The slot of a key: by the text in its first pair of braces, if there is any, or else by all of
+/// it.
 pub(super) fn slot_of(key: &str) -> u16 {
     crc16(hashed_part(key).as_bytes()) % SLOTS
 }
@@ -24,7 +25,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// What each byte comes to.
+/// The checksum of each byte.
 static BY_BYTE: [u16; 256] = {
     let mut by_byte = [0; 256];
     let mut byte: u16 = 0;

@@ -29,6 +29,9 @@ impl Wait<'_> {
             if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;
             }
+            if self.attempts.has_failed() && self.has_gone_elsewhere()? {
+                return Ok(Asked::Moved);
+            }
             self.attempts.made += 1;
             let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
             self.epoch = shared.server.epoch();

@@ -1,6 +1,10 @@
-//! What a wait does when its key has gone to another server.
+//! A wait whose key has gone to another server follows it.
 //!
-//! A `MOVED` is followed [`HOPS`] times in a row; the next one counts as a failure, after which there is a pause.
+//! A `MOVED` is followed [`HOPS`] times in a row; the next one counts as a failure, after which there
+//! is a pause. After a failure the map of the nodes counts as well: the server that had the key may
+//! be gone, and answer nothing.
+
+use std::sync::Arc;
 
 use super::Wait;
 use crate::{
@@ -21,6 +25,19 @@ impl Wait<'_> {
             return Ok(Outcome::Failed);
         }
         Ok(outcome)
+    }
+
+    /// Takes the stack that has the key by what the nodes say now. False: that is the same one, or nobody
+    /// knows.
+    pub(super) fn has_gone_elsewhere(&mut self) -> Result<bool> {
+        let stack = match self.stacks.of(self.hold.lock_name().key(), self.deadline) {
+            Ok(stack) => stack,
+            Err(error @ Error::Thread { .. }) => return Err(error),
+            Err(_) => return Ok(false),
+        };
+        let is_another = !Arc::ptr_eq(&stack, &self.stack);
+        self.stack = stack;
+        Ok(is_another)
     }
 
     /// Whether another server has become the master since the last attempt was sent.

@@ -113,17 +113,15 @@ pub(super) fn set_if_free(key: &str, token: &Token, lease_millis: u64) -> Packed
 
 /// Answers whether the lock is ours, and now lasts at least so long.
 ///
-/// A lock of the plain functions may have no companion, and that of a guard is elsewhere for a moment while a slot is on its way:
-/// then the lock is renewed alone. The companion lasts ten leases and a day at the least, and is renewed by the next one.
+/// A lock of the plain functions may have no companion.
 pub(crate) fn renew(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
     RENEW_MUTEX
         .on([lock.key(), &lock.companion()])
-        .or_by_one_key()
         .arg(token.as_str())
         .arg(lease_millis)
 }
 
-/// The same of a lock without a companion: of one key, a node that is being given its slot does it as well.
+/// Renews a lock without a companion.
 pub(crate) fn renew_unfenced(lock: &LockName, token: &Token, lease_millis: u64) -> Call {
     RENEW_MUTEX
         .on([lock.key()])

@@ -71,7 +71,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result},
-    exchange::{ask_first, leave},
+    exchange::leave,
     name::{LockName, Owner},
     script::{Call, Refusal},
     time::lease_millis,
@@ -342,9 +342,7 @@ fn count_and_kind(
 ) -> RedisResult<(Option<Bytes>, Option<Bytes>)> {
     let mut question = redis::cmd("HMGET");
     question.arg(lock.key()).arg(owner.as_str()).arg("kind");
-    ask_first(conn)
-        .and_then(|()| question.query(conn))
-        .inspect_err(|error| leave(conn, error))
+    question.query(conn).inspect_err(|error| leave(conn, error))
 }
 
 fn whole_number_above_0(text: &[u8]) -> Option<u64> {

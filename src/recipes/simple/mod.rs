@@ -55,7 +55,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::{leave, refuse_to_ask},
+    exchange::leave,
     name::LockName,
     time::lease_millis,
     token::Token,
@@ -248,7 +248,6 @@ pub(crate) fn acquire(
     acquire_timeout: Duration,
     lease_millis: Option<u64>,
 ) -> Result<Option<Token>> {
-    refuse_to_ask(conn).map_err(|error| operation.failed(error))?;
     let token = Token::random();
     let mut first = true;
     until_granted(conn, operation, &token, acquire_timeout, |conn| {

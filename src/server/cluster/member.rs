@@ -14,7 +14,7 @@ use crate::{
     error::{Result, no_answer},
     script::Call,
     server::{Observer, Patience, RedisServer, Renewals, Reply, Server},
-    time::{self, Backoff, Clock, Deadline},
+    time::{Backoff, Clock, Deadline},
 };
 
 /// A shard's own server, and the way to the others.
@@ -41,61 +41,42 @@ impl Member {
     }
 
     fn asked(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
+        let whole = Deadline::after(patience.whole);
         let server = self.server_of(call.key(), patience.whole)?;
-        server.ask(call, patience)
+        let whole = whole.remaining();
+        server.ask(call, Patience { whole, ..patience })
     }
 
-    /// Until when a call is sent again while its keys are on their way to another node.
-    fn until(&self, patience: Patience<'_>) -> Deadline {
-        let longest = Deadline::after(self.limits().answer);
-        longest.or_sooner(patience.answer.and_then(Deadline::moment))
-    }
-
-    /// Sends the call to where its answers lead, until a server executes or refuses it, [`HOPS`] times in a row at most.
-    fn followed(&self, call: &Call, patience: Patience<'_>, mut reply: Reply) -> Result<Reply> {
-        let until = self.until(patience);
-        let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
-        let mut hops = 0;
-        while let Some(redirect) = self.servers.redirect(&reply.answer) {
-            let before = reply.again;
-            let next = match redirect {
-                Redirect::Moved { .. } if patience.tells_of_moves => {
-                    reply.has_moved = true;
-                    return Ok(reply);
-                }
-                Redirect::Moved { .. } | Redirect::Ask { .. } if hops == HOPS => return Ok(reply),
-                Redirect::Moved { .. } => {
-                    if hops > 0 && !between_hops.pause(until) {
-                        return Ok(reply);
-                    }
-                    hops += 1;
-                    self.asked(call, patience.left())
-                }
-                Redirect::Ask { to, .. } => {
-                    hops += 1;
-                    let sent = time::now();
-                    let asked = self.servers.ask_at(&to, call, until);
-                    asked.map(|(answer, again)| Reply::untracked(answer, sent, again))
-                }
-                Redirect::TryAgain if !patience.tells_of_moves && pauses.pause(until) => {
-                    hops = 0;
-                    self.asked(call, patience.left())
-                }
-                Redirect::TryAgain | Redirect::Down => return Ok(reply),
-            };
-            reply = match next {
-                Ok(next) => next,
-                // What was sent before may have been executed, and its answer did not come.
-                Err(_) if before => {
-                    reply.answer = Err(no_answer());
-                    return Ok(reply);
-                }
-                Err(error) => return Err(error),
-            };
-            reply.again |= before;
+    /// Pauses if this answer takes that, and returns `Some` if the call is to be sent again.
+    fn next(&self, answer: &RedisResult<Value>, resending: &mut Resending) -> Option<()> {
+        match self.servers.redirect(answer)? {
+            Redirect::Moved if resending.hops < HOPS => {
+                resending.hops += 1;
+                let is_first = resending.hops == 1;
+                (is_first || resending.between_hops.pause(resending.until)).then_some(())
+            }
+            Redirect::Moving => resending.pauses.pause(resending.until).then_some(()),
+            Redirect::Moved | Redirect::Down => None,
         }
-        Ok(reply)
     }
+
+    fn resending(&self, answer: Option<Deadline>) -> Resending {
+        let longest = Deadline::after(self.limits().answer);
+        Resending {
+            until: longest.or_sooner(answer.and_then(Deadline::moment)),
+            pauses: Backoff::new(),
+            between_hops: Backoff::between_hops(),
+            hops: 0,
+        }
+    }
+}
+
+/// The limits within which a call is sent again.
+struct Resending {
+    until: Deadline,
+    pauses: Backoff,
+    between_hops: Backoff,
+    hops: u32,
 }
 
 impl Server for Member {
@@ -131,33 +112,36 @@ impl Server for Member {
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        let reply = if patience.tells_of_moves {
-            self.own.ask(call, patience)?
-        } else {
-            self.asked(call, patience)?
-        };
-        self.followed(call, patience, reply)
+        if patience.tells_of_moves {
+            let mut reply = self.own.ask(call, patience)?;
+            reply.has_moved = self.servers.redirect(&reply.answer) == Some(Redirect::Moved);
+            return Ok(reply);
+        }
+        let mut reply = self.asked(call, patience)?;
+        let mut resending = self.resending(patience.answer);
+        while self.next(&reply.answer, &mut resending).is_some() {
+            let was_sent_twice = reply.again;
+            reply = match self.asked(call, patience.left()) {
+                Ok(next) => next,
+                // The first of two may have been executed, and its answer did not come.
+                Err(_) if was_sent_twice => {
+                    reply.answer = Err(no_answer());
+                    return Ok(reply);
+                }
+                Err(error) => return Err(error),
+            };
+            reply.again |= was_sent_twice;
+        }
+        Ok(reply)
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
-        let until = self.until(Patience::USUAL);
-        let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
-        let mut hops = 0;
+        let mut resending = self.resending(None);
         loop {
             let server = self.server_of(call.key(), Duration::MAX)?;
-            let mut answer = server.ask_once(call)?;
-            if let Some(Redirect::Ask { to, .. }) = self.servers.redirect(&answer) {
-                answer = self.servers.ask_once_at(&to, call, until)?;
-            }
-            match self.servers.redirect(&answer) {
-                Some(Redirect::Moved { .. }) if hops < HOPS => {
-                    if hops > 0 && !between_hops.pause(until) {
-                        return Ok(answer);
-                    }
-                    hops += 1;
-                }
-                Some(Redirect::TryAgain) if pauses.pause(until) => {}
-                _ => return Ok(answer),
+            let answer = server.ask_once(call)?;
+            if self.next(&answer, &mut resending).is_none() {
+                return Ok(answer);
             }
         }
     }
@@ -168,15 +152,11 @@ impl Server for Member {
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>> {
-        let Some(reply) = self.own.ask_for_head(call, deadline, cancel)? else {
-            return Ok(None);
-        };
-        let patience = Patience {
-            answer: Some(deadline),
-            tells_of_moves: true,
-            ..Patience::USUAL
-        };
-        self.followed(call, patience, reply).map(Some)
+        let mut reply = self.own.ask_for_head(call, deadline, cancel)?;
+        if let Some(reply) = &mut reply {
+            reply.has_moved = self.servers.redirect(&reply.answer) == Some(Redirect::Moved);
+        }
+        Ok(reply)
     }
 
     fn send_unawaited(&self, call: &Call, patience: Duration) {

@@ -1,4 +1,5 @@
-//! Nodes of a cluster that grant a lock and then name each other: whatever is done with it is followed five times, and ends.
+//! Nodes of a cluster that grant a lock and then name each other: a `MOVED` is followed five times, an
+//! `ASK` is tried again for an I/O time-out, and both end.
 
 use std::{
     sync::{
@@ -9,10 +10,14 @@ use std::{
     time::Instant,
 };
 
-use leasehold::{Error, Lease, Locks, Nodes, Options, Result};
+use leasehold::{Error, Lease, Locks, Nodes, NodesBuilder, Options, Result};
 
-use super::{LIMIT, SLOT, Said, all_at, half_at, halves, patient_nodes_of};
-use crate::common::{Fake, LONG, MS, hold::comes_true, slack::slack};
+use super::{
+    LIMIT, SLOT, Said, all_at, half_at, halves, master_and_replica_at, patient_builder, url_of,
+};
+use crate::common::{
+    Fake, LONG, MS, fake::HANG_UP, hold::comes_true, server::free_port, slack::slack,
+};
 
 /// Two nodes that grant what is asked for by the bare command.
 struct Ring {
@@ -22,10 +27,15 @@ struct Ring {
 
 impl Ring {
     fn saying(code: &str) -> Self {
+        Self::with(code, patient_builder().connect_timeout(LONG))
+    }
+
+    fn with(code: &str, builder: NodesBuilder) -> Self {
         let nodes = halves(Some("+OK\r\n"), |to| {
             format!("-{code} {SLOT} 127.0.0.1:{to}\r\n")
         });
-        let locks = Locks::on_nodes(&patient_nodes_of(&[nodes.0.port(), nodes.1.port()]));
+        let url = url_of(&[nodes.0.port(), nodes.1.port()]);
+        let locks = Locks::on_nodes(&builder.connect(&url).unwrap());
         let locks = locks.with(Options::new().fencing(false));
         Self { nodes, locks }
     }
@@ -58,19 +68,40 @@ impl Ring {
 
 #[test]
 fn what_an_operator_asks_of_a_lock_is_followed_five_times() {
-    for code in ["MOVED", "ASK"] {
-        let ring = Ring::saying(code);
-        let lock = ring.locks.lock("a");
-        ring.is_left(code, ("EVAL", 6), || lock.inspect());
-    }
-    // What may not be sent twice goes to one that is being given the slot, and no further.
-    for (code, sent) in [("MOVED", 6), ("ASK", 2)] {
-        let ring = Ring::saying(code);
-        let lock = ring.locks.lock("a");
-        let asked = Instant::now();
-        ring.is_left(code, ("EVAL", sent), || lock.force_release());
-        // Two that name each other have had time to agree.
-        assert!(code == "ASK" || asked.elapsed() >= 150 * MS, "{code}");
+    let ring = Ring::saying("MOVED");
+    let lock = ring.locks.lock("a");
+    ring.is_left("MOVED", ("EVAL", 6), || lock.inspect());
+    // What may not be sent twice.
+    let ring = Ring::saying("MOVED");
+    let lock = ring.locks.lock("a");
+    let asked = Instant::now();
+    ring.is_left("MOVED", ("EVAL", 6), || lock.force_release());
+    // Two that name each other have had time to agree.
+    assert!(asked.elapsed() >= 150 * MS);
+}
+
+#[test]
+fn while_a_slot_moves_a_call_is_tried_again_for_one_io_timeout() {
+    let limit = 400 * MS;
+    let ring = Ring::with("ASK", patient_builder().io_timeout(limit));
+    let lock = ring.locks.lock("a");
+    let lease = lock.acquire(LONG).unwrap();
+    let calls: [&dyn Fn() -> Result<()>; 4] = [
+        &|| lock.inspect().map(drop),
+        &|| lock.force_release().map(drop),
+        &|| lease.renew(LONG),
+        &|| lease.commit(|pipe| _ = pipe.set("b", 1)),
+    ];
+    for (n, call) in calls.into_iter().enumerate() {
+        let (asked, before) = (Instant::now(), ring.count(""));
+        let error = call().unwrap_err();
+        let (took, sent) = (asked.elapsed(), ring.count("") - before);
+        assert!(
+            matches!(&error, Error::Redis { source, .. } if source.code() == Some("ASK")),
+            "{n} {error:?}"
+        );
+        assert!((limit..limit + slack()).contains(&took), "{n} {took:?}");
+        assert!(sent > 5, "{n} {sent}");
     }
 }
 
@@ -129,7 +160,7 @@ fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
 
 /// Its thread goes on to the next one then, and has to say in time that the lease is over.
 #[test]
-fn the_renewals_of_a_lease_are_followed_five_times_each() {
+fn the_renewals_of_a_lease_are_followed_and_tried_again_until_it_is_over() {
     for code in ["MOVED", "ASK"] {
         let ring = Ring::saying(code);
         let lease = 2_000 * MS;
@@ -145,4 +176,52 @@ fn the_renewals_of_a_lease_are_followed_five_times_each() {
         assert!((6..400).contains(&sent), "{code}: {sent}");
         drop(held);
     }
+}
+
+/// Such as a shard that is taken out of the cluster as soon as its slots have gone.
+#[test]
+fn a_lease_is_renewed_where_its_slot_went_though_the_shard_that_granted_it_is_gone() {
+    let (one, other) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
+    let (here, there) = (one.by_a_node(), other.by_a_node());
+    one.now(|words| (words.slots, words.set) = (all_at(here.port()), Some("+OK\r\n")));
+    other.now(|words| words.slots = all_at(there.port()));
+    let nodes = patient_builder().connect(&url_of(&[here.port(), there.port()]));
+    let locks = Locks::on_nodes(&nodes.unwrap());
+    let lease = 2_000 * MS;
+    let options = Options::new().fencing(false).lease(lease);
+    let held = locks.lock("a").with(options).acquire(LONG).unwrap();
+    drop(here);
+    let lost = held.lost().wait_for(2 * lease);
+    assert!(!lost && held.is_held(), "{:?}", there.asked());
+}
+
+/// It was sent by a connection that was closed then, and once more by another.
+#[test]
+fn a_renewal_that_may_have_been_executed_is_unknown_where_its_answer_leads_to_nobody() {
+    let gone = free_port().unwrap();
+    let said = Said::new(":1\r\n");
+    let (says, hangs_up) = (said.clone(), Arc::new(AtomicBool::new(false)));
+    let hangs_up_once = Arc::clone(&hangs_up);
+    let moved = format!("-MOVED {SLOT} 127.0.0.1:{}\r\n", gone.number());
+    let node = Fake::saying(move |command, before| {
+        if command.starts_with("EVAL") && hangs_up_once.swap(false, Ordering::SeqCst) {
+            says.now(|words| words.rest.clone_from(&moved));
+            return HANG_UP.to_vec();
+        }
+        says.answer(command, before)
+    });
+    said.now(|words| {
+        words.slots = master_and_replica_at(node.port(), gone.number());
+        words.set = Some("+OK\r\n");
+    });
+    let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
+    let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    // The watchdog has looked by then, and is not due again.
+    let looked = |name: &String| name.starts_with("EVAL");
+    assert!(comes_true(|| node.asked().iter().any(looked)));
+    thread::sleep(100 * MS);
+    hangs_up.store(true, Ordering::SeqCst);
+    let renewed = lease.renew(LONG);
+    assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
 }
