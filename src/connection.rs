@@ -14,13 +14,13 @@ mod connections;
 mod dial;
 mod hints;
 mod manager;
+mod master_locator;
 mod opener;
 mod permits;
 mod process;
 mod sentinels;
 mod settings;
 mod url;
-mod whereabouts;
 
 use std::{
     fmt,

@@ -1,8 +1,8 @@
 //! A Redis Cluster: which shard has a key, and a pool for each shard.
 //!
-//! Others use [`Nodes`]. Below it, [`map`] asks the nodes and enters their answers, which [`layout`]
-//! reads, in the [`slot_map`]; [`shard`] leads the connections of a pool, and [`redirect`] reads a
-//! `MOVED` and its like.
+//! Others use [`Nodes`]. Below it, [`map`] asks the nodes and enters their answers, which
+//! [`layout`] reads, in the [`slot_map`]; [`shard`] leads the connections of a pool, and
+//! [`redirect`] reads a `MOVED` and its like.
 //!
 //! Locks: `pools`, for a moment; see [`map`] for its own.
 
@@ -34,14 +34,14 @@ pub use settings::NodesBuilder;
 use shard::ToShard;
 pub(crate) use slot_map::ShardId;
 
-/// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning it
-/// shares it. With the feature `cluster`.
+/// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning
+/// it shares it. With the feature `cluster`.
 ///
 /// The nodes are asked who serves which keys when a key is wanted for the first time, when a
 /// connection fails, when a node answers `MOVED` to a node that is not known, and every ten seconds
 /// while connections are lent. The first that answers is believed, until a `MOVED` or an error says
-/// otherwise. Each new connection is asked for its `ROLE`, and must be to a master. When a replica has
-/// taken over, the connections to the master before are closed before they are lent again.
+/// otherwise. Each new connection is asked for its `ROLE`, and must be to a master. When a replica
+/// has taken over, the connections to the master before are closed before they are lent again.
 ///
 /// A function takes a connection to the master that has its lock:
 ///
@@ -61,9 +61,9 @@ pub(crate) use slot_map::ShardId;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// All keys that one function is given have to be in one slot. A hash tag puts a key into the slot of
-/// a lock: the lock `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server answers
-/// `CROSSSLOT`, and nothing is done.
+/// All keys that one function is given have to be in one slot. A hash tag puts a key into the slot
+/// of a lock: the lock `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server
+/// answers `CROSSSLOT`, and nothing is done.
 #[derive(Clone)]
 pub struct Nodes {
     inner: Arc<Inner>,
@@ -101,17 +101,18 @@ impl Nodes {
         Self::builder().connect(url)
     }
 
-    /// Nodes with other time-outs, another size of the pools, or other addresses than those that they
-    /// name.
+    /// Nodes with other time-outs, another size of the pools, or other addresses than those that
+    /// they name.
     pub fn builder() -> NodesBuilder {
         NodesBuilder::default()
     }
 
-    /// Lends a connection to the master that has the lock of this name: the key `lock:` and the name.
+    /// Lends a connection to the master that has the lock of this name: the key `lock:` and the
+    /// name.
     ///
-    /// Ends within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any time;
-    /// then a function on the connection fails with [`Error::Redis`], whose code is `MOVED`, and has
-    /// done nothing. [`run`](Self::run) follows.
+    /// Ends within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any
+    /// time; then a function on the connection fails with [`Error::Redis`], whose code is `MOVED`,
+    /// and has done nothing. [`run`](Self::run) follows.
     ///
     /// # Errors
     /// - [`Error::Invalid`] for a name that no lock can have.
@@ -143,20 +144,21 @@ impl Nodes {
     /// Runs **one** function of this crate on a connection to the master that has the lock of this
     /// name, and again on another connection if that master answers that the lock has moved.
     ///
-    /// The closure is run again only if it returns an [`Error::Redis`] with one of the codes `MOVED`,
-    /// `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an
-    /// error has done nothing. `run` follows five `MOVED` at most; after the other codes it pauses for
-    /// some milliseconds, until [`NodesBuilder::get_timeout`] is over. It never tries again after an
-    /// outcome that is [unknown](Error::Unknown). **If the closure calls two functions and the second
-    /// is refused, the first is called twice.**
+    /// The closure is run again only if it returns an [`Error::Redis`] with one of the codes
+    /// `MOVED`, `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that
+    /// returns such an error has done nothing. `run` follows five `MOVED` at most; after the other
+    /// codes it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. It never
+    /// tries again after an outcome that is [unknown](Error::Unknown). **If the closure calls two
+    /// functions and the second is refused, the first is called twice.**
     ///
     /// A function that takes a lock and works under it may find that the lock has moved in between.
     /// Then the lock is held, by the [token](Error::token) of an error, until it is released, by
-    /// `run`, or its lease ends. After
-    /// [`transaction_with_lock`](crate::transaction_with_lock), which has written nothing then, this
-    /// error is the answer. After [`with_lock`](crate::with_lock), whose closure has run, it is in
-    /// [`Ran::released`](crate::Ran::released). Commands that such a closure sends after the move are
-    /// refused, and `run` does not repeat them, since it does not know what the closure did before.
+    /// `run`, or its lease ends. After [`transaction_with_lock`](crate::transaction_with_lock),
+    /// which has written nothing then, this error is the answer. After
+    /// [`with_lock`](crate::with_lock), whose closure has run, it is in
+    /// [`Ran::released`](crate::Ran::released). Commands that such a closure sends after the move
+    /// are refused, and `run` does not repeat them, since it does not know what the closure did
+    /// before.
     ///
     /// # Errors
     /// The errors of the closure, and those of [`get_for`](Self::get_for).
@@ -255,8 +257,8 @@ impl Nodes {
         Redirect::learnt(&self.inner.map, error)
     }
 
-    /// A connection beside the pools to the master of a shard. It is not asked for its role. Ends by
-    /// the deadline or the time-out for connecting.
+    /// A connection beside the pools to the master of a shard. It is not asked for its role. Ends
+    /// by the deadline or the time-out for connecting.
     pub(crate) fn open(&self, shard: ShardId, deadline: Deadline) -> Result<Connection> {
         let map = &self.inner.map;
         let place = map.look(shard, deadline)?;

@@ -10,7 +10,7 @@ use super::{
         set_timeouts, speaking, with_address,
     },
     hints::refuse_sentinel,
-    whereabouts::Whereabouts,
+    master_locator::MasterLocator,
 };
 use crate::{
     error::{Error, Result, is_left_by_replicas, makes_no_sense},
@@ -23,9 +23,9 @@ const NOT_YET: Duration = Duration::from_millis(20);
 
 /// Opens connections to one server, or to whichever server is the master.
 pub(super) struct Opener {
-    /// How to connect. If `whereabouts` says where the master is, the address in it is not used.
+    /// How to connect. If `locator` says where the master is, the address in it is not used.
     client: Client,
-    whereabouts: Option<Arc<dyn Whereabouts>>,
+    locator: Option<Arc<dyn MasterLocator>>,
     pub(super) connect_timeout: Duration,
 }
 
@@ -56,12 +56,12 @@ impl From<RedisError> for Failed {
 impl Opener {
     pub(super) fn new(
         client: &Client,
-        whereabouts: Option<Arc<dyn Whereabouts>>,
+        locator: Option<Arc<dyn MasterLocator>>,
         connect_timeout: Duration,
     ) -> Result<Self> {
         Ok(Self {
             client: prepared(client)?,
-            whereabouts,
+            locator,
             connect_timeout,
         })
     }
@@ -70,7 +70,7 @@ impl Opener {
     pub(super) fn to_listen(&self) -> Result<Self> {
         Ok(Self {
             client: speaking(&self.client, ProtocolVersion::RESP2)?,
-            whereabouts: self.whereabouts.clone(),
+            locator: self.locator.clone(),
             connect_timeout: self.connect_timeout,
         })
     }
@@ -78,49 +78,49 @@ impl Opener {
     /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
     /// epoch must not be used again.
     pub(super) fn epoch(&self) -> u64 {
-        self.whereabouts.as_ref().map_or(0, |it| it.epoch())
+        self.locator.as_ref().map_or(0, |it| it.epoch())
     }
 
     /// Asks whether another server has become the master, where one can, unless that was asked within this time.
     pub(super) fn check(&self, unless_within: Duration) {
-        if let Some(whereabouts) = &self.whereabouts {
-            whereabouts.check(unless_within);
+        if let Some(locator) = &self.locator {
+            locator.check(unless_within);
         }
     }
 
     /// Hears whether another server has become the master, where that is announced.
     pub(super) fn listen(&self) {
-        if let Some(whereabouts) = &self.whereabouts {
-            whereabouts.listen();
+        if let Some(locator) = &self.locator {
+            locator.listen();
         }
     }
 
     /// This is what the server has answered.
     pub(super) fn was_refused(&self, error: &RedisError) {
         if is_left_by_replicas(error)
-            && let Some(whereabouts) = &self.whereabouts
+            && let Some(locator) = &self.locator
         {
-            whereabouts.is_left_by_replicas();
+            locator.is_left_by_replicas();
         }
     }
 
     /// A connection has failed, or leads to a server that is no master.
     pub(super) fn doubt(&self) {
-        if let Some(whereabouts) = &self.whereabouts {
-            whereabouts.doubt();
+        if let Some(locator) = &self.locator {
+            locator.doubt();
         }
     }
 
     /// A key was not where it was looked for.
     pub(super) fn moved(&self) {
-        if let Some(whereabouts) = &self.whereabouts {
-            whereabouts.moved();
+        if let Some(locator) = &self.locator {
+            locator.moved();
         }
     }
 
     /// Whether another server may take the place of this one.
     pub(super) fn is_watched(&self) -> bool {
-        self.whereabouts.is_some()
+        self.locator.is_some()
     }
 
     /// A connection to a server that is new enough; where others say where it is, to one that is a master, and as soon as that
@@ -136,17 +136,17 @@ impl Opener {
 
     fn open_for(&self, asks_for_locks: bool) -> Result<Opened> {
         let attempt = Deadline::after(self.connect_timeout);
-        let Some(whereabouts) = &self.whereabouts else {
+        let Some(locator) = &self.locator else {
             let opened = self.open_at(&self.client, 0, attempt);
             return opened.map_err(|failed| self.told(&self.client, failed));
         };
-        let mut place = whereabouts.look(attempt)?;
+        let mut place = locator.look(attempt)?;
         let mut denied = None;
         loop {
-            if asks_for_locks && let Some(moment) = whereabouts.grants_from() {
+            if asks_for_locks && let Some(moment) = locator.grants_from() {
                 thread::sleep(attempt.or_sooner(Some(moment)).remaining());
                 if attempt.has_passed() {
-                    let reason = format!("{} was replaced a moment ago", whereabouts.whom());
+                    let reason = format!("{} was replaced a moment ago", locator.whom());
                     let source = None;
                     return Err(Error::Pool { reason, source });
                 }
@@ -155,12 +155,12 @@ impl Opener {
             let client = client_by(with_address(settings, &place.host, place.port))?;
             let failed = match self.open_at(&client, place.epoch, attempt) {
                 Ok(opened) => {
-                    whereabouts.confirm(place.epoch);
+                    locator.confirm(place.epoch);
                     return Ok(opened);
                 }
                 Err(failed) => failed,
             };
-            whereabouts.not_reached(place.epoch);
+            locator.not_reached(place.epoch);
             let is_denied = matches!(failed, Failed::NoMaster { .. });
             let is_late = matches!(&failed, Failed::ByError(error) if error.is_timeout());
             let mut told = self.told(&client, failed);
@@ -169,7 +169,7 @@ impl Opener {
                 told = denied.take().unwrap_or(told);
             }
             let before = place.epoch;
-            match whereabouts.look(attempt) {
+            match locator.look(attempt) {
                 Ok(now) if !attempt.has_passed() => place = now,
                 _ => return Err(told),
             }
@@ -248,8 +248,8 @@ impl Opener {
     }
 
     fn server(&self) -> String {
-        match &self.whereabouts {
-            Some(whereabouts) => whereabouts.whom(),
+        match &self.locator {
+            Some(locator) => locator.whom(),
             None => self.client.get_connection_info().addr().to_string(),
         }
     }

@@ -27,7 +27,7 @@ use known::{Belief, Known, Master};
 use super::{
     dial::prepared,
     hints,
-    whereabouts::{Place, Whereabouts},
+    master_locator::{MasterLocator, MasterPlace},
 };
 use crate::{
     error::{Error, Result},
@@ -77,12 +77,12 @@ impl Sentinels {
     }
 }
 
-impl Whereabouts for Sentinels {
+impl MasterLocator for Sentinels {
     fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    fn look(&self, deadline: Deadline) -> Result<Place> {
+    fn look(&self, deadline: Deadline) -> Result<MasterPlace> {
         if let Some(place) = self.fresh() {
             return Ok(place);
         }
@@ -137,7 +137,7 @@ impl Whereabouts for Sentinels {
 
 impl Sentinels {
     /// What is known, if it need not be asked for.
-    fn fresh(&self) -> Option<Place> {
+    fn fresh(&self) -> Option<MasterPlace> {
         let known = self.known.lock();
         let for_so_long = if known.in_doubt { REST } else { FRESH };
         let is_fresh = known.answered?.elapsed() < for_so_long;
@@ -145,10 +145,10 @@ impl Sentinels {
         self.place().filter(|_| is_fresh)
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<MasterPlace> {
         let known = self.known.lock();
         let master = known.master.as_ref()?;
-        Some(Place {
+        Some(MasterPlace {
             host: master.host.clone(),
             port: master.port,
             epoch: self.epoch(),

@@ -8,11 +8,11 @@ use super::{
     Pool,
     connections::Connections,
     manager::{Manager, Shared},
+    master_locator::MasterLocator,
     opener::Opener,
     permits::Permits,
     sentinels::Sentinels,
     url::Target,
-    whereabouts::Whereabouts,
 };
 use crate::{
     error::{Error, Result},
@@ -173,10 +173,10 @@ impl PoolBuilder {
     pub(super) fn build_to(
         self,
         client: &Client,
-        whereabouts: Option<Arc<dyn Whereabouts>>,
+        locator: Option<Arc<dyn MasterLocator>>,
     ) -> Result<Pool> {
         self.check()?;
-        let opener = Opener::new(client, whereabouts, self.longest_attempt())?;
+        let opener = Opener::new(client, locator, self.longest_attempt())?;
         let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
         let builder = r2d2::Pool::builder()
             .max_size(self.max_size)

@@ -1,9 +1,7 @@
 //! What a lock works with: the server, the keeper and the queues that its key belongs to.
 //!
-//! On one server all locks have the same. On a cluster those of one shard have: they are made when a key of the shard is first
-//! used, so that a shard that is down, or silent, holds up nothing of another.
-//!
-//! Locks: `in_use`, for a moment, and while those of a shard are made, which takes no connection.
+//! On one server all locks have the same stack. On a cluster those of one shard have: see
+//! `of_shards`, so that a silent shard holds up nothing of another.
 
 #[cfg(feature = "cluster")]
 mod of_shards;
@@ -42,7 +40,8 @@ impl Stacks {
         Self::OfShards(Arc::new(OfShards::new(nodes)))
     }
 
-    /// The stack of this key. On a cluster the nodes may have to be asked first which shard has the key, until the deadline.
+    /// The stack of this key. On a cluster the nodes may have to be asked first which shard has the
+    /// key, until the deadline.
     ///
     /// Not in the child of a fork.
     #[cfg_attr(

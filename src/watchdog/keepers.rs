@@ -45,7 +45,8 @@ impl Keepers {
         })
     }
 
-    /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has the key.
+    /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has
+    /// the key.
     #[cfg_attr(
         not(feature = "cluster"),
         allow(unused_variables, reason = "one server has all keys")
@@ -61,8 +62,8 @@ impl Keepers {
         }
     }
 
-    /// All that there are: of a cluster's none in the child of a fork, where the list may be locked for
-    /// ever.
+    /// All that there are: of a cluster's none in the child of a fork, where the list may be locked
+    /// for ever.
     pub(super) fn all(&self) -> Vec<Arc<Keeper>> {
         match self {
             Self::One(keeper) => vec![Arc::clone(keeper)],

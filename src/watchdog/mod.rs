@@ -1,4 +1,5 @@
-//! [`Watchdog`]: keeps alive what plain functions have acquired. Its threads are those of `renewing`, a keeper for each shard.
+//! [`Watchdog`]: keeps alive what plain functions have acquired. Its threads are those of
+//! `renewing`, a keeper for each shard.
 
 mod keep;
 mod keepers;
@@ -20,44 +21,54 @@ use crate::{
     time::{self, Clock, Deadline},
 };
 
-/// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever kind.
+/// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever
+/// kind.
 ///
-/// A lease should be short, so that a crash does not keep the others out for long; the work may take longer than that. The
-/// watchdog renews the lease after each third of it, until the [`Renewal`] that [`keep`](Self::keep) returns is dropped.
+/// A lease should be short, so that a crash does not keep the others out for long; the work may
+/// take longer than that. The watchdog renews the lease after each third of it, until the
+/// [`Renewal`] that [`keep`](Self::keep) returns is dropped.
 ///
-/// - It has one connection of its own, beside the pool's, opened with the pool's time-outs when there is something to
-///   renew. So no renewal waits for a connection of the pool.
-/// - Up to 100 renewals share a round trip. The server answers each by itself: the refusal of one has no effect on the
-///   others.
-/// - After a failure it tries again soon (10 ms at first, up to 250 ms later), on a new connection, until the lease ends by
-///   our own clock. If a server restarts, or is silent, for half a lease, no lock that it still has is lost.
-/// - *Held*, *lost* and *unknown* are three answers, see [`RenewalState`](crate::RenewalState). A failure is not a loss.
+/// - It has one connection of its own, beside the pool's, opened with the pool's time-outs when
+///   there is something to renew. So no renewal waits for a connection of the pool.
+/// - Up to 100 renewals share a round trip. The server answers each by itself: the refusal of one
+///   has no effect on the others.
+/// - After a failure it tries again soon (10 ms at first, up to 250 ms later), on a new connection,
+///   until the lease ends by our own clock. If a server restarts, or is silent, for half a lease,
+///   no lock that it still has is lost.
+/// - *Held*, *lost* and *unknown* are three answers, see [`RenewalState`](crate::RenewalState). A
+///   failure is not a loss.
 /// - A renewal never shortens a lease.
-/// - The callbacks of a loss run on a second thread, which is started when the first callback is registered.
+/// - The callbacks of a loss run on a second thread, which is started when the first callback is
+///   registered.
 ///
-/// Dropping the watchdog stops all renewing and ends its threads; it waits for them for one I/O time-out of the pool at most, on a
-/// cluster for each shard that is silent.
-/// A `Renewal` that is still there is `Unknown` until its lease ends by our clock, and lost then.
+/// Dropping the watchdog stops all renewing and ends its threads; it waits for them for one I/O
+/// time-out of the pool at most, on a cluster for each shard that is silent. A `Renewal` that is
+/// still there is `Unknown` until its lease ends by our clock, and lost then.
 ///
 /// # Source
-/// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets the end anew if the lock is
-/// still there and ours.
+/// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets the end
+/// anew if the lock is still there and ours.
 ///
 /// # Guarantees
-/// - [`Renewal::is_held`] is never true after the lease has ended on the server, provided that the clocks run at the same
-///   rate, that the server loses no data and that nobody deletes the lock by hand.
-/// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold any more; unless the
-///   thread got no processor time for two I/O time-outs while it was sending.
-/// - Everything that it waits for has a time limit. Its threads end with it, or when a connect that is under way has ended.
+/// - [`Renewal::is_held`] is never true after the lease has ended on the server, provided that the
+///   clocks run at the same rate, that the server loses no data and that nobody deletes the lock by
+///   hand.
+/// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold
+///   any more; unless the thread got no processor time for two I/O time-outs while it was sending.
+/// - Everything that it waits for has a time limit. Its threads end with it, or when a connect that
+///   is under way has ended.
 ///
-/// It does not guarantee that the lock is still there when you write: a process can be halted between the question and the
-/// write. For that take a [fencing token](crate::FencingToken) or [`commit_while_held`](crate::commit_while_held).
+/// It does not guarantee that the lock is still there when you write: a process can be halted
+/// between the question and the write. For that take a [fencing token](crate::FencingToken) or
+/// [`commit_while_held`](crate::commit_while_held).
 ///
 /// # Differences from the notes
-/// - Milliseconds instead of whole seconds, for every kind of lock and not only for the reentrant hash.
+/// - Milliseconds instead of whole seconds, for every kind of lock and not only for the reentrant
+///   hash.
 /// - A renewal never shortens, and one that comes late cannot hurt the next hold.
-/// - One thread for all locks instead of a timer for each. It ends with the process, so that the lock of a process that has
-///   died is free after one lease. [`Keep::max_hold`] frees the lock of a holder that hangs.
+/// - One thread for all locks instead of a timer for each. It ends with the process, so that the
+///   lock of a process that has died is free after one lease. [`Keep::max_hold`] frees the lock of
+///   a holder that hangs.
 ///
 /// # Examples
 /// ```no_run
@@ -82,7 +93,8 @@ use crate::{
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// Only what can be renewed safely can be kept: a hold of a recipe of this crate, and not just any key.
+/// Only what can be renewed safely can be kept: a hold of a recipe of this crate, and not just any
+/// key.
 ///
 /// ```compile_fail,E0277
 /// # use std::time::Duration;
@@ -97,23 +109,25 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread. It does not connect yet; it takes the address, the settings and the time-outs from the pool.
+    /// Starts the thread. It does not connect yet; it takes the address, the settings and the
+    /// time-outs from the pool.
     ///
     /// # Errors
     /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
-    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the pool.
+    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the
+    ///   pool.
     pub fn start(pool: &Pool) -> Result<Self> {
         let keepers = Keepers::on(pool)?;
         let skew = pool.connector().clock_skew();
         Ok(Self { keepers, skew })
     }
 
-    /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when the
-    /// first lock of the shard is kept: a shard that is down or silent delays no renewal of another.
-    /// With the feature `cluster`.
+    /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when
+    /// the first lock of the shard is kept: a shard that is down or silent delays no renewal of
+    /// another. With the feature `cluster`.
     ///
-    /// A lock is kept through failovers of its shard, and when its slot moves to another one: there too
-    /// it is renewed.
+    /// A lock is kept through failovers of its shard, and when its slot moves to another one: there
+    /// too it is renewed.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -146,29 +160,35 @@ impl Watchdog {
 
     /// Keeps a lock that was acquired before, with the defaults of [`Keep`].
     ///
-    /// Renews it at once and waits for the answer, so that the end of the lease is known: one round trip. If no answer comes
-    /// it gives up after the connect and two I/O time-outs of the pool, by default six seconds, at the latest. On a cluster it may
-    /// have to be asked first which shard has the lock, for as long as a connect may take.
+    /// Renews it at once and waits for the answer, so that the end of the lease is known: one round
+    /// trip. If no answer comes it gives up after the connect and two I/O time-outs of the pool, by
+    /// default six seconds, at the latest. On a cluster it may have to be asked first which shard
+    /// has the lock, for as long as a connect may take.
     ///
     /// # Errors
     /// Nothing is renewed then.
     /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or not any more.
-    /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind): the server refused.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection could be opened, or
-    ///   not to a server like this.
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. The lock may have been renewed once.
+    /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind): the
+    ///   server refused.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no
+    ///   connection could be opened, or not to a server like this.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. The lock may have been renewed
+    ///   once.
     /// - [`Error::Invalid`](crate::Error::Invalid): a lease that is not between 1 ms and 24 h.
-    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has none of the threads.
+    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has none of the
+    ///   threads.
     pub fn keep<H: Recipe + Clone>(&self, hold: &H, lease: Duration) -> Result<Renewal> {
         self.keep_with(hold, Keep::lease(lease))
     }
 
     /// Keeps a lock that was acquired before, by the settings of [`Keep`].
     ///
-    /// Waits, as [`keep`](Self::keep) does, unless [`Keep::held_until`] says that there is no need to.
+    /// Waits, as [`keep`](Self::keep) does, unless [`Keep::held_until`] says that there is no need
+    /// to.
     ///
     /// # Errors
-    /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) where the moment given to [`Keep::held_until`] has passed.
+    /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) where the moment given to
+    /// [`Keep::held_until`] has passed.
     pub fn keep_with<H: Recipe + Clone>(&self, hold: &H, keep: Keep) -> Result<Renewal> {
         let operation = Operation::new("Watchdog::keep", hold.holding().lock_name().text());
         let now = time::now();

@@ -1,5 +1,5 @@
-//! Nodes of a cluster that say what cannot be, or what is wrong: a `MOVED` corrects it, an error has
-//! the next node asked, and no call takes longer than it has.
+//! Nodes of a cluster that say what cannot be, or what is wrong: a `MOVED` corrects it, an error
+//! has the next node asked, and no call takes longer than it has.
 
 mod held;
 mod redirects;
@@ -116,7 +116,8 @@ fn questions(nodes: &[Fake]) -> usize {
     asked.filter(|name| name == "CLUSTER SLOTS").count()
 }
 
-/// Two nodes that have a half each, answer this to `SET`, and say this of the other's address to everything else.
+/// Two nodes that have a half each, answer this to `SET`, and say this of the other's address to
+/// everything else.
 fn halves(set: Option<&'static str>, says: impl Fn(u16) -> String) -> (Fake, Fake) {
     let (one, other) = (Said::new(""), Said::new(""));
     let (a, b) = (one.by_a_node(), other.by_a_node());
@@ -331,7 +332,8 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         );
         assert!(asked(&knows) > asked_before);
         for fake in &silent {
-            // Two questions at first, and again where the node that knows was late, as on a busy machine: thirty if each time.
+            // Two questions at first, and again where the node that knows was late, as on a busy
+            // machine: thirty if each time.
             assert!(asked(fake) <= 14, "{:?}", fake.asked());
         }
     });

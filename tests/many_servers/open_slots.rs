@@ -1,4 +1,5 @@
-//! The plain functions by `Nodes::run` on a slot that stays open between two masters, opened at both ends or at one.
+//! The plain functions by `Nodes::run` on a slot that stays open between two masters, opened at
+//! both ends or at one.
 
 use std::{
     fmt::Debug,

@@ -162,7 +162,8 @@ fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
     }
     assert!(asked.elapsed() < long / 2 + slack());
 
-    // For less than it takes the nodes to notice: from then on none of them does anything until a replica has taken over.
+    // For less than it takes the nodes to notice: from then on none of them does anything until a
+    // replica has taken over.
     let short = 900 * MS;
     let (_, kept_meanwhile) = kept(&nodes, &watchdog, &format!("{}short", names[2]), short);
     cluster.nodes[3].freeze().unwrap();

@@ -30,7 +30,7 @@ use crate::{
     connection::{
         dial::{addresses, connected, set_timeouts, with_address},
         hints,
-        whereabouts::Place,
+        master_locator::MasterPlace,
     },
     error::{Error, Result, makes_no_sense},
     time::{self, Deadline},
@@ -38,7 +38,7 @@ use crate::{
 
 /// Nodes are not asked again sooner.
 const REST: Duration = Duration::from_millis(100);
-/// While somebody relies on the map, it is not older. A node that has failed is asked last for so long.
+/// While somebody relies on the map, it is not older. So long a node that has failed is asked last.
 const FRESH: Duration = Duration::from_secs(10);
 /// All nodes together may take so long to say that nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
@@ -152,9 +152,9 @@ impl Map {
         self.known.lock().shard_of(slot_of(key))
     }
 
-    /// Where the master of a shard is. If that is in doubt, asks the nodes, unless another thread does
-    /// or they were asked just now: the master that was known is tried then.
-    pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<Place> {
+    /// Where the master of a shard is. If that is in doubt, asks the nodes, unless another thread
+    /// does or they were asked just now: the master that was known is tried then.
+    pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<MasterPlace> {
         let in_doubt = {
             let known = self.known.lock();
             known.in_doubt || known.shard(shard).is_none_or(|it| it.in_doubt)
@@ -167,10 +167,10 @@ impl Map {
             .ok_or_else(|| silent("none has named this shard", None))
     }
 
-    pub(super) fn place(&self, shard: ShardId) -> Option<Place> {
+    pub(super) fn place(&self, shard: ShardId) -> Option<MasterPlace> {
         let known = self.known.lock();
         let shard = known.shard(shard)?;
-        Some(Place {
+        Some(MasterPlace {
             host: shard.address.host.clone(),
             port: shard.address.port,
             epoch: shard.epoch.load(Ordering::SeqCst),
@@ -226,7 +226,8 @@ impl Map {
         self.known.lock().moved(slot, to);
     }
 
-    /// Where the node is reached that another node has named by this text. `None`: it names no host.
+    /// Where the node is reached that another node has named by this text. `None`: it names no
+    /// host.
     pub(super) fn reached(&self, said: &str) -> Option<Address> {
         let said = Address::read(said).filter(|said| !said.host.is_empty())?;
         Some(match &self.translation {
@@ -277,8 +278,8 @@ impl Map {
         self.ask_in_turn(asking, deadline)
     }
 
-    /// Asks the nodes, unless they were asked within `rest` or another thread asks them: then the map
-    /// stays as it is.
+    /// Asks the nodes, unless they were asked within `rest` or another thread asks them: then the
+    /// map stays as it is.
     fn look_around(&self, rest: Duration, deadline: Deadline) {
         if let Some(asking) = self.asking.try_lock()
             && asking.has_rested(rest)

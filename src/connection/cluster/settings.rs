@@ -37,15 +37,16 @@ impl NodesBuilder {
         self
     }
 
-    /// How long [`Nodes::get_for`] takes at most: asking the nodes, waiting while all connections are lent, and connecting; and
-    /// for how long [`Nodes::run`] tries again after a node's refusal. A node that cannot be reached is an error at once. 1 ms to 24 h,
-    /// default 2 s.
+    /// How long [`Nodes::get_for`] takes at most: asking the nodes, waiting while all connections
+    /// are lent, and connecting; and for how long [`Nodes::run`] tries again after a node's
+    /// refusal. A node that cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.get_timeout(timeout);
         self
     }
 
-    /// As [`PoolBuilder::connect_timeout`]; asking the nodes who has which keys takes no longer either. 1 ms to 24 h, default 2 s.
+    /// As [`PoolBuilder::connect_timeout`]; asking the nodes who has which keys takes no longer
+    /// either. 1 ms to 24 h, default 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.connect_timeout(timeout);
         self
@@ -57,12 +58,14 @@ impl NodesBuilder {
         self
     }
 
-    /// Where a node is reached from here, by the host and the port that the nodes name: for a cluster behind network address
-    /// translation, or in containers; with TLS, where certificates are for names, or the nodes (`tls-cluster no`) name their ports
-    /// without TLS. Default: where they say.
+    /// Where a node is reached from here, by the host and the port that the nodes name: for a
+    /// cluster behind network address translation, or in containers; with TLS, where certificates
+    /// are for names, or the nodes (`tls-cluster no`) name their ports without TLS. Default: where
+    /// they say.
     ///
-    /// It has to return the same for the same node each time, for a node that it does not know the two that it was given, and must
-    /// not wait for anything. The nodes in the URL are not asked of it.
+    /// It has to return the same for the same node each time, for a node that it does not know the
+    /// two that it was given, and must not wait for anything. The nodes in the URL are not asked of
+    /// it.
     ///
     /// ```
     /// let nodes = leasehold::Nodes::builder()
@@ -81,22 +84,25 @@ impl NodesBuilder {
         self
     }
 
-    /// The nodes of the cluster at a URL as [`Nodes::connect`] takes it. Opens no connection and waits for nothing.
+    /// The nodes of the cluster at a URL as [`Nodes::connect`] takes it. Opens no connection and
+    /// waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read, or for a size or a time-out outside its limits.
+    /// [`Error::Invalid`] if the URL cannot be read, or for a size or a time-out outside its
+    /// limits.
     pub fn connect(self, url: &str) -> Result<Nodes> {
         self.build(&url::nodes_of(url)?)
     }
 
-    /// The nodes of the cluster to which these belong: for settings that a URL has no place for, such as a private CA. Opens no
-    /// connection and waits for nothing.
+    /// The nodes of the cluster to which these belong: for settings that a URL has no place for,
+    /// such as a private CA. Opens no connection and waits for nothing.
     ///
-    /// The first says how to connect to all nodes: password, TLS. Of the others only the address is used.
+    /// The first says how to connect to all nodes: password, TLS. Of the others only the address is
+    /// used.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and if there is none, or one that is not reached by TCP, or names another database than 0:
-    /// a cluster has no other.
+    /// As [`connect`](Self::connect), and if there is none, or one that is not reached by TCP, or
+    /// names another database than 0: a cluster has no other.
     ///
     /// ```
     /// use leasehold::{Nodes, redis::Client};

@@ -10,7 +10,7 @@ use std::{
 
 use super::{map::Map, slot_map::ShardId};
 use crate::{
-    connection::whereabouts::{Place, Whereabouts},
+    connection::master_locator::{MasterLocator, MasterPlace},
     error::Result,
     time::Deadline,
 };
@@ -29,8 +29,8 @@ impl ToShard {
     }
 }
 
-impl Whereabouts for ToShard {
-    fn look(&self, deadline: Deadline) -> Result<Place> {
+impl MasterLocator for ToShard {
+    fn look(&self, deadline: Deadline) -> Result<MasterPlace> {
         self.map.look(self.id, deadline)
     }
 
@@ -42,8 +42,8 @@ impl Whereabouts for ToShard {
         self.map.confirm(self.id, epoch);
     }
 
-    /// The nodes are not asked for that: whether the next connection can be opened to this master says
-    /// more, and nodes of other shards may be silent.
+    /// The nodes are not asked for that: whether the next connection can be opened to this master
+    /// says more, and nodes of other shards may be silent.
     fn doubt(&self) {}
 
     fn not_reached(&self, epoch: u64) {

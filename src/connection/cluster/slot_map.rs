@@ -107,9 +107,11 @@ impl SlotMap {
         if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
             *entry = id;
         }
-        match id.and_then(|id| self.shard_mut(id)) {
-            Some(shard) => shard.lead_to(to),
-            None => (self.in_doubt, self.named_by_a_move) = (true, Some(to.clone())),
+        if let Some(shard) = id.and_then(|id| self.shard_mut(id)) {
+            shard.lead_to(to);
+        } else {
+            self.in_doubt = true;
+            self.named_by_a_move = Some(to.clone());
         }
     }
 

@@ -1,8 +1,8 @@
 //! A wait whose key has gone to another server follows it.
 //!
-//! A `MOVED` is followed [`HOPS`] times in a row; the next one counts as a failure, after which there
-//! is a pause. After a failure the map of the nodes counts as well: the server that had the key may
-//! be gone, and answer nothing.
+//! A `MOVED` is followed [`HOPS`] times in a row; the next one counts as a failure, after which
+//! there is a pause. After a failure the map of the nodes counts as well: the server that had the
+//! key may be gone, and answer nothing.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Wait<'_> {
-    /// What the reply leads to. If the key has moved, the wait takes the stack of the server that has it, unless the key has moved
-    /// more than [`HOPS`] times in a row: that is a failure.
+    /// What the reply leads to. If the key has moved, the wait takes the stack of the server that
+    /// has it, unless the key has moved more than [`HOPS`] times in a row: that is a failure.
     pub(super) fn judge(&mut self, reply: Reply) -> Result<Outcome> {
         let outcome = self.moved_or_judged(reply)?;
         if matches!(outcome, Outcome::Granted { .. }) && self.has_another_master() {
@@ -27,8 +27,8 @@ impl Wait<'_> {
         Ok(outcome)
     }
 
-    /// Takes the stack that has the key by what the nodes say now. False: that is the same one, or nobody
-    /// knows.
+    /// Takes the stack that has the key by what the nodes say now. False: that is the same one, or
+    /// nobody knows.
     pub(super) fn has_gone_elsewhere(&mut self) -> Result<bool> {
         let stack = match self.stacks.of(self.hold.lock_name().key(), self.deadline) {
             Ok(stack) => stack,

@@ -3,8 +3,8 @@
 //!
 //! A [`Member`] is a shard as the locks on it know it. A call about a key that another shard has by
 //! now goes to that shard: a lease stays with the keeper that has kept it, wherever its slot goes.
-//! [`Following`](renewals::Following) does the same for a batch of renewals. Only an acquire is told
-//! that its key has moved, since its thread waits in the queue of the shard that has the key.
+//! [`Following`](renewals::Following) does the same for a batch of renewals. Only an acquire is
+//! told that its key has moved, since its thread waits in the queue of the shard that has the key.
 //!
 //! | the answer | then |
 //! |---|---|

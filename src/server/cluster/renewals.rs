@@ -1,12 +1,14 @@
 //! The renewals of a shard's keeper, including those of leases whose slots have moved.
 //!
-//! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot now,
-//! its renewals go to that shard, on a connection outside that shard's pool, in one round trip for
-//! all of them. They go first. A silent shard must not delay what goes to another one: each but the
-//! keeper's own has little time to answer, and is left alone for a while after a failure; and where
-//! calls go elsewhere, the connection to the keeper's own is opened only if that answers as soon.
+//! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot
+//! now, its renewals go to that shard, on a connection outside that shard's pool, in one round trip
+//! for all of them. They go first. A silent shard must not delay what goes to another one: each but
+//! the keeper's own has little time to answer, and is left alone for a while after a failure; and
+//! where calls go elsewhere, the connection to the keeper's own is opened only if that answers as
+//! soon.
 //!
-//! A `MOVED` is followed at once. All other refusals are left to the schedule, which tries again soon.
+//! A `MOVED` is followed at once. All other refusals are left to the schedule, which tries again
+//! soon.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -54,7 +56,7 @@ struct Away {
 type ByShard = BTreeMap<ShardId, Vec<usize>>;
 
 /// The calls of one batch and the replies to them, by place.
-struct Sending<'a> {
+struct ShardBatch<'a> {
     renewals: &'a [Call],
     orphans: &'a [Call],
     replies: Vec<RenewalReply>,
@@ -63,7 +65,7 @@ struct Sending<'a> {
     is_broken: bool,
 }
 
-impl Sending<'_> {
+impl ShardBatch<'_> {
     fn call(&self, place: usize) -> Option<&Call> {
         self.renewals.iter().chain(self.orphans).nth(place)
     }
@@ -112,7 +114,7 @@ impl Following {
     }
 
     /// The shard of each of these calls, as far as it is known: the keeper's own otherwise.
-    fn by_shard(&self, sending: &Sending<'_>, places: impl Iterator<Item = usize>) -> ByShard {
+    fn by_shard(&self, sending: &ShardBatch<'_>, places: impl Iterator<Item = usize>) -> ByShard {
         let mut by_shard = ByShard::new();
         for place in places {
             let key = sending.call(place).map_or("", Call::key);
@@ -124,7 +126,7 @@ impl Following {
     }
 
     /// Sends all of these, those of other shards first.
-    fn send_to_shards(&mut self, sending: &mut Sending<'_>, mut by_shard: ByShard) {
+    fn send_to_shards(&mut self, sending: &mut ShardBatch<'_>, mut by_shard: ByShard) {
         let home = by_shard.remove(&self.id);
         for (shard, places) in by_shard {
             self.send_away(sending, shard, &places);
@@ -134,7 +136,7 @@ impl Following {
         }
     }
 
-    fn send_home(&mut self, sending: &mut Sending<'_>, places: &[usize]) {
+    fn send_home(&mut self, sending: &mut ShardBatch<'_>, places: &[usize]) {
         if let Err(failure) = self.open_home(sending) {
             sending.is_broken = true;
             let refused: RenewalReply = (Answer::Refused, Some(failure));
@@ -148,9 +150,10 @@ impl Following {
         sending.enter(places, judged.renewals.into_iter().chain(judged.orphans));
     }
 
-    /// Sees to it that the connection to the keeper's own shard is open. Calls that go elsewhere do not
-    /// wait for a silent shard: it has to answer a `PING` first, as soon as another shard has to.
-    fn open_home(&mut self, sending: &Sending<'_>) -> Result<(), Arc<Failure>> {
+    /// Sees to it that the connection to the keeper's own shard is open. Calls that go elsewhere do
+    /// not wait for a silent shard: it has to answer a `PING` first, as soon as another shard has
+    /// to.
+    fn open_home(&mut self, sending: &ShardBatch<'_>) -> Result<(), Arc<Failure>> {
         if self.away.is_empty() {
             return if self.own.is_open() {
                 Ok(())
@@ -175,7 +178,7 @@ impl Following {
         self.own.open()
     }
 
-    fn send_away(&mut self, sending: &mut Sending<'_>, shard: ShardId, places: &[usize]) {
+    fn send_away(&mut self, sending: &mut ShardBatch<'_>, shard: ShardId, places: &[usize]) {
         let nodes = self.servers.nodes();
         let away = self.away.entry(shard).or_default();
         if away.failed.is_some_and(|failed| failed.elapsed() < REST) {
@@ -211,7 +214,7 @@ impl Following {
     }
 
     /// The places of the calls whose keys another shard has: the map knows by now which.
-    fn moved(&self, sending: &Sending<'_>) -> Vec<usize> {
+    fn moved(&self, sending: &ShardBatch<'_>) -> Vec<usize> {
         let has_moved = |failure: &Option<Arc<Failure>>| match failure.as_deref() {
             Some(Failure::Sent(error)) => {
                 self.servers.nodes().redirect(error) == Some(Redirect::Moved)
@@ -240,7 +243,8 @@ impl Servers {
 
 impl Renewals for Following {
     /// Once calls go elsewhere each batch is sent: [`open_home`](Following::open_home) opens the
-    /// connection to the keeper's own shard if a call goes there. A shard without slots may be gone.
+    /// connection to the keeper's own shard if a call goes there. A shard without slots may be
+    /// gone.
     fn is_open(&self) -> bool {
         !self.away.is_empty() || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
     }
@@ -251,7 +255,7 @@ impl Renewals for Following {
 
     fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
         let count = renewals.len() + orphans.len();
-        let mut sending = Sending {
+        let mut sending = ShardBatch {
             renewals,
             orphans,
             replies: vec![(Answer::Unanswered, None); count],

@@ -1,5 +1,5 @@
-//! Disturbed nodes while locks are wanted: two of them name each other, connections to one break while
-//! the others are silent.
+//! Disturbed nodes while locks are wanted: two of them name each other, connections to one break
+//! while the others are silent.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -20,7 +20,8 @@ fn lock(locks: &Locks, tag: &str, n: usize) -> Lock {
     locks.lock(&format!("a{n}{{{tag}}}"))
 }
 
-/// The slot is closed at its source first: until it is closed at the target too, each of the two says that the other has it.
+/// The slot is closed at its source first: until it is closed at the target too, each of the two
+/// says that the other has it.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
 fn what_holders_ask_for_is_done_though_two_nodes_name_each_other_for_a_moment() {

@@ -1,7 +1,7 @@
 //! Slots that move from one shard to another, with the locks in them.
 //!
-//! All slots of a shard to and fro as often as `LEASEHOLD_MOVES` says:
-//! `cargo test --release --test many_servers clusters::moving -- --ignored --nocapture --test-threads 1`.
+//! All slots of a shard to and fro as often as `LEASEHOLD_MOVES` says: `cargo test --release --test
+//! many_servers clusters::moving -- --ignored --nocapture --test-threads 1`.
 
 use std::{
     env,
@@ -30,7 +30,8 @@ const WAITING: usize = 50;
 /// So many threads want the same lock.
 const TOGETHER: usize = 5;
 
-/// A slot of the shared cluster that goes from its first master to another, and back when it is dropped.
+/// A slot of the shared cluster that goes from its first master to another, and back when it is
+/// dropped.
 pub(super) struct Moved<'a> {
     cluster: &'a Cluster,
     slot: u16,
@@ -171,14 +172,16 @@ fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_t
     let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
     let moved = Moved::new(&cluster, &tag, 2);
     let mut monitor = Monitor::start(&cluster.nodes[moved.to]).unwrap();
-    // Who waits asks by the connection that is told of changes, and is answered with the time that the lock has left.
+    // Who waits asks by the connection that is told of changes, and is answered with the time that
+    // the lock has left.
     let asks = |command: &String| {
         command.starts_with("EVAL") && command.contains(&key(&tag)) && command.ends_with(" 1")
     };
     thread::scope(|scope| {
         let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
         assert!(comes_true(|| monitor.commands().unwrap().iter().any(asks)));
-        // The watchdog has looked where the key is by then, as it does after a move, and does not find out by that.
+        // The watchdog has looked where the key is by then, as it does after a move, and does not
+        // find out by that.
         thread::sleep(300 * MS);
         assert!(lease.verify().is_ok());
         let mut master = cluster.nodes[moved.to].connection().unwrap();
@@ -278,8 +281,8 @@ fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_
     });
 }
 
-/// Moves all slots of a shard to the next one and back while locks in them are held, and others are waited for, by two
-/// processes.
+/// Moves all slots of a shard to the next one and back while locks in them are held, and others are
+/// waited for, by two processes.
 fn moves(rounds: usize) {
     let cluster = Cluster::start().unwrap();
     let (one, two) = (connect(&cluster), connect(&cluster));

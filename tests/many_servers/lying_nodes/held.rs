@@ -1,5 +1,5 @@
-//! Nodes of a cluster that grant a lock and then name each other: a `MOVED` is followed five times, an
-//! `ASK` is tried again for an I/O time-out, and both end.
+//! Nodes of a cluster that grant a lock and then name each other: a `MOVED` is followed five times,
+//! an `ASK` is tried again for an I/O time-out, and both end.
 
 use std::{
     sync::{

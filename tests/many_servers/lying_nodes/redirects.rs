@@ -1,4 +1,5 @@
-//! Nodes of a cluster that name each other, or nobody, for a lock: nothing is granted, and no call takes longer than it has.
+//! Nodes of a cluster that name each other, or nobody, for a lock: nothing is granted, and no call
+//! takes longer than it has.
 
 use std::{thread, time::Instant};
 
@@ -245,8 +246,8 @@ fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
     assert!(attempts(&b) > 0);
 }
 
-/// The attempt was sent by a connection that was closed then, and once more by another, whose answer
-/// is that the slot is on its way.
+/// The attempt was sent by a connection that was closed then, and once more by another, whose
+/// answer is that the slot is on its way.
 #[test]
 fn what_may_have_been_executed_is_unknown_where_the_slot_moves_meanwhile() {
     let gone = free_port().unwrap();

@@ -1,18 +1,20 @@
-//! Where a connection leads, if that can change: to the master that sentinels name, or to that of a shard of a cluster.
+//! Where a connection leads, if that can change: to the master that sentinels name, or to that of a
+//! shard of a cluster.
 
 use std::time::{Duration, Instant};
 
 use crate::{error::Result, time::Deadline};
 
 /// Who says where the master is.
-pub(super) trait Whereabouts: Send + Sync {
+pub(super) trait MasterLocator: Send + Sync {
     /// Where the master is. Asks if that is in doubt. Ends by the deadline.
     ///
     /// # Errors
     /// [`Error::Pool`](crate::Error::Pool): nobody has said anything that can be believed.
-    fn look(&self, deadline: Deadline) -> Result<Place>;
+    fn look(&self, deadline: Deadline) -> Result<MasterPlace>;
 
-    /// Grows when another server has become the master: a connection of an earlier epoch must not be used again.
+    /// Grows when another server has become the master: a connection of an earlier epoch must not
+    /// be used again.
     fn epoch(&self) -> u64;
 
     /// The connection to this place was opened, and it is a master.
@@ -49,7 +51,7 @@ pub(super) trait Whereabouts: Send + Sync {
 
 /// Where a connection leads.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct MasterPlace {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) epoch: u64,
