@@ -337,6 +337,9 @@ fn with_program(command: &str, args: &[&str], lock: MarketLock) {
     let server = Server::start().unwrap();
     let mut ours = server.connection().unwrap();
     let mut program = Program::start(command, args, &server).unwrap();
+    // A Java program compiles itself first, which may take longer than a lease.
+    let identifier = program.acquire_lock("started", PATIENT).unwrap().unwrap();
+    assert!(program.release_lock("started", &identifier).unwrap());
     let meetings: [Meeting; 7] = [
         exclude_each_other,
         wait_for_each_other,
