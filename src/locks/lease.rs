@@ -339,6 +339,8 @@ impl Lease {
                     let is_out = matches!(error, Error::Unknown { .. });
                     self.standing().renewal_failed(&Arc::new(failure), is_out);
                 }
+                // A loss that has become known meanwhile says more.
+                self.check_for(name)?;
                 Err(error)
             }
         }

@@ -99,8 +99,10 @@ impl Keeper {
     /// Who has the lock of this key, if it is held in this process.
     pub(crate) fn holder_of(&self, key: &str) -> Option<String> {
         let state = self.state.lock();
-        let id = state.of_key.get(key)?.first()?;
-        let standing = state.schedule.item(*id)?;
+        // A lease that was lost is of the key until its holder lets it go.
+        let mut ids = state.of_key.get(key)?.iter().copied();
+        let kept = ids.find(|id| state.schedule.is_kept(*id))?;
+        let standing = state.schedule.item(kept)?;
         Some(standing.holder().as_str().to_owned())
     }
 

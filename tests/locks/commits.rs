@@ -414,3 +414,27 @@ fn a_commit_on_a_connection_that_leads_elsewhere_leaves_the_lease_as_it_is() {
         assert_eq!(bench.count(), 0);
     });
 }
+
+#[test]
+fn a_loss_that_is_known_is_told_though_no_connection_is_left_to_ask_by() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let pool = Pool::builder().max_size(1).get_timeout(500 * MS);
+        let pool = pool.connect(&server.url()).unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        let asks: [ACommit; 3] = [
+            |lease, conn| lease.commit_on(conn, count_up),
+            |lease, _| lease.verify(),
+            |lease, _| lease.renew(LONG),
+        ];
+        for ask in asks {
+            for lock in every_kind(&locks) {
+                let lease = lock.acquire(LONG).unwrap();
+                let mut only = pool.get().unwrap();
+                let () = redis::cmd("FLUSHALL").query(&mut *only).unwrap();
+                let asked = ask(&lease, &mut only);
+                assert!(matches!(asked, Err(Error::Lost { .. })), "{asked:?}");
+            }
+        }
+    });
+}

@@ -46,6 +46,27 @@ fn who_waited_in_vain_is_told_for_how_long_and_who_has_it_for_how_much_longer() 
 }
 
 #[test]
+fn a_holder_that_has_lost_the_lock_is_not_named_and_whoever_has_it_is() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let held_by = |owner| {
+            let options = Options::new().owner(Owner::new(owner).unwrap());
+            locks.lock("a").with(options).acquire(LONG).unwrap()
+        };
+        let lost = held_by("the first job");
+        let () = server.connection().unwrap().del("lock:a").unwrap();
+        assert!(lost.lost().wait_for(LONG));
+        let held = held_by("the second job");
+        let Error::Contended { holder, .. } = locks.lock("a").acquire(MS).unwrap_err() else {
+            panic!("somebody else has it");
+        };
+        assert_eq!(holder.as_deref(), Some("the second job"));
+        held.release().unwrap();
+    });
+}
+
+#[test]
 fn who_may_not_use_a_key_beside_the_lock_is_told_which_keys_there_are() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
