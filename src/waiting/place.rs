@@ -1,6 +1,9 @@
 //! A place in a queue: what a waiting thread has of it.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Condvar;
 
@@ -8,7 +11,13 @@ use super::{
     queue::{LastAnswer, Leaving, Step, Ticket},
     queues::{Queues, Sleeper},
 };
-use crate::{cancel::Cancel, time::Deadline};
+use crate::{
+    cancel::Cancel,
+    time::{self, Deadline},
+};
+
+/// How often a thread whose time is over looks for the answer to the head.
+const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
 
 /// A place in a queue, until it is dropped.
 #[derive(Debug)]
@@ -98,14 +107,26 @@ impl<T, L, F> Place<'_, T, L, F> {
         });
     }
 
-    /// Why it has not got the lock, by the last attempt of whoever was the head.
-    pub(crate) fn last_answer(&self) -> LastAnswer<F>
+    /// Why it has not got the lock, by the last attempt of whoever was the head. The answer to a
+    /// head that is asking is waited for until the deadline.
+    pub(crate) fn last_answer_by(&self, deadline: Deadline) -> LastAnswer<F>
     where
         F: Clone,
     {
-        let by_key = self.queues.by_key.lock();
-        let queue = by_key.queues.get(&self.key);
-        queue.map_or(LastAnswer::Missing, |queue| queue.last_answer(self.ticket))
+        let mut by_key = self.queues.by_key.lock();
+        loop {
+            let Some(queue) = by_key.queues.get(&self.key) else {
+                return LastAnswer::Missing;
+            };
+            let answer = queue.last_answer(self.ticket);
+            let is_head = (queue.head()).is_none_or(|head| Arc::ptr_eq(head, &self.sleeper));
+            if !matches!(answer, LastAnswer::Missing) || is_head || deadline.has_passed() {
+                return answer;
+            }
+            // An answer wakes the head alone.
+            let soon = time::now() + LOOKS_FOR_AN_ANSWER;
+            self.sleeper.woken.wait_until(&mut by_key, soon);
+        }
     }
 
     /// Leaves, having the lock. The next thread of the queue asks at that moment at the latest.

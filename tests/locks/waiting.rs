@@ -4,6 +4,7 @@ use std::{
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc,
     },
     thread,
     time::Instant,
@@ -13,7 +14,7 @@ use leasehold::{Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_loc
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Server,
+    LONG, MS, Proxy, Server,
     hold::comes_true,
     slack::slack,
     start,
@@ -106,6 +107,32 @@ fn a_wait_ends_at_its_time_in_any_place() {
                 fields().iter().all(|field| before.contains(field))
             };
             assert!(comes_true(takes_it_back), "its own intent is left");
+        }
+    });
+}
+
+#[test]
+fn whoever_has_less_time_than_a_round_trip_is_told_that_the_lock_is_contended() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let _held = crate::connect(&server.url()).lock("a").acquire(LONG);
+    let lock = crate::connect(&proxy.url()).lock("a");
+    assert!(lock.try_acquire().unwrap().is_none());
+    let (tell, is_asking) = mpsc::channel();
+    // The first one goes by the pool, the second one is that of the head.
+    proxy.at("EVALSHA").nth(2).run(move || {
+        tell.send(()).unwrap();
+        thread::sleep(40 * MS);
+    });
+    thread::scope(|scope| {
+        let head = scope.spawn(|| lock.acquire(300 * MS).map(drop));
+        is_asking.recv().unwrap();
+        let behind = lock.acquire(5 * MS).map(drop);
+        for contended in [behind, head.join().unwrap()] {
+            assert!(
+                matches!(contended, Err(Error::Contended { .. })),
+                "{contended:?}"
+            );
         }
     });
 }

@@ -7,9 +7,13 @@ use crate::{
     error::{Error, Result, unanswered_ahead},
     locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
     script::Refusal,
-    time::Backoff,
+    time::{Backoff, Deadline},
     waiting::{LastAnswer, Place},
 };
+
+/// At its deadline a thread waits so long for the answer to the one ahead that is asking: a server that
+/// is far away is not called silent.
+const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
     /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
@@ -56,7 +60,12 @@ impl Wait<'_> {
                 return Ok(asked);
             }
         }
-        self.in_vain(&place.last_answer())
+        let answered_by = if self.settings.is_cancelled() {
+            Duration::ZERO
+        } else {
+            ANSWERED_AHEAD
+        };
+        self.in_vain(&place.last_answer_by(Deadline::after(answered_by)))
     }
 
     /// The deadline has come. Who has the lock is known by the last attempt of this queue, or else by an

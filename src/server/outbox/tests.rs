@@ -148,6 +148,51 @@ fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
 }
 
 #[test]
+fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
+    let outbox = Outbox::new(1);
+    let lane = outbox.free_lane();
+    let short = SendTerms {
+        until: time::now().checked_add(LONG),
+        ..terms(LONG)
+    };
+    thread::scope(|scope| {
+        let woken = scope.spawn(|| outbox.ask(b"woken", short, None, not_led));
+        until_waiting(&outbox, 1);
+        let next = scope.spawn(|| outbox.ask(b"next", terms(LONG / 4), None, echo));
+        until_waiting(&outbox, 2);
+        drop(lane);
+        assert!(matches!(woken.join().unwrap(), Ok(None)));
+        assert_eq!(words(next.join().unwrap()).as_deref(), Some(&b"next"[..]));
+    });
+    assert!(is_idle(&outbox));
+}
+
+/// Otherwise each of them would wait as long for a connection, one after the other.
+#[test]
+fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
+    let outbox = Outbox::new(1);
+    let lane = outbox.free_lane();
+    let tries = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let ask = || {
+            let no_connection = |_: &mut SharedWrite<'_>| {
+                tries.fetch_add(1, Ordering::SeqCst);
+                Err(silent(silence()))
+            };
+            outbox.ask(b"a", learning(LONG), None, no_connection)
+        };
+        let heads: Vec<_> = (0..5).map(|_| scope.spawn(ask)).collect();
+        until_waiting(&outbox, 5);
+        drop(lane);
+        for head in heads {
+            assert!(matches!(head.join().unwrap(), Err(Error::Pool { .. })));
+        }
+    });
+    assert_eq!(tries.into_inner(), 1);
+    assert!(is_idle(&outbox));
+}
+
+#[test]
 fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_elses() {
     let outbox = Outbox::new(1);
     let (go_on, may_go_on) = mpsc::channel();
