@@ -8,7 +8,7 @@ use redis::Commands;
 use crate::{
     common::{
         LONG, MS, Proxy, Server, clients,
-        hold::comes_true,
+        hold::{comes_true, every_kind},
         slack::slack,
         wait::{at_once, tracked_keys},
     },
@@ -18,11 +18,12 @@ use crate::{
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn what_may_have_been_done_is_found_out_or_given_back() {
-    let cases: [fn(); 4] = [
+    let cases: [fn(); 5] = [
         an_acquire_whose_answer_is_lost_is_ours_or_given_back,
         an_acquire_that_is_refused_after_a_lost_answer_is_given_back,
         a_release_whose_answer_is_lost_is_done_in_the_end,
         what_is_refused_after_a_lost_answer_is_unknown,
+        what_too_few_replicas_have_is_given_back_in_the_end_though_the_server_refuses_at_first,
     ];
     at_once(cases, |case| case());
 }
@@ -140,6 +141,31 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
                 asked.elapsed()
             );
         }
+    }
+}
+
+fn what_too_few_replicas_have_is_given_back_in_the_end_though_the_server_refuses_at_first() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    for lock in every_kind(&crate::connect(&proxy.url())) {
+        lock.acquire(LONG).unwrap().release().unwrap();
+        let key = format!("lock:{}", lock.name());
+        // The first one is the acquire, the second one gives back.
+        let give_back = proxy.at("EVALSHA").about(&key).nth(2);
+        give_back.refuse("LOADING not yet");
+        let acquired = lock
+            .clone()
+            // Longer than is waited for: it does not end by itself.
+            .with(crate::options().lease(10 * LONG).replicas(1, MS))
+            .try_acquire();
+        assert!(
+            matches!(acquired, Err(Error::TooFewReplicas { .. })),
+            "{acquired:?}"
+        );
+        assert!(proxy.happened());
+        let free = || !conn.exists::<_, bool>(&key).unwrap();
+        assert!(comes_true(free), "{key}: not given back");
     }
 }
 
