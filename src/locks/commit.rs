@@ -103,9 +103,10 @@ impl Lease {
     /// and nothing is built. That records what goes by [`commit`](Self::commit) and its other variants.
     ///
     /// # Errors
-    /// As [`commit_returning`](Self::commit_returning). If `conn` does not show the lock as ours, nothing is written, and a
-    /// connection of the pool looks. [`Error::Lost`]: that one does not show it either. [`Error::Invalid`]: it does, so
-    /// `conn` leads to another server or database, and the lease goes on.
+    /// As [`commit_returning`](Self::commit_returning). If `conn` does not show the lock as ours, nothing is
+    /// written, and a connection of the pool is waited for and looks. [`Error::Lost`]: that one does not
+    /// show it either. [`Error::Invalid`]: it does, so `conn` leads to another server or database, and the
+    /// lease goes on.
     ///
     /// # Examples
     /// ```no_run

@@ -151,7 +151,8 @@ impl Options {
     /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease: 100 ms is enough where
     /// replication is healthy. While too few answer, other threads that wait on the same shared connection, and all renewals of
     /// the same [`Locks`](crate::Locks), are held up for so long, again and again: no lease of it should be shorter than twice
-    /// `wait`. Costs an acquire what the replicas' answer takes, and no round trip.
+    /// `wait`. Costs an acquire what the replicas' answer takes, and no round trip. It shares no write with other threads': of
+    /// many locks that end at one moment, each is granted a round trip after the one before.
     pub fn replicas(mut self, count: u32, wait: Duration) -> Self {
         self.replicas = Some(Replicas { count, wait });
         self
