@@ -19,7 +19,10 @@ fn main() -> anyhow::Result<()> {
     match lock.run_once(20 * HOUR, HOUR, write_report) {
         Err(Error::Contended { .. }) => println!("another host is still writing it"),
         Ok(Once::HasBeenRun(run)) => println!("it was written {:?} ago", run.ago()),
-        ran => println!("{:?} chapters are written", ran?.done()?),
+        ran => {
+            let chapters = ran?.done()?.unwrap_or_default();
+            println!("{chapters} chapters are written");
+        }
     }
     Ok(())
 }

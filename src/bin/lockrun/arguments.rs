@@ -44,7 +44,7 @@ Exit codes:
   75  busy: somebody else had the lock for the whole wait
   --status and --force-release exit 0 whether the lock was held or not; --json tells.
 
-Signals: TERM and INT to lockrun end the command, and then let the lock go; others that can be caught are only passed on.";
+Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP, QUIT, USR1, USR2 and alarms are only passed on.";
 
 /// Runs a command while a lock on a Redis server is held, so that no other host runs it at the same time.
 ///
