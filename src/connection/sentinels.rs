@@ -120,7 +120,7 @@ impl MasterLocator for Sentinels {
 
     fn listen(&self) {
         if let Some(mut asking) = self.asking.try_lock()
-            && let Some(at) = asking.announced()
+            && let Some(at) = asking.has_news()
         {
             let _ = self.ask_from(at, asking, Deadline::after(LOOK));
         }

@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -201,8 +201,12 @@ impl Listener {
         observer: &Weak<dyn Observer>,
         tracks: &Tracks,
     ) -> Result<(), Failed> {
-        let (mut beat, mut listened) = (time::now(), time::now());
+        let (mut beat, mut listened) = (time::now(), None::<Instant>);
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
+            if listened.is_none_or(|at| at.elapsed() >= LISTEN) {
+                self.connector.listen();
+                listened = Some(time::now());
+            }
             messages.set_read_timeout(Some(LISTEN))?;
             match messages.get_message() {
                 Ok(message) => {
@@ -211,10 +215,6 @@ impl Listener {
                 }
                 Err(error) if error.is_timeout() => {}
                 Err(_) => return Err(Failed),
-            }
-            if listened.elapsed() >= LISTEN {
-                self.connector.listen();
-                listened = time::now();
             }
             if beat.elapsed() >= HEARTBEAT {
                 self.beat(messages, observer, tracks)?;

@@ -170,6 +170,26 @@ fn a_failover_that_a_sentinel_announces_is_heard_of_at_once() {
     assert!(took.iter().all(|took| *took < limit), "{took:?}");
 }
 
+/// It is not the turn of that sentinel to be asked for five seconds.
+#[test]
+fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let said = [(); 5].map(|()| Said::default());
+        all_say(&said, old.port(), 1);
+        let fakes = said.each_ref().map(Said::by_a_sentinel);
+        let locks = Locks::connect(&url(&fakes.each_ref())).unwrap();
+        let held = locks.lock("a").acquire(LONG).unwrap();
+        // The third is the last that was asked.
+        said[2].now(new.port(), 2);
+        let announced = Instant::now();
+        assert!(comes_true(|| !held.is_held()));
+        let told_after = announced.elapsed();
+        assert_eq!(fakes[2].subscribers(), 1);
+        assert!(told_after < 500 * MS + slack(), "{told_after:?}");
+    });
+}
+
 /// Others hear of it later, and hold locks that the old master has granted.
 #[test]
 fn a_new_master_grants_nothing_before_all_have_heard_of_it() {

@@ -89,17 +89,18 @@ impl SentinelConnections {
         said
     }
 
-    /// Which sentinel has announced a failover, if one has. Subscribes where that was not done yet,
-    /// to the one that has answered last.
-    pub(super) fn announced(&mut self) -> Option<usize> {
+    /// Which sentinel may know of a failover: it has announced one, or was subscribed to just now and
+    /// does not repeat what it has announced before. Subscribes where that was not done yet, to the
+    /// one that has answered last.
+    pub(super) fn has_news(&mut self) -> Option<usize> {
         let Some((at, connection)) = &mut self.announcements else {
             let is_due = self.tried.is_none_or(|tried| tried.elapsed() >= FORGIVEN);
-            if is_due {
-                self.tried = Some(time::now());
-                let subscribed = self.sentinels[self.last].subscribed();
-                self.announcements = subscribed.map(|connection| (self.last, connection));
+            if !is_due {
+                return None;
             }
-            return None;
+            self.tried = Some(time::now());
+            self.announcements = Some((self.last, self.sentinels[self.last].subscribed()?));
+            return Some(self.last);
         };
         let (at, mut has_announced) = (*at, false);
         loop {
