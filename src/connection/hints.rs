@@ -1,5 +1,7 @@
 //! What the first answer of a server says of a URL that leads to a server of another kind, or has no password for it.
 
+use std::fmt::Display;
+
 use redis::{Client, ErrorKind, RedisError, ServerErrorKind};
 
 #[cfg(feature = "cluster")]
@@ -20,7 +22,7 @@ pub(super) fn of_sentinel(sentinel: &Client, error: &RedisError) -> String {
     } else if error.kind() == ErrorKind::Client {
         format!("{address}: it knows no master of this name")
     } else {
-        format!("{address} failed")
+        has_failed(address, error)
     }
 }
 
@@ -39,6 +41,15 @@ pub(super) fn of_node(address: &Address, error: &RedisError) -> String {
         format!(
             "{address} is no node of a cluster ({words}); for one server the URL is `redis://{address}/`"
         )
+    } else {
+        has_failed(address, error)
+    }
+}
+
+/// The system's own words for a time-out are "resource temporarily unavailable".
+fn has_failed(address: &impl Display, error: &RedisError) -> String {
+    if error.is_timeout() {
+        format!("{address} did not answer in time")
     } else {
         format!("{address} failed")
     }
@@ -83,4 +94,19 @@ pub(super) fn refuse_sentinel(server: &Client, info: &str) -> Result<()> {
     let address = server.get_connection_info().addr();
     let reason = format!("{address} is a sentinel: the URL is `redis+sentinel://{address}/MASTER`");
     Err(Error::invalid("url", reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_sentinel_that_is_silent_is_not_called_an_unavailable_resource() {
+        let sentinel = Client::open("redis://127.0.0.1:26379/").unwrap();
+        let silence = RedisError::from(io::Error::from(io::ErrorKind::WouldBlock));
+        let reason = of_sentinel(&sentinel, &silence);
+        assert_eq!(reason, "127.0.0.1:26379 did not answer in time");
+    }
 }

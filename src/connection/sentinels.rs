@@ -161,7 +161,12 @@ impl Sentinels {
             Some(moment) => self.asking.try_lock_until(moment),
             None => Some(self.asking.lock()),
         };
-        let asking = asking.ok_or_else(|| self.silent("somebody else waits for them", None))?;
+        let asking = asking.ok_or_else(|| {
+            self.silent(
+                "another thread has asked them, and waits for an answer",
+                None,
+            )
+        })?;
         if self.known.lock().answered.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
