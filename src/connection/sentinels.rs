@@ -38,7 +38,8 @@ use crate::{
 const FRESH: Duration = Duration::from_secs(1);
 /// In doubt nobody is asked again sooner.
 const REST: Duration = Duration::from_millis(50);
-/// How long all sentinels together may take when it is only looked whether anything has changed.
+/// How long all sentinels together may take when it is only looked whether anything has changed. The
+/// first may take all of it: it may be far away.
 const LOOK: Duration = Duration::from_millis(250);
 /// For so long after we have heard of a new master no lock is asked for there. Other processes hear
 /// of it meanwhile, and are told which of their leases the new master does not have.
@@ -105,7 +106,7 @@ impl MasterLocator for Sentinels {
         self.doubt();
     }
 
-    /// Asks the next sentinel. One that is silent costs no more than its part of a quarter of a second, once in five seconds.
+    /// Asks the next sentinel. One that is silent costs no more than a quarter of a second, once in five seconds.
     fn check(&self, unless_within: Duration) {
         let asked = self.known.lock().asked;
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {
@@ -114,7 +115,7 @@ impl MasterLocator for Sentinels {
         // While another thread asks, this one need not.
         if let Some(asking) = self.asking.try_lock() {
             let next = asking.last + 1;
-            let _ = self.ask_from(next, asking, Deadline::after(LOOK));
+            let _ = self.ask_from(next, asking, Deadline::after(LOOK), LOOK);
         }
     }
 
@@ -122,7 +123,7 @@ impl MasterLocator for Sentinels {
         if let Some(mut asking) = self.asking.try_lock()
             && let Some(at) = asking.has_news()
         {
-            let _ = self.ask_from(at, asking, Deadline::after(LOOK));
+            let _ = self.ask_from(at, asking, Deadline::after(LOOK), LOOK);
         }
     }
 
@@ -171,12 +172,15 @@ impl Sentinels {
             return Ok(());
         }
         let last = asking.last;
-        self.ask_from(last, asking, deadline)
+        // What is left then is for the connection to the master.
+        let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
+        self.ask_from(last, asking, deadline, deadline.remaining() / parts)
     }
 
-    /// One after another, from this one on, until one says what can be believed. While the master is in doubt, until one says
-    /// something new: the one that leads a failover knows of it before the others. At first, until most of them have answered:
-    /// one of them may be cut off.
+    /// One after another, from this one on, each for so long, until one says what can be believed.
+    /// While the master is in doubt, until one says something new: the one that leads a failover
+    /// knows of it before the others. At first, until most of them have answered: one of them may be
+    /// cut off.
     ///
     /// One that was silent lately is asked only if no other answers.
     fn ask_from(
@@ -184,6 +188,7 @@ impl Sentinels {
         first: usize,
         mut asking: MutexGuard<'_, SentinelConnections>,
         deadline: Deadline,
+        each: Duration,
     ) -> Result<()> {
         let (is_first, in_doubt) = {
             let mut known = self.known.lock();
@@ -195,9 +200,6 @@ impl Sentinels {
             (false, true) => self.count,
             (false, false) => 1,
         };
-        // What is left then is for the connection to the master.
-        let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
-        let each = deadline.remaining() / parts;
         let mut why = self.silent("none answers", None);
         let (mut is_known, mut answers, mut misused) = (false, 0, 0);
         for at in asking.in_order(first) {

@@ -190,6 +190,26 @@ fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
     });
 }
 
+/// All of them are far away.
+#[test]
+fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let said = [(); 3].map(|()| Said::default());
+    all_say(&said, old.port(), 1);
+    let far = (said.each_ref()).map(|said| said.by_a_slow_sentinel(100 * MS));
+    let locks = Locks::connect(&url(&far.each_ref())).unwrap();
+    let held = locks.lock("a").acquire(LONG).unwrap();
+    assert!(comes_true(|| {
+        far.iter().any(|sentinel| sentinel.subscribers() == 1)
+    }));
+    // Nothing is announced.
+    all_say(&said, new.port(), 2);
+    let asked = Instant::now();
+    assert!(comes_true(|| !held.is_held()));
+    let told_after = asked.elapsed();
+    assert!(told_after < 2_000 * MS + slack(), "{told_after:?}");
+}
+
 /// Others hear of it later, and hold locks that the old master has granted.
 #[test]
 fn a_new_master_grants_nothing_before_all_have_heard_of_it() {

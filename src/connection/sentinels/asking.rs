@@ -21,7 +21,7 @@ const FORGIVEN: Duration = Duration::from_secs(5);
 /// How long the announcements are listened to: not at all, but the system knows nothing shorter.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// A sentinel that takes longer to subscribe to is tried again later.
-const SUBSCRIBING: Duration = Duration::from_millis(60);
+const SUBSCRIBING: Duration = Duration::from_millis(250);
 /// The one that leads a failover announces the second as soon as the new master is one, and the
 /// first after all replicas follow it. The others announce the first as soon as they hear of it.
 const CHANNELS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
