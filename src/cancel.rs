@@ -1,6 +1,7 @@
 //! Calling waits off.
 //!
-//! Locks: `waiting`, for a moment, and never while those who wait are woken, which locks the queues.
+//! Locks: `waiting`, for a moment, and never while those who wait are woken, which locks the
+//! queues.
 
 use std::{
     collections::HashMap,
@@ -17,19 +18,21 @@ use parking_lot::Mutex;
 /// How often those who wait look at a flag that a signal handler may raise, which cannot wake them.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Calls off every wait for a lock that was given it, by [`Options::cancel`](crate::Options::cancel). A clone is the same one.
+/// Calls off every wait for a lock that was given it, by
+/// [`Options::cancel`](crate::Options::cancel). A clone is the same one.
 ///
-/// The wait ends at once, with [`Error::Cancelled`](crate::Error::Cancelled), and leaves nothing behind: the place in the queue is
-/// given up, a waiting writer's intent taken back, and a lock that was granted or handed over at that very moment is given back. If
-/// the server is being asked just then, its answer is waited for, at most one I/O time-out of the pool. So is a connection that is
-/// being opened. A lock that is held is not
-/// touched. It stays raised: to wait again, make another `Cancel`.
+/// The wait ends at once, with [`Error::Cancelled`](crate::Error::Cancelled), and leaves nothing
+/// behind: the place in the queue is given up, a waiting writer's intent taken back, and a lock
+/// that was granted or handed over at that very moment is given back. If the server is being asked
+/// just then, its answer is waited for, at most one I/O time-out of the pool. So is a connection
+/// that is being opened. A lock that is held is not touched. It stays raised: to wait again, make
+/// another `Cancel`.
 ///
-/// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc`, and of `signal_hook`'s iterator, run on a
-///   thread of their own.
-/// - **In a signal handler itself** nothing may be locked, so that nobody can be woken: there [`flag`](Self::flag) is to be raised,
-///   as `signal_hook::flag::register` does. That is one atomic store. Once it was asked for, those who wait look at it 20 times a
-///   second.
+/// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc`, and of
+///   `signal_hook`'s iterator, run on a thread of their own.
+/// - **In a signal handler itself** nothing may be locked, so that nobody can be woken: there
+///   [`flag`](Self::flag) is to be raised, as `signal_hook::flag::register` does. That is one
+///   atomic store. Once it was asked for, those who wait look at it 20 times a second.
 ///
 /// # Examples
 /// ```no_run
@@ -77,7 +80,8 @@ impl Cancel {
         Self::default()
     }
 
-    /// Ends all waits that were given it, and those to come. From any thread; not in a signal handler, see [`flag`](Self::flag).
+    /// Ends all waits that were given it, and those to come. From any thread; not in a signal
+    /// handler, see [`flag`](Self::flag).
     pub fn cancel(&self) {
         self.raised.store(true, Ordering::SeqCst);
         self.waits.wake_all();
@@ -89,7 +93,8 @@ impl Cancel {
         self.raised.load(Ordering::SeqCst)
     }
 
-    /// What a signal handler sets to `true`, for `signal_hook::flag::register`: those who wait notice within 50 ms.
+    /// What a signal handler sets to `true`, for `signal_hook::flag::register`: those who wait
+    /// notice within 50 ms.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.waits

@@ -1,7 +1,8 @@
-//! The pool: sockets that time out, connections that come back clean or are closed; and a pool for each shard of a cluster.
+//! The pool: sockets that time out, connections that come back clean or are closed; and a pool for
+//! each shard of a cluster.
 //!
-//! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by `get_here`, and the connections that
-//! `server` keeps beside it are opened by a [`Connector`].
+//! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
+//! `get_here`, and the connections that `server` keeps beside it are opened by a [`Connector`].
 //!
 //! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure, what is
 //! wanted of r2d2 and what is distrusted. While sentinels or nodes of a cluster are asked where to
@@ -54,8 +55,8 @@ pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
 pub(crate) use url::is_of_a_cluster;
 
-/// A `MOVED` of a Redis Cluster is followed so often before it is a failure: two nodes that name each
-/// other lead nowhere. Counted by `Nodes::run`, by `locks/acquire/moves.rs` for a wait, by
+/// A `MOVED` of a Redis Cluster is followed so often before it is a failure: two nodes that name
+/// each other lead nowhere. Counted by `Nodes::run`, by `locks/acquire/moves.rs` for a wait, by
 /// `locks/commit.rs`, and in `server/cluster/` by `member.rs` for a call and by `renewals.rs` for a
 /// batch.
 pub(crate) const HOPS: u32 = 5;
@@ -68,17 +69,20 @@ const LOOK: Duration = Duration::from_millis(2);
 /// It is r2d2 with what a lock needs beside it:
 /// - every socket has a connect, a read and a write time-out, and `TCP_NODELAY`;
 /// - no connection is opened before one is wanted, or while nobody waits for one;
-/// - nothing is sent when a connection is lent, unless it lay idle for 30 s or another one broke since it was last known to
-///   be good: then a `PING`, and a new connection if that fails. So after a restart of the server one call fails, not one
-///   for each idle connection;
-/// - [`get`](Self::get) ends within its own time-out, also while the server is silent, and says what is wrong;
+/// - nothing is sent when a connection is lent, unless it lay idle for 30 s or another one broke
+///   since it was last known to be good: then a `PING`, and a new connection if that fails. So
+///   after a restart of the server one call fails, not one for each idle connection;
+/// - [`get`](Self::get) ends within its own time-out, also while the server is silent, and says
+///   what is wrong;
 /// - a server that is too old is named as that when a connection is opened;
-/// - a connection that broke, or was lent for as long as its read time-out, is closed when it comes back, since only then
-///   can a reply be owed on it; so is one on which a function of this crate has met bytes that are no answer, or a server that
-///   has become a replica (then all others as well). Its place is free at once for whoever waits.
+/// - a connection that broke, or was lent for as long as its read time-out, is closed when it comes
+///   back, since only then can a reply be owed on it; so is one on which a function of this crate
+///   has met bytes that are no answer, or a server that has become a replica (then all others as
+///   well). Its place is free at once for whoever waits.
 ///
-/// Connections that lay idle for ten minutes, or are half an hour old, are closed within half a minute. The three threads
-/// that r2d2 has for this and for connecting end half a minute at most after the last clone of the pool.
+/// Connections that lay idle for ten minutes, or are half an hour old, are closed within half a
+/// minute. The three threads that r2d2 has for this and for connecting end half a minute at most
+/// after the last clone of the pool.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -95,7 +99,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// ```
 ///
 /// # A pool or a connection of your own
-/// The plain functions take any `&mut redis::Connection`, so also what an `r2d2::Pool<redis::Client>` lends:
+/// The plain functions take any `&mut redis::Connection`, so also what an
+/// `r2d2::Pool<redis::Client>` lends:
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -108,12 +113,14 @@ const LOOK: Duration = Duration::from_millis(2);
 /// # anyhow::Ok(())
 /// ```
 ///
-/// Such a pool has none of the points above. Its sockets have no time-outs: on a silent server a call never returns, and
-/// no deadline of ours can end it (`conn.set_read_timeout` and `conn.set_write_timeout` can). It sends a `PING` each time
-/// it lends, opens all its connections when it is built, wakes no waiting thread when a broken connection comes back, and
-/// lends a connection on which a reply is still owed: redis-rs skips that reply, after waiting for it.
+/// Such a pool has none of the points above. Its sockets have no time-outs: on a silent server a
+/// call never returns, and no deadline of ours can end it (`conn.set_read_timeout` and
+/// `conn.set_write_timeout` can). It sends a `PING` each time it lends, opens all its connections
+/// when it is built, wakes no waiting thread when a broken connection comes back, and lends a
+/// connection on which a reply is still owed: redis-rs skips that reply, after waiting for it.
 ///
-/// A `redis::Client` is refused: it opens a connection for each command, and a `WATCH` on one protects nothing on another.
+/// A `redis::Client` is refused: it opens a connection for each command, and a `WATCH` on one
+/// protects nothing on another.
 ///
 /// ```compile_fail
 /// # use std::time::Duration;
@@ -130,24 +137,29 @@ pub struct Pool {
 impl Pool {
     /// A pool with the defaults of [`PoolBuilder`], for a URL such as `redis://127.0.0.1/`.
     ///
-    /// Opens no connection and waits for nothing. `redis://[[user]:password@]host[:port][/database]` is a TCP connection,
-    /// `rediss://` one with TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket on
-    /// this machine. `?db=`, `user`, `password` and `protocol` (`resp2` or `resp3`) say the same of any URL; whatever else it has is
-    /// refused. Other libraries' spellings, such as `redis-sentinel://…?sentinelMasterId=`, are understood.
+    /// Opens no connection and waits for nothing.
+    /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
+    /// TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket
+    /// on this machine. `?db=`, `user`, `password` and `protocol` (`resp2` or `resp3`) say the same
+    /// of any URL; whatever else it has is refused. Other libraries' spellings, such as
+    /// `redis-sentinel://…?sentinelMasterId=`, are understood.
     ///
     /// # Sentinels
-    /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to whichever server these
-    /// sentinels (port 26379 unless it is named) name as the master of this name; `rediss+sentinel://` with TLS to both. User
-    /// and password are those of the servers; `?sentinel_user=…&sentinel_password=…` are those of the sentinels. For other settings
-    /// of theirs see [`PoolBuilder::build_on_sentinels`].
+    /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to
+    /// whichever server these sentinels (port 26379 unless it is named) name as the master of this
+    /// name; `rediss+sentinel://` with TLS to both. User and password are those of the servers;
+    /// `?sentinel_user=…&sentinel_password=…` are those of the sentinels. For other settings of
+    /// theirs see [`PoolBuilder::build_on_sentinels`].
     ///
-    /// A sentinel is asked before a connection is opened, and at most once a second when one is lent, each time another one. Each new connection
-    /// is asked for its `ROLE`, and must be to a master. When another server has become the master, the connections to the one
-    /// before are closed before they are lent again. For the losses that a failover
-    /// can cause see `docs/guarantees.md`, "Several servers".
+    /// A sentinel is asked before a connection is opened, and at most once a second when one is
+    /// lent, each time another one. Each new connection is asked for its `ROLE`, and must be to a
+    /// master. When another server has become the master, the connections to the one before are
+    /// closed before they are lent again. For the losses that a failover can cause see
+    /// `docs/guarantees.md`, "Several servers".
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a
+    /// password.
     ///
     /// ```
     /// let pool = leasehold::Pool::connect("redis://127.0.0.1/");
@@ -159,10 +171,12 @@ impl Pool {
         Self::builder().connect(url)
     }
 
-    /// A pool with the defaults of [`PoolBuilder`], for a client with settings of its own, such as a private CA.
+    /// A pool with the defaults of [`PoolBuilder`], for a client with settings of its own, such as
+    /// a private CA.
     ///
-    /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto provider of the process,
-    /// unless there is one: an application that wants another installs it first (rustls: `install_default`).
+    /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto
+    /// provider of the process, unless there is one: an application that wants another installs it
+    /// first (rustls: `install_default`).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the client's connection settings cannot be used.
@@ -199,17 +213,19 @@ impl Pool {
 
     /// Lends a connection, opening one if none is idle.
     ///
-    /// **A thread that keeps a connection while it acquires, releases or commits needs a second one**: with as many such threads as
-    /// there are connections, all wait for each other until their time is over. Give the connection back first, or lend
+    /// **A thread that keeps a connection while it acquires, releases or commits needs a second
+    /// one**: with as many such threads as there are connections, all wait for each other until
+    /// their time is over. Give the connection back first, or lend
     /// [`Lease::commit_on`](crate::Lease::commit_on) the one that you have.
     ///
-    /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). When an attempt to connect fails,
-    /// the error comes at once, and the next call tries anew.
+    /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). When an
+    /// attempt to connect fails, the error comes at once, and the next call tries anew.
     ///
     /// # Errors
     /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
-    /// - [`Error::Invalid`] if the URL leads to another kind of server than it says, or no sentinel knows the master.
+    /// - [`Error::Invalid`] if the URL leads to another kind of server than it says, or no sentinel
+    ///   knows the master.
     /// - [`Error::Forked`] in the child of a fork, if the parent made the pool.
     ///
     /// ```no_run
@@ -227,7 +243,8 @@ impl Pool {
         self.lend(Borrower::Caller, longest, longest, None)
     }
 
-    /// The same for who knows that this is no child of a fork, by a deadline that is perhaps sooner.
+    /// The same for who knows that this is no child of a fork, by a deadline that is perhaps
+    /// sooner.
     #[cfg(feature = "cluster")]
     pub(crate) fn get_by(&self, deadline: Deadline) -> Result<PooledConnection> {
         let longest = deadline.remaining();
@@ -240,8 +257,8 @@ impl Pool {
         self.get_here(Duration::MAX, Duration::MAX, None)
     }
 
-    /// The same for who knows that this is no child of a fork, with a shorter wait while all are lent, and a shorter one for
-    /// the whole. While all are lent, the wait may be called off.
+    /// The same for who knows that this is no child of a fork, with a shorter wait while all are
+    /// lent, and a shorter one for the whole. While all are lent, the wait may be called off.
     pub(crate) fn get_here(
         &self,
         lent: Duration,
@@ -280,8 +297,9 @@ impl Pool {
         }
     }
 
-    /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there, but not when the attempt
-    /// has failed. So we look. What was opened for this call another may have taken: then it asks again.
+    /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there,
+    /// but not when the attempt has failed. So we look. What was opened for this call another may
+    /// have taken: then it asks again.
     fn idle_or_new(&self, deadline: Deadline) -> Result<r2d2::PooledConnection<Manager>> {
         if let Some(lent) = self.connections.try_get() {
             return Ok(lent);
@@ -337,7 +355,8 @@ impl Pool {
         self.shared.process.refuse_a_copy()
     }
 
-    /// Opens connections like the pool's beside it: they are never lent to anybody and do not count.
+    /// Opens connections like the pool's beside it: they are never lent to anybody and do not
+    /// count.
     pub(crate) fn connector(&self) -> Connector {
         Connector(Arc::clone(&self.shared))
     }
@@ -367,12 +386,14 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A connection lent by a [`Pool`]: give `&mut` of it to any function that takes a `&mut redis::Connection`.
+/// A connection lent by a [`Pool`]: give `&mut` of it to any function that takes a
+/// `&mut redis::Connection`.
 ///
-/// Dropping it gives it back. It is a whole `redis::Connection`, with two things to leave alone: a read time-out made
-/// *shorter* hides from the pool that a reply may be owed (a longer one is fine, and is undone when the connection is lent
-/// again), and a `MULTI` or `SUBSCRIBE` without its end is met by whoever borrows the connection next. In the child of a fork one that
-/// was lent before must be neither used nor dropped.
+/// Dropping it gives it back. It is a whole `redis::Connection`, with two things to leave alone: a
+/// read time-out made *shorter* hides from the pool that a reply may be owed (a longer one is fine,
+/// and is undone when the connection is lent again), and a `MULTI` or `SUBSCRIBE` without its end
+/// is met by whoever borrows the connection next. In the child of a fork one that was lent before
+/// must be neither used nor dropped.
 ///
 /// ```no_run
 /// use leasehold::redis;

@@ -20,8 +20,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// One variant for each thing a caller does differently.
 ///
-/// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable* ([`Error::Redis`],
-/// [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No variant prints a token or a password.
+/// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable*
+/// ([`Error::Redis`], [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No
+/// variant prints a token or a password.
 ///
 /// `{error}` says what has become of the call. The server's own words are in the error's
 /// [`source`](std::error::Error::source): an `anyhow::Error` made of it prints both by `{error:#}`.
@@ -40,7 +41,8 @@ pub enum Error {
         waited: Option<Duration>,
         /// Who has it, where that is known without asking: another thread of this process.
         holder: Option<String>,
-        /// For how much longer the holder has it, unless it renews or releases it, as far as the last answer told.
+        /// For how much longer the holder has it, unless it renews or releases it, as far as the
+        /// last answer told.
         remaining: Option<Duration>,
     },
     /// A [`Cancel`](crate::Cancel) was raised. Nothing was done, or what was done is undone.
@@ -61,7 +63,8 @@ pub enum Error {
     },
     /// The command was sent and no answer came: it may have happened.
     ///
-    /// Of an acquire, [`Error::token`] gives the token that may hold the lock: release it on another connection.
+    /// Of an acquire, [`Error::token`] gives the token that may hold the lock: release it on
+    /// another connection.
     Unknown {
         /// The function that was cut off.
         operation: &'static str,
@@ -81,8 +84,9 @@ pub enum Error {
         /// The server's words.
         source: RedisError,
     },
-    /// Some of it happened, for Redis does not roll back: a command inside `EXEC` was refused and the others were applied, a
-    /// script inside it failed, perhaps half-way, or somebody who trades in another way came between.
+    /// Some of it happened, for Redis does not roll back: a command inside `EXEC` was refused and
+    /// the others were applied, a script inside it failed, perhaps half-way, or somebody who trades
+    /// in another way came between.
     Partial {
         /// The function whose transaction it was.
         operation: &'static str,
@@ -100,8 +104,9 @@ pub enum Error {
         /// What did not fit.
         source: RedisError,
     },
-    /// The lock was taken, but fewer replicas had it than [`Options::replicas`](crate::Options::replicas) asks for, for as long as
-    /// we tried. It is being given back. Of a renewal: the lease ends when it did before.
+    /// The lock was taken, but fewer replicas had it than
+    /// [`Options::replicas`](crate::Options::replicas) asks for, for as long as we tried. It is
+    /// being given back. Of a renewal: the lease ends when it did before.
     TooFewReplicas {
         /// The function that gave up.
         operation: &'static str,
@@ -114,8 +119,8 @@ pub enum Error {
     },
     /// A key holds something that this operation does not understand. Nothing was changed.
     ///
-    /// It is the lock's own key, the one beside a lock with a fencing token, whose name ends in `:lease`, or the mark
-    /// of work that is done once, whose name ends in `:lease:ran`.
+    /// It is the lock's own key, the one beside a lock with a fencing token, whose name ends in
+    /// `:lease`, or the mark of work that is done once, whose name ends in `:lease:ran`.
     WrongKind {
         /// The function that met it.
         operation: &'static str,
@@ -124,14 +129,16 @@ pub enum Error {
         /// What was found there.
         found: String,
     },
-    /// An argument that cannot be used. Nothing was sent, or, of what only the server can judge, nothing done.
+    /// An argument that cannot be used. Nothing was sent, or, of what only the server can judge,
+    /// nothing done.
     Invalid {
         /// Which argument.
         argument: &'static str,
         /// What it has to be.
         reason: String,
     },
-    /// The server is older than this library supports: Redis 6.2 or Valkey 7.2. Only [`Pool`](crate::Pool) asks.
+    /// The server is older than this library supports: Redis 6.2 or Valkey 7.2. Only
+    /// [`Pool`](crate::Pool) asks.
     TooOld {
         /// What gave it away: the version that it says.
         found: String,
@@ -143,18 +150,21 @@ pub enum Error {
         /// The last attempt to connect, if one failed.
         source: Option<RedisError>,
     },
-    /// This process is the child of a fork, and the pool or the locks are its parent's. Nothing was sent.
+    /// This process is the child of a fork, and the pool or the locks are its parent's. Nothing was
+    /// sent.
     ///
-    /// The two would read each other's answers from one socket. Fork before the first [`Pool`](crate::Pool) or
-    /// [`Locks`](crate::Locks) is made, or have the child start a program (`std::process::Command`). New ones in the child are not safe:
-    /// what another thread had locked at the moment of the fork stays locked there, so they may hang.
+    /// The two would read each other's answers from one socket. Fork before the first
+    /// [`Pool`](crate::Pool) or [`Locks`](crate::Locks) is made, or have the child start a program
+    /// (`std::process::Command`). New ones in the child are not safe: what another thread had
+    /// locked at the moment of the fork stays locked there, so they may hang.
     Forked,
     /// A thread could not be started.
     Thread {
         /// What the system said.
         source: Arc<io::Error>,
     },
-    /// An error of the caller's own, which a closure of a transaction has returned: see [`Error::other`]. Nothing was written.
+    /// An error of the caller's own, which a closure of a transaction has returned: see
+    /// [`Error::other`]. Nothing was written.
     Other {
         /// It.
         source: Arc<dyn std::error::Error + Send + Sync>,
@@ -168,7 +178,8 @@ impl Error {
         matches!(self, Self::Contended { .. })
     }
 
-    /// Whether nothing of what was asked for has happened or will: [`may_have_happened`](Self::may_have_happened) is the rest.
+    /// Whether nothing of what was asked for has happened or will:
+    /// [`may_have_happened`](Self::may_have_happened) is the rest.
     ///
     /// ```
     /// # fn write_again() {}
@@ -185,8 +196,8 @@ impl Error {
         !self.may_have_happened()
     }
 
-    /// Whether all or part of what was asked for may have happened, or may still: [`Unknown`](Self::Unknown),
-    /// [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
+    /// Whether all or part of what was asked for may have happened, or may still:
+    /// [`Unknown`](Self::Unknown), [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
         matches!(
@@ -195,8 +206,8 @@ impl Error {
         )
     }
 
-    /// Whether another attempt at what did not happen may succeed: no change of the call, of rights or
-    /// of a password is needed.
+    /// Whether another attempt at what did not happen may succeed: no change of the call, of rights
+    /// or of a password is needed.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Redis { source, .. } => may_pass(source),
@@ -261,8 +272,8 @@ impl Error {
         }
     }
 
-    /// An error of your own, to be returned by the closure of a [transaction](crate::Lease::transaction): from an error, or from a
-    /// text.
+    /// An error of your own, to be returned by the closure of a
+    /// [transaction](crate::Lease::transaction): from an error, or from a text.
     ///
     /// ```
     /// let error = leasehold::Error::other("the item is sold");
@@ -366,9 +377,10 @@ impl std::error::Error for Error {
     }
 }
 
-/// For `?` in the closure of a [transaction](crate::Lease::transaction), which then names the function and the lock. Elsewhere too
-/// it is [`Unknown`](Error::Unknown) if the conversation broke off, so that it may have happened, [`Reply`](Error::Reply) if
-/// the answer is of another type, and [`Redis`](Error::Redis) if the server refused.
+/// For `?` in the closure of a [transaction](crate::Lease::transaction), which then names the
+/// function and the lock. Elsewhere too it is [`Unknown`](Error::Unknown) if the conversation broke
+/// off, so that it may have happened, [`Reply`](Error::Reply) if the answer is of another type, and
+/// [`Redis`](Error::Redis) if the server refused.
 impl From<RedisError> for Error {
     fn from(source: RedisError) -> Self {
         Operation::NONE.told(source)

@@ -13,8 +13,8 @@ use std::{
 use crate::error::LostReason;
 use crate::{error::Error, token::FencingToken};
 
-/// Is told of what happens to locks, so that any library for metrics or logs plugs in. A method that you do not write does
-/// nothing. See [`Options::events`](crate::Options::events).
+/// Is told of what happens to locks, so that any library for metrics or logs plugs in. A method
+/// that you do not write does nothing. See [`Options::events`](crate::Options::events).
 ///
 /// Each outcome calls one hook, once:
 ///
@@ -140,7 +140,8 @@ pub(crate) fn shielded<T>(run: impl FnOnce() -> T) -> Option<T> {
         Ok(done) => return Some(done),
         Err(payload) => payload,
     };
-    // What it panicked with is the user's as well, and may panic when it is dropped. What that panics with is leaked.
+    // What it panicked with is the user's as well, and may panic when it is dropped. What that
+    // panics with is leaked.
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(again);
     }

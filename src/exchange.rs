@@ -26,8 +26,8 @@ const TO_OURSELVES: Duration = Duration::from_secs(1);
 
 /// Sends packed commands and returns one value for each, errors of the server among them.
 ///
-/// redis-rs waits a full read time-out for *each* missing reply of a pipeline, and panics in a debug build when the
-/// server refuses a `MULTI`. Here the first missing reply ends the wait.
+/// redis-rs waits a full read time-out for *each* missing reply of a pipeline, and panics in a
+/// debug build when the server refuses a `MULTI`. Here the first missing reply ends the wait.
 ///
 /// # Errors
 /// Only when the conversation broke off.
@@ -49,8 +49,8 @@ pub(crate) fn exchange_partly(
     commands: usize,
 ) -> (Vec<Value>, Option<RedisError>) {
     if let Err(error) = conn.send_packed_command(packed) {
-        // Part of it may be in the socket: whatever is sent next would be read as the rest of it, and the replies to what
-        // is whole as replies to that.
+        // Part of it may be in the socket: whatever is sent next would be read as the rest of it,
+        // and the replies to what is whole as replies to that.
         close(conn);
         return (Vec::new(), Some(error));
     }
@@ -68,7 +68,8 @@ pub(crate) fn exchange_partly(
             }
             Err(error) => error,
         };
-        // The server is there, and redis-rs passes over the reply that was interrupted: those after it have to be taken.
+        // The server is there, and redis-rs passes over the reply that was interrupted: those after
+        // it have to be taken.
         let goes_on = is_interrupted(&error);
         if error.is_timeout() {
             book_owed_replies(conn, owed, asked.elapsed());
@@ -90,8 +91,8 @@ pub(crate) fn exchange_partly(
     (replies, missing)
 }
 
-/// By a signal, or by a halt of the process or its machine: a read with a time limit is not resumed. Neither silence nor the
-/// end of the connection.
+/// By a signal, or by a halt of the process or its machine: a read with a time limit is not
+/// resumed. Neither silence nor the end of the connection.
 pub(crate) fn is_interrupted(error: &RedisError) -> bool {
     error.is_io_error() && !error.is_timeout() && !error.is_connection_dropped()
 }
@@ -106,10 +107,11 @@ pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
     }
 }
 
-/// Asks for every reply that is still owed, so that redis-rs counts it and skips it when it comes late: otherwise it
-/// would be taken for the answer to a later command.
+/// Asks for every reply that is still owed, so that redis-rs counts it and skips it when it comes
+/// late: otherwise it would be taken for the answer to a later command.
 ///
-/// The socket's read time-out cannot be asked for. It is put back as what the wait that it ended took.
+/// The socket's read time-out cannot be asked for. It is put back as what the wait that it ended
+/// took.
 fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     if owed == 0 || conn.set_read_timeout(Some(NEXT_TO_NOTHING)).is_err() {
         return;
@@ -120,12 +122,13 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     let _ = conn.set_read_timeout(Some(time_out));
 }
 
-/// After an error on a connection that we do not own: sees to it that its next user, or the pool that takes it back,
-/// finds it closed if it is finished.
+/// After an error on a connection that we do not own: sees to it that its next user, or the pool
+/// that takes it back, finds it closed if it is finished.
 ///
-/// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and one on which it has met
-/// bytes that are no answer. Only a write that fails tells redis-rs otherwise: so one fails here, and not the next borrower's. A server
-/// may be too slow for that after bytes that are no answer: they are noted for the pool as well.
+/// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and
+/// one on which it has met bytes that are no answer. Only a write that fails tells redis-rs
+/// otherwise: so one fails here, and not the next borrower's. A server may be too slow for that
+/// after bytes that are no answer: they are noted for the pool as well.
 pub(crate) fn leave(conn: &mut dyn ConnectionLike, error: &RedisError) {
     match Finished::by_error(error) {
         Some(Finished::Broken) if error.is_connection_dropped() && conn.is_open() => {
@@ -153,8 +156,9 @@ fn hang_up(conn: &mut dyn ConnectionLike) {
     }
 }
 
-/// Closes a connection. redis-rs closes one only by dropping it, so another takes its place: a connection to this process, which is
-/// closed as well. If that cannot be made, the connection is left as it is.
+/// Closes a connection. redis-rs closes one only by dropping it, so another takes its place: a
+/// connection to this process, which is closed as well. If that cannot be made, the connection is
+/// left as it is.
 fn close(conn: &mut Connection) {
     if conn.is_open()
         && let Ok(closed) = closed_connection()
@@ -179,7 +183,8 @@ fn closed_connection() -> RedisResult<Connection> {
     Ok(conn)
 }
 
-/// Replies that have come already, given back to the pipeline that asked for them, for its types and its `.ignore()`.
+/// Replies that have come already, given back to the pipeline that asked for them, for its types
+/// and its `.ignore()`.
 pub(crate) fn typed<T: FromRedisValue>(pipeline: &Pipeline, replies: Vec<Value>) -> RedisResult<T> {
     let replies = if pipeline.is_transaction() {
         vec![Value::Array(replies)]

@@ -1,7 +1,9 @@
-//! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled connection.
+//! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled
+//! connection.
 //!
-//! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock promises, what that rests
-//! on and what breaks it stands in `docs/guarantees.md` in the repository.
+//! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock
+//! promises, what that rests on and what breaks it stands in `docs/guarantees.md` in the
+//! repository.
 //!
 //! # A job that must not run twice
 //!

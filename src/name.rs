@@ -48,9 +48,9 @@ pub(crate) struct LockName {
 
 impl LockName {
     /// # Errors
-    /// [`Error::Invalid`] if two names could share a key, or a lock and what stands beside it could fall into different
-    /// hash slots: an empty name, one of more than 512 bytes, one that ends in `:lease` or `:lease:ran`, or braces other than one
-    /// non-empty `{tag}`.
+    /// [`Error::Invalid`] if two names could share a key, or a lock and what stands beside it could
+    /// fall into different hash slots: an empty name, one of more than 512 bytes, one that ends in
+    /// `:lease` or `:lease:ran`, or braces other than one non-empty `{tag}`.
     pub(crate) fn new(name: &str) -> Result<Self> {
         Self::prefixed(PREFIX, name)
     }
@@ -58,8 +58,9 @@ impl LockName {
     /// With something else before the name, or nothing.
     ///
     /// # Errors
-    /// As [`new`](Self::new); and for a prefix of more than 128 bytes or with braces, and, without a prefix, for a name that
-    /// begins with a brace, since that is how the keys begin that stand beside locks.
+    /// As [`new`](Self::new); and for a prefix of more than 128 bytes or with braces, and, without
+    /// a prefix, for a name that begins with a brace, since that is how the keys begin that stand
+    /// beside locks.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
         if prefix.len() > MAX_PREFIX_BYTES || prefix.contains(['{', '}']) {
             return Err(Error::invalid(
@@ -107,7 +108,8 @@ impl LockName {
         self.key.get(self.name_at..).unwrap_or(&self.key)
     }
 
-    /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no room for.
+    /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no
+    /// room for.
     pub(crate) fn companion(&self) -> String {
         self.beside(COMPANION)
     }
@@ -125,8 +127,9 @@ impl LockName {
         }
     }
 
-    /// The key that says that an operation of this id has been done under the lock, in the same hash slot. No name has two
-    /// pairs of braces in its key, so it is never that of a lock or its companion, nor of another lock's operation.
+    /// The key that says that an operation of this id has been done under the lock, in the same
+    /// hash slot. No name has two pairs of braces in its key, so it is never that of a lock or its
+    /// companion, nor of another lock's operation.
     pub(crate) fn mark(&self, operation_id: &str) -> String {
         if self.key.contains('{') {
             [&*self.key, MARK, "{", operation_id, "}"].concat()
@@ -173,7 +176,8 @@ impl FromStr for Token {
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// This thread of this process: never the same for two threads, nor for two processes on any host.
+    /// This thread of this process: never the same for two threads, nor for two processes on any
+    /// host.
     #[must_use]
     pub fn current_thread() -> Self {
         static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
@@ -198,12 +202,14 @@ impl Owner {
         Self::described_in(process::id())
     }
 
-    /// The same, where it is known which process this is. The text is put together once for a thread.
+    /// The same, where it is known which process this is. The text is put together once for a
+    /// thread.
     pub(crate) fn described_in(process: u32) -> Self {
         thread_local! {
             static DESCRIBED: RefCell<Option<(u32, Owner)>> = const { RefCell::new(None) };
         }
-        // A destructor of another thread-local may acquire a lock after this one has been destroyed.
+        // A destructor of another thread-local may acquire a lock after this one has been
+        // destroyed.
         let described = DESCRIBED.try_with(|described| {
             let mut described = described.try_borrow_mut().ok()?;
             // After a fork the child has its parent's text.
@@ -226,8 +232,8 @@ impl Owner {
     /// An owner of the caller's own naming.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is empty, longer than 512 bytes, or looks like a field of a read-write lock: `kind`, or
-    /// something that starts with `r:`, `w:` or `i:`.
+    /// [`Error::Invalid`] if it is empty, longer than 512 bytes, or looks like a field of a
+    /// read-write lock: `kind`, or something that starts with `r:`, `w:` or `i:`.
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         check_size("owner", &text)?;

@@ -8,7 +8,8 @@ pub(crate) use call::{Call, Script, count, fencing_token, is_unknown_script, yes
 pub(crate) use packed::Packed;
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 
-/// Declares scripts, by paths from the file that declares them: a script may begin with what several have in common.
+/// Declares scripts, by paths from the file that declares them: a script may begin with what
+/// several have in common.
 macro_rules! scripts {
     ($($name:ident = $first:literal $(then $more:literal)*;)+) => {
         $(pub(super) static $name: std::sync::LazyLock<$crate::script::Script> = std::sync::LazyLock::new(|| {

@@ -1,7 +1,8 @@
-//! A stand-in for a server, for tests of your own code: the very [`Locks`], and no Redis. Feature `testing`.
+//! A stand-in for a server, for tests of your own code: the very [`Locks`], and no Redis. Feature
+//! `testing`.
 //!
-//! What your code does when a lock is busy, ends, or is taken away cannot be tried on a real server without long waits. Here a
-//! test moves the clock, and takes locks away when it likes.
+//! What your code does when a lock is busy, ends, or is taken away cannot be tried on a real server
+//! without long waits. Here a test moves the clock, and takes locks away when it likes.
 //!
 //! ```
 //! use std::time::Duration;
@@ -38,13 +39,16 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! Whatever a real server answers about locks, the stand-in answers too: the same tests run against both.
+//! Whatever a real server answers about locks, the stand-in answers too: the same tests run against
+//! both.
 //!
 //! # What it does not do
-//! - It stores nothing but locks. What a job [commits](crate::Lease::commit) is recorded instead: a test looks it up, and says
-//!   beforehand what a [`commit_returning`](crate::Lease::commit_returning) is answered.
-//! - No connection leads to it. [`Lease::transaction`](crate::Lease::transaction), which would read what is not stored, and
-//!   [`Lease::commit_on`](crate::Lease::commit_on) are an [`Error::Invalid`](crate::Error::Invalid). The plain functions and the
+//! - It stores nothing but locks. What a job [commits](crate::Lease::commit) is recorded instead: a
+//!   test looks it up, and says beforehand what a
+//!   [`commit_returning`](crate::Lease::commit_returning) is answered.
+//! - No connection leads to it. [`Lease::transaction`](crate::Lease::transaction), which would read
+//!   what is not stored, and [`Lease::commit_on`](crate::Lease::commit_on) are an
+//!   [`Error::Invalid`](crate::Error::Invalid). The plain functions and the
 //!   [`Watchdog`](crate::Watchdog) need a real server.
 //! - It has no replicas: [`Options::replicas`](crate::Options::replicas) asks for nothing.
 //! - It answers without a server's delays.
@@ -84,7 +88,8 @@ use server::Server;
 
 use crate::{error::Result, locks::Locks, token::Token};
 
-/// A server that is none: locks in the memory of this process, with a clock that a test moves. A clone is the same.
+/// A server that is none: locks in the memory of this process, with a clock that a test moves. A
+/// clone is the same.
 #[derive(Clone)]
 pub struct StandIn {
     server: Arc<Server>,
@@ -99,10 +104,11 @@ impl StandIn {
         }
     }
 
-    /// Locks on this stand-in, as those of a process of their own. Clones of one are of the same process.
+    /// Locks on this stand-in, as those of a process of their own. Clones of one are of the same
+    /// process.
     ///
-    /// A [reentrant](Locks::reentrant) lock is the thread's, whichever of them it is of: to have two processes in one thread,
-    /// give each an [owner](crate::Options::owner).
+    /// A [reentrant](Locks::reentrant) lock is the thread's, whichever of them it is of: to have
+    /// two processes in one thread, give each an [owner](crate::Options::owner).
     ///
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
@@ -110,31 +116,37 @@ impl StandIn {
         Locks::on(Arc::clone(&self.server) as Arc<_>)
     }
 
-    /// Lets so much time pass: for leases, waits, and whatever else looks at the clock. It runs with the machine's otherwise.
+    /// Lets so much time pass: for leases, waits, and whatever else looks at the clock. It runs
+    /// with the machine's otherwise.
     ///
-    /// Like a machine that was suspended: a lease that ends in this time is lost, and is not renewed on the way. Let time
-    /// pass in steps of less than half a lease to see it renewed. A lock that is not renewed is free when its lease has
-    /// passed, to the nanosecond. What is due by then has been done on return, and all
-    /// [callbacks](crate::LostSignal::notify) and [hooks](crate::Events) have been called; an acquire that waits returns soon after.
+    /// Like a machine that was suspended: a lease that ends in this time is lost, and is not
+    /// renewed on the way. Let time pass in steps of less than half a lease to see it renewed. A
+    /// lock that is not renewed is free when its lease has passed, to the nanosecond. What is due
+    /// by then has been done on return, and all [callbacks](crate::LostSignal::notify) and
+    /// [hooks](crate::Events) have been called; an acquire that waits returns soon after.
     ///
     /// A hundred years at most, all in all.
     pub fn advance(&self, by: Duration) {
         self.server.advance(by);
     }
 
-    /// Ends a lock, as if its lease had run out on the server before a renewal got through. False: nobody had it.
+    /// Ends a lock, as if its lease had run out on the server before a renewal got through. False:
+    /// nobody had it.
     ///
-    /// The holder knows on return, and its callbacks have been called, unless the server is [gone](Self::disconnect). The name
-    /// is the lock's, or its whole key where its prefix is not `lock:`.
+    /// The holder knows on return, and its callbacks have been called, unless the server is
+    /// [gone](Self::disconnect). The name is the lock's, or its whole key where its prefix is not
+    /// `lock:`.
     #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
     pub fn expire(&self, name: &str) -> bool {
         self.server.expire(name)
     }
 
-    /// Gives a lock to somebody else, who holds it for ten seconds, whether it was held or not: until then it is contended.
+    /// Gives a lock to somebody else, who holds it for ten seconds, whether it was held or not:
+    /// until then it is contended.
     ///
-    /// The holder knows on return, as by [`expire`](Self::expire). It stays of the kind it was; one that is free becomes a
-    /// [mutex](Locks::lock). For other kinds have other [`locks`](Self::locks) take it.
+    /// The holder knows on return, as by [`expire`](Self::expire). It stays of the kind it was; one
+    /// that is free becomes a [mutex](Locks::lock). For other kinds have other
+    /// [`locks`](Self::locks) take it.
     #[allow(
         clippy::must_use_candidate,
         reason = "whoever has the token has the lock"
@@ -143,7 +155,8 @@ impl StandIn {
         self.steal_for(name, Duration::from_secs(10))
     }
 
-    /// The same for so long, in milliseconds, rounded up: for a holder that is soon gone, or one that does not let go.
+    /// The same for so long, in milliseconds, rounded up: for a holder that is soon gone, or one
+    /// that does not let go.
     #[allow(
         clippy::must_use_candidate,
         reason = "whoever has the token has the lock"
@@ -153,29 +166,33 @@ impl StandIn {
     }
 
     /// What was committed so far, in this order: by [`Lease::commit`](crate::Lease::commit),
-    /// [`commit_returning`](crate::Lease::commit_returning), [`commit_once`](crate::Lease::commit_once) and
+    /// [`commit_returning`](crate::Lease::commit_returning),
+    /// [`commit_once`](crate::Lease::commit_once) and
     /// [`commit_and_release`](crate::Lease::commit_and_release), under whatever lock.
     ///
-    /// Also what got no answer, and what was answered by an error that a test has set. Not what was found to be executed
-    /// before, nor what a [failover](Self::fail_over) has lost.
+    /// Also what got no answer, and what was answered by an error that a test has set. Not what was
+    /// found to be executed before, nor what a [failover](Self::fail_over) has lost.
     #[must_use]
     pub fn commits(&self) -> Vec<Commit> {
         self.server.commits()
     }
 
-    /// What the next commit that is executed is answered: one value for each of its commands, also for those that it marks
-    /// [`ignore`](redis::Pipeline::ignore). Called again before that, it is for the commit after that one.
+    /// What the next commit that is executed is answered: one value for each of its commands, also
+    /// for those that it marks [`ignore`](redis::Pipeline::ignore). Called again before that, it is
+    /// for the commit after that one.
     ///
-    /// A commit that nothing was set for is answered `OK` for each command. One with another number of commands than values
-    /// is an [`Error::Invalid`](crate::Error::Invalid), and not executed. Errors of the server among the values are told as a
-    /// server's: as [`Error::Partial`](crate::Error::Partial), unless nothing at all was executed.
+    /// A commit that nothing was set for is answered `OK` for each command. One with another number
+    /// of commands than values is an [`Error::Invalid`](crate::Error::Invalid), and not executed.
+    /// Errors of the server among the values are told as a server's: as
+    /// [`Error::Partial`](crate::Error::Partial), unless nothing at all was executed.
     pub fn answer_next_commit(&self, answers: impl IntoIterator<Item = Value>) {
         (self.server).answer_next_commit(answers.into_iter().collect());
     }
 
-    /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a commit, a `verify` or a mark is
-    /// an [`Error::Unknown`](crate::Error::Unknown), unless it has time to ask again. Not what the watchdog asks by itself; nor
-    /// a commit that comes to nothing, since the lock is lost or it was executed before.
+    /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a
+    /// commit, a `verify` or a mark is an [`Error::Unknown`](crate::Error::Unknown), unless it has
+    /// time to ask again. Not what the watchdog asks by itself; nor a commit that comes to nothing,
+    /// since the lock is lost or it was executed before.
     ///
     /// ```
     /// use leasehold::{Error, testing::StandIn};
@@ -190,8 +207,8 @@ impl StandIn {
         self.server.lose_next_answer();
     }
 
-    /// A replica takes the server's place that has not heard of the last writes: what was acquired, renewed, released, marked
-    /// or committed in this time, a minute at most, has not been.
+    /// A replica takes the server's place that has not heard of the last writes: what was acquired,
+    /// renewed, released, marked or committed in this time, a minute at most, has not been.
     ///
     /// On return every holder knows whether it still has its lock.
     pub fn fail_over(&self, lost: Duration) {
@@ -199,18 +216,18 @@ impl StandIn {
     }
 
     /// From now on nothing gets through, as without a network: an acquire or a release is an
-    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out. An acquire that waits already goes on waiting
-    /// to its end, as for a server that restarts. The stand-in itself can still [`expire`](Self::expire) and
-    /// [`steal`](Self::steal): the holder does not know.
+    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out. An acquire that
+    /// waits already goes on waiting to its end, as for a server that restarts. The stand-in itself
+    /// can still [`expire`](Self::expire) and [`steal`](Self::steal): the holder does not know.
     ///
-    /// Of a server that goes in the middle of a question there is also [`Error::Unknown`](crate::Error::Unknown): see
-    /// [`lose_next_answer`](Self::lose_next_answer).
+    /// Of a server that goes in the middle of a question there is also
+    /// [`Error::Unknown`](crate::Error::Unknown): see [`lose_next_answer`](Self::lose_next_answer).
     pub fn disconnect(&self) {
         self.server.connect(false);
     }
 
-    /// The server can be reached again. On return every holder knows whether it still has its lock, and what could not be
-    /// given back has been.
+    /// The server can be reached again. On return every holder knows whether it still has its lock,
+    /// and what could not be given back has been.
     pub fn reconnect(&self) {
         self.server.connect(true);
     }

@@ -92,7 +92,8 @@ impl Deadline {
         Self { end, ..self }
     }
 
-    /// What is left, but no more than a limit and no less than the millisecond that a socket's time-out needs.
+    /// What is left, but no more than a limit and no less than the millisecond that a socket's
+    /// time-out needs.
     pub(crate) fn remaining_up_to(self, limit: Duration) -> Duration {
         self.remaining().min(limit).max(Duration::from_millis(1))
     }
@@ -102,8 +103,8 @@ impl Deadline {
     }
 }
 
-/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened by up to a half at random so that waiters
-/// do not march in step.
+/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened by up to a half at
+/// random so that waiters do not march in step.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -121,7 +122,8 @@ impl Backoff {
         Self::between(Self::FIRST, Self::LAST)
     }
 
-    /// Between hops from one node of a cluster to another: two that name each other agree after a moment.
+    /// Between hops from one node of a cluster to another: two that name each other agree after a
+    /// moment.
     pub(crate) fn between_hops() -> Self {
         Self::between(Duration::from_millis(20), Duration::from_millis(160))
     }
@@ -141,7 +143,8 @@ impl Backoff {
         self.longest = self.first;
     }
 
-    /// Sleeps for the next pause, never past the deadline. False, at once, if the deadline has passed.
+    /// Sleeps for the next pause, never past the deadline. False, at once, if the deadline has
+    /// passed.
     pub(crate) fn pause(&mut self, deadline: Deadline) -> bool {
         let remaining = deadline.remaining();
         if remaining.is_zero() {
@@ -177,7 +180,8 @@ pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<(
     Ok(())
 }
 
-/// A lease as Redis' `PX` takes it: whole milliseconds, rounded up so that it never ends before it was asked to.
+/// A lease as Redis' `PX` takes it: whole milliseconds, rounded up so that it never ends before it
+/// was asked to.
 ///
 /// # Errors
 /// As [`check_length`].

@@ -14,13 +14,15 @@ use uuid::{Builder, Uuid};
 
 /// The system's random bytes, in Linux and all other systems of its kind.
 const RANDOM: &str = "/dev/urandom";
-/// So many tokens' random bytes are read at a time: to ask the system takes longer than all else that a token takes.
+/// So many tokens' random bytes are read at a time: to ask the system takes longer than all else
+/// that a token takes.
 const AT_A_TIME: usize = 64;
 
 /// The random proof of ownership that is stored as the lock's value (in the book: the identifier).
 ///
-/// [`Display`](fmt::Display) prints the text that is stored in Redis and [`FromStr`](std::str::FromStr) reads it back, so that a lock can be
-/// handed to another process. `Debug` keeps it secret: whoever has the token can release the lock.
+/// [`Display`](fmt::Display) prints the text that is stored in Redis and
+/// [`FromStr`](std::str::FromStr) reads it back, so that a lock can be handed to another process.
+/// `Debug` keeps it secret: whoever has the token can release the lock.
 ///
 /// ```
 /// let token: leasehold::Token = "0f8fad5b-d9cb-469f-a165-70867728950e".parse()?;
@@ -99,7 +101,8 @@ impl Drawn {
     }
 }
 
-/// What differs between two copies of a machine that go on from one snapshot, and so have the same bytes to use: the moment.
+/// What differs between two copies of a machine that go on from one snapshot, and so have the same
+/// bytes to use: the moment.
 fn copy_salt() -> u128 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos())
@@ -111,11 +114,13 @@ fn random_uuid(process: u32) -> Uuid {
     drawn.ok().flatten().unwrap_or_else(Uuid::new_v4)
 }
 
-/// A number that only grows from one acquisition of a lock to the next, handed to the resource that the lock protects.
+/// A number that only grows from one acquisition of a lock to the next, handed to the resource that
+/// the lock protects.
 ///
-/// A resource that remembers the greatest number it has seen, and refuses smaller ones, never takes a write from a holder
-/// whose lease has ended. It is the server's clock in microseconds, or one more than the last number where that is
-/// greater: so it grows also after `FLUSHALL`, as long as the clock does not go back. See [`recipes::mutex`](crate::recipes::mutex).
+/// A resource that remembers the greatest number it has seen, and refuses smaller ones, never takes
+/// a write from a holder whose lease has ended. It is the server's clock in microseconds, or one
+/// more than the last number where that is greater: so it grows also after `FLUSHALL`, as long as
+/// the clock does not go back. See [`recipes::mutex`](crate::recipes::mutex).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

@@ -74,9 +74,9 @@ impl<'c, 'o> Watched<'c, 'o> {
         }
     }
 
-    /// Watches the keys, after `before` if there is something to do first, and reads, in one round trip. What was watched
-    /// before is let go of. Returns the reply to `before`, the one to `WATCH`, and one for each read, as far as they came,
-    /// and why the others did not.
+    /// Watches the keys, after `before` if there is something to do first, and reads, in one round
+    /// trip. What was watched before is let go of. Returns the reply to `before`, the one to
+    /// `WATCH`, and one for each read, as far as they came, and why the others did not.
     pub(crate) fn start(
         &mut self,
         before: Option<&Cmd>,
@@ -135,11 +135,12 @@ impl<'c, 'o> Watched<'c, 'o> {
 }
 
 impl Watched<'_, '_> {
-    /// Executes the commands in one transaction, if no watched key has changed since. `None`: one has, nothing was done.
+    /// Executes the commands in one transaction, if no watched key has changed since. `None`: one
+    /// has, nothing was done.
     ///
     /// # Errors
-    /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no answer came that makes
-    /// sense.
+    /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no
+    /// answer came that makes sense.
     pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
         let exchanged = exchange(self.conn, &in_transaction(writes), writes.len() + 2);
         self.armed = false;
@@ -175,8 +176,8 @@ impl Watched<'_, '_> {
     }
 }
 
-/// What to say of commands of which some were refused: without roll-back, the others have happened, and so has what
-/// a script did before it failed.
+/// What to say of commands of which some were refused: without roll-back, the others have happened,
+/// and so has what a script did before it failed.
 pub(crate) fn refused(operation: Operation<'_>, writes: &Pipeline, results: Vec<Value>) -> Error {
     let nothing_happened = results.iter().all(is_error) && !writes.cmd_iter().any(is_script);
     match results.into_iter().find_map(into_error) {
@@ -198,7 +199,8 @@ impl Drop for Watched<'_, '_> {
         if let Err(refusal) = redis::cmd("UNWATCH").exec(self.conn)
             && !refusal.is_io_error()
         {
-            // An access list that forbids UNWATCH may still allow an empty transaction, which does the same.
+            // An access list that forbids UNWATCH may still allow an empty transaction, which does
+            // the same.
             let _ = exchange(self.conn, &in_transaction(&Pipeline::new()), 2);
         }
     }

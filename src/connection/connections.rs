@@ -6,7 +6,8 @@ use super::{manager::Manager, process::Process};
 
 /// r2d2's pool, to which all copies of a [`Pool`](super::Pool) lead.
 ///
-/// In the child of a fork it is not dropped: to end its threads a mutex is locked, which one of them may have locked at the fork.
+/// In the child of a fork it is not dropped: to end its threads a mutex is locked, which one of
+/// them may have locked at the fork.
 pub(super) struct Connections {
     pool: r2d2::Pool<Manager>,
     process: Process,

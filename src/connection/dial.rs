@@ -1,4 +1,5 @@
-//! What it takes to connect to one address: settings, time-outs, whether the server is new enough, and in words why it failed.
+//! What it takes to connect to one address: settings, time-outs, whether the server is new enough,
+//! and in words why it failed.
 
 use std::{net::ToSocketAddrs, time::Duration};
 
@@ -26,7 +27,8 @@ pub(super) fn prepared(client: &Client) -> Result<Client> {
     let tcp = settings.tcp_settings().clone().set_nodelay(true);
     let mut login = settings.redis_settings().clone();
     if login.lib_name().is_none() {
-        // Two replies fewer to wait for while the server is silent, and two commands fewer for an access list.
+        // Two replies fewer to wait for while the server is silent, and two commands fewer for an
+        // access list.
         login = login.set_skip_set_lib_name();
     }
     prepare_tls(settings.addr());
@@ -59,8 +61,8 @@ pub(super) fn with_address(settings: ConnectionInfo, host: &str, port: u16) -> C
     settings.set_addr(address)
 }
 
-/// Opens a connection. Whatever the server answers to the login, that it has too many clients for one, redis-rs calls a wrong
-/// password: then the server is asked once more, for its own words.
+/// Opens a connection. Whatever the server answers to the login, that it has too many clients for
+/// one, redis-rs calls a wrong password: then the server is asked once more, for its own words.
 pub(super) fn connected(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
     client.get_connection_with_timeout(limit).map_err(|error| {
@@ -126,8 +128,8 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
     }
 }
 
-/// redis-rs takes the crypto provider of the process, and panics where there is none and rustls cannot choose. An
-/// application that wants another one installs it before it makes a pool.
+/// redis-rs takes the crypto provider of the process, and panics where there is none and rustls
+/// cannot choose. An application that wants another one installs it before it makes a pool.
 #[cfg(feature = "tls-rustls")]
 pub(super) fn prepare_tls(server: &ConnectionAddr) {
     use rustls::crypto::{CryptoProvider, ring};
@@ -160,7 +162,8 @@ pub(super) fn is_unknown_command(error: &RedisError) -> bool {
         && words.starts_with("unknown command")
 }
 
-/// Refuses a server that says it is older than what this library is tested with. One that says nothing is taken.
+/// Refuses a server that says it is older than what this library is tested with. One that says
+/// nothing is taken.
 pub(super) fn refuse_old_server(info: &str) -> Result<()> {
     match version_in(info) {
         Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {

@@ -1,4 +1,5 @@
-//! What the first answer of a server says of a URL that leads to a server of another kind, or has no password for it.
+//! What the first answer of a server says of a URL that leads to a server of another kind, or has
+//! no password for it.
 
 use std::fmt::Display;
 
@@ -55,7 +56,8 @@ fn has_failed(address: &impl Display, error: &RedisError) -> String {
     }
 }
 
-/// Whether asking again cannot help: the URL has to change, or the server. Then the reason has the server's words.
+/// Whether asking again cannot help: the URL has to change, or the server. Then the reason has the
+/// server's words.
 pub(super) fn is_misuse(error: &RedisError) -> bool {
     is_login_refused(error)
         || is_unknown_command(error)

@@ -38,8 +38,8 @@ pub(super) struct Held {
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// The state of the thread's notes when it was lent: it tells whether the borrower has met a replica since, a key that has
-    /// moved, or bytes that are no answer.
+    /// The state of the thread's notes when it was lent: it tells whether the borrower has met a
+    /// replica since, a key that has moved, or bytes that are no answer.
     met: Mark,
     returned: Instant,
     /// Why it is to be closed when it comes back, if its borrower has found a reason.
@@ -55,7 +55,8 @@ impl r2d2::ManageConnection for Manager {
     type Connection = Held;
     type Error = NotOpened;
 
-    /// Called on a thread of r2d2, again and again until it succeeds, even if the call that wanted the connection has given up.
+    /// Called on a thread of r2d2, again and again until it succeeds, even if the call that wanted
+    /// the connection has given up.
     fn connect(&self) -> Result<Held, NotOpened> {
         if self.0.wanted.lock().waiting == 0 {
             return Err(NotOpened);
@@ -66,7 +67,8 @@ impl r2d2::ManageConnection for Manager {
         })
     }
 
-    /// Not used: [`Shared::prove`] does this, within the time that the call which wants the connection has.
+    /// Not used: [`Shared::prove`] does this, within the time that the call which wants the
+    /// connection has.
     fn is_valid(&self, _held: &mut Held) -> Result<(), NotOpened> {
         Ok(())
     }
@@ -85,7 +87,8 @@ impl r2d2::ManageConnection for Manager {
     }
 }
 
-/// The error that r2d2 gets when no connection was opened. It keeps only the text, so the reason is in [`Shared::failure`].
+/// The error that r2d2 gets when no connection was opened. It keeps only the text, so the reason is
+/// in [`Shared::failure`].
 #[derive(Debug)]
 pub(super) struct NotOpened;
 
@@ -114,7 +117,8 @@ pub(super) struct Shared {
 struct Distrust {
     /// When one was found broken. Those proven before that are sent a `PING` before they are lent.
     broken: Option<Instant>,
-    /// When one was found to lead to a replica. Those opened before that may lead there too, and are closed.
+    /// When one was found to lead to a replica. Those opened before that may lead there too, and
+    /// are closed.
     replica: Option<Instant>,
 }
 
@@ -123,8 +127,8 @@ struct Distrust {
 struct Wanted {
     /// How many calls wait for a connection to be opened.
     waiting: usize,
-    /// How many they have asked for that nobody has taken yet. r2d2 does not say whether it opens one or has as many as there may be: so
-    /// this may be too high while somebody waits.
+    /// How many they have asked for that nobody has taken yet. r2d2 does not say whether it opens
+    /// one or has as many as there may be: so this may be too high while somebody waits.
     to_come: usize,
 }
 
@@ -207,7 +211,8 @@ impl Shared {
         Ok(opened)
     }
 
-    /// Makes sure that the connection is there before it is lent, and undoes what its last user did to its time-outs.
+    /// Makes sure that the connection is there before it is lent, and undoes what its last user did
+    /// to its time-outs.
     pub(super) fn prove(&self, held: &mut Held, deadline: Deadline) -> Result<()> {
         if mem::take(&mut held.is_new) {
             let mut wanted = self.wanted.lock();
@@ -313,25 +318,26 @@ impl Connector {
         self.0.connect()
     }
 
-    /// A connection to look at leases and to renew them: where the master was replaced, it leads to the new one before that grants
-    /// locks.
+    /// A connection to look at leases and to renew them: where the master was replaced, it leads to
+    /// the new one before that grants locks.
     pub(crate) fn open_to_look(&self) -> Result<Opened> {
         self.0.ready(self.0.opener.open_to_look()?)
     }
 
-    /// A connection for messages: by the older protocol, in which nothing but messages comes unasked.
+    /// A connection for messages: by the older protocol, in which nothing but messages comes
+    /// unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
         self.0.opener.to_listen()?.open_to_look()
     }
 
-    /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
-    /// epoch must not be used again.
+    /// The epoch of a connection that is opened now. It grows when another server has become the
+    /// master; a connection of an earlier epoch must not be used again.
     pub(crate) fn epoch(&self) -> u64 {
         self.0.opener.epoch()
     }
 
-    /// Asks whether another server has become the master, unless that was asked within this time. Does nothing where no other server
-    /// can become it.
+    /// Asks whether another server has become the master, unless that was asked within this time.
+    /// Does nothing where no other server can become it.
     pub(crate) fn check(&self, unless_within: Duration) {
         self.0.opener.check(unless_within);
     }
@@ -356,7 +362,8 @@ impl Connector {
         self.0.opener.is_watched()
     }
 
-    /// How far the clock of a server that takes its place may be ahead: as far as clocks in one place differ.
+    /// How far the clock of a server that takes its place may be ahead: as far as clocks in one
+    /// place differ.
     pub(crate) fn clock_skew(&self) -> Duration {
         if self.is_watched() {
             CLOCK_SKEW

@@ -75,13 +75,14 @@ impl Opener {
         })
     }
 
-    /// The epoch of a connection that is opened now. It grows when another server has become the master; a connection of an earlier
-    /// epoch must not be used again.
+    /// The epoch of a connection that is opened now. It grows when another server has become the
+    /// master; a connection of an earlier epoch must not be used again.
     pub(super) fn epoch(&self) -> u64 {
         self.locator.as_ref().map_or(0, |it| it.epoch())
     }
 
-    /// Asks whether another server has become the master, where one can, unless that was asked within this time.
+    /// Asks whether another server has become the master, where one can, unless that was asked
+    /// within this time.
     pub(super) fn check(&self, unless_within: Duration) {
         if let Some(locator) = &self.locator {
             locator.check(unless_within);
@@ -123,8 +124,8 @@ impl Opener {
         self.locator.is_some()
     }
 
-    /// A connection to a server that is new enough; where others say where it is, to one that is a master, and as soon as that
-    /// may grant locks. Its time-outs are those of the attempt.
+    /// A connection to a server that is new enough; where others say where it is, to one that is a
+    /// master, and as soon as that may grant locks. Its time-outs are those of the attempt.
     pub(super) fn open(&self) -> Result<Opened> {
         self.open_for(true)
     }
@@ -165,7 +166,8 @@ impl Opener {
             let is_late = matches!(&failed, Failed::ByError(error) if error.is_timeout());
             let mut told = self.told(&client, failed);
             if is_late {
-                // For the last try hardly any time may have been left: what the server said before it says more.
+                // For the last try hardly any time may have been left: what the server said before
+                // it says more.
                 told = denied.take().unwrap_or(told);
             }
             let before = place.epoch;
@@ -176,7 +178,8 @@ impl Opener {
             if place.epoch != before {
                 denied = None;
             } else if is_denied {
-                // The server is about to become the master, or those who named it are about to hear that it is not.
+                // The server is about to become the master, or those who named it are about to hear
+                // that it is not.
                 denied = Some(told);
                 thread::sleep(attempt.remaining().min(NOT_YET));
             } else {

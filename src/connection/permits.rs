@@ -9,8 +9,9 @@ use crate::{
     time::Deadline,
 };
 
-/// The permits of a pool. r2d2 does not wake a waiting thread when a connection comes back broken. A permit comes back in any
-/// case, and whoever takes it finds an idle connection, or room to open one.
+/// The permits of a pool. r2d2 does not wake a waiting thread when a connection comes back broken.
+/// A permit comes back in any case, and whoever takes it finds an idle connection, or room to open
+/// one.
 #[derive(Clone)]
 pub(super) struct Permits(Arc<(Mutex<Counts>, Condvar)>);
 
@@ -44,8 +45,8 @@ impl Permits {
         Self(Arc::new((Mutex::new(counts), Condvar::new())))
     }
 
-    /// Waits for a permit, at most `longest`, and no longer than until the wait is called off. The error says how many are out
-    /// with callers.
+    /// Waits for a permit, at most `longest`, and no longer than until the wait is called off. The
+    /// error says how many are out with callers.
     pub(super) fn take(
         &self,
         borrower: Borrower,
@@ -80,7 +81,8 @@ impl Permits {
         counts
     }
 
-    /// Whoever raises it locks the counts for a moment, so that it does not come between a look at it and the sleep.
+    /// Whoever raises it locks the counts for a moment, so that it does not come between a look at
+    /// it and the sleep.
     fn woken_by<'a>(&self, cancel: &'a Cancel) -> Woken<'a> {
         let permits = self.clone();
         cancel.wakes(move || {
@@ -117,7 +119,8 @@ mod tests {
         thread::scope(|scope| {
             let asked = crate::time::now();
             let waits = scope.spawn(|| permits.take(Borrower::Ourselves, LONG, Some(&cancel)));
-            // Most likely it waits by then, and has gone on waiting when the flag is raised. If not, this shows nothing.
+            // Most likely it waits by then, and has gone on waiting when the flag is raised. If
+            // not, this shows nothing.
             thread::sleep(SHORT);
             let flag = cancel.flag();
             thread::sleep(SHORT);

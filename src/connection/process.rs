@@ -1,4 +1,5 @@
-//! Which process made a value. After a fork the child has a copy of everything, sockets included, and none of the threads.
+//! Which process made a value. After a fork the child has a copy of everything, sockets included,
+//! and none of the threads.
 
 use std::process;
 
@@ -24,7 +25,8 @@ impl Process {
         self != Self::current()
     }
 
-    /// Refuses in a child. To be asked before a mutex is locked: in the child it may be locked for ever.
+    /// Refuses in a child. To be asked before a mutex is locked: in the child it may be locked for
+    /// ever.
     ///
     /// # Errors
     /// [`Error::Forked`].

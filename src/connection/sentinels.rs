@@ -1,10 +1,11 @@
 //! Where the master is, as sentinels say.
 //!
-//! A sentinel is asked before a connection is opened, unless one has answered within the last second and nothing has happened
-//! since that casts doubt on the answer; and once a second while somebody relies on a connection, since a master that was
-//! replaced as planned goes on granting locks on its open connections until it is told, ten seconds later. Each second another
-//! one is asked: one that is cut off together with the old master says "as before" until the cut is over. The listener's thread
-//! also reads the announcements of one of them.
+//! A sentinel is asked before a connection is opened, unless one has answered within the last
+//! second and nothing has happened since that casts doubt on the answer; and once a second while
+//! somebody relies on a connection, since a master that was replaced as planned goes on granting
+//! locks on its open connections until it is told, ten seconds later. Each second another one is
+//! asked: one that is cut off together with the old master says "as before" until the cut is over.
+//! The listener's thread also reads the announcements of one of them.
 //!
 //! What of their answers is believed: [`known`].
 //!
@@ -38,8 +39,8 @@ use crate::{
 const FRESH: Duration = Duration::from_secs(1);
 /// In doubt nobody is asked again sooner.
 const REST: Duration = Duration::from_millis(50);
-/// How long all sentinels together may take when it is only looked whether anything has changed. The
-/// first may take all of it: it may be far away.
+/// How long all sentinels together may take when it is only looked whether anything has changed.
+/// The first may take all of it: it may be far away.
 const LOOK: Duration = Duration::from_millis(250);
 /// For so long after we have heard of a new master no lock is asked for there. Other processes hear
 /// of it meanwhile, and are told which of their leases the new master does not have.
@@ -106,7 +107,8 @@ impl MasterLocator for Sentinels {
         self.doubt();
     }
 
-    /// Asks the next sentinel. One that is silent costs no more than a quarter of a second, once in five seconds.
+    /// Asks the next sentinel. One that is silent costs no more than a quarter of a second, once in
+    /// five seconds.
     fn check(&self, unless_within: Duration) {
         let asked = self.known.lock().asked;
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {
@@ -179,8 +181,8 @@ impl Sentinels {
 
     /// One after another, from this one on, each for so long, until one says what can be believed.
     /// While the master is in doubt, until one says something new: the one that leads a failover
-    /// knows of it before the others. At first, until most of them have answered: one of them may be
-    /// cut off.
+    /// knows of it before the others. At first, until most of them have answered: one of them may
+    /// be cut off.
     ///
     /// One that was silent lately is asked only if no other answers.
     fn ask_from(

@@ -59,26 +59,31 @@ impl Default for PoolBuilder {
 impl PoolBuilder {
     /// How many connections there may be, 1 to 10,000. Default 10.
     ///
-    /// A thread needs one for as long as it calls functions on it. Each costs the server some 20 kB of memory. With fewer
-    /// connections than threads, threads wait for each other, for up to [`get_timeout`](Self::get_timeout).
+    /// A thread needs one for as long as it calls functions on it. Each costs the server some 20 kB
+    /// of memory. With fewer connections than threads, threads wait for each other, for up to
+    /// [`get_timeout`](Self::get_timeout).
     pub fn max_size(mut self, connections: u32) -> Self {
         self.max_size = connections;
         self
     }
 
-    /// How long [`Pool::get`] takes at most: waiting while all are lent, and connecting. 1 ms to 24 h, default 2 s.
+    /// How long [`Pool::get`] takes at most: waiting while all are lent, and connecting. 1 ms to 24
+    /// h, default 2 s.
     ///
-    /// A long wait hides that a pool is too small; a short one fails at a peak that would have passed.
+    /// A long wait hides that a pool is too small; a short one fails at a peak that would have
+    /// passed.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.get_timeout = timeout;
         self
     }
 
-    /// How long an attempt to connect, to log in and to ask the server's version may take. 1 ms to 24 h, default 2 s.
+    /// How long an attempt to connect, to log in and to ask the server's version may take. 1 ms to
+    /// 24 h, default 2 s.
     ///
-    /// It never takes longer than [`get_timeout`](Self::get_timeout), so this matters only where that is the longer one.
-    /// A short time finds out sooner that a host is gone, but gives up on one that is far away or busy: Linux sends a lost
-    /// packet of the connect again only after a second.
+    /// It never takes longer than [`get_timeout`](Self::get_timeout), so this matters only where
+    /// that is the longer one. A short time finds out sooner that a host is gone, but gives up on
+    /// one that is far away or busy: Linux sends a lost packet of the connect again only after a
+    /// second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -86,9 +91,10 @@ impl PoolBuilder {
 
     /// How long a write, or the wait for a reply, may take. 1 ms to 24 h, default 2 s.
     ///
-    /// A short time finds out sooner that a server is silent, but takes a slow one for silent, and then nobody knows whether
-    /// the command was executed ([`Error::Unknown`]). A connection that was lent for as long as this is closed when it comes
-    /// back: if you borrow connections for longer, they are opened more often.
+    /// A short time finds out sooner that a server is silent, but takes a slow one for silent, and
+    /// then nobody knows whether the command was executed ([`Error::Unknown`]). A connection that
+    /// was lent for as long as this is closed when it comes back: if you borrow connections for
+    /// longer, they are opened more often.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.io_timeout = timeout;
         self
@@ -97,9 +103,9 @@ impl PoolBuilder {
     /// The pool. Opens no connection and waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings cannot be used.
-    /// [`Error::Thread`] if the pool's own threads cannot be started; r2d2's panic at that is caught, and written to stderr by the
-    /// panic hook.
+    /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings
+    /// cannot be used. [`Error::Thread`] if the pool's own threads cannot be started; r2d2's panic
+    /// at that is caught, and written to stderr by the panic hook.
     pub fn build(self, client: &Client) -> Result<Pool> {
         self.build_to(client, None)
     }
@@ -125,14 +131,16 @@ impl PoolBuilder {
         }
     }
 
-    /// The pool for whichever server these sentinels name as the master of this name: for sentinels, or servers, with settings
-    /// that a [URL](Pool::connect) has no place for, such as a private CA. Opens no
-    /// connection and waits for nothing.
+    /// The pool for whichever server these sentinels name as the master of this name: for
+    /// sentinels, or servers, with settings that a [URL](Pool::connect) has no place for, such as a
+    /// private CA. Opens no connection and waits for nothing.
     ///
-    /// `server` says how to connect to the master: password, database, TLS. Its address is not used.
+    /// `server` says how to connect to the master: password, database, TLS. Its address is not
+    /// used.
     ///
     /// # Errors
-    /// As [`build`](Self::build), and if there is no sentinel or the name cannot be that of a master.
+    /// As [`build`](Self::build), and if there is no sentinel or the name cannot be that of a
+    /// master.
     ///
     /// ```
     /// use leasehold::redis::Client;
@@ -198,8 +206,9 @@ impl PoolBuilder {
     }
 }
 
-/// After an attempt that failed r2d2 pauses for longer and longer, up to half of what it takes for the pool's time-out. A
-/// server that is back should not be waited for that long; and while nobody waits, an attempt is no work.
+/// After an attempt that failed r2d2 pauses for longer and longer, up to half of what it takes for
+/// the pool's time-out. A server that is back should not be waited for that long; and while nobody
+/// waits, an attempt is no work.
 fn twice_the_retry_interval(get_timeout: Duration) -> Duration {
     get_timeout.clamp(Duration::from_millis(20), Duration::from_millis(100))
 }

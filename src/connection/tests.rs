@@ -18,7 +18,8 @@ fn pool(url: &str) -> Pool {
     settings.connect(url).unwrap()
 }
 
-/// Opens slowly, so that whoever waits for it only looks for it now and then. Counts the connections.
+/// Opens slowly, so that whoever waits for it only looks for it now and then. Counts the
+/// connections.
 fn a_server_that_greets_slowly() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}/", listener.local_addr().unwrap());

@@ -34,7 +34,8 @@ pub(super) enum Target {
 
 impl Target {
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a
+    /// password.
     pub(super) fn of(url: &str) -> Result<Self> {
         let parts = Parts::of(url)?;
         match parts.kind {
@@ -90,7 +91,8 @@ pub(crate) fn is_of_a_cluster(url: &str) -> bool {
 /// The nodes that the URL of a cluster names: each with the user and the password.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a password.
+/// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a
+/// password.
 #[cfg(feature = "cluster")]
 pub(super) fn nodes_of(url: &str) -> Result<Vec<Client>> {
     let parts = Parts::of(url)?;

@@ -79,7 +79,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// It ran, but its answer is not what the caller asked for. It is not repeated: it may be a token.
+    /// It ran, but its answer is not what the caller asked for. It is not repeated: it may be a
+    /// token.
     pub(crate) fn misfit(self) -> Error {
         let source =
             RedisError::from((ErrorKind::UnexpectedReturnType, "an answer of another type"));
@@ -196,7 +197,8 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// The codes of errors of our own: a write was done on the master, but too few replicas have it, or nobody knows how many.
+/// The codes of errors of our own: a write was done on the master, but too few replicas have it, or
+/// nobody knows how many.
 pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
 pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
 /// A key of a run's mark holds something else. The text names that key.
@@ -237,8 +239,8 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
     }
 }
 
-/// Whether another attempt to connect may succeed. Not after a refusal that is there to stay, such as
-/// that of a password.
+/// Whether another attempt to connect may succeed. Not after a refusal that is there to stay, such
+/// as that of a password.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     let is_crowded = message(error).contains("max number of clients");
     let kinds = [
@@ -267,7 +269,8 @@ pub(crate) fn no_answer() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-/// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in its text.
+/// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in
+/// its text.
 pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
 }
@@ -281,8 +284,8 @@ fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
 }
 
-/// The key is on another server, to which nobody here goes. What says where it is stays in the detail: a
-/// [`Nodes`](crate::Nodes) learns from it.
+/// The key is on another server, to which nobody here goes. What says where it is stays in the
+/// detail: a [`Nodes`](crate::Nodes) learns from it.
 fn naming_the_url(error: RedisError) -> RedisError {
     let reason = match error.code() {
         Some("ASK") => {
@@ -306,7 +309,8 @@ pub(crate) fn told_otherwise(error: &RedisError, words: &'static str) -> RedisEr
     RedisError::from((error.kind(), words, message(error).to_owned()))
 }
 
-/// The server repeats the arguments of a command that it does not know, and one of them may be a token.
+/// The server repeats the arguments of a command that it does not know, and one of them may be a
+/// token.
 fn without_arguments(error: RedisError) -> RedisError {
     match message(&error).split_once(", with args beginning with") {
         Some((before, _)) => {

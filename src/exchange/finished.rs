@@ -1,7 +1,9 @@
-//! When a connection is finished: the one rule for the pool's connections, the waiters' and the watchdog's.
+//! When a connection is finished: the one rule for the pool's connections, the waiters' and the
+//! watchdog's.
 //!
-//! Each of them asks here and nowhere else, and then closes the connection. A reason more is a line more in
-//! [`Finished::by_error`]; what follows from it for other connections is decided by their owner.
+//! Each of them asks here and nowhere else, and then closes the connection. A reason more is a line
+//! more in [`Finished::by_error`]; what follows from it for other connections is decided by their
+//! owner.
 
 use std::{
     cell::Cell,
@@ -16,7 +18,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 pub(crate) enum Finished {
     /// The socket failed, or no answer came in time, so that one is still owed.
     Broken,
-    /// What came is no answer. redis-rs keeps the bytes, and finds them again instead of every later answer.
+    /// What came is no answer. redis-rs keeps the bytes, and finds them again instead of every
+    /// later answer.
     Unreadable,
     /// The server is a replica by now: its address may lead to the new master.
     Replica,
@@ -43,8 +46,8 @@ impl Finished {
         }
     }
 
-    /// What the time says for which a connection was lent. A sixteenth less than the time-out is enough, in case the
-    /// socket's clock is the faster one.
+    /// What the time says for which a connection was lent. A sixteenth less than the time-out is
+    /// enough, in case the socket's clock is the faster one.
     pub(crate) fn by_loan(lent: Duration, io_timeout: Duration) -> Option<Self> {
         (lent >= io_timeout / 16 * 15).then_some(Self::Overdue)
     }
@@ -58,13 +61,14 @@ fn is_of_a_replica(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// Numbers the answers by which this process has learnt that a server is a replica, that a key has moved, or that it cannot read what
-/// comes.
+/// Numbers the answers by which this process has learnt that a server is a replica, that a key has
+/// moved, or that it cannot read what comes.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// The number of the last such answer of a replica on this thread.
     static REPLICA: Cell<u64> = const { Cell::new(0) };
-    /// The number of the last such answer, on this thread, of a node of a cluster that has not got the key.
+    /// The number of the last such answer, on this thread, of a node of a cluster that has not got
+    /// the key.
     static MOVED: Cell<u64> = const { Cell::new(0) };
     /// The number of the last answer that this thread could not read.
     static UNREADABLE: Cell<u64> = const { Cell::new(0) };
@@ -72,8 +76,9 @@ thread_local! {
 
 /// A moment in the order of such answers.
 ///
-/// The plain functions have a bare `redis::Connection` in hand and cannot tell the pool that lent it. So they note what they
-/// met, and the pool asks, when a connection comes back, what its borrower has met meanwhile.
+/// The plain functions have a bare `redis::Connection` in hand and cannot tell the pool that lent
+/// it. So they note what they met, and the pool asks, when a connection comes back, what its
+/// borrower has met meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark(u64);
 

@@ -1,22 +1,23 @@
 //! How a lock is waited for.
 //!
-//! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A try without a wait is [one attempt](Wait::try_once) by a
-//! connection of the pool. A wait begins with such an attempt where nobody of this process waits already and no other
-//! process has to be let go first, and then takes a place in the queue of its lock ([`head`]). Only the head of a queue asks the server,
-//! by the connection that all heads share, when its place says so: the server has told of a change, the lock was released
-//! here, whoever had it has to be gone, or a pause after a failure is over. [`Attempts`] judges each reply; its table says
-//! what each answer leads to.
+//! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A try without a wait is [one
+//! attempt](Wait::try_once) by a connection of the pool. A wait begins with such an attempt where
+//! nobody of this process waits already and no other process has to be let go first, and then takes
+//! a place in the queue of its lock ([`head`]). Only the head of a queue asks the server, by the
+//! connection that all heads share, when its place says so: the server has told of a change, the
+//! lock was released here, whoever had it has to be gone, or a pause after a failure is over.
+//! [`Attempts`] judges each reply; its table says what each answer leads to.
 //!
-//! Where there are several servers, the key may have moved to another one. Then the wait goes on in the queue there, by the same token
-//! and to the same deadline ([`moves`]).
+//! Where there are several servers, the key may have moved to another one. Then the wait goes on in
+//! the queue there, by the same token and to the same deadline ([`moves`]).
 //!
 //! Nothing is locked here while the server is asked, except the connection by which all heads ask,
 //! inside of [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a
 //! lease that begins locks the keeper, each for a moment and never within the other.
 //!
-//! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back, a lock that was handed
-//! over meanwhile is taken, what too few replicas had is given back, and what an attempt without an answer may have taken is
-//! given back by the watchdog's thread.
+//! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back,
+//! a lock that was handed over meanwhile is taken, what too few replicas had is given back, and
+//! what an attempt without an answer may have taken is given back by the watchdog's thread.
 
 mod head;
 mod moves;
@@ -49,9 +50,11 @@ use crate::{
 
 /// How long to try to take back an intent that ends by itself soon.
 const QUITTING: Duration = Duration::from_millis(50);
-/// How long a try that may not wait waits for a connection, when all are lent to others for a moment.
+/// How long a try that may not wait waits for a connection, when all are lent to others for a
+/// moment.
 const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
-/// The same for a wait that is shorter: after it there may be an intent to take back, and a wait ends at its time and 250 ms.
+/// The same for a wait that is shorter: after it there may be an intent to take back, and a wait
+/// ends at its time and 250 ms.
 const LENT_WHILE_WAITING: Duration = Duration::from_millis(100);
 
 /// Between attempts where a shard of a cluster is down, or has no master yet.
@@ -75,7 +78,8 @@ struct Wait<'a> {
     stack: Stack<'a>,
     /// How often in a row the key was said to be elsewhere.
     hops: u32,
-    /// The pauses between attempts while a shard is down, or its master is not known. They go on growing whichever shard is asked.
+    /// The pauses between attempts while a shard is down, or its master is not known. They go on
+    /// growing whichever shard is asked.
     doubts: Backoff,
     /// The epoch of the stack's server, a moment before the last attempt was sent.
     epoch: u64,
@@ -150,7 +154,8 @@ pub(crate) fn acquire(
     let latest = timeout.saturating_add(stacks.limits().answer);
     wait.abandon_what_is_out(&acquired, clock.at(started.checked_add(latest)));
     if settings.is_cancelled() {
-        // The lock may have been granted, or handed over, just before the cancel. The caller does not get it: it is given back.
+        // The lock may have been granted, or handed over, just before the cancel. The caller does
+        // not get it: it is given back.
         drop(acquired.ok().flatten().map(Lease::declined));
         return Err(operation.cancelled());
     }
@@ -273,8 +278,9 @@ impl Wait<'_> {
         }
     }
 
-    /// Takes back a writer's intent before the next thread of the queue asks, which it might keep out. Nothing is sent to a server
-    /// that has not answered: the intent ends by itself within a second.
+    /// Takes back a writer's intent before the next thread of the queue asks, which it might keep
+    /// out. Nothing is sent to a server that has not answered: the intent ends by itself within a
+    /// second.
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.quitting().filter(|_| !is_silent) {
@@ -282,9 +288,9 @@ impl Wait<'_> {
         }
     }
 
-    /// Gives back what an attempt may have taken, or may still take, unless that is for the lease that has been granted to
-    /// release. What the server has answered to is given back here, so that nothing is left if the process ends at once;
-    /// otherwise the watchdog's thread does it.
+    /// Gives back what an attempt may have taken, or may still take, unless that is for the lease
+    /// that has been granted to release. What the server has answered to is given back here, so
+    /// that nothing is left if the process ends at once; otherwise the watchdog's thread does it.
     fn abandon_what_is_out(&self, acquired: &Result<Option<Lease>>, latest: Deadline) {
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
@@ -319,7 +325,8 @@ impl Wait<'_> {
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();
         if self.has_another_master() {
-            // All leases were looked at when that server became the master, and this one was not kept yet.
+            // All leases were looked at when that server became the master, and this one was not
+            // kept yet.
             self.stack.keeper.changed(self.key());
         }
         lease.map(Lease::claimed)

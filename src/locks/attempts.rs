@@ -1,6 +1,7 @@
 //! What the attempts at one lock have come to, as a plain value: no lock, no clock, no I/O.
 //!
-//! All attempts of one wait have one token, so that an attempt which is executed twice counts once. What each answer leads to:
+//! All attempts of one wait have one token, so that an attempt which is executed twice counts once.
+//! What each answer leads to:
 //!
 //! | the answer | then |
 //! |---|---|
@@ -33,10 +34,11 @@ use crate::{
     waiting::LOOKS_AGAIN,
 };
 
-/// After so long a waiting writer asks again, so that its intent is written anew: the script does so when less than 500 ms
-/// of its second are left.
+/// After so long a waiting writer asks again, so that its intent is written anew: the script does
+/// so when less than 500 ms of its second are left.
 const INTENT: Duration = Duration::from_millis(600);
-/// A loss is told of within this, plus what the network takes, also at the very beginning of a lease.
+/// A loss is told of within this, plus what the network takes, also at the very beginning of a
+/// lease.
 const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The attempts of one wait.
@@ -47,8 +49,8 @@ pub(crate) struct Attempts<'a> {
     hold: Arc<Holding>,
     /// How often the server was asked.
     pub(crate) made: u32,
-    /// An attempt got no answer, or was granted for a lease that was over by then, and none since has said that somebody else
-    /// has the lock: it may be ours.
+    /// An attempt got no answer, or was granted for a lease that was over by then, and none since
+    /// has said that somebody else has the lock: it may be ours.
     uncertain: bool,
     /// An attempt got no answer: it may still be executed, whatever was answered since.
     is_out: bool,
@@ -74,7 +76,8 @@ pub(crate) enum Outcome {
     },
     /// Somebody else has it.
     Refused {
-        /// Whoever is in the way has to be gone by then, or the server's message is not relied on for longer.
+        /// Whoever is in the way has to be gone by then, or the server's message is not relied on
+        /// for longer.
         ask_again_at: Instant,
         tracked: bool,
     },
@@ -155,7 +158,8 @@ impl<'a> Attempts<'a> {
                 })
             }
             Attempt::HasBeenRun(run) => {
-                // If an earlier attempt of ours has taken the lock, it is lost: otherwise nobody else could have written the mark.
+                // If an earlier attempt of ours has taken the lock, it is lost: otherwise nobody
+                // else could have written the mark.
                 self.uncertain = false;
                 self.found_run = Some(run);
                 Ok(Outcome::HasBeenRun)
@@ -197,7 +201,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The answer of a wait that ends by this error. One that says that nothing was done is not the answer where the lock may be ours.
+    /// The answer of a wait that ends by this error. One that says that nothing was done is not the
+    /// answer where the lock may be ours.
     pub(crate) fn ended_by(&self, error: Error) -> Error {
         match error {
             Error::Pool { source, .. } if self.uncertain => match source {
@@ -219,7 +224,8 @@ impl<'a> Attempts<'a> {
         self.uncertain
     }
 
-    /// Whether the last attempt failed since its server does not know yet whose the key is, or is not ready for it.
+    /// Whether the last attempt failed since its server does not know yet whose the key is, or is
+    /// not ready for it.
     pub(crate) fn is_in_doubt(&self) -> bool {
         let code = match &self.failure {
             Some(Error::Redis { source, .. }) => source.code(),
@@ -294,7 +300,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// How long to wait for news, when those in the way may stay so long. A writer has to renew its intent meanwhile.
+    /// How long to wait for news, when those in the way may stay so long. A writer has to renew its
+    /// intent meanwhile.
     fn longest_pause(&self, longest: Option<Duration>) -> Duration {
         let most = match self.hold.kind() {
             Kind::Write => INTENT,

@@ -1,10 +1,11 @@
 //! Writing while a lock is held: in a transaction that watches the lock.
 //!
-//! Called on the holder's thread. What is sent goes by a connection of the pool, or by the caller's, with nothing locked.
+//! Called on the holder's thread. What is sent goes by a connection of the pool, or by the
+//! caller's, with nothing locked.
 //!
-//! A commit that got no answer may still be executed later. [`while_out`](Lease::while_out) notes it as
-//! [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its release changes the key that the
-//! commit watches.
+//! A commit that got no answer may still be executed later. [`while_out`](Lease::while_out) notes
+//! it as [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its
+//! release changes the key that the commit watches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,21 +40,23 @@ pub enum Committed {
 }
 
 impl Lease {
-    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held. Does not release it.
+    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held.
+    /// Does not release it.
     ///
-    /// `build` is called once. If the lock has been renewed meanwhile, the transaction is sent again, up to 8 times. It goes by
-    /// a connection of the pool that the lock came from, to the server that keeps the lock: for other resources there is the
-    /// [fencing token](Self::fencing_token).
+    /// `build` is called once. If the lock has been renewed meanwhile, the transaction is sent
+    /// again, up to 8 times. It goes by a connection of the pool that the lock came from, to the
+    /// server that keeps the lock: for other resources there is the [fencing
+    /// token](Self::fencing_token).
     ///
-    /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: give back what your thread has borrowed
-    /// there first, or take [`commit_on`](Self::commit_on).
+    /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: give back
+    /// what your thread has borrowed there first, or take [`commit_on`](Self::commit_on).
     ///
-    /// A commit that got no answer may still be executed while the lock is held, and never in another's turn. To be able to
-    /// repeat it, take [`commit_once`](Self::commit_once).
+    /// A commit that got no answer may still be executed while the lock is held, and never in
+    /// another's turn. To be able to repeat it, take [`commit_once`](Self::commit_once).
     ///
     /// # Errors
-    /// As [`commit_while_held`](crate::commit_while_held), and [`Error::Pool`] if there is no connection. [`Error::Lost`]: the
-    /// lock is not ours any more, and nothing was written.
+    /// As [`commit_while_held`](crate::commit_while_held), and [`Error::Pool`] if there is no
+    /// connection. [`Error::Lost`]: the lock is not ours any more, and nothing was written.
     ///
     /// # Examples
     /// ```no_run
@@ -72,11 +75,12 @@ impl Lease {
         self.committed("Lease::commit", build).map(drop)
     }
 
-    /// As [`commit`](Self::commit), and answers what the commands have answered: a tuple or a `Vec` with one value for each,
-    /// without those marked [`ignore`](redis::Pipeline::ignore).
+    /// As [`commit`](Self::commit), and answers what the commands have answered: a tuple or a `Vec`
+    /// with one value for each, without those marked [`ignore`](redis::Pipeline::ignore).
     ///
     /// # Errors
-    /// As [`commit`](Self::commit); [`Error::Reply`] if it was written, and the answers are of another type.
+    /// As [`commit`](Self::commit); [`Error::Reply`] if it was written, and the answers are of
+    /// another type.
     ///
     /// # Examples
     /// ```no_run
@@ -96,17 +100,18 @@ impl Lease {
         commit.answer(results)
     }
 
-    /// As [`commit_returning`](Self::commit_returning), by a connection of the caller's to the same server, and so without waiting
-    /// for one. Two round trips.
+    /// As [`commit_returning`](Self::commit_returning), by a connection of the caller's to the same
+    /// server, and so without waiting for one. Two round trips.
     ///
-    /// It needs a real server: on the stand-in of the feature `testing`, to which no connection leads, it is an [`Error::Invalid`],
-    /// and nothing is built. That records what goes by [`commit`](Self::commit) and its other variants.
+    /// It needs a real server: on the stand-in of the feature `testing`, to which no connection
+    /// leads, it is an [`Error::Invalid`], and nothing is built. That records what goes by
+    /// [`commit`](Self::commit) and its other variants.
     ///
     /// # Errors
-    /// As [`commit_returning`](Self::commit_returning). If `conn` does not show the lock as ours, nothing is
-    /// written, and a connection of the pool is waited for and looks. [`Error::Lost`]: that one does not
-    /// show it either. [`Error::Invalid`]: it does, so `conn` leads to another server or database, and the
-    /// lease goes on.
+    /// As [`commit_returning`](Self::commit_returning). If `conn` does not show the lock as ours,
+    /// nothing is written, and a connection of the pool is waited for and looks. [`Error::Lost`]:
+    /// that one does not show it either. [`Error::Invalid`]: it does, so `conn` leads to another
+    /// server or database, and the lease goes on.
     ///
     /// # Examples
     /// ```no_run
@@ -134,20 +139,21 @@ impl Lease {
         commit.answer(results.unwrap_or_default())
     }
 
-    /// As [`commit`](Self::commit), at most once for this operation id: a commit that got no answer can be repeated, under this
-    /// lease or another one of the same lock, and is not doubled.
+    /// As [`commit`](Self::commit), at most once for this operation id: a commit that got no answer
+    /// can be repeated, under this lease or another one of the same lock, and is not doubled.
     ///
-    /// The same transaction writes a mark: a key beside the lock that ends after `remember`, 1 ms to 24 h. A later call with the
-    /// same id finds it and writes nothing. Repeat within that time.
+    /// The same transaction writes a mark: a key beside the lock that ends after `remember`, 1 ms
+    /// to 24 h. A later call with the same id finds it and writes nothing. Repeat within that time.
     ///
-    /// **The id names the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711` every night writes nothing in
-    /// the second night while the mark of the first is still there.
+    /// **The id names the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711` every
+    /// night writes nothing in the second night while the mark of the first is still there.
     ///
     /// Two round trips.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Invalid`] for an id that is empty or longer than 512 bytes, or for the time. After
-    /// [`Error::Unknown`] repeat it; after [`Error::Partial`] the mark is there, and some of the commands were refused.
+    /// As [`commit`](Self::commit), and [`Error::Invalid`] for an id that is empty or longer than
+    /// 512 bytes, or for the time. After [`Error::Unknown`] repeat it; after [`Error::Partial`] the
+    /// mark is there, and some of the commands were refused.
     ///
     /// # Examples
     /// ```no_run
@@ -189,10 +195,12 @@ impl Lease {
         Ok(sent.map_or(Committed::Before, |_| Committed::Now))
     }
 
-    /// As [`commit`](Self::commit), and releases the lock in the same transaction. Two round trips for both.
+    /// As [`commit`](Self::commit), and releases the lock in the same transaction. Two round trips
+    /// for both.
     ///
-    /// However it ends, the lease is over. Where nothing was written the lock is given back as by [`release`](Self::release);
-    /// where no answer came, by the watchdog's thread. It is not handed over to another thread of this process.
+    /// However it ends, the lease is over. Where nothing was written the lock is given back as by
+    /// [`release`](Self::release); where no answer came, by the watchdog's thread. It is not handed
+    /// over to another thread of this process.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -301,8 +309,9 @@ impl Lease {
         self.check_for(name)
     }
 
-    /// Sends a transaction to the server that keeps the lock, and tells of a loss that this server answers. An error of
-    /// `send` is one that the transaction has met, never one of a caller's closure.
+    /// Sends a transaction to the server that keeps the lock, and tells of a loss that this server
+    /// answers. An error of `send` is one that the transaction has met, never one of a caller's
+    /// closure.
     pub(super) fn while_out<T>(
         &self,
         name: &'static str,
@@ -327,8 +336,8 @@ impl Lease {
         done
     }
 
-    /// Explains why a connection of the caller's does not show the lock as ours. The lease ends only if the server that
-    /// keeps the lock says so.
+    /// Explains why a connection of the caller's does not show the lock as ours. The lease ends
+    /// only if the server that keeps the lock says so.
     fn not_found_by_theirs(&self, name: &'static str) -> Error {
         match self.ask(name, Ask::Look) {
             Ok(_) => Error::invalid(
@@ -341,8 +350,9 @@ impl Lease {
         }
     }
 
-    /// By a connection of the pool, and by another one where the first turns out to have been closed before anything was
-    /// written, as after a restart of the server, and where the lock is on another server by now, or on its way.
+    /// By a connection of the pool, and by another one where the first turns out to have been
+    /// closed before anything was written, as after a restart of the server, and where the lock is
+    /// on another server by now, or on its way.
     pub(super) fn by_the_pool<T>(
         &self,
         mut send: impl FnMut(&mut Connection) -> Result<T>,

@@ -2,7 +2,8 @@
 
 use crate::recipes::inspect::{Found, Holder};
 
-/// A lock as the server knew it at one moment; by now it may be otherwise. See [`Lock::inspect`](crate::Lock::inspect).
+/// A lock as the server knew it at one moment; by now it may be otherwise. See
+/// [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Inspection {

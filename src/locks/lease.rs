@@ -35,23 +35,29 @@ pub(super) const CHECK: &str = "Lease::check";
 
 /// A lock that is held, until it is released or dropped. It may move to another thread.
 ///
-/// Dropping it releases the lock, also on a panic; it waits for that at most [`Options::drop_timeout`](crate::Options::drop_timeout), and says nothing.
-/// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing: the lock is the parent's.
+/// Dropping it releases the lock, also on a panic; it waits for that at most
+/// [`Options::drop_timeout`](crate::Options::drop_timeout), and says nothing.
+/// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing:
+/// the lock is the parent's.
 ///
-/// What [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining), [`state`](Self::state) and
-/// [`lost`](Self::lost) say is computed from our own clock and from what the server has told; asking sends nothing.
+/// What [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining),
+/// [`state`](Self::state) and [`lost`](Self::lost) say is computed from our own clock and from what
+/// the server has told; asking sends nothing.
 ///
 /// # Guarantees
-/// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided that the clocks run at the
-///   same rate, that the server loses no data and that nobody deletes the lock by hand.
-/// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon after the server knows;
-///   at the end of the lease by our own clock.
-/// - When `release` has returned, nothing is sent for this hold any more; unless an attempt to acquire it got no answer, and
-///   may be delivered late: then the watchdog's thread releases it again, for some minutes and ever more seldom. Or another server
-///   becomes the master within a minute: it is released there as well.
+/// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided
+///   that the clocks run at the same rate, that the server loses no data and that nobody deletes
+///   the lock by hand.
+/// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon
+///   after the server knows; at the end of the lease by our own clock.
+/// - When `release` has returned, nothing is sent for this hold any more; unless an attempt to
+///   acquire it got no answer, and may be delivered late: then the watchdog's thread releases it
+///   again, for some minutes and ever more seldom. Or another server becomes the master within a
+///   minute: it is released there as well.
 ///
-/// Not that the lock is still there while you write: a process can be halted between the question and the write. For that
-/// hand the [fencing token](Self::fencing_token) to the resource, or [`commit`](Self::commit) to the same server.
+/// Not that the lock is still there while you write: a process can be halted between the question
+/// and the write. For that hand the [fencing token](Self::fencing_token) to the resource, or
+/// [`commit`](Self::commit) to the same server.
 ///
 /// # Examples
 /// ```no_run
@@ -81,7 +87,8 @@ pub struct Lease {
     skew: Duration,
     /// How it has ended, once it has. Its drop tells the hooks.
     pub(super) end: Option<HoldEnd>,
-    /// A user has it. A guard that no user has taken is never handed on, and its release is not reported.
+    /// A user has it. A guard that no user has taken is never handed on, and its release is not
+    /// reported.
     pub(crate) is_claimed: bool,
     /// It was granted to the head of a queue, or handed over.
     stood_in_queue: bool,
@@ -89,7 +96,8 @@ pub struct Lease {
     disclosed: AtomicBool,
 }
 
-/// What a lease begins with, whether the server has granted it or the turn before has handed it over.
+/// What a lease begins with, whether the server has granted it or the turn before has handed it
+/// over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) fence: Option<FencingToken>,
@@ -97,7 +105,8 @@ pub(crate) struct Grant {
     pub(crate) since: Instant,
     /// When the server ends it, unless it is renewed.
     pub(crate) end: Instant,
-    /// When the watchdog asks about it for the first time, so that the server tells of its loss from then on.
+    /// When the watchdog asks about it for the first time, so that the server tells of its loss
+    /// from then on.
     pub(crate) look_at: Option<Instant>,
     /// How it may be handed over, if it may be.
     pub(crate) turns: Option<HandOverBudget>,
@@ -172,8 +181,8 @@ impl Lease {
         }
     }
 
-    /// The number to hand to the resource: greater than that of every holder before. A reader has none, nor has a mutex
-    /// without [`Options::fencing`](crate::Options::fencing).
+    /// The number to hand to the resource: greater than that of every holder before. A reader has
+    /// none, nor has a mutex without [`Options::fencing`](crate::Options::fencing).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.standing().fence()
@@ -192,7 +201,8 @@ impl Lease {
         self.hold().lock_name().text()
     }
 
-    /// Whether the lock is held, by our clock and by what the server has told. False at the end, with no grace.
+    /// Whether the lock is held, by our clock and by what the server has told. False at the end,
+    /// with no grace.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
@@ -248,15 +258,16 @@ impl Lease {
         self.check()
     }
 
-    /// Lets the lease end so long from now, but never earlier than it does, nor later than [`Options::max_hold`](crate::Options::max_hold) allows. 1 ms
-    /// to 24 h.
+    /// Lets the lease end so long from now, but never earlier than it does, nor later than
+    /// [`Options::max_hold`](crate::Options::max_hold) allows. 1 ms to 24 h.
     ///
-    /// For a step that must not be interrupted by a lost connection: the watchdog renews the usual lease anyway. One round
-    /// trip.
+    /// For a step that must not be interrupted by a lost connection: the watchdog renews the usual
+    /// lease anyway. One round trip.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify), [`Error::Invalid`] for the length, and [`Error::TooFewReplicas`] with
-    /// [`Options::replicas`](crate::Options::replicas): it ends when it did before.
+    /// As [`verify`](Self::verify), [`Error::Invalid`] for the length, and
+    /// [`Error::TooFewReplicas`] with [`Options::replicas`](crate::Options::replicas): it ends when
+    /// it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.shared.process.refuse_a_copy()?;
         let lease = self.standing().capped(lease);
@@ -303,7 +314,8 @@ impl Lease {
         self.shared.process.is_a_copy()
     }
 
-    /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child. Returns a moment before that was sent.
+    /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child.
+    /// Returns a moment before that was sent.
     pub(super) fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
         if let Ask::Renew(lease) = ask {
             lease_millis("lease", lease)?;

@@ -29,7 +29,8 @@ use crate::{
 
 /// One lock, of whatever kind: to be acquired as often as you like, by any thread.
 ///
-/// Making it sends nothing. A name that cannot be a lock's is an error of whatever is done with it first.
+/// Making it sends nothing. A name that cannot be a lock's is an error of whatever is done with it
+/// first.
 #[derive(Clone)]
 #[must_use]
 pub struct Lock {
@@ -63,30 +64,33 @@ impl Lock {
 
     /// Takes the lock, waiting up to `timeout` for it.
     ///
-    /// Threads of this process that want the same lock are served first in, first out, and only the first of them asks the
-    /// server, when it says that something has happened to the lock. A thread that waits has no connection of the pool.
-    /// There is always one try, even for a wait of nothing; `Duration::MAX` waits for ever.
+    /// Threads of this process that want the same lock are served first in, first out, and only the
+    /// first of them asks the server, when it says that something has happened to the lock. A
+    /// thread that waits has no connection of the pool. There is always one try, even for a wait of
+    /// nothing; `Duration::MAX` waits for ever.
     ///
-    /// A failure that may pass does not end a wait: a server that is not there yet, restarts, is silent, or refuses for now
-    /// (`LOADING`, `OOM` and their like). The last failure is the answer at the deadline, and not `Contended`. A wait of
-    /// nothing answers at once.
+    /// A failure that may pass does not end a wait: a server that is not there yet, restarts, is
+    /// silent, or refuses for now (`LOADING`, `OOM` and their like). The last failure is the answer
+    /// at the deadline, and not `Contended`. A wait of nothing answers at once.
     ///
-    /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody deletes it: look with
-    /// [`inspect`](Self::inspect).
+    /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody
+    /// deletes it: look with [`inspect`](Self::inspect).
     ///
-    /// Give back a connection that your thread has borrowed from the same [`Pool`](crate::Pool) before you ask: where all are lent to
-    /// threads that ask for locks, none of them gets the one that it takes.
+    /// Give back a connection that your thread has borrowed from the same [`Pool`](crate::Pool)
+    /// before you ask: where all are lent to threads that ask for locks, none of them gets the one
+    /// that it takes.
     ///
-    /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the pool later while the server
-    /// is silent.
+    /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the
+    /// pool later while the server is silent.
     ///
     /// # Errors
     /// - [`Error::Contended`](crate::Error::Contended): somebody else was seen to have it.
-    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL that leads to another kind of server. Nobody
-    ///   waits for that to change, nor for the right password.
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given back as soon as the
-    ///   server answers, however late the server executes it.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no connection.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL that leads to
+    ///   another kind of server. Nobody waits for that to change, nor for the right password.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given
+    ///   back as soon as the server answers, however late the server executes it.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no
+    ///   connection.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no lock of this kind.
     /// - [`Error::Redis`](crate::Error::Redis): the server refused.
     /// - [`Error::TooFewReplicas`](crate::Error::TooFewReplicas): with [`Options::replicas`].
@@ -137,7 +141,8 @@ impl Lock {
         Ok(self.acquire_as(operation, Duration::ZERO)?.ok())
     }
 
-    /// Who has the lock, since when and for how long still, and how many threads of this process wait for it.
+    /// Who has the lock, since when and for how long still, and how many threads of this process
+    /// wait for it.
     ///
     /// One round trip; changes nothing.
     ///
@@ -164,18 +169,23 @@ impl Lock {
             .map_err(|error| operation.failed(error))
     }
 
-    /// Takes the lock away from whoever has it, all readers included, and tells what it took: for operators.
+    /// Takes the lock away from whoever has it, all readers included, and tells what it took: for
+    /// operators.
     ///
-    /// What it tells of is what stood there at the moment at which it was taken away, in one step on the server: nothing, if
-    /// nobody had it. It is sent once only, since a second one could take the lock from the next holder.
+    /// What it tells of is what stood there at the moment at which it was taken away, in one step
+    /// on the server: nothing, if nobody had it. It is sent once only, since a second one could
+    /// take the lock from the next holder.
     ///
-    /// A holder that this crate keeps is told, where the server tells of changes, but may write until it knows: a fencing
-    /// token stops that. Two round trips: the first proves the connection, since this may not be sent twice.
+    /// A holder that this crate keeps is told, where the server tells of changes, but may write
+    /// until it knows: a fencing token stops that. Two round trips: the first proves the
+    /// connection, since this may not be sent twice.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect), and
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so that it may have been taken away: look with `inspect`.
-    /// - [`Error::WrongKind`](crate::Error::WrongKind): what stands there is no lock of any kind, and was left as it is.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so that it may have been taken
+    ///   away: look with `inspect`.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): what stands there is no lock of any kind,
+    ///   and was left as it is.
     ///
     /// # Examples
     /// ```no_run
@@ -216,7 +226,8 @@ impl Lock {
         Ok(stack.server.ask(&call(lock), Patience::USUAL)?.answer)
     }
 
-    /// To be asked for before a call is made: in the child of a fork its script may be in the making for ever.
+    /// To be asked for before a call is made: in the child of a fork its script may be in the
+    /// making for ever.
     fn stack(&self, lock: &LockName) -> Result<Stack<'_>> {
         self.stacks.process().refuse_a_copy()?;
         let longest = self.stacks.limits().connect;
@@ -283,8 +294,8 @@ impl Lock {
 
     /// A new hold, with a token of its own.
     ///
-    /// Refused in the child of a fork: there the queues may be locked for ever, and an owner's text or a script that another thread was
-    /// making is never ready.
+    /// Refused in the child of a fork: there the queues may be locked for ever, and an owner's text
+    /// or a script that another thread was making is never ready.
     pub(super) fn hold(&self) -> Result<Holding> {
         let lock = self.lock_name()?;
         self.stacks.process().refuse_a_copy()?;

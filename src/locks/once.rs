@@ -1,7 +1,8 @@
 //! Work that is done once in a period, on whichever host.
 //!
-//! A run leaves a [mark](crate::recipes::once) beside the lock. The script that acquires looks at it first, and the script that
-//! releases writes it, so that nobody finds the lock free and the run unmarked.
+//! A run leaves a [mark](crate::recipes::once) beside the lock. The script that acquires looks at
+//! it first, and the script that releases writes it, so that nobody finds the lock free and the run
+//! unmarked.
 
 use std::time::Duration;
 
@@ -28,24 +29,26 @@ const RUN_ONCE: &str = "Lock::run_once";
 pub enum Once<T, E> {
     /// It has been done within the period, by whom this says, and was not done again.
     HasBeenRun(LastRun),
-    /// It was done, and [`released`](Ran::released) says whether that is marked, so that nobody does it again:
+    /// It was done, and [`released`](Ran::released) says whether that is marked, so that nobody
+    /// does it again:
     ///
     /// - `Ok`: it is, and the lock is free.
     /// - [`Error::Unknown`]: it may be.
     /// - [`Error::Lost`]: it is not, and somebody else may have begun meanwhile.
     /// - Any other error: it is not. The next one does the work again.
     Ran(Ran<T>),
-    /// It was begun and has failed: [`value`](Ran::value) is its error. It is not marked, and the next one tries again.
-    /// [`released`](Ran::released) is as after [`Lock::run`].
+    /// It was begun and has failed: [`value`](Ran::value) is its error. It is not marked, and the
+    /// next one tries again. [`released`](Ran::released) is as after [`Lock::run`].
     Failed(Ran<E>),
 }
 
 impl<T, E: From<Error>> Once<T, E> {
-    /// `Ok(Some(value))`: it was done now, and is marked. `Ok(None)`: it has been done within the period.
+    /// `Ok(Some(value))`: it was done now, and is marked. `Ok(None)`: it has been done within the
+    /// period.
     ///
     /// # Errors
-    /// The error of the work, or that of the mark. Then the value is dropped: where it is wanted all the same, take it from
-    /// [`Ran`](Once::Ran).
+    /// The error of the work, or that of the mark. Then the value is dropped: where it is wanted
+    /// all the same, take it from [`Ran`](Once::Ran).
     pub fn done(self) -> Result<Option<T>, E> {
         match self {
             Self::HasBeenRun(_) => Ok(None),
@@ -56,28 +59,34 @@ impl<T, E: From<Error>> Once<T, E> {
 }
 
 impl Lock {
-    /// Runs something while the lock is held, unless it has been run within the period on any host: for a job that every host
-    /// starts at night and one is to do.
+    /// Runs something while the lock is held, unless it has been run within the period on any host:
+    /// for a job that every host starts at night and one is to do.
     ///
-    /// Waits as [`acquire`](Self::acquire) does. When another run ends within the wait, this one is not begun. Of a run that
-    /// has returned `Ok`, with the lock held until then, a mark is written in the same step that releases the lock, so that
-    /// nobody finds the one without the other; after an `Err`, a panic or a loss there is none, and the next one tries again.
-    /// The period counts from the end of the last run, by the server's clock: those of the hosts make no difference. Let it be
-    /// a little shorter than the time between two starts, `20h` for a job of every night.
+    /// Waits as [`acquire`](Self::acquire) does. When another run ends within the wait, this one is
+    /// not begun. Of a run that has returned `Ok`, with the lock held until then, a mark is written
+    /// in the same step that releases the lock, so that nobody finds the one without the other;
+    /// after an `Err`, a panic or a loss there is none, and the next one tries again. The period
+    /// counts from the end of the last run, by the server's clock: those of the hosts make no
+    /// difference. Let it be a little shorter than the time between two starts, `20h` for a job of
+    /// every night.
     ///
-    /// `Err` means that it has **not** run, as of [`run`](Self::run). The work is not stopped when the lease is lost: it may ask
-    /// the lease.
+    /// `Err` means that it has **not** run, as of [`run`](Self::run). The work is not stopped when
+    /// the lease is lost: it may ask the lease.
     ///
-    /// Two round trips when it is run on a free lock, one when it has been run. Only for a [mutex](crate::Locks::lock). When no
-    /// answer comes to the mark, it is sent again until the lease would have ended. The mark stays for twice the period, beside
-    /// the lock, at `{lock:NAME}:lease:ran`, and for at least as long as the mark before it: after a run by hand with a
-    /// period of a second, a job of every night still finds its mark. A data loss on the server takes the mark as it does
-    /// the lock, and then the work is done again: it should bear that.
+    /// Two round trips when it is run on a free lock, one when it has been run. Only for a
+    /// [mutex](crate::Locks::lock). When no answer comes to the mark, it is sent again until the
+    /// lease would have ended. The mark stays for twice the period, beside the lock, at
+    /// `{lock:NAME}:lease:ran`, and for at least as long as the mark before it: after a run by hand
+    /// with a period of a second, a job of every night still finds its mark. A data loss on the
+    /// server takes the mark as it does the lock, and then the work is done again: it should bear
+    /// that.
     ///
     /// # Errors
     /// - [`Error::Contended`]: somebody else had the lock all the time; probably it is being run.
-    /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is no mutex. Nothing was sent.
-    /// - [`Error::WrongKind`]: also if the mark's key holds something else. The error names that key.
+    /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is no mutex.
+    ///   Nothing was sent.
+    /// - [`Error::WrongKind`]: also if the mark's key holds something else. The error names that
+    ///   key.
     /// - otherwise as [`acquire`](Self::acquire).
     ///
     /// # Examples
@@ -127,8 +136,8 @@ impl Lock {
         })
     }
 
-    /// Who did the work of this lock last by [`run_once`](Self::run_once), and when. `None`: nobody, or so long ago that the
-    /// mark is gone, which stays for twice the longest period.
+    /// Who did the work of this lock last by [`run_once`](Self::run_once), and when. `None`:
+    /// nobody, or so long ago that the mark is gone, which stays for twice the longest period.
     ///
     /// One round trip; changes nothing.
     ///
@@ -145,8 +154,8 @@ impl Lock {
 }
 
 impl Lease {
-    /// Marks that the work has been done, and gives the lock back, in one step. The next one has to see the mark, so that the
-    /// lock is not handed over.
+    /// Marks that the work has been done, and gives the lock back, in one step. The next one has to
+    /// see the mark, so that the lock is not handed over.
     fn finish(mut self) -> Result<()> {
         // A lost lease is told as such, also where no connection is left to give it back by.
         self.check_here(RUN_ONCE)?;
@@ -187,7 +196,8 @@ impl Lease {
             let answer = answer.and_then(|reply| {
                 let answer = reply.of_both().and_then(|answer| yes_or_no(&answer));
                 answer.map_err(|error| {
-                    // A failover may take the mark with it: sent again, it waits for the replicas again.
+                    // A failover may take the mark with it: sent again, it waits for the replicas
+                    // again.
                     if is_unconfirmed(&error) {
                         operation.unknown(None, error)
                     } else {

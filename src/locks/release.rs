@@ -1,13 +1,15 @@
 //! Letting a lock go: handed over, given back, or left to the watchdog's thread, which tries again.
 //!
-//! A release that got no answer is an error for the caller, and [`settle`](Lease::settle) leaves the lock to the watchdog's thread:
-//! [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon) has it released until the server answers.
+//! A release that got no answer is an error for the caller, and [`settle`](Lease::settle) leaves
+//! the lock to the watchdog's thread: [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon)
+//! has it released until the server answers.
 //!
 //! However a hold ends, its guard is dropped: the drop tells the hooks of the end, in the one place
 //! that does.
 //!
-//! Called on the holder's thread, by a release or a drop. A hand-over locks the queues (`by_key`), and within them the keeper's
-//! `state` and the lease's `facts`: the order of [`renewing`](crate::renewing). Giving back sends with nothing locked.
+//! Called on the holder's thread, by a release or a drop. A hand-over locks the queues (`by_key`),
+//! and within them the keeper's `state` and the lease's `facts`: the order of
+//! [`renewing`](crate::renewing). Giving back sends with nothing locked.
 
 use std::time::{Duration, Instant};
 
@@ -31,13 +33,16 @@ const RELEASE: &str = "Lease::release";
 impl Lease {
     /// Gives the lock back. One round trip.
     ///
-    /// Waits for a renewal that is being sent at this moment. The first thread that waits for the lock is woken.
+    /// Waits for a renewal that is being sent at this moment. The first thread that waits for the
+    /// lock is woken.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the same time.
-    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried again, by the watchdog's
-    ///   thread, until the server has answered.
-    /// - [`Error::Forked`]: this is a child's copy after a fork. The lock is the parent's, and stays as it is.
+    /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the
+    ///   same time.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried
+    ///   again, by the watchdog's thread, until the server has answered.
+    /// - [`Error::Forked`]: this is a child's copy after a fork. The lock is the parent's, and
+    ///   stays as it is.
     ///
     /// # Examples
     /// ```no_run
@@ -59,11 +64,12 @@ impl Lease {
         self.let_go(Duration::MAX)
     }
 
-    /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or released any more.
+    /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or
+    /// released any more.
     ///
-    /// It ends with its lease, unless the other process renews it. Says what is left of it. A [commit](Self::commit) that got
-    /// no answer may still be executed while the other process has the lock. In the child of a fork nothing is left, and its parent's
-    /// lease goes on.
+    /// It ends with its lease, unless the other process renews it. Says what is left of it. A
+    /// [commit](Self::commit) that got no answer may still be executed while the other process has
+    /// the lock. In the child of a fork nothing is left, and its parent's lease goes on.
     ///
     /// # Examples
     /// ```no_run
@@ -114,7 +120,8 @@ impl Lease {
         Some(self.handle.stop_by(deadline))
     }
 
-    /// Hands the lock over or gives it back. A second call does nothing. Not to be called in a child.
+    /// Hands the lock over or gives it back. A second call does nothing. Not to be called in a
+    /// child.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             // A look may have found a loss at this moment.
@@ -129,7 +136,8 @@ impl Lease {
         self.settle(RELEASE, given_back, state)
     }
 
-    /// What the release has come to. What may still be ours on the server is left to the watchdog's thread.
+    /// What the release has come to. What may still be ours on the server is left to the watchdog's
+    /// thread.
     pub(super) fn settle(
         &mut self,
         name: &'static str,
@@ -196,7 +204,8 @@ impl Lease {
         let asked = self.shared.server.ask(&giving_back, patience)?;
         let again = asked.again;
         match asked.of_both().and_then(|answer| count(&answer)) {
-            // It was sent twice, and the first may have released the lock: the no to the second proves no loss.
+            // It was sent twice, and the first may have released the lock: the no to the second
+            // proves no loss.
             Ok(0) if again => Err(operation.unknown(None, no_answer())),
             Ok(held) => Ok(held > 0),
             Err(error) => Err(operation.unanswered(None, error)),
@@ -207,7 +216,8 @@ impl Lease {
 impl Lease {
     /// Hands the lock to the first of those who wait for it. False: it has to be released.
     ///
-    /// The lock on the server stays as it is. This guard is of no use afterwards: it must not release or renew.
+    /// The lock on the server stays as it is. This guard is of no use afterwards: it must not
+    /// release or renew.
     pub(crate) fn hand_over(&self) -> bool {
         let Some(turns) = self.turns() else {
             return false;
@@ -217,12 +227,13 @@ impl Lease {
         self.shared.queues.hand_over(key, successor)
     }
 
-    /// The guard of the next turn, with an identity of its own, and when it ends unless it is renewed. `None`: not from this
-    /// one.
+    /// The guard of the next turn, with an identity of its own, and when it ends unless it is
+    /// renewed. `None`: not from this one.
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
         let lock = self.hold().lock_name();
         if lock.prefix() != &*settings.prefix {
-            // The key is the same, but prefix and name are not: the guard would have another name than the next thread asks for.
+            // The key is the same, but prefix and name are not: the guard would have another name
+            // than the next thread asks for.
             return None;
         }
         if self.hold().is_fenced() != settings.fencing {

@@ -8,10 +8,11 @@ use crate::{error::Result, recipes::ran::Ran};
 impl Lock {
     /// Runs something while the lock is held, and releases it on return and on panic.
     ///
-    /// Waits as [`acquire`](Self::acquire) does. What runs is not stopped when the lease is lost: it may ask the lease.
+    /// Waits as [`acquire`](Self::acquire) does. What runs is not stopped when the lease is lost:
+    /// it may ask the lease.
     ///
-    /// `Err` means that it has **not** run, and may be run later. When it has run the answer is [`Ran`], with its value,
-    /// whatever happened to the lock meanwhile or afterwards.
+    /// `Err` means that it has **not** run, and may be run later. When it has run the answer is
+    /// [`Ran`], with its value, whatever happened to the lock meanwhile or afterwards.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).

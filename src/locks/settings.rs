@@ -22,7 +22,8 @@ use crate::{
 const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
 
-/// What the [`Options`] that were given one after another have come to, and the defaults for the rest.
+/// What the [`Options`] that were given one after another have come to, and the defaults for the
+/// rest.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) prefix: Arc<str>,
@@ -166,8 +167,8 @@ impl Settings {
         self.turns_allowed() > 0
     }
 
-    /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10 ms, so that a failover
-    /// that lost the last grants has taken longer.
+    /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10
+    /// ms, so that a failover that lost the last grants has taken longer.
     pub(crate) fn reserved(&self) -> u64 {
         if !self.fencing {
             return 0;
@@ -175,7 +176,8 @@ impl Settings {
         u64::from(self.turns_allowed()).min(MOST_RESERVED)
     }
 
-    /// How often a lock that was granted at this moment with so many more fencing tokens may be handed on.
+    /// How often a lock that was granted at this moment with so many more fencing tokens may be
+    /// handed on.
     pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
         let allowed = self.turns_allowed();
         let turns = match u32::try_from(reserved) {

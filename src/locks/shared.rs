@@ -1,4 +1,5 @@
-//! What all clones of a `Locks`, its locks and leases share. `L` is what a waiting thread can be handed.
+//! What all clones of a `Locks`, its locks and leases share. `L` is what a waiting thread can be
+//! handed.
 
 use std::{
     ptr,
@@ -29,7 +30,8 @@ pub(crate) struct Shared<L> {
     siblings: Option<Siblings<L>>,
 }
 
-/// The same for all shards of a cluster. A lock is followed from one shard to another, so each is told which keys any of them hears of.
+/// The same for all shards of a cluster. A lock is followed from one shard to another, so each is
+/// told which keys any of them hears of.
 pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Shared<L>>>>>;
 
 impl<L: Send + 'static> Shared<L> {
@@ -62,8 +64,8 @@ impl<L> Shared<L> {
         self.queues.released(key, hold);
     }
 
-    /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be kept by the shard that had the key
-    /// before.
+    /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be
+    /// kept by the shard that had the key before.
     pub(crate) fn tell_siblings(&self, key: &str) {
         let Some(siblings) = &self.siblings else {
             return;
@@ -126,7 +128,8 @@ impl<L: Send> Observer for Shared<L> {
 }
 
 impl<L> Drop for Shared<L> {
-    /// Its threads end by themselves: a lease may be what is dropped last, in no more than its own time.
+    /// Its threads end by themselves: a lease may be what is dropped last, in no more than its own
+    /// time.
     fn drop(&mut self) {
         if self.keeper.is_a_copy() {
             return;

@@ -1,4 +1,5 @@
-//! What a `Locks` remembers of its locks, and what is left of that when nobody has or wants one: nothing.
+//! What a `Locks` remembers of its locks, and what is left of that when nobody has or wants one:
+//! nothing.
 
 use std::{
     thread,

@@ -20,25 +20,29 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Moves an item from the seller's inventory into the market, by `WATCH`.
 ///
-/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 4.4.2, listing 4.5.
+/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 4.4.2,
+/// listing 4.5.
 ///
-/// Two round trips. If the seller's inventory changes in between it starts again, at once, for up to 5 s as in the book.
-/// The connection's own time-outs bound each wait for the server.
+/// Two round trips. If the seller's inventory changes in between it starts again, at once, for up
+/// to 5 s as in the book. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if somebody put the same item
-/// into the market, or changed the type of `market:`, between reading and writing: it is not watched.
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if
+/// somebody put the same item into the market, or changed the type of `market:`, between reading
+/// and writing: it is not watched.
 ///
 /// # Guarantees
-/// The item is taken from the inventory and put into the market in one transaction, which happens only if the inventory
-/// has not changed since the item was seen there. This holds for a market in which everybody trades by `WATCH`: see
-/// [one way for one market](super#one-way-for-one-market).
+/// The item is taken from the inventory and put into the market in one transaction, which happens
+/// only if the inventory has not changed since the item was seen there. This holds for a market in
+/// which everybody trades by `WATCH`: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - An item that is in the market already is [`Listing::AlreadyListed`]; the book overwrites its price.
+/// - An item that is in the market already is [`Listing::AlreadyListed`]; the book overwrites its
+///   price.
 /// - There is at least one attempt, and the clock is monotonic.
-/// - Listing watches the inventory only, as in the book. Since it writes to `market:`, it aborts every
-///   [`purchase_item`](super::purchase_item) that is under way. This is what the locks are for.
+/// - Listing watches the inventory only, as in the book. Since it writes to `market:`, it aborts
+///   every [`purchase_item`](super::purchase_item) that is under way. This is what the locks are
+///   for.
 /// - What all ways have in common is said [in the module](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -59,28 +63,35 @@ pub fn list_item(
     Ok(by_watch(conn, operation, PATIENCE, &keys, &goods)?)
 }
 
-/// Moves an item from the seller's inventory into the market, under a lock for the item: the way to take.
+/// Moves an item from the seller's inventory into the market, under a lock for the item: the way to
+/// take.
 ///
-/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.4, which has no listing.
+/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.4,
+/// which has no listing.
 ///
-/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and holds it for 10 s at
-/// most. Under it the listing starts again, at once, when the seller's inventory changes in between, for up to 5 s. Two
-/// round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
+/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and
+/// holds it for 10 s at most. Under it the listing starts again, at once, when the seller's
+/// inventory changes in between, for up to 5 s. Two round trips on a free lock, two more for each
+/// new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if somebody without the lock
-/// put the same item into the market, or changed the type of `market:`, between reading and writing: it is not watched.
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if
+/// somebody without the lock put the same item into the market, or changed the type of `market:`,
+/// between reading and writing: it is not watched.
 ///
 /// # Guarantees
-/// The item is taken from the inventory, put into the market and the lock given back in one transaction. It happens only
-/// if the lock is still ours and the inventory has not changed since the item was seen there. This holds for a market in
-/// which everybody takes the item locks: see [one way for one market](super#one-way-for-one-market).
+/// The item is taken from the inventory, put into the market and the lock given back in one
+/// transaction. It happens only if the lock is still ours and the inventory has not changed since
+/// the item was seen there. This holds for a market in which everybody takes the item locks: see
+/// [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock's name holds the seller as well as the item. The item's alone would keep apart what does not meet.
-/// - Listing takes the lock too. If only purchases did, one could sell what another offer had just replaced.
-/// - The lock has an end, so that a crash does not keep the item off the market for ever, and is given back in the
-///   transaction that lists.
+/// - The lock's name holds the seller as well as the item. The item's alone would keep apart what
+///   does not meet.
+/// - Listing takes the lock too. If only purchases did, one could sell what another offer had just
+///   replaced.
+/// - The lock has an end, so that a crash does not keep the item off the market for ever, and is
+///   given back in the transaction that lists.
 /// - What all ways have in common is said [in the module](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -108,26 +119,29 @@ pub fn list_item_with_lock(
 
 /// Moves an item from the seller's inventory into the market, under one lock for the market.
 ///
-/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.3; the Jedis article.
+/// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.3;
+/// the Jedis article.
 ///
-/// Takes the [`MarketLock`] of the edition that the market's other programs are written after: waits up to 10 s for it and
-/// holds it for 10 s at most. Under it the
-/// listing starts again, at once, when somebody who does not hold the lock changes the inventory or the market in between,
-/// for up to 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the
-/// server.
+/// Takes the [`MarketLock`] of the edition that the market's other programs are written after:
+/// waits up to 10 s for it and holds it for 10 s at most. Under it the listing starts again, at
+/// once, when somebody who does not hold the lock changes the inventory or the market in between,
+/// for up to 5 s. Two round trips on a free lock, two more for each new start. The connection's own
+/// time-outs bound each wait for the server.
 ///
 /// # Errors
 /// See [the errors of all trades](super#errors). All that it touches is watched: for
-/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the transaction.
+/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the
+/// transaction.
 ///
 /// # Guarantees
-/// The item is taken from the inventory, put into the market and the lock given back in one transaction. It happens only
-/// if the lock is still ours and neither inventory nor market has changed since they were read. This holds for a market in
-/// which everybody takes this lock: see [one way for one market](super#one-way-for-one-market).
+/// The item is taken from the inventory, put into the market and the lock given back in one
+/// transaction. It happens only if the lock is still ours and neither inventory nor market has
+/// changed since they were read. This holds for a market in which everybody takes this lock: see
+/// [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock has an end, so that a crash does not close the market for ever, and is given back in the transaction that
-///   lists.
+/// - The lock has an end, so that a crash does not close the market for ever, and is given back in
+///   the transaction that lists.
 /// - The book has no listing of it: it says to lock where `list_item` watched.
 /// - What all ways have in common is said [in the module](super#differences-from-the-book).
 ///

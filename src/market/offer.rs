@@ -19,9 +19,11 @@ use crate::{
 /// ```
 pub const MARKET: &str = "market:";
 
-/// The highest price, 2^53 or 9,007,199,254,740,992: up to it every whole number survives as a sorted set's score.
+/// The highest price, 2^53 or 9,007,199,254,740,992: up to it every whole number survives as a
+/// sorted set's score.
 ///
-/// Above it a score keeps only every second number, and a price would not be the one that was asked.
+/// Above it a score keeps only every second number, and a price would not be the one that was
+/// asked.
 ///
 /// ```
 /// assert_eq!(leasehold::market::MAX_PRICE, 9_007_199_254_740_992);
@@ -54,8 +56,8 @@ pub fn inventory_key(user_id: &str) -> String {
 
 /// Splits a member of the market, `ITEM.SELLER`, at its last dot. `None` if it has no dot.
 ///
-/// The last, since an item's id may have dots and a seller's may not. The book does not split; two of its members can be
-/// the same text for different items of different sellers.
+/// The last, since an item's id may have dots and a seller's may not. The book does not split; two
+/// of its members can be the same text for different items of different sellers.
 ///
 /// ```
 /// assert_eq!(leasehold::market::split_listing("ItemM.v2.17"), Some(("ItemM.v2", "17")));

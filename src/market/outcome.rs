@@ -1,8 +1,10 @@
 //! What became of a listing, and of a purchase.
 
-/// What became of a listing, and how often it had to start again because somebody else's write came between.
+/// What became of a listing, and how often it had to start again because somebody else's write came
+/// between.
 ///
-/// Whatever it is, it is not half of it: unless it is [`Listed`](Self::Listed), nothing was changed.
+/// Whatever it is, it is not half of it: unless it is [`Listed`](Self::Listed), nothing was
+/// changed.
 ///
 /// ```
 /// use leasehold::Listing;
@@ -30,7 +32,8 @@ pub enum Listing {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// Others were faster for the whole time: aborted again and again, or the lock was not to be had. In the book: false.
+    /// Others were faster for the whole time: aborted again and again, or the lock was not to be
+    /// had. In the book: false.
     Contended {
         /// Aborted attempts; 0 if the lock was not to be had.
         retries: u32,
@@ -44,7 +47,8 @@ impl Listing {
         matches!(self, Self::Listed { .. })
     }
 
-    /// How many attempts were aborted because somebody else wrote in between. What the book's tables count.
+    /// How many attempts were aborted because somebody else wrote in between. What the book's
+    /// tables count.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {
@@ -56,10 +60,11 @@ impl Listing {
     }
 }
 
-/// What became of a purchase, and how often it had to start again because somebody else's write came between.
+/// What became of a purchase, and how often it had to start again because somebody else's write
+/// came between.
 ///
-/// Whatever it is, it is not half of it: unless it is [`Bought`](Self::Bought), nothing was changed. Prices and funds are
-/// in whole units of money.
+/// Whatever it is, it is not half of it: unless it is [`Bought`](Self::Bought), nothing was
+/// changed. Prices and funds are in whole units of money.
 ///
 /// ```
 /// use leasehold::Purchase;
@@ -105,7 +110,8 @@ pub enum Purchase {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// Others were faster for the whole time: aborted again and again, or the lock was not to be had. In the book: false.
+    /// Others were faster for the whole time: aborted again and again, or the lock was not to be
+    /// had. In the book: false.
     Contended {
         /// Aborted attempts; 0 if the lock was not to be had.
         retries: u32,
@@ -119,7 +125,8 @@ impl Purchase {
         matches!(self, Self::Bought { .. })
     }
 
-    /// How many attempts were aborted because somebody else wrote in between. What the book's tables count.
+    /// How many attempts were aborted because somebody else wrote in between. What the book's
+    /// tables count.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {

@@ -21,27 +21,31 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Buys an item at a price, by `WATCH`.
 ///
-/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is bought. Section 4.4.3,
-/// listing 4.6.
+/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is
+/// bought. Section 4.4.3, listing 4.6.
 ///
-/// Two round trips. If anything that it touches changes in between it starts again, at once, for up to 10 s as in the
-/// book. The connection's own time-outs bound each wait for the server.
+/// Two round trips. If anything that it touches changes in between it starts again, at once, for up
+/// to 10 s as in the book. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
 /// See [the errors of all trades](super#errors). All that it touches is watched: for
-/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the transaction.
+/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the
+/// transaction.
 ///
 /// # Guarantees
-/// Money and item change hands in one transaction. It happens only if neither the market, nor the funds of the two, nor
-/// the buyer's inventory has changed since they were read. This holds for a market in which everybody trades by `WATCH`:
-/// see [one way for one market](super#one-way-for-one-market).
+/// Money and item change hands in one transaction. It happens only if neither the market, nor the
+/// funds of the two, nor the buyer's inventory has changed since they were read. This holds for a
+/// market in which everybody trades by `WATCH`: see [one way for one
+/// market](super#one-way-for-one-market).
 ///
-/// The price of it: **any** listing or purchase by anybody aborts it. With five listers and one buyer the book counts some
-/// 250 retries a sale. On a busy market be ready for [`Purchase::Contended`].
+/// The price of it: **any** listing or purchase by anybody aborts it. With five listers and one
+/// buyer the book counts some 250 retries a sale. On a busy market be ready for
+/// [`Purchase::Contended`].
 ///
 /// # Differences from the book
-/// - The seller's funds and the buyer's inventory are watched too. That aborts nothing that `market:` did not abort
-///   already, and lets no change of a type between reading and writing lose money.
+/// - The seller's funds and the buyer's inventory are watched too. That aborts nothing that
+///   `market:` did not abort already, and lets no change of a type between reading and writing lose
+///   money.
 /// - There is at least one attempt, and the clock is monotonic.
 /// - What all ways have in common is said [in the module](super#differences-from-the-book).
 ///
@@ -66,33 +70,38 @@ pub fn purchase_item(
 
 /// Buys an item under a lock for the item: the way to take.
 ///
-/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is bought. `None` buys at any
-/// price, as the book does under a lock. Section 6.2.4, which has no listing; the price is from the Jedis article.
+/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is
+/// bought. `None` buys at any price, as the book does under a lock. Section 6.2.4, which has no
+/// listing; the price is from the Jedis article.
 ///
-/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and holds it for 10 s at
-/// most. Under it the purchase starts again, at once, when the buyer's funds or inventory change in between, for up to
-/// 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
+/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and
+/// holds it for 10 s at most. Under it the purchase starts again, at once, when the buyer's funds
+/// or inventory change in between, for up to 5 s. Two round trips on a free lock, two more for each
+/// new start. The connection's own time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if the item was **sold twice**,
-/// as somebody without the lock bought it, or changed the type of `market:` or of the seller's funds, between reading and
-/// writing: they are not watched.
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if the
+/// item was **sold twice**, as somebody without the lock bought it, or changed the type of
+/// `market:` or of the seller's funds, between reading and writing: they are not watched.
 ///
 /// # Guarantees
-/// Money and item change hands and the lock is given back in one transaction. It happens only if the lock is still ours
-/// and the buyer's funds and inventory have not changed since they were read: one buyer who buys two things at once is not
-/// overdrawn. This holds for a market in which everybody takes the item locks: see
-/// [one way for one market](super#one-way-for-one-market).
+/// Money and item change hands and the lock is given back in one transaction. It happens only if
+/// the lock is still ours and the buyer's funds and inventory have not changed since they were
+/// read: one buyer who buys two things at once is not overdrawn. This holds for a market in which
+/// everybody takes the item locks: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock of an item does not protect the buyer's funds: with it alone, two purchases by one buyer at once both find
-///   enough money. Here `WATCH` protects the funds, without a second lock and so without deadlocks.
-/// - The lock's name holds the seller as well as the item, and [`list_item_with_lock`](super::list_item_with_lock) takes
-///   the same one.
-/// - The lock has an end, so that a crash does not keep the item off the market for ever. A buyer who is slower than that
-///   is told [`Error::Lost`](crate::Error::Lost); the book writes all the same.
+/// - The lock of an item does not protect the buyer's funds: with it alone, two purchases by one
+///   buyer at once both find enough money. Here `WATCH` protects the funds, without a second lock
+///   and so without deadlocks.
+/// - The lock's name holds the seller as well as the item, and
+///   [`list_item_with_lock`](super::list_item_with_lock) takes the same one.
+/// - The lock has an end, so that a crash does not keep the item off the market for ever. A buyer
+///   who is slower than that is told [`Error::Lost`](crate::Error::Lost); the book writes all the
+///   same.
 /// - The lock is given back in the transaction that pays, not in round trips of its own.
-/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis article an exception.
+/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis
+///   article an exception.
 /// - What all ways have in common is said [in the module](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -110,8 +119,9 @@ pub fn purchase_item_with_lock(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
     let lock = sale.offer.item_lock();
-    // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases off the buyer's funds.
-    // The market and the seller are left out, as purchases of other items change them all the time.
+    // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases
+    // off the buyer's funds. The market and the seller are left out, as purchases of other items
+    // change them all the time.
     let keys = [sale.buyer.as_str(), &sale.inventory];
     Ok(under_lock(
         conn,
@@ -124,30 +134,36 @@ pub fn purchase_item_with_lock(
 
 /// Buys an item under one lock for the market.
 ///
-/// `price` is what the buyer agreed to pay, in whole units of money, as in the Jedis article: at any other nothing is
-/// bought. `None` buys at any price, as in the book's section 6.2.3, listing 6.9.
+/// `price` is what the buyer agreed to pay, in whole units of money, as in the Jedis article: at
+/// any other nothing is bought. `None` buys at any price, as in the book's section 6.2.3, listing
+/// 6.9.
 ///
-/// Takes the [`MarketLock`] of the edition that the market's other programs are written after: waits up to 10 s for it and
-/// holds it for 10 s at most. Under it the
-/// purchase starts again, at once, when somebody who does not hold the lock changes what it touches in between, for up to
-/// 5 s. Two round trips on a free lock, two more for each new start. The connection's own time-outs bound each wait for the server.
+/// Takes the [`MarketLock`] of the edition that the market's other programs are written after:
+/// waits up to 10 s for it and holds it for 10 s at most. Under it the purchase starts again, at
+/// once, when somebody who does not hold the lock changes what it touches in between, for up to 5
+/// s. Two round trips on a free lock, two more for each new start. The connection's own time-outs
+/// bound each wait for the server.
 ///
 /// # Errors
 /// See [the errors of all trades](super#errors). All that it touches is watched: for
-/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the transaction.
+/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the
+/// transaction.
 ///
 /// # Guarantees
-/// Money and item change hands and the lock is given back in one transaction. It happens only if the lock is still ours
-/// and neither the market, nor the funds of the two, nor the buyer's inventory has changed since they were read. This holds
-/// for a market in which everybody takes this lock: see [one way for one market](super#one-way-for-one-market).
+/// Money and item change hands and the lock is given back in one transaction. It happens only if
+/// the lock is still ours and neither the market, nor the funds of the two, nor the buyer's
+/// inventory has changed since they were read. This holds for a market in which everybody takes
+/// this lock: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - All that is touched is watched too, which costs nothing among those who hold the lock, and notices those who do not.
-/// - The lock has an end, so that a crash does not close the market for ever. A buyer who is slower than that is told
-///   [`Error::Lost`](crate::Error::Lost); the book writes all the same.
-/// - The lock is given back in the transaction that pays, not in round trips of its own. The Jedis article pays without a
-///   transaction.
-/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis article an exception.
+/// - All that is touched is watched too, which costs nothing among those who hold the lock, and
+///   notices those who do not.
+/// - The lock has an end, so that a crash does not close the market for ever. A buyer who is slower
+///   than that is told [`Error::Lost`](crate::Error::Lost); the book writes all the same.
+/// - The lock is given back in the transaction that pays, not in round trips of its own. The Jedis
+///   article pays without a transaction.
+/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis
+///   article an exception.
 /// - What all ways have in common is said [in the module](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -204,14 +220,16 @@ impl<'a> Sale<'a> {
         })
     }
 
-    /// Where no two purchases happen at once anyway, it costs nothing to watch all that one touches.
+    /// Where no two purchases happen at once anyway, it costs nothing to watch all that one
+    /// touches.
     fn all_keys(&self) -> [&str; 4] {
         [MARKET, &self.buyer, &self.seller, &self.inventory]
     }
 
     /// What moves the price from the buyer to the seller.
     fn payment(&self, price: u64) -> [Cmd; 2] {
-        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the same.
+        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the
+        // same.
         let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
         [
             command(&["HINCRBY", &self.seller, "funds", &gain]),

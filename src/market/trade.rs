@@ -1,4 +1,5 @@
-//! What listing and purchasing share: a transaction that reads, decides and writes, by itself or under a lock.
+//! What listing and purchasing share: a transaction that reads, decides and writes, by itself or
+//! under a lock.
 
 use std::{ops::Range, time::Duration};
 
@@ -14,7 +15,8 @@ use crate::{
 
 /// Whose lock for the whole market a trade takes: the two editions name it differently.
 ///
-/// **The two do not exclude each other.** All who trade in one market under a market lock have to take the same one.
+/// **The two do not exclude each other.** All who trade in one market under a market lock have to
+/// take the same one.
 ///
 /// ```
 /// use leasehold::market::MarketLock;
@@ -43,7 +45,8 @@ impl MarketLock {
 
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a trade under a lock starts again: half the lease, so that it gives up before it loses the lock.
+/// How long a trade under a lock starts again: half the lease, so that it gives up before it loses
+/// the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A listing or a purchase, whichever way it goes.
@@ -53,7 +56,8 @@ pub(super) trait Trade {
     /// What an attempt reads while it watches.
     fn reads(&self) -> Pipeline;
 
-    /// Whether the trade can be made, by what was read: one value for each read. `retries` is how many attempts were aborted.
+    /// Whether the trade can be made, by what was read: one value for each read. `retries` is how
+    /// many attempts were aborted.
     fn decide(
         &self,
         operation: Operation<'_>,
@@ -75,7 +79,8 @@ pub(super) struct Decision<T> {
 pub(super) struct Writes {
     /// Takes the price from one user and gives it to the other, if this is a purchase.
     pub(super) money: Option<[Cmd; 2]>,
-    /// Puts the item into one place and takes it from the other. Each answers how many items it has moved.
+    /// Puts the item into one place and takes it from the other. Each answers how many items it has
+    /// moved.
     pub(super) item: [Cmd; 2],
 }
 
@@ -100,7 +105,8 @@ impl<T> Decision<T> {
     }
 }
 
-/// Trades by `WATCH` alone: starts again, at once, whenever one of the keys has changed, for so long and at least once.
+/// Trades by `WATCH` alone: starts again, at once, whenever one of the keys has changed, for so
+/// long and at least once.
 pub(super) fn by_watch<T: Trade>(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -114,8 +120,9 @@ pub(super) fn by_watch<T: Trade>(
     attempts.outcome(traded.map(|traded| traded.map(Some)))
 }
 
-/// Trades under a lock, as [`transaction_with_lock`](crate::transaction_with_lock) does: takes the lock, attempts the trade until
-/// none of the keys has changed meanwhile, and gives the lock back in the transaction of the trade.
+/// Trades under a lock, as [`transaction_with_lock`](crate::transaction_with_lock) does: takes the
+/// lock, attempts the trade until none of the keys has changed meanwhile, and gives the lock back
+/// in the transaction of the trade.
 pub(super) fn under_lock<T: Trade>(
     conn: &mut Connection,
     function: &'static str,
@@ -166,8 +173,8 @@ impl<'a, T: Trade> Attempts<'a, T> {
     }
 
     /// # Errors
-    /// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told, and who trades in another
-    /// way may have been there in between.
+    /// `Partial` if the item was not moved from one place to one other: only `WATCH` would have
+    /// told, and who trades in another way may have been there in between.
     fn outcome(self, traded: Attempted<Option<Done<Decided<T::Outcome>>>>) -> Result<T::Outcome> {
         match traded {
             Ok(Ok(Some(Done { value, results }))) => {

@@ -1,11 +1,13 @@
-//! Prices, funds and members as the book stores them, read with care: other programs write them too.
+//! Prices, funds and members as the book stores them, read with care: other programs write them
+//! too.
 
 use redis::Value;
 
 use super::offer::MAX_PRICE;
 use crate::error::{Operation, Result};
 
-/// No sale carries funds past 2^62, so that not even five hundred sales at one moment overflow `HINCRBY` together.
+/// No sale carries funds past 2^62, so that not even five hundred sales at one moment overflow
+/// `HINCRBY` together.
 const MAX_FUNDS: i64 = 1 << 62;
 
 /// A price as the market's score holds it.

@@ -85,14 +85,16 @@ impl<'a> Commit<'a> {
         self
     }
 
-    /// Once: leaves a mark in the same transaction, for so long, and does nothing where it is already.
+    /// Once: leaves a mark in the same transaction, for so long, and does nothing where it is
+    /// already.
     pub(crate) fn once(mut self, key: String, millis: u64) -> Self {
         self.mark = Some(Mark { key, millis });
         self
     }
 
-    /// Watches the lock and reads what proves the hold, in one round trip, then writes. A transaction that came to nothing
-    /// need not be a loss, since a renewal touches the key too: then all of it is done again. `None`: it was marked before.
+    /// Watches the lock and reads what proves the hold, in one round trip, then writes. A
+    /// transaction that came to nothing need not be a loss, since a renewal touches the key too:
+    /// then all of it is done again. `None`: it was marked before.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Option<Vec<Value>>> {
         let mut keys = vec![self.proof.lock.key()];
         let mut reads = self.proof.reads.clone();
@@ -131,7 +133,8 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Refuses what would end the transaction early, answer more than once or leave the connection changed.
+/// Refuses what would end the transaction early, answer more than once or leave the connection
+/// changed.
 pub(crate) fn check_commands(writes: &Pipeline) -> Result<()> {
     for command in writes.cmd_iter() {
         let name = match command.args_iter().next() {

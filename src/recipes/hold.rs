@@ -1,5 +1,5 @@
-//! One hold of whatever kind, as one type: what is sent for it, and what the answers mean. The guards, the renewing threads and
-//! the stand-in know a hold of no other type.
+//! One hold of whatever kind, as one type: what is sent for it, and what the answers mean. The
+//! guards, the renewing threads and the stand-in know a hold of no other type.
 
 use std::{fmt, time::Duration};
 
@@ -29,7 +29,8 @@ pub(crate) enum Kind {
     Write,
 }
 
-/// One hold, wanted or had. The owner is who may enter a reentrant lock again, otherwise a text for people.
+/// One hold, wanted or had. The owner is who may enter a reentrant lock again, otherwise a text for
+/// people.
 #[derive(Clone)]
 pub struct Holding {
     kind: Kind,
@@ -211,8 +212,8 @@ impl Holding {
         self.prolonging(lease_millis).confirmed_by(self.replicas)
     }
 
-    /// Renews it once more for what is left of it, by a master that may not know of the last renewal. The end that its holder
-    /// goes by stays, so that no replicas are waited for.
+    /// Renews it once more for what is left of it, by a master that may not know of the last
+    /// renewal. The end that its holder goes by stays, so that no replicas are waited for.
     pub(crate) fn repetition(&self, left_millis: u64) -> Call {
         self.prolonging(left_millis)
     }
@@ -246,8 +247,8 @@ impl Holding {
         }
     }
 
-    /// Lets go, and marks that the work has been done: answers 1 if the lock was ours until now. Safe to send twice. `None`:
-    /// it was not for work that is done once.
+    /// Lets go, and marks that the work has been done: answers 1 if the lock was ours until now.
+    /// Safe to send twice. `None`: it was not for work that is done once.
     pub(crate) fn finishing(&self) -> Option<Call> {
         let kept = self.period_millis?.saturating_mul(2);
         let call = calls::finish(&self.lock, &self.token, &self.owner, kept);
@@ -264,7 +265,8 @@ impl Holding {
     pub(crate) fn giving_back_while_watched(&self) -> Cmd {
         match self.kind {
             Kind::Mutex => command(&["DEL", self.lock.key()]),
-            // Whole, since a transaction in which the server does not know a script is executed all the same.
+            // Whole, since a transaction in which the server does not know a script is executed all
+            // the same.
             Kind::Reentrant | Kind::Read | Kind::Write => self.giving_back().whole().to_cmd(),
         }
     }

@@ -1,9 +1,11 @@
-//! Transactions of the caller's own: watch, read, decide, write, and all of it again when something came between.
+//! Transactions of the caller's own: watch, read, decide, write, and all of it again when something
+//! came between.
 //!
-//! On one connection: `WATCH` of the lock and the keys goes out together with what proves the hold and the first read of the
-//! caller's closure, and where the lock is still to be taken, behind the `SET` that takes it. `MULTI`, the writes and `EXEC` are the
-//! second round trip. [`WatchedConnection`] is what the closure reads on. It is dropped before each new start, on an error and on a
-//! panic, and lets go of what is watched.
+//! On one connection: `WATCH` of the lock and the keys goes out together with what proves the hold
+//! and the first read of the caller's closure, and where the lock is still to be taken, behind the
+//! `SET` that takes it. `MULTI`, the writes and `EXEC` are the second round trip.
+//! [`WatchedConnection`] is what the closure reads on. It is dropped before each new start, on an
+//! error and on a panic, and lets go of what is watched.
 
 mod watched;
 mod words;
@@ -72,8 +74,8 @@ impl<'a> Transaction<'a> {
         self.until_committed(conn, None, attempt)
     }
 
-    /// Takes a book lock in the first round trip, or waits for it, and deletes it in the transaction. An error of the
-    /// closure gives it back. `None`: it was not to be had.
+    /// Takes a book lock in the first round trip, or waits for it, and deletes it in the
+    /// transaction. An error of the closure gives it back. `None`: it was not to be had.
     pub(crate) fn run_with_lock<T>(
         self,
         conn: &mut Connection,

@@ -1,4 +1,5 @@
-//! The book's loop, for every recipe: attempt, pause, attempt again until the deadline, with one token throughout.
+//! The book's loop, for every recipe: attempt, pause, attempt again until the deadline, with one
+//! token throughout.
 
 use std::{any::type_name, time::Duration};
 
@@ -14,11 +15,12 @@ use crate::{
 
 /// Attempts until one is granted; there is always one try. `None`: refused until the deadline.
 ///
-/// An attempt has to be safe to repeat with the same token: one whose answer did not come in time is sent again while
-/// the connection is open, and finds out whether the lock is ours.
+/// An attempt has to be safe to repeat with the same token: one whose answer did not come in time
+/// is sent again while the connection is open, and finds out whether the lock is ours.
 ///
-/// A refusal says that an attempt before it without an answer came to nothing only where both went by one socket, in this
-/// order. A connection of another type may have sent the second by another socket, and the first may yet be executed.
+/// A refusal says that an attempt before it without an answer came to nothing only where both went
+/// by one socket, in this order. A connection of another type may have sent the second by another
+/// socket, and the first may yet be executed.
 pub(crate) fn until_granted<C, G>(
     conn: &mut C,
     operation: Operation<'_>,
@@ -51,7 +53,8 @@ pub(crate) fn until_granted<C, G>(
     }
 }
 
-/// Whether all that is sent on a connection of this type goes by the same socket. Of other types nobody knows.
+/// Whether all that is sent on a connection of this type goes by the same socket. Of other types
+/// nobody knows.
 fn has_one_socket<C>() -> bool {
     let known = [
         type_name::<redis::Connection>(),

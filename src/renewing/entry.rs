@@ -1,4 +1,5 @@
-//! One lease of the [`Schedule`](super::schedule::Schedule): when it is due, and what an answer of the server means for it.
+//! One lease of the [`Schedule`](super::schedule::Schedule): when it is due, and what an answer of
+//! the server means for it.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ pub(crate) struct Terms {
     pub(crate) end: Option<Instant>,
     /// Whether it is renewed. Otherwise it runs out.
     pub(crate) renews: bool,
-    /// When the server is asked about it for the first time. From then on the server tells when its key is changed.
+    /// When the server is asked about it for the first time. From then on the server tells when its
+    /// key is changed.
     pub(crate) look_at: Option<Instant>,
     /// How much sooner than on the server it ends by our clock.
     pub(crate) skew: Duration,
@@ -35,7 +37,8 @@ pub(crate) struct Terms {
 pub(crate) enum Ask {
     /// Whether it is ours, and to let it last so long.
     Renew(Duration),
-    /// The same for as long as it lasts anyway by what we know: the server may not know of the last renewal.
+    /// The same for as long as it lasts anyway by what we know: the server may not know of the last
+    /// renewal.
     Repeat(Duration),
     /// Whether it is ours: the shortest renewal, which changes nothing.
     Look,
@@ -118,7 +121,8 @@ impl Terms {
         }
     }
 
-    /// For how long it has to last on the server, so that it does not end there before it does by our clock.
+    /// For how long it has to last on the server, so that it does not end there before it does by
+    /// our clock.
     pub(crate) fn left_at(&self, now: Instant) -> Option<Duration> {
         let left = (self.end? + self.skew).saturating_duration_since(now);
         let cap = self.cap.map(|cap| cap.saturating_duration_since(now));
@@ -168,8 +172,8 @@ impl<T> Entry<T> {
         }
     }
 
-    /// What to ask now, if it is due, or if it is in the second half of its third and can go along with others. A lease that
-    /// is being refused does not go along.
+    /// What to ask now, if it is due, or if it is in the second half of its third and can go along
+    /// with others. A lease that is being refused does not go along.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<Ask> {
         let early = if self.refusals > 0 || self.is_last() {
             Duration::ZERO
@@ -202,13 +206,15 @@ impl<T> Entry<T> {
         Some(ask)
     }
 
-    /// Its key may have changed: the server is asked about it soon, but not so often that others could keep us busy.
+    /// Its key may have changed: the server is asked about it soon, but not so often that others
+    /// could keep us busy.
     pub(crate) fn look(&mut self, now: Instant) {
         let rested = self.looked_at.map_or(now, |last| last + REST);
         self.look_at = Some(now.max(rested));
     }
 
-    /// The server may not know of its last renewal, and is asked soon to let it last as long as we know it does.
+    /// The server may not know of its last renewal, and is asked soon to let it last as long as we
+    /// know it does.
     pub(crate) fn repeat(&mut self, now: Instant) {
         self.repeats = true;
         self.look(now);
@@ -233,8 +239,9 @@ impl<T> Entry<T> {
         self.terms.end.is_some() && (!self.terms.renews || self.terms.end == self.terms.cap)
     }
 
-    /// What the answer means for the lease, and when it is asked about again. A refusal, or no answer, is no loss: it puts the
-    /// lease in doubt, until our clock reaches its end. `None`: nothing has changed.
+    /// What the answer means for the lease, and when it is asked about again. A refusal, or no
+    /// answer, is no loss: it puts the lease in doubt, until our clock reaches its end. `None`:
+    /// nothing has changed.
     pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<RenewalOutcome> {
         if let Some(reason) = self.terms.lost_at(now) {
             return Some(RenewalOutcome::Lost(reason));
@@ -261,7 +268,8 @@ impl<T> Entry<T> {
                 self.again_at(self.terms.end.map_or(retry, |end| end.min(retry)));
                 Some(RenewalOutcome::Doubtful)
             }
-            // Behind the others that are due: if this one is what breaks the connection, they get through all the same.
+            // Behind the others that are due: if this one is what breaks the connection, they get
+            // through all the same.
             Answer::Unanswered => {
                 self.again_at(now);
                 Some(RenewalOutcome::Doubtful)
@@ -269,8 +277,8 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Asks the same once more. A look that the renewal stood for is set again by itself: a hand-over keeps the look and drops the
-    /// renewal.
+    /// Asks the same once more. A look that the renewal stood for is set again by itself: a
+    /// hand-over keeps the look and drops the renewal.
     fn again_at(&mut self, moment: Instant) {
         if let Ask::Renew(_) = self.asked {
             self.renew_at = moment;

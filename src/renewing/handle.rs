@@ -41,8 +41,8 @@ impl Handle {
         &self.standing
     }
 
-    /// Hands the lock to another thread of this process, which holds it as `next` from now on. `None`: this lease is not kept
-    /// any more, or is being renewed.
+    /// Hands the lock to another thread of this process, which holds it as `next` from now on.
+    /// `None`: this lease is not kept any more, or is being renewed.
     pub(crate) fn hand_over(&self, next: Standing, terms: Terms) -> Option<Self> {
         let standing = Arc::new(next);
         let id = self.keeper.hand_over(self.id, &standing, terms)?;
@@ -63,8 +63,9 @@ impl Handle {
         self.keeper.lose(self.id, &self.standing, reason);
     }
 
-    /// Stops the renewing and returns how the lease stood. Waits for the answer to a question that is on its way, but not past
-    /// the deadline. If it came in time, nothing is sent for the lease any more.
+    /// Stops the renewing and returns how the lease stood. Waits for the answer to a question that
+    /// is on its way, but not past the deadline. If it came in time, nothing is sent for the lease
+    /// any more.
     pub(crate) fn stop_by(&self, deadline: Deadline) -> RenewalState {
         self.keeper.stop_by(self.id, &self.standing, deadline)
     }

@@ -1,7 +1,8 @@
 //! What the handles ask of the watchdog's two threads.
 //!
-//! Each function locks `state` for a moment, and a lease's `facts` within it; only [`stop_by`](Keeper::stop_by) waits, for a batch
-//! that is on its way. The order of all locks is in the header of the [room](super).
+//! Each function locks `state` for a moment, and a lease's `facts` within it; only
+//! [`stop_by`](Keeper::stop_by) waits, for a batch that is on its way. The order of all locks is in
+//! the header of the [room](super).
 
 use std::{
     borrow::Borrow,
@@ -51,7 +52,8 @@ pub(super) struct State {
     pub(super) calls: VecDeque<(Callback, LostReason)>,
     /// Which leases there are of a key, in the order in which they came to be kept.
     pub(super) of_key: HashMap<String, Vec<Id>>,
-    /// Until when the renewing thread sleeps, if it does: a lease that is due later need not wake it.
+    /// Until when the renewing thread sleeps, if it does: a lease that is due later need not wake
+    /// it.
     pub(super) asleep_until: Option<Instant>,
     pub(super) closing: bool,
     pub(super) renewing: Option<JoinHandle<()>>,
@@ -86,7 +88,8 @@ impl Keeper {
         }
     }
 
-    /// The lease goes on as `next`, by these terms. `None`: it is not kept any more, or is being renewed.
+    /// The lease goes on as `next`, by these terms. `None`: it is not kept any more, or is being
+    /// renewed.
     pub(super) fn hand_over(&self, before: Id, next: &Arc<Standing>, terms: Terms) -> Option<Id> {
         let (mut state, now) = (self.state.lock(), self.clock.now());
         let id = (state.schedule).hand_over(before, Arc::clone(next), terms, now)?;
@@ -113,7 +116,8 @@ impl Keeper {
         self.wake_if_sooner(&state);
     }
 
-    /// Any key may have been changed without our being told: has the oldest lease of each looked at.
+    /// Any key may have been changed without our being told: has the oldest lease of each looked
+    /// at.
     pub(crate) fn look_at_all(&self) {
         let (mut state, now) = (self.state.lock(), self.clock.now());
         let keys: Vec<_> = state.of_key.keys().cloned().collect();
@@ -123,15 +127,16 @@ impl Keeper {
         self.wake_if_sooner(&state);
     }
 
-    /// The server may not know of the last renewals either: has all leases looked at, and renewed for what is left of them.
+    /// The server may not know of the last renewals either: has all leases looked at, and renewed
+    /// for what is left of them.
     pub(crate) fn repeat_all(&self) {
         let mut state = self.state.lock();
         state.schedule.repeat_all(self.clock.now());
         self.wake_if_sooner(&state);
     }
 
-    /// Has a hold given back that the server may have granted to a caller who is gone: until the server answers, and longer if
-    /// an acquire of it got no answer.
+    /// Has a hold given back that the server may have granted to a caller who is gone: until the
+    /// server answers, and longer if an acquire of it got no answer.
     pub(crate) fn abandon(&self, hold: &Holding, may_be_acquired_late: bool) {
         let giving_back = hold.giving_back();
         let mut state = self.state.lock();
@@ -151,7 +156,8 @@ impl Keeper {
     pub(super) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
         let mut state = self.state.lock();
         if let Some(reason) = standing.lost() {
-            // Our clock may have ended it just now. A lost lease is never held again: the server's yes may be to the owner's next hold.
+            // Our clock may have ended it just now. A lost lease is never held again: the server's
+            // yes may be to the owner's next hold.
             state.schedule.stop(id);
             self.lose_all(&mut state, [(standing, reason)]);
             return false;
@@ -194,7 +200,8 @@ impl Keeper {
     }
 
     fn wait_until_landed(&self, state: &mut MutexGuard<'_, State>, id: Id, deadline: Deadline) {
-        // An exchange ends by itself within one time-out; twice that is for a thread that gets no processor time.
+        // An exchange ends by itself within one time-out; twice that is for a thread that gets no
+        // processor time.
         let longest = Deadline::after(self.limits.answer * 2);
         let deadline = longest.or_sooner(deadline.moment());
         while state.schedule.is_in_flight(id) {
@@ -207,7 +214,8 @@ impl Keeper {
         }
     }
 
-    /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked for ever.
+    /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked
+    /// for ever.
     pub(crate) fn is_a_copy(&self) -> bool {
         self.process.is_a_copy()
     }
@@ -262,10 +270,11 @@ impl State {
     /// Has the oldest lease of the key looked at, which stands for all of them: a change of the key
     /// costs one question, however many readers or levels there are.
     ///
-    /// Each lease is looked at once by itself, soon after it came to be kept. If the key is deleted or
-    /// taken over later than that, the oldest lease is lost as well, since the server had granted it
-    /// before. When its loss is found, [each](Self::look_at_each) of the others is looked at. A holder
-    /// that somebody removes from the key by hand, beside others, is told by its next renewal.
+    /// Each lease is looked at once by itself, soon after it came to be kept. If the key is deleted
+    /// or taken over later than that, the oldest lease is lost as well, since the server had
+    /// granted it before. When its loss is found, [each](Self::look_at_each) of the others is
+    /// looked at. A holder that somebody removes from the key by hand, beside others, is told by
+    /// its next renewal.
     fn look_at_oldest(&mut self, key: &str, now: Instant) {
         let ids = self.of_key.get(key).into_iter().flatten();
         if let Some(id) = ids.copied().find(|id| self.schedule.is_kept(*id)) {

@@ -1,8 +1,10 @@
-//! What may still happen on the server for one lease, although we have stopped waiting for the answer.
+//! What may still happen on the server for one lease, although we have stopped waiting for the
+//! answer.
 //!
-//! A command whose answer did not come lies somewhere between us and the server: in the socket of a server that is halted, or
-//! in a network that sends it again later. It is executed when it arrives, and our clock does not know when that is. So
-//! nothing here ends by time: what is out stays out, until the server proves that it cannot come any more.
+//! A command whose answer did not come lies somewhere between us and the server: in the socket of a
+//! server that is halted, or in a network that sends it again later. It is executed when it
+//! arrives, and our clock does not know when that is. So nothing here ends by time: what is out
+//! stays out, until the server proves that it cannot come any more.
 //!
 //! | out | what it may still do | what it forbids or demands |
 //! |---|---|---|
@@ -10,8 +12,9 @@
 //! | a renewal | move the end, while the lock is ours | a hand-over, whose next holder would not know that end |
 //! | an acquire | take the lock again after it was released | a hand-over; the release is repeated for a while |
 //!
-//! The lease's [`Standing`](super::standing::Standing) holds the one value. Release and hand-over ask it; a
-//! [renewal](super::schedule) of the watchdog that is on its way at this moment is the schedule's to know.
+//! The lease's [`Standing`](super::standing::Standing) holds the one value. Release and hand-over
+//! ask it; a [renewal](super::schedule) of the watchdog that is on its way at this moment is the
+//! schedule's to know.
 
 /// What was sent for a lease and has not been answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

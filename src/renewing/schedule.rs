@@ -1,8 +1,9 @@
-//! Decides when each lease is renewed. A plain value without a lock, a clock or I/O: the threads tell it what has happened
-//! and when, and it answers what to send.
+//! Decides when each lease is renewed. A plain value without a lock, a clock or I/O: the threads
+//! tell it what has happened and when, and it answers what to send.
 //!
-//! A lease is renewed at a third of its length. When one is due, the batch that carries it takes others along that are
-//! in the second half of their third: leases that began at different moments come to share their round trips.
+//! A lease is renewed at a third of its length. When one is due, the batch that carries it takes
+//! others along that are in the second half of their third: leases that began at different moments
+//! come to share their round trips.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,7 +19,8 @@ use crate::{
 
 /// How many leases share a round trip.
 pub(crate) const BATCH: usize = 100;
-/// What a closed connection still had to deliver arrives within this time: after it the system gives up sending.
+/// What a closed connection still had to deliver arrives within this time: after it the system
+/// gives up sending.
 pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(100);
 /// The shortest time between two releases of one orphan.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -27,7 +29,8 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Names one lease; never used twice.
 pub(crate) type Id = u64;
 
-/// Leases, orphans, and when they are due. `T` is whatever the caller wants to get back for a lease, `O` for an orphan.
+/// Leases, orphans, and when they are due. `T` is whatever the caller wants to get back for a
+/// lease, `O` for an orphan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, Entry<T>>,
@@ -43,12 +46,14 @@ pub(crate) struct Schedule<T, O> {
     next_id: Id,
 }
 
-/// A hold that the server may have granted to a caller who is gone. It is released again and again until the server answers,
-/// however long that takes: a server that was halted executes what it was sent when it goes on.
+/// A hold that the server may have granted to a caller who is gone. It is released again and again
+/// until the server answers, however long that takes: a server that was halted executes what it was
+/// sent when it goes on.
 ///
-/// If an acquire got no answer, one answer to a release is not enough: the acquire went by another connection, and may be
-/// delivered after the release. So the release is repeated each time the acquire is twice as old as at the last one, until
-/// it is as old as the latest delivery: [`LAST_DELIVERY`].
+/// If an acquire got no answer, one answer to a release is not enough: the acquire went by another
+/// connection, and may be delivered after the release. So the release is repeated each time the
+/// acquire is twice as old as at the last one, until it is as old as the latest delivery:
+/// [`LAST_DELIVERY`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Orphan<O> {
     pub(crate) item: O,
@@ -71,7 +76,8 @@ pub(crate) struct Question<T> {
 pub(crate) struct Batch<T, O> {
     /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
-    /// To be given back in the same round trip; each has to be [`given_back`](Schedule::given_back).
+    /// To be given back in the same round trip; each has to be
+    /// [`given_back`](Schedule::given_back).
     pub(crate) orphans: Vec<Orphan<O>>,
     /// Leases whose end has passed. The schedule has forgotten them.
     pub(crate) over: Vec<(T, LostReason)>,
@@ -103,8 +109,8 @@ impl<T, O> Default for Schedule<T, O> {
 }
 
 impl<T: Clone, O> Schedule<T, O> {
-    /// Adds a lease. It is renewed at once if its end is not known, otherwise when two thirds of it are left, and after one
-    /// third at the latest.
+    /// Adds a lease. It is renewed at once if its end is not known, otherwise when two thirds of it
+    /// are left, and after one third at the latest.
     pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
         self.next_id += 1;
@@ -164,8 +170,8 @@ impl<T: Clone, O> Schedule<T, O> {
         self.change(id, |entry| entry.look(now));
     }
 
-    /// The server may not know of the last renewals either, as one that has just become the master: it is asked about each lease
-    /// soon, and to let it last as long as we know it does.
+    /// The server may not know of the last renewals either, as one that has just become the master:
+    /// it is asked about each lease soon, and to let it last as long as we know it does.
     pub(crate) fn repeat_all(&mut self, now: Instant) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
         for id in all {
@@ -173,7 +179,8 @@ impl<T: Clone, O> Schedule<T, O> {
         }
     }
 
-    /// The holder has renewed the lease by itself, until `end`. Returns until when it lasts; `None`: it is not kept any more.
+    /// The holder has renewed the lease by itself, until `end`. Returns until when it lasts;
+    /// `None`: it is not kept any more.
     pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
         let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
         let (alarm, before) = (entry.alarm, entry.terms.end);
@@ -187,8 +194,9 @@ impl<T: Clone, O> Schedule<T, O> {
         self.leases.get(&id)?.terms.end
     }
 
-    /// Hands the lease to the next holder: `item` takes its place, by these terms. `None`: the lease is not kept any more, or a
-    /// renewal is on its way, which would reach the server in the next holder's time.
+    /// Hands the lease to the next holder: `item` takes its place, by these terms. `None`: the
+    /// lease is not kept any more, or a renewal is on its way, which would reach the server in the
+    /// next holder's time.
     pub(crate) fn hand_over(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
         let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
         let look_at = match (entry.in_flight, entry.asked) {
@@ -246,7 +254,8 @@ impl<T: Clone, O> Schedule<T, O> {
         batch
     }
 
-    /// Enters the answer to a question that was taken. Returns what it means for the lease; `None`: nothing.
+    /// Enters the answer to a question that was taken. Returns what it means for the lease; `None`:
+    /// nothing.
     pub(crate) fn answered(
         &mut self,
         id: Id,
@@ -312,7 +321,8 @@ impl<T: Clone, O> Schedule<T, O> {
         self.paused_until = Some(until);
     }
 
-    /// Stops the renewing of a lease. True: a question about it is on its way, see [`is_in_flight`](Self::is_in_flight).
+    /// Stops the renewing of a lease. True: a question about it is on its way, see
+    /// [`is_in_flight`](Self::is_in_flight).
     pub(crate) fn stop(&mut self, id: Id) -> bool {
         let Some(entry) = self.leases.get_mut(&id) else {
             return false;

@@ -7,8 +7,9 @@ use crate::error::{LostReason, Result};
 
 /// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.
 ///
-/// It is raised when the server says that the lock is not ours, and by our own clock at the end of the lease, whichever
-/// comes first. It is never taken back, and never raised once the renewal has been stopped.
+/// It is raised when the server says that the lock is not ours, and by our own clock at the end of
+/// the lease, whichever comes first. It is never taken back, and never raised once the renewal has
+/// been stopped.
 ///
 /// # Examples
 /// ```no_run
@@ -53,12 +54,13 @@ impl LostSignal {
         self.lease.standing().wait_until_lost(deadline)
     }
 
-    /// Has something called when the lease is lost; at once if it is lost already; never if the renewal is stopped
-    /// before.
+    /// Has something called when the lease is lost; at once if it is lost already; never if the
+    /// renewal is stopped before.
     ///
-    /// It runs on a second thread of the watchdog, which is started for the first callback: one that takes long delays
-    /// other callbacks, but no renewal. A panic in it has no effect on anything else. If the watchdog is dropped while the
-    /// lease still stands it is called then, with [`LostReason::Unwatched`], since nobody will be there later.
+    /// It runs on a second thread of the watchdog, which is started for the first callback: one
+    /// that takes long delays other callbacks, but no renewal. A panic in it has no effect on
+    /// anything else. If the watchdog is dropped while the lease still stands it is called then,
+    /// with [`LostReason::Unwatched`], since nobody will be there later.
     ///
     /// # Errors
     /// It will not be called then.

@@ -1,6 +1,7 @@
 //! What the handle of a renewal, its signals and the watchdog's threads share of one lease.
 //!
-//! `facts` is the last lock of the [order](super): while it is locked no other is taken, and no callback is called or dropped.
+//! `facts` is the last lock of the [order](super): while it is locked no other is taken, and no
+//! callback is called or dropped.
 
 use std::{
     fmt, mem,
@@ -33,8 +34,9 @@ use crate::{
 pub enum RenewalState {
     /// The last renewal was answered: the lock is ours, and its end lies ahead.
     Held,
-    /// The last attempt got no answer, or a refusal that says nothing about the lock. The lease still stands by our
-    /// clock, and it is tried again until it ends. Back to `Held` if that succeeds.
+    /// The last attempt got no answer, or a refusal that says nothing about the lock. The lease
+    /// still stands by our clock, and it is tried again until it ends. Back to `Held` if that
+    /// succeeds.
     Unknown,
     /// The lock is not ours any more. For good: what has been lost once is never held again.
     Lost(LostReason),
@@ -43,7 +45,8 @@ pub enum RenewalState {
 /// What is called when a lease is lost.
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 
-/// One lease. The first who asks about it after its end by our clock makes it lost, for everybody and for good.
+/// One lease. The first who asks about it after its end by our clock makes it lost, for everybody
+/// and for good.
 pub(crate) struct Standing {
     facts: Mutex<Facts>,
     changed: Condvar,
@@ -230,7 +233,8 @@ impl Standing {
         Some(failure.error(operation))
     }
 
-    /// The server has renewed it. False: it is not ours to renew any more, or our clock had ended it before the answer came.
+    /// The server has renewed it. False: it is not ours to renew any more, or our clock had ended
+    /// it before the answer came.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
         let mut facts = self.current();
         if !facts.is_live() {
@@ -243,7 +247,8 @@ impl Standing {
         true
     }
 
-    /// An attempt has failed, which proves nothing. `is_out`: a renewal that the server may still execute.
+    /// An attempt has failed, which proves nothing. `is_out`: a renewal that the server may still
+    /// execute.
     pub(crate) fn renewal_failed(&self, failure: &Arc<Failure>, is_out: bool) {
         let mut facts = self.facts.lock();
         facts.failure = Some(Arc::clone(failure));
@@ -259,7 +264,8 @@ impl Standing {
         self.facts.lock().outstanding.renewal_is_out();
     }
 
-    /// A commit is about to be sent. Unless it is [answered](Self::commit_is_answered), it stays out.
+    /// A commit is about to be sent. Unless it is [answered](Self::commit_is_answered), it stays
+    /// out.
     pub(crate) fn commit_is_out(&self) {
         self.facts.lock().outstanding.commit_is_out();
     }
@@ -268,7 +274,8 @@ impl Standing {
         self.facts.lock().outstanding.commit_is_answered();
     }
 
-    /// Whether the lock can go to the next holder as it is: it is held, and nothing that was sent for it can happen later.
+    /// Whether the lock can go to the next holder as it is: it is held, and nothing that was sent
+    /// for it can happen later.
     pub(crate) fn is_settled(&self) -> bool {
         let facts = self.current();
         facts.state() == RenewalState::Held && facts.outstanding.is_nothing()
@@ -293,7 +300,8 @@ impl Standing {
         lost.map(|reason| (callbacks, reason))
     }
 
-    /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call instead.
+    /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call
+    /// instead.
     pub(crate) fn unwatch(&self) -> Vec<Callback> {
         let mut facts = self.facts.lock();
         facts.unwatched = true;
@@ -302,8 +310,8 @@ impl Standing {
 
     /// The end of its renewal. Returns how it stood.
     ///
-    /// A callback that has not been called by now never is. Callbacks are dropped here, and may own anything: nothing may be
-    /// locked.
+    /// A callback that has not been called by now never is. Callbacks are dropped here, and may own
+    /// anything: nothing may be locked.
     pub(crate) fn stop(&self) -> RenewalState {
         let mut facts = self.current();
         let state = facts.state();
@@ -347,7 +355,8 @@ impl Standing {
         }
     }
 
-    /// Waits until it is lost or not renewed any more, or the deadline has passed. True: it is lost.
+    /// Waits until it is lost or not renewed any more, or the deadline has passed. True: it is
+    /// lost.
     pub(crate) fn wait_until_lost(&self, deadline: Deadline) -> bool {
         loop {
             let mut facts = self.current();

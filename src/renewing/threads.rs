@@ -151,7 +151,8 @@ impl Keeper {
 
     /// The renewing thread: takes what is due, sends it in one round trip, and enters the answers.
     ///
-    /// `state` is locked, except while it sleeps, looks at the connection or opens it, sends, or tells.
+    /// `state` is locked, except while it sleeps, looks at the connection or opens it, sends, or
+    /// tells.
     pub(crate) fn renew_all(&self, mut renewals: Box<dyn Renewals>) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         let mut had_one = false;
@@ -167,8 +168,8 @@ impl Keeper {
                 state.asleep_until = None;
                 continue;
             }
-            // Looked at unlocked: another thread may have it, which checks it or opens it. Opening takes time in which a lease may be
-            // stopped, and nothing may be on its way then.
+            // Looked at unlocked: another thread may have it, which checks it or opens it. Opening
+            // takes time in which a lease may be stopped, and nothing may be on its way then.
             let opened = MutexGuard::unlocked(&mut state, || {
                 (!renewals.is_open()).then(|| renewals.open())
             });
@@ -225,7 +226,8 @@ impl Keeper {
         }
     }
 
-    /// Enters what the server says of each lease. Returns what there is to tell, and of which lease.
+    /// Enters what the server says of each lease. Returns what there is to tell, and of which
+    /// lease.
     ///
     /// | answer | while the end lies ahead | the schedule asks again |
     /// |---|---|---|

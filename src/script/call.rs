@@ -65,7 +65,8 @@ impl Call {
         self
     }
 
-    /// The first time that it is sent, this plain command does the same, and is cheaper. It need not be safe to send twice.
+    /// The first time that it is sent, this plain command does the same, and is cheaper. It need
+    /// not be safe to send twice.
     pub(crate) fn first_as(mut self, command: Packed) -> Self {
         self.first_as = Some(command);
         self
@@ -88,8 +89,8 @@ impl Call {
         self.replicas
     }
 
-    /// Sends it, for the first time or again, and in the same write asks how many replicas have it, if that counts: then too few
-    /// are an error, though it was done.
+    /// Sends it, for the first time or again, and in the same write asks how many replicas have it,
+    /// if that counts: then too few are an error, though it was done.
     pub(crate) fn ask(&self, conn: &mut Connection, is_first: bool) -> RedisResult<Value> {
         let Some(replicas) = self.replicas else {
             return if is_first {
@@ -139,7 +140,8 @@ impl Call {
         self.first_as.as_ref().unwrap_or(&self.by_hash).as_bytes()
     }
 
-    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then teaches it again.
+    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then
+    /// teaches it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
         let answer = match answer_to(self.by_hash(), conn) {
             Err(error) if is_unknown_script(&error) => answer_to(self.whole().as_bytes(), conn),
@@ -185,7 +187,8 @@ impl Call {
             .map_err(|error| operation.unanswered(None, error))
     }
 
-    /// Sends it and takes a fencing token, or nil where none is granted. Any other answer is none that the script gives.
+    /// Sends it and takes a fencing token, or nil where none is granted. Any other answer is none
+    /// that the script gives.
     pub(crate) fn grants(
         &self,
         conn: &mut dyn ConnectionLike,
@@ -196,7 +199,8 @@ impl Call {
         }
     }
 
-    /// Sends it and takes a number that is not negative. Any other answer is none that the script gives.
+    /// Sends it and takes a number that is not negative. Any other answer is none that the script
+    /// gives.
     pub(crate) fn counts(&self, conn: &mut dyn ConnectionLike) -> RedisResult<u64> {
         count(&self.send(conn)?)
     }

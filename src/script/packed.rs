@@ -1,7 +1,7 @@
 //! A command as its bytes on the wire, which are written once and then sent as they are.
 //!
-//! redis-rs keeps a command as its words and puts them together each time it is sent. A call of a script has the same words
-//! each time, alone or among others.
+//! redis-rs keeps a command as its words and puts them together each time it is sent. A call of a
+//! script has the same words each time, alone or among others.
 
 use redis::{Cmd, ConnectionLike, FromRedisValue, RedisResult, Value};
 
@@ -9,7 +9,8 @@ use crate::exchange::leave;
 
 /// Room for what most commands need.
 pub(super) const USUAL: usize = 320;
-/// Room before the words for the line that says how many they are: a `*`, at most five digits, and the line's end.
+/// Room before the words for the line that says how many they are: a `*`, at most five digits, and
+/// the line's end.
 const HEAD: usize = 8;
 
 /// The bytes of a command.
@@ -48,7 +49,8 @@ impl Packed {
         self
     }
 
-    /// Sends it: one round trip. A connection that is finished by the answer is left so that its next user can see it.
+    /// Sends it: one round trip. A connection that is finished by the answer is left so that its
+    /// next user can see it.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
         answer_to(self.as_bytes(), conn)
             .and_then(|answer| Ok(T::from_redis_value(answer)?))

@@ -1,7 +1,7 @@
 //! `WAIT`: how many replicas have what was written on a connection.
 //!
-//! A [`Call`](super::Call) that is `confirmed_by` replicas is sent with one `WAIT` behind it, in the same write. A batch of renewals
-//! has one `WAIT` for all: see `server/renewals.rs`.
+//! A [`Call`](super::Call) that is `confirmed_by` replicas is sent with one `WAIT` behind it, in
+//! the same write. A batch of renewals has one `WAIT` for all: see `server/renewals.rs`.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::{
     time::{lease_millis, whole_millis},
 };
 
-/// The server gives up waiting for replicas, since it becomes one itself. As far as is known, none of them has the write.
+/// The server gives up waiting for replicas, since it becomes one itself. As far as is known, none
+/// of them has the write.
 const INTERRUPTED: &str = "UNBLOCKED";
 /// So many are more than anybody has.
 pub(crate) const MOST_REPLICAS: u32 = 100;
@@ -62,8 +63,8 @@ impl Replicas {
         wait
     }
 
-    /// Sends so many commands, the last of which writes, and the question in one write. A write that too few have is an error,
-    /// though it was done; what was refused without a write is not.
+    /// Sends so many commands, the last of which writes, and the question in one write. A write
+    /// that too few have is an error, though it was done; what was refused without a write is not.
     pub(super) fn ask(
         self,
         conn: &mut Connection,

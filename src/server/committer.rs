@@ -6,7 +6,8 @@ use crate::{error::Result, script::Call};
 
 /// Executes commits in place of a connection. Called on the holder's thread, with nothing locked.
 pub(crate) trait Committer {
-    /// Executes it, if the lock is still the caller's. An error beside the outcome: it did not get through.
+    /// Executes it, if the lock is still the caller's. An error beside the outcome: it did not get
+    /// through.
     fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>>;
 }
 

@@ -1,10 +1,13 @@
-//! The listener: one connection on which the server tells what happens to the keys that others of ours have read.
+//! The listener: one connection on which the server tells what happens to the keys that others of
+//! ours have read.
 //!
-//! The server forgets what a connection has read as soon as the key has changed: the next attempt or renewal reads it
-//! anew. A message is a hint. A thread that waits for one also has a moment at which it asks without it.
+//! The server forgets what a connection has read as soon as the key has changed: the next attempt
+//! or renewal reads it anew. A message is a hint. A thread that waits for one also has a moment at
+//! which it asks without it.
 //!
-//! When its connection breaks, changes may have been missed: every head of a queue asks the server again and every lease is looked
-//! at ([`Observer::all_may_have_changed`]), once when it breaks and once when the next connection listens.
+//! When its connection breaks, changes may have been missed: every head of a queue asks the server
+//! again and every lease is looked at ([`Observer::all_may_have_changed`]), once when it breaks and
+//! once when the next connection listens.
 
 use std::{
     sync::{
@@ -32,7 +35,8 @@ const CHANNEL: &str = "__redis__:invalidate";
 const LISTEN: Duration = Duration::from_millis(100);
 /// How often the connections are asked whether they are still there, while somebody relies on them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// How long it waits for the answer to its goodbye: not at all, but the system knows nothing shorter.
+/// How long it waits for the answer to its goodbye: not at all, but the system knows nothing
+/// shorter.
 const GOODBYE: Duration = Duration::from_millis(1);
 /// Between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -52,8 +56,8 @@ pub(crate) struct Listener {
 /// The connection that listens.
 #[derive(Clone, Copy, Default)]
 struct Ear {
-    /// How many such connections there have been. A server that has restarted gives out its numbers anew, so that these do not tell two of
-    /// our connections apart.
+    /// How many such connections there have been. A server that has restarted gives out its numbers
+    /// anew, so that these do not tell two of our connections apart.
     generation: u64,
     /// The number by which the server knows the connection, while it listens.
     id: Option<i64>,
@@ -61,7 +65,8 @@ struct Ear {
     is_deaf: bool,
     /// The server had no room for a connection that comes first.
     is_last: bool,
-    /// How often we were told that the server has become a replica. A connection that was being opened then is replaced.
+    /// How often we were told that the server has become a replica. A connection that was being
+    /// opened then is replaced.
     left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
@@ -79,8 +84,8 @@ impl Listener {
         })
     }
 
-    /// Starts the thread. It connects when it is [wanted](Self::want), and ends within [`LISTEN`] when nobody is there to be
-    /// told.
+    /// Starts the thread. It connects when it is [wanted](Self::want), and ends within [`LISTEN`]
+    /// when nobody is there to be told.
     ///
     /// It looks after the two tracked connections as well.
     pub(super) fn start(
@@ -117,15 +122,17 @@ impl Listener {
         ear.is_deaf |= ear.generation == generation;
     }
 
-    /// The server has become a replica, and its address may lead to another: so the connection that listens is replaced within
-    /// [`LISTEN`]. Its number says nothing to another server, or is that of a stranger there.
+    /// The server has become a replica, and its address may lead to another: so the connection that
+    /// listens is replaced within [`LISTEN`]. Its number says nothing to another server, or is that
+    /// of a stranger there.
     pub(super) fn leave_the_replica(&self) {
         let mut ear = self.ear.lock();
         ear.is_deaf = true;
         ear.left_a_replica += 1;
     }
 
-    /// The server has no room for a connection that comes first. The one that listens is closed within [`LISTEN`].
+    /// The server has no room for a connection that comes first. The one that listens is closed
+    /// within [`LISTEN`].
     pub(super) fn make_room(&self) {
         let mut ear = self.ear.lock();
         (ear.is_deaf, ear.is_last) = (true, true);
@@ -144,7 +151,8 @@ impl Listener {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
-            // Nobody waits for an answer here. A thread that asks the server gets the error on its own connection.
+            // Nobody waits for an answer here. A thread that asks the server gets the error on its
+            // own connection.
             let _ = self.listen(observer, tracks);
             let has_listened = self.ear.lock().id.take().is_some();
             if has_listened {
@@ -218,7 +226,8 @@ impl Listener {
             }
             if beat.elapsed() >= HEARTBEAT {
                 self.beat(messages, observer, tracks)?;
-                // Not from its beginning: after one that took long, what has come meanwhile is heard first.
+                // Not from its beginning: after one that took long, what has come meanwhile is
+                // heard first.
                 beat = time::now();
             }
         }
@@ -270,8 +279,8 @@ struct Tracks {
 }
 
 impl Tracks {
-    /// Opens those of who holds and of who waits, which need no listener to work. One that nobody needs gives way. An error: the
-    /// server has no room for the listener's beside them.
+    /// Opens those of who holds and of who waits, which need no listener to work. One that nobody
+    /// needs gives way. An error: the server has no room for the listener's beside them.
     fn come_first(&self, observer: &dyn Observer) -> Result<(), Failed> {
         let (holds, waits) = (observer.holds(), observer.waits());
         if holds && !self.leases.has_room() {
@@ -327,7 +336,8 @@ fn report(observer: &dyn Observer, push: Value) {
     }
 }
 
-/// The server does not know the listener's connection: that is broken, or leads to the server that was here before.
+/// The server does not know the listener's connection: that is broken, or leads to the server that
+/// was here before.
 fn is_nobody_there(refusal: &RedisError) -> bool {
     let detail = refusal.detail().unwrap_or_default();
     detail.contains("does not exist")
@@ -342,8 +352,8 @@ pub(crate) struct Tracking {
 }
 
 impl Tracking {
-    /// Has the listener told about whatever this connection reads from now on, except of what it writes itself. False: it
-    /// will not be, for there is no listener, or the server refuses.
+    /// Has the listener told about whatever this connection reads from now on, except of what it
+    /// writes itself. False: it will not be, for there is no listener, or the server refuses.
     ///
     /// A round trip if it is a new listener or a new connection, otherwise none.
     pub(crate) fn point(
@@ -353,7 +363,8 @@ impl Tracking {
         listener: &Listener,
     ) -> RedisResult<bool> {
         let ear = *listener.ear.lock();
-        // On another server the listener's number is nobody's, or a stranger's. The listener follows to that server within [`LISTEN`].
+        // On another server the listener's number is nobody's, or a stranger's. The listener
+        // follows to that server within [`LISTEN`].
         let Some(id) = ear.id.filter(|_| ear.epoch == epoch) else {
             return Ok(false);
         };

@@ -66,19 +66,22 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Also where nothing but locks is stored.
     fn lend(&self, key: &str) -> Result<PooledConnection>;
 
-    /// Whether this refusal says that the key is on another server by now, or on its way to one. Nothing was done then, and
-    /// another connection that is [lent](Self::lend) for it may lead there.
+    /// Whether this refusal says that the key is on another server by now, or on its way to one.
+    /// Nothing was done then, and another connection that is [lent](Self::lend) for it may lead
+    /// there.
     fn is_elsewhere(&self, _refusal: &RedisError) -> bool {
         false
     }
 
-    /// Who executes commits where no connection leads to the server. `None`: they go by one that is [lent](Self::lend).
+    /// Who executes commits where no connection leads to the server. `None`: they go by one that is
+    /// [lent](Self::lend).
     #[cfg(feature = "testing")]
     fn committer(&self) -> Option<&dyn Committer> {
         None
     }
 
-    /// Whether a transaction that looks at a lock of this server can be sent by a connection that somebody else has opened.
+    /// Whether a transaction that looks at a lock of this server can be sent by a connection that
+    /// somebody else has opened.
     fn stores_data(&self) -> Result<()>;
 
     /// Grows when another server has taken its place.
@@ -89,12 +92,12 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// How far the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 
-    /// Sends a call that may be sent twice, by a connection that is lent for it; once more by another connection if the first turns
-    /// out to have been closed.
+    /// Sends a call that may be sent twice, by a connection that is lent for it; once more by
+    /// another connection if the first turns out to have been closed.
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
-    /// Sends a call that may not be sent twice, by a connection that is lent for it and has just answered a `PING`. The outer `Err`:
-    /// it was not sent.
+    /// Sends a call that may not be sent twice, by a connection that is lent for it and has just
+    /// answered a `PING`. The outer `Err`: it was not sent.
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
 
     /// Sends a head's call by the connection that all heads share, in one write with those of
@@ -111,13 +114,15 @@ pub(crate) trait Server: Send + Sync + 'static {
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>>;
 
-    /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else by one of the pool.
+    /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else
+    /// by one of the pool.
     fn send_unawaited(&self, call: &Call, patience: Duration);
 
     /// A connection for renewals.
     fn renewals(&self) -> Box<dyn Renewals>;
 
-    /// From now on this observer is told of changes, once they are [wanted](Self::want). Starts a thread if that takes one.
+    /// From now on this observer is told of changes, once they are [wanted](Self::want). Starts a
+    /// thread if that takes one.
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
     /// From now on somebody relies on being told.
@@ -136,7 +141,8 @@ pub(crate) struct Patience<'a> {
     pub(crate) whole: Duration,
     /// For the answer, where that is sooner than the I/O time-out.
     pub(crate) answer: Option<Deadline>,
-    /// The caller wants to know that the key is on another server by now. Otherwise that one is asked.
+    /// The caller wants to know that the key is on another server by now. Otherwise that one is
+    /// asked.
     #[cfg_attr(
         not(feature = "cluster"),
         allow(dead_code, reason = "only shards have moves")
@@ -156,7 +162,8 @@ impl Patience<'_> {
         cancel: None,
     };
 
-    /// The same when a part of the time for the answer has passed: no connection is waited for beyond it.
+    /// The same when a part of the time for the answer has passed: no connection is waited for
+    /// beyond it.
     pub(crate) fn left(self) -> Self {
         let left = self.answer.map_or(Duration::MAX, Deadline::remaining);
         Self {
@@ -197,8 +204,9 @@ impl Reply {
         }
     }
 
-    /// What is known of a call that changes something: where it was sent twice, a refusal of the second says nothing of the first.
-    /// That the key is of another kind stays the answer: it says what stands there now.
+    /// What is known of a call that changes something: where it was sent twice, a refusal of the
+    /// second says nothing of the first. That the key is of another kind stays the answer: it says
+    /// what stands there now.
     pub(crate) fn of_both(self) -> RedisResult<Value> {
         let is_refusal = |error: &RedisError| !is_unconfirmed(error) && !is_wrong_kind(error);
         match self.answer {
@@ -208,7 +216,8 @@ impl Reply {
     }
 }
 
-/// Who is told of changes on the server: the queues of those who wait, and the keeper of the leases.
+/// Who is told of changes on the server: the queues of those who wait, and the keeper of the
+/// leases.
 pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
@@ -221,8 +230,9 @@ pub(crate) trait Observer: Send + Sync {
     fn ask_again(&self);
     /// The watchdog may not have been told of changes: all leases have to be looked at.
     fn look_again(&self);
-    /// What the watchdog has read is forgotten, and another server may answer it by now, which has not got all that the one before
-    /// has answered: all leases have to be looked at, and renewed for what is left of them.
+    /// What the watchdog has read is forgotten, and another server may answer it by now, which has
+    /// not got all that the one before has answered: all leases have to be looked at, and renewed
+    /// for what is left of them.
     fn renew_again(&self);
     /// Whether somebody waits, and relies on being told.
     fn waits(&self) -> bool;
@@ -252,8 +262,9 @@ pub(crate) trait Renewals: Send {
     /// Takes as long as connecting takes.
     fn open(&mut self) -> Result<(), Arc<Failure>>;
 
-    /// Sends all in one round trip: renewals, and calls that give orphans back. Takes no longer than one I/O time-out, and
-    /// less where a lease is short; longer by what replicas are waited for.
+    /// Sends all in one round trip: renewals, and calls that give orphans back. Takes no longer
+    /// than one I/O time-out, and less where a lease is short; longer by what replicas are waited
+    /// for.
     fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies;
 }
 

@@ -1,19 +1,25 @@
 //! Calls of many threads in one write.
 //!
-//! While few calls are under way, a call goes alone. Otherwise it is left in the [`Outbox`] as a [`Letter`]. A thread that finds a
-//! [`Lane`] free leads: it takes all letters that lie there, sends them in one [`SharedWrite`], and gives each its answer as it
-//! comes. When all lanes are in use, the first thread that is done wakes another to lead. No thread waits so that more letters may
-//! come.
+//! While few calls are under way, a call goes alone. Otherwise it is left in the [`Outbox`] as a
+//! [`Letter`]. A thread that finds a [`Lane`] free leads: it takes all letters that lie there,
+//! sends them in one [`SharedWrite`], and gives each its answer as it comes. When all lanes are in
+//! use, the first thread that is done wakes another to lead. No thread waits so that more letters
+//! may come.
 //!
-//! - While letters lie there, a lane is in use, or the thread of one of them has been woken to lead. Another that comes first leads
-//!   in its place, and takes its letter along.
-//! - A lane is given back when its [`Lane`] is dropped, also on an error or a panic. Then the next thread is woken.
-//! - A letter that nobody has taken was not sent. Its thread takes it back when its time is over, or the call is called off.
-//! - A letter that was taken has an answer, or an error, by the end of the shared write. Its thread waits for that, or until its own
-//!   time for the answer is over. Each call has a letter of its own, so a late answer is nobody else's.
-//! - The answers of a shared write are waited for one I/O time-out. A call with less time goes along, but does not lead.
+//! - While letters lie there, a lane is in use, or the thread of one of them has been woken to
+//!   lead. Another that comes first leads in its place, and takes its letter along.
+//! - A lane is given back when its [`Lane`] is dropped, also on an error or a panic. Then the next
+//!   thread is woken.
+//! - A letter that nobody has taken was not sent. Its thread takes it back when its time is over,
+//!   or the call is called off.
+//! - A letter that was taken has an answer, or an error, by the end of the shared write. Its thread
+//!   waits for that, or until its own time for the answer is over. Each call has a letter of its
+//!   own, so a late answer is nobody else's.
+//! - The answers of a shared write are waited for one I/O time-out. A call with less time goes
+//!   along, but does not lead.
 //!
-//! Locks: `letters` for a moment, and the stage of a letter within it. Nothing is locked while the server is asked.
+//! Locks: `letters` for a moment, and the stage of a letter within it. Nothing is locked while the
+//! server is asked.
 
 use std::{
     collections::VecDeque,
@@ -36,8 +42,8 @@ use crate::{
 
 /// More calls are not sent in one write.
 const MOST: usize = 128;
-/// How often a thread looks for its answer, and lets others run, before it sleeps: to be woken takes longer than a near
-/// server's answer.
+/// How often a thread looks for its answer, and lets others run, before it sleeps: to be woken
+/// takes longer than a near server's answer.
 const LOOKS: u32 = 30;
 
 /// The calls to one server that wait to be sent.
@@ -60,7 +66,8 @@ pub(super) struct SendTerms {
     /// It shares no write with others.
     pub(super) alone: bool,
     pub(super) send_by: Deadline,
-    /// If it was not sent in time, it is told at the end of the shared write before it whether that has failed.
+    /// If it was not sent in time, it is told at the end of the shared write before it whether that
+    /// has failed.
     pub(super) learns_why: bool,
     /// When its thread stops waiting for the answer, if that is sooner than an I/O time-out.
     pub(super) until: Option<Instant>,
@@ -120,8 +127,9 @@ impl Outbox {
         })
     }
 
-    /// Has this sent, by this thread or another. `lead` has the shared write [gathered](SharedWrite::gather) and sent, and is an
-    /// error if it could not. `None`: it was not sent.
+    /// Has this sent, by this thread or another. `lead` has the shared write
+    /// [gathered](SharedWrite::gather) and sent, and is an error if it could not. `None`: it was
+    /// not sent.
     pub(super) fn ask(
         &self,
         packed: &[u8],
@@ -197,7 +205,8 @@ impl Letters {
         (self.waiting.iter()).position(|waiting| Arc::ptr_eq(waiting, letter))
     }
 
-    /// Tells those who learn it why they were not sent: the last exchange has failed, or their time is over.
+    /// Tells those who learn it why they were not sent: the last exchange has failed, or their time
+    /// is over.
     fn tell_why(&mut self, failure: Option<&Error>) {
         let is_told = |letter: &mut Arc<Letter>| {
             let is_over = failure.is_some() || letter.terms.send_by.has_passed();
@@ -278,8 +287,8 @@ impl SharedWrite<'_> {
         }
     }
 
-    /// Takes the letter of this thread and all others that may go with it. False: they may not be sent, and none was taken. What
-    /// any of their threads knew before, `may_be_sent` knows.
+    /// Takes the letter of this thread and all others that may go with it. False: they may not be
+    /// sent, and none was taken. What any of their threads knew before, `may_be_sent` knows.
     pub(super) fn gather(&mut self, may_be_sent: impl Fn() -> bool) -> bool {
         // Those who have just been answered come back with the next.
         thread::yield_now();
@@ -299,8 +308,8 @@ impl SharedWrite<'_> {
         true
     }
 
-    /// Sends all that was gathered, and tells each thread its answer, or why none came. All answers together are waited for
-    /// no longer than one. An error says why the connection is finished.
+    /// Sends all that was gathered, and tells each thread its answer, or why none came. All answers
+    /// together are waited for no longer than one. An error says why the connection is finished.
     pub(super) fn exchange(
         &mut self,
         conn: &mut Connection,
@@ -324,7 +333,8 @@ impl SharedWrite<'_> {
                 && let Some(why) = Finished::by_error(error)
             {
                 finished.get_or_insert_with(|| error.clone());
-                // After a signal the answers of the others are still to come, and on a replica as well.
+                // After a signal the answers of the others are still to come, and on a replica as
+                // well.
                 if why != Finished::Replica && !is_interrupted(error) {
                     broken.get_or_insert_with(|| error.clone());
                 }

@@ -25,8 +25,8 @@ use crate::{
 
 /// So many calls go alone: with fewer threads, to be woken costs more than a shared write saves.
 const FEW: usize = 4;
-/// So many shared writes are under way at a time: with more, fewer calls share one; with fewer, a server that is far away is
-/// asked too seldom.
+/// So many shared writes are under way at a time: with more, fewer calls share one; with fewer, a
+/// server that is far away is asked too seldom.
 const WRITES: usize = 3;
 
 /// A server that a pool leads to.
@@ -96,7 +96,8 @@ impl RedisServer {
                 again: sending.again,
                 ..reply
             }),
-            // It may go whole, or has one if a connection is free at this moment, or else the pool says why not.
+            // It may go whole, or has one if a connection is free at this moment, or else the pool
+            // says why not.
             _ => self.send_alone(sending),
         }
     }
@@ -116,7 +117,8 @@ impl RedisServer {
         Ok(Reply::untracked(answer, sent, sending.again))
     }
 
-    /// In one write with others. `None`: it was not sent while it might have waited for a connection, or was called off.
+    /// In one write with others. `None`: it was not sent while it might have waited for a
+    /// connection, or was called off.
     fn send_together(&self, sending: &Sending<'_>) -> Result<Option<Reply>> {
         let io_timeout = self.limits().answer;
         let until = (sending.patience.answer).filter(|answer| answer.remaining() < io_timeout);
@@ -130,7 +132,8 @@ impl RedisServer {
         self.outbox.ask(packed, terms, cancel, |write| {
             loop {
                 let mut conn = self.lent(sending)?;
-                // One of the threads may know meanwhile that another server is the master, and takes the answer for that one's.
+                // One of the threads may know meanwhile that another server is the master, and
+                // takes the answer for that one's.
                 let is_of_the_master = || conn.epoch() == self.connector.epoch();
                 if !write.gather(is_of_the_master) {
                     conn.close(Finished::Replica);
@@ -160,8 +163,8 @@ impl RedisServer {
         finished.is_none()
     }
 
-    /// The connection is not lent again. If the server is a replica by now, the tracked connections lead there as well, and
-    /// a replica goes on answering what does not write.
+    /// The connection is not lent again. If the server is a replica by now, the tracked connections
+    /// lead there as well, and a replica goes on answering what does not write.
     fn finish(&self, conn: &mut PooledConnection, finished: Finished) {
         conn.close(finished);
         if finished == Finished::Replica {

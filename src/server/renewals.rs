@@ -21,7 +21,8 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// A batch is given up after a third of the shortest lease if the connection has answered before, but not sooner than this.
+/// A batch is given up after a third of the shortest lease if the connection has answered before,
+/// but not sooner than this.
 pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, and what is known of it.
@@ -51,7 +52,8 @@ impl RenewalsConnection {
         }
     }
 
-    /// Whether it is open. `None`: the listener's thread, which looks after it, had it until the deadline.
+    /// Whether it is open. `None`: the listener's thread, which looks after it, had it until the
+    /// deadline.
     pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
         let is_open = self.tracked.using(deadline, |used| used.is_open());
         is_open.unwrap_or(Some(false))
@@ -128,8 +130,8 @@ impl Batch<'_> {
         self.renewals.len() + self.orphans.len()
     }
 
-    /// Sends it by a connection that is there for this alone, and waits no longer for all answers. A
-    /// failure says why some are missing; the connection must not be used again then.
+    /// Sends it by a connection that is there for this alone, and waits no longer for all answers.
+    /// A failure says why some are missing; the connection must not be used again then.
     #[cfg(feature = "cluster")]
     pub(super) fn send_by(
         &self,
@@ -250,8 +252,9 @@ impl RenewalsConnection {
         judged
     }
 
-    /// Sends the batch and reads the answers. Closes the connection after an error, or an answer that finishes it. Says whether it is
-    /// open after that. The listener's thread may have it, and open it anew: that is waited for no longer than for the answers.
+    /// Sends the batch and reads the answers. Closes the connection after an error, or an answer
+    /// that finishes it. Says whether it is open after that. The listener's thread may have it, and
+    /// open it anew: that is waited for no longer than for the answers.
     fn converse(
         &self,
         batch: &Batch<'_>,
@@ -307,7 +310,8 @@ pub(crate) fn refused(refusal: RedisError) -> RenewalReply {
     (Answer::Refused, Some(Failure::sent(refusal)))
 }
 
-/// Whether the lock's key holds something else by now. If only the companion does, the lock is still ours.
+/// Whether the lock's key holds something else by now. If only the companion does, the lock is
+/// still ours.
 fn is_another_kind(refusal: &RedisError) -> bool {
     match refusal.code() {
         Some("COMPANION") => false,
@@ -316,7 +320,8 @@ fn is_another_kind(refusal: &RedisError) -> bool {
     }
 }
 
-/// The batch in bytes. Where the server may not know the scripts, the first call of each carries it whole.
+/// The batch in bytes. Where the server may not know the scripts, the first call of each carries it
+/// whole.
 fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
@@ -330,7 +335,8 @@ fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     packed
 }
 
-/// Sends the batch and reads the answers, all before one deadline. After an error the connection must not be used again.
+/// Sends the batch and reads the answers, all before one deadline. After an error the connection
+/// must not be used again.
 fn converse(
     connection: &mut Connection,
     packed: &[u8],
@@ -352,7 +358,8 @@ fn converse(
     Ok(())
 }
 
-/// Turns a panic of redis-rs into a failure of the connection: it would end the thread that renews everything.
+/// Turns a panic of redis-rs into a failure of the connection: it would end the thread that renews
+/// everything.
 fn caught<T>(run: impl FnOnce() -> T) -> RedisResult<T> {
     shielded(run).ok_or_else(|| (ErrorKind::Io, "the client library panicked").into())
 }
@@ -370,7 +377,8 @@ mod tests {
     use super::*;
     use crate::connection::Pool;
 
-    /// The listener's thread may be opening it, and what is on its way holds up whoever gives a lease back.
+    /// The listener's thread may be opening it, and what is on its way holds up whoever gives a
+    /// lease back.
     #[test]
     fn a_batch_does_not_wait_for_another_thread_beyond_its_own_time() {
         let pool = Pool::builder().io_timeout(Duration::from_millis(100));

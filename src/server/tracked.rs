@@ -1,16 +1,20 @@
-//! A tracked connection: when a key changes that was read on it, the server tells the listener, once. Those who wait share one, the
-//! watchdog has another.
+//! A tracked connection: when a key changes that was read on it, the server tells the listener,
+//! once. Those who wait share one, the watchdog has another.
 //!
 //! Both are opened, judged, closed and looked after here, by the same rules:
 //!
-//! - [`Finished`] says after each answer whether the connection goes on. What it had read is forgotten with it.
-//! - Those who relied on that, the heads or the leases, are told at once, by [`report`](Tracked::report) and by nothing else. The heads of the queues are told
-//!   when their connection is gone, since one of them opens the next. The leases are told when there is a new one: the watchdog
-//!   opens it, and before that an unanswered question would only put them in doubt.
-//! - Once a second, while somebody relies on it, the listener's thread [`check`](Tracked::check)s that it is there.
+//! - [`Finished`] says after each answer whether the connection goes on. What it had read is
+//!   forgotten with it.
+//! - Those who relied on that, the heads or the leases, are told at once, by
+//!   [`report`](Tracked::report) and by nothing else. The heads of the queues are told when their
+//!   connection is gone, since one of them opens the next. The leases are told when there is a new
+//!   one: the watchdog opens it, and before that an unanswered question would only put them in
+//!   doubt.
+//! - Once a second, while somebody relies on it, the listener's thread [`check`](Tracked::check)s
+//!   that it is there.
 //!
-//! Locks: `slot` while the connection is used. It is unlocked before anybody is told, since telling locks the queues or the
-//! keeper.
+//! Locks: `slot` while the connection is used. It is unlocked before anybody is told, since telling
+//! locks the queues or the keeper.
 
 use std::{
     sync::{
@@ -31,7 +35,8 @@ use crate::{
     time::Deadline,
 };
 
-/// How often it is looked at most whether another server has become the master, where nobody listens.
+/// How often it is looked at most whether another server has become the master, where nobody
+/// listens.
 const UNTOLD: Duration = Duration::from_secs(1);
 
 /// Who relies on what is read on a connection.
@@ -91,7 +96,8 @@ impl Tracked {
         }
     }
 
-    /// The server is a replica by now. The connection is closed at once, or as soon as it is not used any more.
+    /// The server is a replica by now. The connection is closed at once, or as soon as it is not
+    /// used any more.
     pub(super) fn leave_the_replica(&self) {
         self.leads_to_a_replica.store(true, Ordering::SeqCst);
         if let Some(listener) = &self.listener {
@@ -129,7 +135,8 @@ impl Tracked {
         epoch == Some(self.connector.epoch())
     }
 
-    /// Uses the connection, as soon as no other thread does. `None`: others used it until the deadline.
+    /// Uses the connection, as soon as no other thread does. `None`: others used it until the
+    /// deadline.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked), before anything is locked.
@@ -177,8 +184,8 @@ impl Tracked {
         }
     }
 
-    /// Finds out whether the connection is still there, and tells those who rely on it if it is not. A thread that uses it finds
-    /// out by itself. An error says why it is gone.
+    /// Finds out whether the connection is still there, and tells those who rely on it if it is
+    /// not. A thread that uses it finds out by itself. An error says why it is gone.
     pub(super) fn look(&self) -> RedisResult<()> {
         let mut asked = Ok(());
         if let Some(slot) = self.slot.try_lock() {
@@ -241,8 +248,8 @@ impl InUse<'_> {
         Ok(())
     }
 
-    /// Asks something on it. It comes with whether changes of what is read are going to be told. If the connection is finished
-    /// by what comes, it is closed.
+    /// Asks something on it. It comes with whether changes of what is read are going to be told. If
+    /// the connection is finished by what comes, it is closed.
     ///
     /// With a limit an answer is waited for no longer than this, by whoever uses it next as well.
     pub(super) fn ask<T>(
@@ -300,9 +307,11 @@ impl InUse<'_> {
             return Ok(());
         }
         match self.tracked.whom {
-            // The heads are told however the connection was lost: none may sleep while there is no connection.
+            // The heads are told however the connection was lost: none may sleep while there is no
+            // connection.
             For::Waiters => self.has_news = true,
-            // If it cannot be opened now, it is tried again at the next check, or when a lease is due.
+            // If it cannot be opened now, it is tried again at the next check, or when a lease is
+            // due.
             For::Leases if self.slot.had_one => drop(self.open()),
             For::Leases => {}
         }

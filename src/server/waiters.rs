@@ -32,7 +32,8 @@ impl WaitersConnection {
         })
     }
 
-    /// Asks once. `None`: it was not sent by the deadline, or before the cancel, though the server answers.
+    /// Asks once. `None`: it was not sent by the deadline, or before the cancel, though the server
+    /// answers.
     pub(crate) fn ask(
         &self,
         call: &Call,
@@ -48,7 +49,8 @@ impl WaitersConnection {
         self.post(call, terms, cancel, true)
     }
 
-    /// Sends what nobody waits for, but not in a child of a fork. False: the connection is not open, or was not free so soon.
+    /// Sends what nobody waits for, but not in a child of a fork. False: the connection is not
+    /// open, or was not free so soon.
     pub(crate) fn send(&self, call: &Call, patience: Duration) -> bool {
         let terms = SendTerms {
             alone: false,

@@ -2,7 +2,8 @@
 
 use redis::{Arg, Cmd, Pipeline};
 
-/// A commit that the stand-in has executed: what a job has written, in one transaction, under a lock.
+/// A commit that the stand-in has executed: what a job has written, in one transaction, under a
+/// lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     lock: String,
@@ -23,8 +24,8 @@ impl Commit {
         &self.lock
     }
 
-    /// The commands with their arguments, as they are sent: `["SET", "report:text", "all is well"]`. Bytes that are no UTF-8
-    /// are replaced by U+FFFD.
+    /// The commands with their arguments, as they are sent:
+    /// `["SET", "report:text", "all is well"]`. Bytes that are no UTF-8 are replaced by U+FFFD.
     #[must_use]
     pub fn commands(&self) -> &[Vec<String>] {
         &self.commands

@@ -150,7 +150,8 @@ impl Shared {
             tracked: tracked && answer.is_ok(),
             answer,
             sent,
-            // A test may move the clock at any moment: no time in the answer counts from after that.
+            // A test may move the clock at any moment: no time in the answer counts from after
+            // that.
             answered: sent,
             again: false,
             has_moved: false,
@@ -296,7 +297,8 @@ impl Renewals for StandInRenewals {
         let sent = self.0.clock.now();
         let mut changed = Vec::new();
         let unanswered = || (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone()))));
-        // A connection is not told of its own renewals. What is given back here wakes the threads that wait.
+        // A connection is not told of its own renewals. What is given back here wakes the threads
+        // that wait.
         let renewals = renewals.iter().map(|call| {
             let ran = self.0.run(call);
             ran.map_or_else(unanswered, |ran| reply(ran.answer, sent))

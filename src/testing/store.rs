@@ -1,4 +1,5 @@
-//! What stands on the server: locks by their keys. What each script makes of them is the same as its Lua does.
+//! What stands on the server: locks by their keys. What each script makes of them is the same as
+//! its Lua does.
 
 mod commits;
 mod inspection;
@@ -13,8 +14,8 @@ use redis::{RedisResult, Value};
 pub(super) use commits::Commits;
 use replies::{digits, int, number, yes};
 
-/// In nanoseconds since 1970. A lock ends here to the nanosecond, not to the millisecond as on a server, so that it is free
-/// as soon as a test has let its lease pass.
+/// In nanoseconds since 1970. A lock ends here to the nanosecond, not to the millisecond as on a
+/// server, so that it is free as soon as a test has let its lease pass.
 type Nanos = u64;
 
 const MILLI: Nanos = 1_000_000;
@@ -30,7 +31,8 @@ pub(super) struct Store {
     /// Of work that is done once in a period, by the keys of the marks.
     runs: HashMap<String, Run>,
     pub(super) commits: Commits,
-    /// Keys of locks that were stolen before anybody had had them: the name may be a whole key of another prefix.
+    /// Keys of locks that were stolen before anybody had had them: the name may be a whole key of
+    /// another prefix.
     untried: HashSet<String>,
     /// How it was before each of the last writes.
     undo: VecDeque<Before>,
@@ -199,7 +201,8 @@ impl Store {
         }
     }
 
-    /// A new fencing token, and at most so many more after it: as many as the clock has passed since the last one.
+    /// A new fencing token, and at most so many more after it: as many as the clock has passed
+    /// since the last one.
     fn grant(&mut self, key: &str, token: &str, who: &str, most_reserved: u64, now: Now) {
         let companion = self.companions.entry(key.to_owned()).or_default();
         let fence = now.micros().max(companion.fence + 1);
@@ -226,7 +229,8 @@ impl Store {
         digits(companion.map_or(0, |companion| companion.fence))
     }
 
-    /// A mutex's fencing token; for those that hand it over, the first of theirs and how many follow.
+    /// A mutex's fencing token; for those that hand it over, the first of theirs and how many
+    /// follow.
     fn numbers(&self, key: &str, are_handed_over: bool) -> Value {
         let Some(companion) = self.companions.get(key).filter(|_| are_handed_over) else {
             return self.fence(key);

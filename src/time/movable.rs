@@ -24,8 +24,8 @@ impl Ahead {
 }
 
 impl Clock {
-    /// A clock that can be moved. It costs eight bytes that are never given back, for the sake of all others, which can be
-    /// copied.
+    /// A clock that can be moved. It costs eight bytes that are never given back, for the sake of
+    /// all others, which can be copied.
     pub(crate) fn movable() -> Self {
         let ahead = Ahead(Some(Box::leak(Box::default())));
         Self { ahead }

@@ -1,4 +1,5 @@
-//! How far a lock may be handed on without asking the server, as a plain value: no lock, no clock, no I/O.
+//! How far a lock may be handed on without asking the server, as a plain value: no lock, no clock,
+//! no I/O.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,9 @@ impl HandOverBudget {
         Self { left: turns, until }
     }
 
-    /// What is left after one more turn; `None` if there is none. The lock ends at `end`, and the next holder expects a lease
-    /// of that length: at least half of it has to be left, and at most all of it, since for so long it keeps others out if it
-    /// dies.
+    /// What is left after one more turn; `None` if there is none. The lock ends at `end`, and the
+    /// next holder expects a lease of that length: at least half of it has to be left, and at most
+    /// all of it, since for so long it keeps others out if it dies.
     pub(crate) fn spend(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
         let remaining = end.saturating_duration_since(now);
         let fits = (lease / 2..=lease).contains(&remaining);

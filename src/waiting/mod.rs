@@ -1,7 +1,10 @@
-//! Threads of this process that wait for locks: who is next, and when it asks the server. Knows nothing of leases or servers.
+//! Threads of this process that wait for locks: who is next, and when it asks the server. Knows
+//! nothing of leases or servers.
 //!
-//! - [`queue`] and [`turns`] are plain values, which decide everything; a model checker drives them in tests.
-//! - [`streaks`] has a thread pause that takes the lock again before other processes can have heard of its release.
+//! - [`queue`] and [`turns`] are plain values, which decide everything; a model checker drives them
+//!   in tests.
+//! - [`streaks`] has a thread pause that takes the lock again before other processes can have heard
+//!   of its release.
 //! - [`queues`] keeps a queue for each lock under one mutex, `by_key`, and wakes threads.
 //! - [`place`] is what a waiting thread holds: it sleeps until it is time to ask, and leaves.
 //! - [`budget`] says how far a lock may be handed over.
@@ -16,10 +19,11 @@
 //! | the head before has left | [`place`] | that head |
 //! | a wait was called off | `wake_all`, for all who wait | the `Cancel` |
 //!
-//! A lease that is lost wakes nobody: the head asks when the server says that the key has changed, at the lease's end, and in any
-//! case a second after it has asked last.
+//! A lease that is lost wakes nobody: the head asks when the server says that the key has changed,
+//! at the lease's end, and in any case a second after it has asked last.
 //!
-//! `by_key` is the first of the three locks of a lease, in the order that the header of the room `renewing` gives.
+//! `by_key` is the first of the three locks of a lease, in the order that the header of the room
+//! `renewing` gives.
 
 mod budget;
 mod place;

@@ -56,16 +56,16 @@ impl<T, L, F> Queues<T, L, F> {
 }
 
 impl<T, L, F> Place<'_, T, L, F> {
-    /// Waits until it is time to ask the server. False: the deadline came first, or the lock has been
-    /// [handed over](Self::quit).
+    /// Waits until it is time to ask the server. False: the deadline came first, or the lock has
+    /// been [handed over](Self::quit).
     #[cfg(test)]
     pub(crate) fn wait(&self, deadline: Deadline) -> bool {
         self.wait_unless(None, deadline)
     }
 
     /// Waits until it is time to ask the server. False: the deadline came first, the lock has been
-    /// [handed over](Self::quit), or the wait was called off. A wake-up that has not been acted upon
-    /// is for the next.
+    /// [handed over](Self::quit), or the wait was called off. A wake-up that has not been acted
+    /// upon is for the next.
     pub(crate) fn wait_unless(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
         loop {
@@ -99,7 +99,8 @@ impl<T, L, F> Place<'_, T, L, F> {
         });
     }
 
-    /// The attempt failed, which those behind are told where it is known why: ask again at this moment.
+    /// The attempt failed, which those behind are told where it is known why: ask again at this
+    /// moment.
     pub(crate) fn failed(&self, failure: Option<F>, look_again: Instant) {
         self.queues.with_queue(&self.key, |queue| {
             queue.unanswered(self.ticket, look_again, failure);
@@ -160,8 +161,8 @@ impl<T, L, F> Place<'_, T, L, F> {
 
 impl<T, L, F> Drop for Place<'_, T, L, F> {
     fn drop(&mut self) {
-        // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on, or if a panic has come
-        // between. It is released as it is dropped.
+        // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on,
+        // or if a panic has come between. It is released as it is dropped.
         drop(self.take_out());
     }
 }

@@ -1,9 +1,12 @@
-//! The threads of this process that wait for one lock, first in first out, as a plain value: no lock, no clock, no I/O.
+//! The threads of this process that wait for one lock, first in first out, as a plain value: no
+//! lock, no clock, no I/O.
 //!
-//! Only the first of them, the head, asks the server. What happens goes in, with its moment; whom to wake comes out.
+//! Only the first of them, the head, asks the server. What happens goes in, with its moment; whom
+//! to wake comes out.
 //!
-//! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head leaves before it has acted
-//! upon one, the next head gets it. To act upon it means that the server has answered an attempt that was sent afterwards.
+//! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
+//! leaves before it has acted upon one, the next head gets it. To act upon it means that the server
+//! has answered an attempt that was sent afterwards.
 
 use std::{
     collections::VecDeque,
@@ -12,8 +15,8 @@ use std::{
 
 use super::turns::{PastHold, Turns};
 
-/// When the head asks about a message that came while a thread of this process was being granted the
-/// lock, or has it alone.
+/// When the head asks about a message that came while a thread of this process was being granted
+/// the lock, or has it alone.
 ///
 /// Nearly always that message tells of the release that made the grant possible, so asking at once
 /// would be refused. A hold that is shorter costs no attempt: its release wakes the head before.
@@ -26,7 +29,8 @@ pub(crate) const LOOKS_AGAIN: Duration = Duration::from_secs(1);
 /// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
 
-/// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` what it can be handed.
+/// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` what it can be
+/// handed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W, L, F = ()> {
     /// In the order of their tickets.
@@ -76,7 +80,8 @@ pub(crate) enum Leaving {
     Exclusive,
     /// The lock, and others may join.
     Shared,
-    /// Nothing that the server has granted: it has waited for too long, met an error, or was handed the lock.
+    /// Nothing that the server has granted: it has waited for too long, met an error, or was handed
+    /// the lock.
     WithoutLock,
 }
 
@@ -104,8 +109,8 @@ impl<W, L, F> Default for Queue<W, L, F> {
 }
 
 impl<W, L, F> Queue<W, L, F> {
-    /// Whether a thread that comes now may ask without standing in the queue: none stands there, and it is not the turn of other
-    /// processes.
+    /// Whether a thread that comes now may ask without standing in the queue: none stands there,
+    /// and it is not the turn of other processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
         self.waiting.is_empty() && (self.turns.asks_at(now) == now || !self.turns.sees_others(now))
     }
@@ -163,7 +168,8 @@ impl<W, L, F> Queue<W, L, F> {
         Step::Ask
     }
 
-    /// The server has refused this waiter, which asks again at that moment unless something happens before.
+    /// The server has refused this waiter, which asks again at that moment unless something happens
+    /// before.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
         self.turns.refused(now);
         self.is_busy();
@@ -175,8 +181,8 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// The server has not answered this waiter, which asks again at that moment and not before: a connection that is gone wakes
-    /// all heads, also the one that found it gone and has to pause.
+    /// The server has not answered this waiter, which asks again at that moment and not before: a
+    /// connection that is gone wakes all heads, also the one that found it gone and has to pause.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
         self.failure = failure;
         if let Some(waiter) = self.waiter(ticket) {
@@ -184,8 +190,8 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// A waiter leaves, with that lock or with what it was handed. A lock that was granted ends at `end`. Returns
-    /// what was handed to it, and the new head, if that has to be woken.
+    /// A waiter leaves, with that lock or with what it was handed. A lock that was granted ends at
+    /// `end`. Returns what was handed to it, and the new head, if that has to be woken.
     pub(crate) fn leave(
         &mut self,
         ticket: Ticket,

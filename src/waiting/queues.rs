@@ -1,9 +1,11 @@
-//! All queues of a `Locks`, by the keys of their locks, and how a waiting thread sleeps and is woken.
+//! All queues of a `Locks`, by the keys of their locks, and how a waiting thread sleeps and is
+//! woken.
 //!
-//! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on that mutex, and a thread
-//! that changes a queue wakes another after it has unlocked it, since the woken thread locks it first of all. While it is locked
-//! nothing of a server's is called. Only [`hand_over`](Queues::hand_over) runs code of its caller under it, to make the
-//! next guard, which locks the keeper's `state`: `by_key` comes before that. A lease is never dropped under it, for a
+//! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on
+//! that mutex, and a thread that changes a queue wakes another after it has unlocked it, since the
+//! woken thread locks it first of all. While it is locked nothing of a server's is called. Only
+//! [`hand_over`](Queues::hand_over) runs code of its caller under it, to make the next guard, which
+//! locks the keeper's `state`: `by_key` comes before that. A lease is never dropped under it, for a
 //! dropped lease is released, and its release locks `by_key`.
 
 use std::{
@@ -30,7 +32,8 @@ pub(crate) struct Queues<T, L, F = ()> {
 
 #[derive(Debug)]
 pub(super) struct ByKey<T, L, F> {
-    /// A queue is there while somebody stands in it, and while other processes that want the lock are remembered.
+    /// A queue is there while somebody stands in it, and while other processes that want the lock
+    /// are remembered.
     pub(super) queues: HashMap<String, ThreadQueue<T, L, F>>,
     pub(super) next_ticket: Ticket,
     streaks: Streaks,
@@ -91,8 +94,9 @@ impl<T, L, F> Queues<T, L, F> {
         self.by_key.lock().queues.values().all(Queue::is_over)
     }
 
-    /// When one that wants the lock now, and has so much time, asks without standing in the queue: nobody stands there, and it
-    /// is not the turn of other processes. `None`: it is to stand in the queue.
+    /// When one that wants the lock now, and has so much time, asks without standing in the queue:
+    /// nobody stands there, and it is not the turn of other processes. `None`: it is to stand in
+    /// the queue.
     pub(crate) fn asks_after(&self, key: &str, timeout: Duration) -> Option<Duration> {
         let now = self.clock.now();
         let has_time = timeout >= SHORT_WAIT;
@@ -125,7 +129,8 @@ impl<T, L, F> Queues<T, L, F> {
         self.with_queue(key, |queue| queue.changed(self.clock.now()));
     }
 
-    /// Something may have happened to any lock: the head of every queue asks, also one that is asking at this moment.
+    /// Something may have happened to any lock: the head of every queue asks, also one that is
+    /// asking at this moment.
     pub(crate) fn wake_all_heads(&self) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
@@ -139,7 +144,8 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// Hands a lock to the first of those who wait for it, if that one takes it and `lease` makes one that ends at a moment.
+    /// Hands a lock to the first of those who wait for it, if that one takes it and `lease` makes
+    /// one that ends at a moment.
     pub(crate) fn hand_over(
         &self,
         key: &str,

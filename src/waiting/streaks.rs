@@ -1,15 +1,18 @@
-//! Threads that take a lock again as soon as they have released it, while nobody of their process waits: a plain value.
+//! Threads that take a lock again as soon as they have released it, while nobody of their process
+//! waits: a plain value.
 //!
-//! Such a thread asks before others have heard of the release. It is always granted, so it never learns that they wait. So it
-//! pauses now and then, for as long as a message takes. If others have the lock then, it is refused, stands in the queue, and
-//! [`turns`](super::turns) has processes take turns. If not, the pauses grow rare.
+//! Such a thread asks before others have heard of the release. It is always granted, so it never
+//! learns that they wait. So it pauses now and then, for as long as a message takes. If others have
+//! the lock then, it is refused, stands in the queue, and [`turns`](super::turns) has processes
+//! take turns. If not, the pauses grow rare.
 
 use std::{
     hash::{BuildHasher, RandomState},
     time::{Duration, Instant},
 };
 
-/// A thread that comes later than this after its release has given others their chance. A pause takes as long.
+/// A thread that comes later than this after its release has given others their chance. A pause
+/// takes as long.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// A streak has its first pause after so long, and then after twice as long each time,
 const FIRST: Duration = Duration::from_millis(10);

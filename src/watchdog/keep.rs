@@ -27,7 +27,8 @@ pub struct Keep {
 impl Keep {
     /// Renews the lock at a third of this lease, for this lease from then on: 1 ms to 24 h.
     ///
-    /// A longer lease outlasts a longer outage of the server, and keeps the others waiting for longer after a crash.
+    /// A longer lease outlasts a longer outage of the server, and keeps the others waiting for
+    /// longer after a crash.
     pub fn lease(lease: Duration) -> Self {
         Self {
             lease,
@@ -36,17 +37,20 @@ impl Keep {
         }
     }
 
-    /// How long the lock may be held in all, from now on, however often it is renewed. Default: no limit.
+    /// How long the lock may be held in all, from now on, however often it is renewed. Default: no
+    /// limit.
     ///
-    /// The last renewals ask for no more than what is left, so that a holder that hangs keeps the others out no longer
-    /// than this. Then the lease is lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold).
+    /// The last renewals ask for no more than what is left, so that a holder that hangs keeps the
+    /// others out no longer than this. Then the lease is lost with
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Until when the lock is known to be ours: the lease it was acquired with, from a moment *before* the acquire was
-    /// sent. Default: not known, so that it is renewed at once, and [`keep`](crate::Watchdog::keep) waits for that.
+    /// Until when the lock is known to be ours: the lease it was acquired with, from a moment
+    /// *before* the acquire was sent. Default: not known, so that it is renewed at once, and
+    /// [`keep`](crate::Watchdog::keep) waits for that.
     ///
     /// Whatever comes from this moment is the caller's promise: one that is too late has
     /// [`is_held`](crate::Renewal::is_held) say yes for too long.

@@ -8,10 +8,12 @@ use crate::{
     time::Deadline,
 };
 
-/// A lease that a [`Watchdog`](crate::Watchdog) renews. Dropping this stops the renewing; the lease then runs out.
+/// A lease that a [`Watchdog`](crate::Watchdog) renews. Dropping this stops the renewing; the lease
+/// then runs out.
 ///
-/// Its answers are computed from our own clock and the last answer of the server; nothing is sent. The time of a lease is
-/// counted from before its renewal is sent, so that it never ends later than on the server.
+/// Its answers are computed from our own clock and the last answer of the server; nothing is sent.
+/// The time of a lease is counted from before its renewal is sent, so that it never ends later than
+/// on the server.
 ///
 /// # Examples
 /// ```no_run
@@ -35,11 +37,12 @@ impl Renewal {
         Self { lease }
     }
 
-    /// Whether the lease has not ended, by our clock and by what the server has said. Never true after it has ended on the
-    /// server, even if the watchdog gets no processor time.
+    /// Whether the lease has not ended, by our clock and by what the server has said. Never true
+    /// after it has ended on the server, even if the watchdog gets no processor time.
     ///
-    /// True as well while the [state](Self::state) is `Unknown` and the end lies ahead. That a lock was deleted by hand is
-    /// known only when the next renewal is answered, and the clock of a machine stands still while that is suspended.
+    /// True as well while the [state](Self::state) is `Unknown` and the end lies ahead. That a lock
+    /// was deleted by hand is known only when the next renewal is answered, and the clock of a
+    /// machine stands still while that is suspended.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
@@ -72,9 +75,10 @@ impl Renewal {
 
     /// Ends the renewing, so that the lock can be released. Says how the lease stood.
     ///
-    /// Waits for a renewal that is being sent at this moment: it ends within one I/O time-out of the pool, and a second one is
-    /// waited in case its thread gets no processor time. After that nothing is sent for this hold any more. The lock itself
-    /// stays as it is: release it, or let its lease end.
+    /// Waits for a renewal that is being sent at this moment: it ends within one I/O time-out of
+    /// the pool, and a second one is waited in case its thread gets no processor time. After that
+    /// nothing is sent for this hold any more. The lock itself stays as it is: release it, or let
+    /// its lease end.
     ///
     /// Dropping does the same.
     #[allow(

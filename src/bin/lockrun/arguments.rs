@@ -14,7 +14,8 @@ const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const USUAL_URL: &str = "redis://127.0.0.1/";
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
-/// The usage that clap makes by itself lists `--url` among the required where the environment has it.
+/// The usage that clap makes by itself lists `--url` among the required where the environment has
+/// it.
 const USAGES: &str = "\
 lockrun [OPTIONS] --name <NAME> -- <COMMAND>...
        lockrun [OPTIONS] --name <NAME> <--status|--force-release>";
@@ -46,11 +47,13 @@ Exit codes:
 
 Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP, QUIT, USR1, USR2 and alarms are only passed on.";
 
-/// Runs a command while a lock on a Redis server is held, so that no other host runs it at the same time.
+/// Runs a command while a lock on a Redis server is held, so that no other host runs it at the same
+/// time.
 ///
-/// The lock is renewed for as long as the command runs. If it cannot be, the command's process group gets TERM, and KILL
-/// after the grace, both before the lease ends on the server. The command finds LEASEHOLD_FENCING_TOKEN in its environment.
-/// What it leaves running in its process group is ended before the lock is let go.
+/// The lock is renewed for as long as the command runs. If it cannot be, the command's process
+/// group gets TERM, and KILL after the grace, both before the lease ends on the server. The command
+/// finds LEASEHOLD_FENCING_TOKEN in its environment. What it leaves running in its process group is
+/// ended before the lock is let go.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
@@ -65,8 +68,8 @@ pub(crate) struct Arguments {
 
     /// The server
     ///
-    /// Everybody on this host sees a password in this argument (ps). In the environment it is seen by root, by the same
-    /// user, and by the command, which inherits it.
+    /// Everybody on this host sees a password in this argument (ps). In the environment it is seen
+    /// by root, by the same user, and by the command, which inherits it.
     #[arg(
         long,
         env = "LEASEHOLD_URL",
@@ -81,8 +84,9 @@ pub(crate) struct Arguments {
 
     /// Run it only if no host has run it with success for so long: 20h for a job of every night
     ///
-    /// If one has, lockrun says so and exits 0. The time counts from the end of that run, by the server's clock. After any
-    /// exit code but 0, TERM or INT to lockrun, or a lost lock the next lockrun runs it again.
+    /// If one has, lockrun says so and exits 0. The time counts from the end of that run, by the
+    /// server's clock. After any exit code but 0, TERM or INT to lockrun, or a lost lock the next
+    /// lockrun runs it again.
     #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
     pub(crate) once_per: Option<Duration>,
 
@@ -90,7 +94,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "60s", value_parser = duration, conflicts_with = "operator")]
     pub(crate) lease: Duration,
 
-    /// Between TERM and KILL, at most a third of the lease [default: 5s, or a third of a shorter lease]
+    /// Between TERM and KILL, at most a third of the lease [default: 5s, or a third of a shorter
+    /// lease]
     #[arg(long, value_parser = duration, conflicts_with = "operator")]
     grace: Option<Duration>,
 
@@ -102,7 +107,8 @@ pub(crate) struct Arguments {
     #[arg(long, group = "operator")]
     force_release: bool,
 
-    /// One line of JSON: of --status and --force-release on stdout, of a command's outcome on stderr
+    /// One line of JSON: of --status and --force-release on stdout, of a command's outcome on
+    /// stderr
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -110,7 +116,8 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Do not say who has a busy lock, or who has run it: the exit code is enough, as for cron, which mails every word
+    /// Do not say who has a busy lock, or who has run it: the exit code is enough, as for cron,
+    /// which mails every word
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
@@ -132,7 +139,8 @@ pub(crate) enum Action {
 }
 
 impl Arguments {
-    /// What stands on the command line. Otherwise says what is wrong with it, or the help that was asked for.
+    /// What stands on the command line. Otherwise says what is wrong with it, or the help that was
+    /// asked for.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         let read = Self::parsed().and_then(Self::checked);
         read.map_err(|error| {

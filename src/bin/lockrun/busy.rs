@@ -7,8 +7,9 @@ use leasehold::{Holder, Inspection, Lock, Owner};
 
 use crate::text::printable;
 
-/// What is known of those who have the lock. The server is asked after it has refused the lock, so it may know nothing
-/// any more: then they have just let go, or the server does not answer this question.
+/// What is known of those who have the lock. The server is asked after it has refused the lock, so
+/// it may know nothing any more: then they have just let go, or the server does not answer this
+/// question.
 #[derive(Debug)]
 pub(crate) struct Busy(Option<Inspection>);
 

@@ -101,7 +101,8 @@ pub(crate) struct Job<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     NotYet,
-    /// A signal was sent to the command, which is killed at this moment, or earlier if the lease ends.
+    /// A signal was sent to the command, which is killed at this moment, or earlier if the lease
+    /// ends.
     By(Instant),
     Killed,
 }
@@ -173,7 +174,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Ends the command if no more of the lease is left than the grace between TERM and KILL and the margin take.
+    /// Ends the command if no more of the lease is left than the grace between TERM and KILL and
+    /// the margin take.
     fn look_at_the_lease(&mut self) {
         let now = Instant::now();
         let left = self.lease.remaining();
@@ -209,7 +211,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// When a command that may run until `moment` has to be killed: then, or the margin before the end of the lease if that is earlier.
+    /// When a command that may run until `moment` has to be killed: then, or the margin before the
+    /// end of the lease if that is earlier.
     fn latest(&self, moment: Instant) -> Instant {
         let of_lease = self.lease_end.checked_sub(self.arguments.margin());
         of_lease.map_or(moment, |of_lease| moment.min(of_lease))

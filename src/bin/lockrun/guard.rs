@@ -97,9 +97,11 @@ impl Guard {
         self.group.as_raw()
     }
 
-    /// Has the guardian kill the group when no more than `margin` of `left` remains, even if lockrun is stopped or killed meanwhile.
+    /// Has the guardian kill the group when no more than `margin` of `left` remains, even if
+    /// lockrun is stopped or killed meanwhile.
     ///
-    /// The clock is read before `left` is: time that passes between the two makes the kill come sooner, never later.
+    /// The clock is read before `left` is: time that passes between the two makes the kill come
+    /// sooner, never later.
     pub(crate) fn end_in(
         &mut self,
         left: impl FnOnce() -> Duration,
@@ -117,7 +119,8 @@ impl Guard {
         let _ = killpg(self.group, signal);
     }
 
-    /// Sends a signal to the command if it has left the group, and to its new group if it leads one.
+    /// Sends a signal to the command if it has left the group, and to its new group if it leads
+    /// one.
     ///
     /// Only as long as nobody has asked how it has ended: until then its number is nobody else's.
     pub(crate) fn send_after(&self, command: &Child, signal: Signal) {
@@ -131,7 +134,8 @@ impl Guard {
         };
     }
 
-    /// Has the guardian leave the group, which then has no members but the command and what it has started.
+    /// Has the guardian leave the group, which then has no members but the command and what it has
+    /// started.
     pub(crate) fn stand_aside(&mut self) {
         // Without a guardian, the group is waited for in vain, and then killed.
         let _ = self.say(Word::Aside);

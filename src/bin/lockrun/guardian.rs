@@ -1,7 +1,8 @@
-//! The second process, which ends the command when the first cannot: it was killed, or is stopped while the lease ends.
+//! The second process, which ends the command when the first cannot: it was killed, or is stopped
+//! while the lease ends.
 //!
-//! It leads the command's process group, which therefore exists before the command does, and whose number nobody else can
-//! be given while the guardian has not been reaped.
+//! It leads the command's process group, which therefore exists before the command does, and whose
+//! number nobody else can be given while the guardian has not been reaped.
 
 use std::{
     io::{self, BufRead, Write},

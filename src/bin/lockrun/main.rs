@@ -2,10 +2,11 @@
 //!
 //! `lockrun --help` tells the rest, `docs/lockrun.md` what it protects from.
 //!
-//! `arguments` reads the command line, with the grace and the margin that are kept before the end of the lease. `run` goes from the
-//! lock to its release; `command` starts the command, watches it, and decides in `Job::look_at_the_lease` when it has to end so that
-//! it ends before the lease. `guard` has the command's process group, and the `guardian`, a second process, kills that group if
-//! lockrun cannot. `processes` reads in `/proc` who is dead. `outcome` has the exit codes,
+//! `arguments` reads the command line, with the grace and the margin that are kept before the end
+//! of the lease. `run` goes from the lock to its release; `command` starts the command, watches it,
+//! and decides in `Job::look_at_the_lease` when it has to end so that it ends before the lease.
+//! `guard` has the command's process group, and the `guardian`, a second process, kills that group
+//! if lockrun cannot. `processes` reads in `/proc` who is dead. `outcome` has the exit codes,
 //! `operator` the two operations without a command.
 
 #[cfg(unix)]

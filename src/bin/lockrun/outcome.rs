@@ -163,7 +163,8 @@ impl Report {
         if arguments.json {
             return Told::Err(self.json(arguments).to_string());
         }
-        // Another host has the lock, or has done the work: that is no failure, but what the lock is for.
+        // Another host has the lock, or has done the work: that is no failure, but what the lock is
+        // for.
         let is_usual = matches!(self.outcome, Outcome::Busy(_) | Outcome::HasBeenRun(_));
         match self.message(arguments) {
             Some(message) if !(is_usual && arguments.quiet) => {

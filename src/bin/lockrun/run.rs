@@ -37,7 +37,8 @@ enum Done {
     Run(Ended, Held<()>),
 }
 
-/// Acquires the lock, runs the command and lets the lock go. The report has the exit code and what is to be printed.
+/// Acquires the lock, runs the command and lets the lock go. The report has the exit code and what
+/// is to be printed.
 pub(crate) fn run(arguments: &Arguments) -> Report {
     let mut report = Report::new();
     let outcome = locked(arguments, &mut report);

@@ -13,13 +13,14 @@ use signal_hook::{consts::SIGCHLD, iterator::Signals};
 
 use crate::events::Event;
 
-/// Sends those that come into the channel of events. What was ignored when we were started stays so, for us and for the
-/// command: that is how `nohup` and the background jobs of a script ask for it.
+/// Sends those that come into the channel of events. What was ignored when we were started stays
+/// so, for us and for the command: that is how `nohup` and the background jobs of a script ask for
+/// it.
 ///
 /// Each of them would end lockrun: one that comes while the lock is waited for calls the wait off.
 ///
-/// They come to a thread of their own alone, not to the caller and those it starts from now on: in the middle of a call to
-/// the server a signal would leave open what has become of it.
+/// They come to a thread of their own alone, not to the caller and those it starts from now on: in
+/// the middle of a call to the server a signal would leave open what has become of it.
 pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Started> {
     let ignored = ignored();
     // Without a handler for SIGCHLD, how a child has ended might never be told.

@@ -89,9 +89,9 @@ impl SentinelConnections {
         said
     }
 
-    /// Which sentinel may know of a failover: it has announced one, or was subscribed to just now and
-    /// does not repeat what it has announced before. Subscribes where that was not done yet, to the
-    /// one that has answered last.
+    /// Which sentinel may know of a failover: it has announced one, or was subscribed to just now
+    /// and does not repeat what it has announced before. Subscribes where that was not done yet, to
+    /// the one that has answered last.
     pub(super) fn has_news(&mut self) -> Option<usize> {
         let Some((at, connection)) = &mut self.announcements else {
             let is_due = self.tried.is_none_or(|tried| tried.elapsed() >= FORGIVEN);
@@ -163,8 +163,8 @@ impl SentinelConnection {
     }
 }
 
-/// Both in one write, so that both are of the same moment: during a failover the first names the new
-/// master as soon as the second counts it.
+/// Both in one write, so that both are of the same moment: during a failover the first names the
+/// new master as soon as the second counts it.
 fn question(connection: &mut Connection, master: &str, limit: Duration) -> RedisResult<Master> {
     set_timeouts(connection, limit)?;
     let mut both = redis::pipe();

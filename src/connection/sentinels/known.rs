@@ -4,8 +4,8 @@
 //! - No older one: a sentinel that lags behind would lead back to the master that was replaced.
 //! - Another address for the same configuration only while the master is in doubt: so two sentinels
 //!   that contradict each other do not send us to and fro.
-//! - A configuration that no sentinel has named for [`FORGOTTEN`], while more than half of them have
-//!   named older ones, is forgotten: sentinels that were set up anew count from 0 again.
+//! - A configuration that no sentinel has named for [`FORGOTTEN`], while more than half of them
+//!   have named older ones, is forgotten: sentinels that were set up anew count from 0 again.
 
 use std::{
     collections::BTreeSet,

@@ -1,7 +1,8 @@
 //! The parts of a URL, whichever library it was written for.
 //!
-//! Nothing of a URL is passed over: what has no meaning here is refused, since a database or a master that is passed over sends
-//! two programs of one URL to two places, where they do not exclude each other. No error repeats what may be a part of a password.
+//! Nothing of a URL is passed over: what has no meaning here is refused, since a database or a
+//! master that is passed over sends two programs of one URL to two places, where they do not
+//! exclude each other. No error repeats what may be a part of a password.
 
 use crate::error::{Error, Result};
 
@@ -118,7 +119,8 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The server would be sent neither: to be let in as another user than is meant is nobody's wish.
+    /// The server would be sent neither: to be let in as another user than is meant is nobody's
+    /// wish.
     fn check_login(&self) -> Result<()> {
         let login = self.login.trim_end_matches('@');
         if login.contains('@') && self.kind != Kind::Server {
@@ -208,7 +210,8 @@ fn enter(place: &mut Option<String>, value: String, what: &str) -> Result<()> {
     }
 }
 
-/// The scheme as redis-rs knows it, and what it leads to: each part of the name says one of the two.
+/// The scheme as redis-rs knows it, and what it leads to: each part of the name says one of the
+/// two.
 pub(super) fn kind_of(scheme: &str) -> Option<(&'static str, Kind)> {
     let scheme = scheme.to_ascii_lowercase();
     let (base, what) = scheme.split_once(['+', '-']).unwrap_or(match &*scheme {

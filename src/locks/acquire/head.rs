@@ -11,13 +11,13 @@ use crate::{
     waiting::{LastAnswer, Place},
 };
 
-/// At its deadline a thread waits so long for the answer to the one ahead that is asking: a server that
-/// is far away is not called silent.
+/// At its deadline a thread waits so long for the answer to the one ahead that is asking: a server
+/// that is far away is not called silent.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
-    /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the deadline, or until the key has gone
-    /// to another stack.
+    /// Sleeps until the place says that it is time to ask, asks, and sleeps again, until the
+    /// deadline, or until the key has gone to another stack.
     pub(super) fn ask_as_head(
         &mut self,
         place: &Place<'_, Settings, Lease, Error>,
@@ -29,7 +29,8 @@ impl Wait<'_> {
         let Pauses { first, last } = self.settings.backoff;
         let mut pauses = Backoff::between(first, last);
         while place.wait_unless(cancel, self.deadline) {
-            // A silent server costs one time-out after the deadline, and not one more for a wake-up that came late.
+            // A silent server costs one time-out after the deadline, and not one more for a wake-up
+            // that came late.
             if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;
             }
@@ -68,8 +69,9 @@ impl Wait<'_> {
         self.in_vain(&place.last_answer_by(Deadline::after(answered_by)))
     }
 
-    /// The deadline has come. Who has the lock is known by the last attempt of this queue, or else by an
-    /// attempt of this thread before it joined. What may be ours is in doubt, whatever others were told.
+    /// The deadline has come. Who has the lock is known by the last attempt of this queue, or else
+    /// by an attempt of this thread before it joined. What may be ours is in doubt, whatever others
+    /// were told.
     fn in_vain(&mut self, last: &LastAnswer<Error>) -> Result<Asked> {
         match last {
             LastAnswer::Busy if !self.attempts.may_be_ours() => return Ok(Asked::InVain),
@@ -85,7 +87,8 @@ impl Wait<'_> {
         }
     }
 
-    /// What an outcome leads to: an end of the wait, or `None` and another attempt at the moment that the place is told.
+    /// What an outcome leads to: an end of the wait, or `None` and another attempt at the moment
+    /// that the place is told.
     fn follows(
         &mut self,
         outcome: &Outcome,
@@ -122,7 +125,8 @@ impl Wait<'_> {
         None
     }
 
-    /// The pause after a failure. `in_doubt`: no server is reached, or it is not known who the master is.
+    /// The pause after a failure. `in_doubt`: no server is reached, or it is not known who the
+    /// master is.
     fn next_pause(&mut self, usual: &mut Backoff, in_doubt: bool) -> Duration {
         let pauses = if in_doubt { &mut self.doubts } else { usual };
         pauses.next_pause(Duration::MAX)

@@ -7,7 +7,8 @@ use crate::{
     token::{FencingToken, Token},
 };
 
-/// Somebody who holds a lock, and what is known of them. Of a holder that does not use this crate that is less.
+/// Somebody who holds a lock, and what is known of them. Of a holder that does not use this crate
+/// that is less.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Holder {

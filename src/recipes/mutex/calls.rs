@@ -32,13 +32,14 @@ pub(crate) struct Request<'a> {
     pub(crate) reserved: u64,
 }
 
-/// Answers the fencing token, and how many more are reserved if any were asked for, or nil if somebody else has the lock.
+/// Answers the fencing token, and how many more are reserved if any were asked for, or nil if
+/// somebody else has the lock.
 pub(crate) fn acquire(lock: &LockName, request: &Request<'_>) -> Call {
     request.of(ACQUIRE_MUTEX.on([lock.key(), &lock.companion()]))
 }
 
-/// The same for a lease of a length, unless the last run was less than so many milliseconds ago: then it answers who ran it
-/// and when.
+/// The same for a lease of a length, unless the last run was less than so many milliseconds ago:
+/// then it answers who ran it and when.
 pub(crate) fn acquire_unless_run(
     lock: &LockName,
     request: &Request<'_>,
@@ -51,8 +52,8 @@ pub(crate) fn acquire_unless_run(
 }
 
 impl Request<'_> {
-    /// The call with these arguments. What comes last is left out where it says nothing: each argument costs the server a
-    /// little.
+    /// The call with these arguments. What comes last is left out where it says nothing: each
+    /// argument costs the server a little.
     fn of(&self, call: Call) -> Call {
         let (lease, moment) = match self.end {
             EndMillis::After(lease) => (lease, None),
@@ -72,8 +73,9 @@ impl Request<'_> {
     }
 }
 
-/// Without a fencing token: answers 1, or nil if somebody else has the lock. First sent as the bare command, which answers OK;
-/// that does not recognise its own token, so whatever comes after it is the script.
+/// Without a fencing token: answers 1, or nil if somebody else has the lock. First sent as the bare
+/// command, which answers OK; that does not recognise its own token, so whatever comes after it is
+/// the script.
 pub(crate) fn acquire_unfenced(
     lock: &LockName,
     token: &Token,

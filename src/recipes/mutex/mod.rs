@@ -1,7 +1,8 @@
 //! A lock by one atomic `SET … NX` with an end, and a fencing token.
 //!
-//! The non-reentrant lock of the Chinese notes on Redis locks. Same key and value as [`simple`](super::simple): the two
-//! exclude each other, and any other program that locks by `SET … NX`.
+//! The non-reentrant lock of the Chinese notes on Redis locks. Same key and value as
+//! [`simple`](super::simple): the two exclude each other, and any other program that locks by
+//! `SET … NX`.
 //!
 //! # The options of `SET`
 //!
@@ -18,37 +19,40 @@
 //! | `XX` | refused | Looks whether somebody holds the lock, not who: it takes it from its holder. On a free key it does nothing. |
 //! | `GET` | refused | Turns the answer around: nil if the lock was *taken*, the other holder's token if not. With `NX` it needs Redis 7. |
 //!
-//! A bare `SET` without `NX` takes the lock from its holder, and without an end never gives it back.
+//! A bare `SET` without `NX` takes the lock from its holder, and without an end never gives it
+//! back.
 //!
-//! [`try_acquire_unfenced`] sends the command itself. The other acquires do the same in a script, which hands out the
-//! fencing token in the same round trip.
+//! [`try_acquire_unfenced`] sends the command itself. The other acquires do the same in a script,
+//! which hands out the fencing token in the same round trip.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data, at most one holder at a time, judged by the server's clock, and a lock that is free
-//! at the latest at its end. The fencing token is greater than that of every hold before, also after `FLUSHALL`, as long
-//! as the server's clock does not go back; [`try_acquire_unfenced`] gives none, so that a holder which is late can write
-//! after the next one. Not that a holder notices that its lease has ended, nor that waiters are served in turn.
+//! On one server that loses no data, at most one holder at a time, judged by the server's clock,
+//! and a lock that is free at the latest at its end. The fencing token is greater than that of
+//! every hold before, also after `FLUSHALL`, as long as the server's clock does not go back;
+//! [`try_acquire_unfenced`] gives none, so that a holder which is late can write after the next
+//! one. Not that a holder notices that its lease has ended, nor that waiters are served in turn.
 //!
-//! [`renew`] and [`release`] do not touch a lock that is not ours: nobody can take it between the comparison and the new
-//! end or the deletion.
+//! [`renew`] and [`release`] do not touch a lock that is not ours: nobody can take it between the
+//! comparison and the new end or the deletion.
 //!
 //! # Source
 //!
 //! Of the notes: `set key value … NX` under "不可重入锁" ([`try_acquire`]), there with `PX milliseconds`
-//! ([`try_acquire_unfenced`]); the script under "解锁#不可重入锁" ([`release`]); the script under "自动续期" ([`renew`]), which
-//! there knows only the reentrant lock; and "临界资源竞争者重试(即应用程序重试)", the retrying that they leave to the program
-//! ([`acquire`]).
+//! ([`try_acquire_unfenced`]); the script under "解锁#不可重入锁" ([`release`]); the script under "自动续期"
+//! ([`renew`]), which there knows only the reentrant lock; and "临界资源竞争者重试(即应用程序重试)", the retrying
+//! that they leave to the program ([`acquire`]).
 //!
 //! # Differences from the document
 //!
-//! - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] is the bare one, with no difference.
+//! - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] is the
+//!   bare one, with no difference.
 //! - Sent twice it is granted twice, to the same holder; the bare command refuses its own.
 //! - A moment in the past is an error; `PXAT` answers OK and there is no lock.
 //! - A key of another type is an error, not a lock that is busy for ever.
 //! - A renewal counts milliseconds instead of seconds, and leaves an end that is further away.
-//! - A release leaves the lock's companion, so that the next fencing token is greater. It ends by itself, a day or ten
-//!   leases after the lock was last taken or renewed.
+//! - A release leaves the lock's companion, so that the next fencing token is greater. It ends by
+//!   itself, a day or ten leases after the lock was last taken or renewed.
 
 pub(crate) mod calls;
 
@@ -88,10 +92,11 @@ use crate::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// So long after the server has taken the lock: 1 ms to 24 h, counted in milliseconds, rounded up.
+    /// So long after the server has taken the lock: 1 ms to 24 h, counted in milliseconds, rounded
+    /// up.
     After(Duration),
-    /// At this moment, in milliseconds, rounded up. The server's clock judges it: it may not be past there, and at most
-    /// 24 h ahead.
+    /// At this moment, in milliseconds, rounded up. The server's clock judges it: it may not be
+    /// past there, and at most 24 h ahead.
     At(SystemTime),
 }
 
@@ -116,20 +121,22 @@ impl Grant {
 
 /// Takes the lock if it is free, or ours already. Never waits.
 ///
-/// `Ok(None)`: somebody else has it. Sent again with the same token while it is held, it is granted again with the same
-/// fencing token; the end is set anew, but never earlier than it was. A lock that this token took without a fencing
-/// token, by [`try_acquire_unfenced`] or by [`simple`](super::simple), gets one.
+/// `Ok(None)`: somebody else has it. Sent again with the same token while it is held, it is granted
+/// again with the same fencing token; the end is set anew, but never earlier than it was. A lock
+/// that this token took without a fencing token, by [`try_acquire_unfenced`] or by
+/// [`simple`](super::simple), gets one.
 ///
 /// One round trip; two when the server has forgotten the script.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces other than one
-///   non-empty `{tag}`; the lease is not between 1 ms and 24 h; or the end is past or more than 24 h ahead by the server's
-///   clock, whether the lock is free or not. Nothing was done.
-/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until its end. Send it again with the
-///   same token, or [`release`] it, on another connection.
-/// - [`Error::WrongKind`]: the key is no string, so it is no lock of this kind, or what stands beside it is no companion.
-///   Nothing was changed.
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
+///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h; or the end is past
+///   or more than 24 h ahead by the server's clock, whether the lock is free or not. Nothing was
+///   done.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until its end.
+///   Send it again with the same token, or [`release`] it, on another connection.
+/// - [`Error::WrongKind`]: the key is no string, so it is no lock of this kind, or what stands
+///   beside it is no companion. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; the lock was not taken.
 ///
 /// # Example
@@ -162,14 +169,16 @@ pub fn try_acquire<C: ConnectionLike>(
 
 /// Takes the lock, waiting up to `acquire_timeout` for it.
 ///
-/// As [`try_acquire`], looking again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
-/// `Duration::MAX` waits for ever. `Ok(None)`: somebody else had it all the time. The token is the same in every attempt,
-/// and an attempt whose answer does not come in time is sent again while the connection is open.
+/// As [`try_acquire`], looking again after 1 to 10 ms, at random. There is always one try, even for
+/// a wait of nothing; `Duration::MAX` waits for ever. `Ok(None)`: somebody else had it all the
+/// time. The token is the same in every attempt, and an attempt whose answer does not come in time
+/// is sent again while the connection is open.
 ///
 /// One round trip an attempt.
 ///
 /// # Errors
-/// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is no lock of this kind, end it at once.
+/// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is no lock of
+/// this kind, end it at once.
 ///
 /// # Example
 /// ```no_run
@@ -200,15 +209,18 @@ pub fn acquire<C: ConnectionLike>(
 
 /// Takes the lock by the bare `SET … NX PX`, without a fencing token. Never waits.
 ///
-/// `Ok(false)`: the key is there, whoever's it is and whatever it holds. That may also be our own lock: after
-/// [`Error::Unknown`] do not send it again, but [`release`] the token, or take the lock by [`try_acquire`] with it.
+/// `Ok(false)`: the key is there, whoever's it is and whatever it holds. That may also be our own
+/// lock: after [`Error::Unknown`] do not send it again, but [`release`] the token, or take the lock
+/// by [`try_acquire`] with it.
 ///
-/// The lease is counted in milliseconds, rounded up, from the moment at which the server takes the lock. One round trip,
-/// always.
+/// The lease is counted in milliseconds, rounded up, from the moment at which the server takes the
+/// lock. One round trip, always.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`try_acquire`], or a lease that is not between 1 ms and 24 h. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the lease ends.
+/// - [`Error::Invalid`]: the name, as for [`try_acquire`], or a lease that is not between 1 ms and
+///   24 h. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the
+///   lease ends.
 /// - [`Error::Redis`]: the server refused; the lock was not taken.
 ///
 /// # Example
@@ -239,8 +251,8 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
 
 /// Sets the end of the lease anew, never earlier. `Ok(false)`: the lock is not ours any more.
 ///
-/// The lease is counted in milliseconds, rounded up, from the moment at which the server renews it. A lock of ours that
-/// has no end ([`acquire_lock`](super::simple::acquire_lock)) keeps none.
+/// The lease is counted in milliseconds, rounded up, from the moment at which the server renews it.
+/// A lock of ours that has no end ([`acquire_lock`](super::simple::acquire_lock)) keeps none.
 ///
 /// One round trip; two when the server has forgotten the script.
 ///
@@ -272,14 +284,15 @@ pub fn renew<C: ConnectionLike>(
     calls::renew(&lock, token, millis).asks_for(operation, conn)
 }
 
-/// Gives the lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was deleted.
+/// Gives the lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was
+/// deleted.
 ///
 /// One round trip; two when the server has forgotten the script.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came. It may be sent again: `Ok(false)` then means that it had been done, or that the
-///   lease had ended.
+/// - [`Error::Unknown`]: no answer came. It may be sent again: `Ok(false)` then means that it had
+///   been done, or that the lease had ended.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was given back.
 ///
 /// # Example
@@ -328,7 +341,8 @@ fn attempt(
     Ok(granted.map(Grant::new))
 }
 
-/// A hold on a lock of this kind, or of [`simple`](super::simple): the key and the value are the same.
+/// A hold on a lock of this kind, or of [`simple`](super::simple): the key and the value are the
+/// same.
 #[derive(Clone, Debug)]
 pub struct Hold(Holding);
 

@@ -2,7 +2,8 @@
 --
 -- KEYS, last  the mark: a HASH of at, by and token, written when a run had succeeded
 
--- Answers at, by and token, or none of them where there is no mark, or an error that names the mark's key.
+-- Answers at, by and token, or none of them where there is no mark, or an error that names the
+-- mark's key.
 local function read_mark()
   -- `pcall` answers an error as a table instead of ending the script.
   local run, wrong = redis.pcall('HMGET', KEYS[#KEYS], 'at', 'by', 'token'), nil

@@ -1,4 +1,5 @@
-//! Work that is done once in a period: the mark that a run leaves beside its lock, and what it tells.
+//! Work that is done once in a period: the mark that a run leaves beside its lock, and what it
+//! tells.
 
 pub(crate) mod calls;
 
@@ -24,14 +25,15 @@ impl LastRun {
         self.at
     }
 
-    /// How long ago that was when the server was asked, by its clock. Nothing if that clock has been set back since.
+    /// How long ago that was when the server was asked, by its clock. Nothing if that clock has
+    /// been set back since.
     #[must_use]
     pub fn ago(&self) -> Duration {
         self.ago
     }
 
-    /// Who ran it: host, process and thread, or what [`Options::owner`](crate::Options::owner) named. `None`: the mark says
-    /// nothing that could be an owner.
+    /// Who ran it: host, process and thread, or what [`Options::owner`](crate::Options::owner)
+    /// named. `None`: the mark says nothing that could be an owner.
     #[must_use]
     pub fn by(&self) -> Option<&Owner> {
         self.by.as_ref()

@@ -1,30 +1,29 @@
--- KEYS[1]  the lock, see holders.lua
--- KEYS[2]  its companion: a HASH of fence, token, owner, since
--- ARGV[1]  our token
--- ARGV[2]  the lease in milliseconds
--- ARGV[3]  1 if we wait when somebody is in, 0 if not
--- ARGV[4]  who we are, for people to read
--- ARGV[5]  1 if we want to know for how long others are in our way, 0 if not
--- returns  our fencing token; if somebody else is in nil, or { milliseconds until the last one ends }
+-- KEYS[1]  the lock, see holders.lua KEYS[2]  its companion: a HASH of fence, token, owner, since
+-- ARGV[1]  our token ARGV[2]  the lease in milliseconds ARGV[3]  1 if we wait when somebody is in,
+-- 0 if not ARGV[4]  who we are, for people to read ARGV[5]  1 if we want to know for how long
+-- others are in our way, 0 if not returns  our fencing token; if somebody else is in nil, or {
+-- milliseconds until the last one ends }
 --
--- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt writes at most our
--- intent, which keeps new readers out: it ends after a second, so that a writer that died keeps nobody out for longer,
--- and is written anew only when less than 500 ms of it are left. Whatever can fail is looked at before the first write,
--- and the lock is written last: a command that is forbidden to us leaves no lock.
--- The fencing token is the clock in microseconds, or one more than the last: it grows even if either is lost.
+-- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt
+-- writes at most our intent, which keeps new readers out: it ends after a second, so that a writer
+-- that died keeps nobody out for longer, and is written anew only when less than 500 ms of it are
+-- left. Whatever can fail is looked at before the first write, and the lock is written last: a
+-- command that is forbidden to us leaves no lock. The fencing token is the clock in microseconds,
+-- or one more than the last: it grows even if either is lost.
 
 local wrong = look()
 if wrong then
   return wrong
 end
 
--- Our field as a writer and as one that waits. If the same token holds the lock for reading, it would wait for itself.
+-- Our field as a writer and as one that waits. If the same token holds the lock for reading, it
+-- would wait for itself.
 local ours, intent = 'w:' .. ARGV[1], 'i:' .. ARGV[1]
 if ends['r:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for reading')
 end
--- A writer comes in unless there is a reader or another writer. Another writer's intent is no obstacle: writers have no
--- order among themselves.
+-- A writer comes in unless there is a reader or another writer. Another writer's intent is no
+-- obstacle: writers have no order among themselves.
 if not ends[ours] then
   local free_at = last_end('^[rw]:')
   if free_at then

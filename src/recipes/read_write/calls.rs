@@ -46,7 +46,8 @@ pub(crate) fn acquire_read(
         .arg(refusal.flag())
 }
 
-/// Answers the fencing token, or nil if somebody else is in. A writer that waits keeps new readers out.
+/// Answers the fencing token, or nil if somebody else is in. A writer that waits keeps new readers
+/// out.
 pub(crate) fn acquire_write(
     lock: &LockName,
     token: &Token,

@@ -17,23 +17,26 @@ use crate::{
     token::Token,
 };
 
-/// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is refused.
+/// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is
+/// refused.
 ///
-/// The lease, 1 ms to 24 h, is counted in milliseconds, rounded up, from when the server takes the lock. After it anybody
-/// may come in, whether the writer has finished or not: check what [`release_write`] says, renew in time, and hand the
-/// grant's fencing token to whatever the lock protects.
+/// The lease, 1 ms to 24 h, is counted in milliseconds, rounded up, from when the server takes the
+/// lock. After it anybody may come in, whether the writer has finished or not: check what
+/// [`release_write`] says, renew in time, and hand the grant's fencing token to whatever the lock
+/// protects.
 ///
-/// Sent twice with the same token it is granted once, with the same fencing token, and the lease is never shortened.
-/// `Ok(None)`: somebody is in. Another writer's waiting is no obstacle. One round trip.
+/// Sent twice with the same token it is granted once, with the same fencing token, and the lease is
+/// never shortened. `Ok(None)`: somebody is in. Another writer's waiting is no obstacle. One round
+/// trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces other than one
-///   non-empty `{tag}`; the lease is not between 1 ms and 24 h. Nothing was sent. Or the token holds this lock for
-///   reading; nothing was changed.
-/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the lease ends. Release it, or
-///   send the same again, on another connection.
-/// - [`Error::WrongKind`]: the key is no read-write lock of this kind, or its companion holds no fencing token. Nothing
-///   was changed.
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
+///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h. Nothing was sent. Or
+///   the token holds this lock for reading; nothing was changed.
+/// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the
+///   lease ends. Release it, or send the same again, on another connection.
+/// - [`Error::WrongKind`]: the key is no read-write lock of this kind, or its companion holds no
+///   fencing token. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
 /// # Example
@@ -64,17 +67,19 @@ pub fn try_acquire_write<C: ConnectionLike>(
         .map_err(|error| operation.unanswered(Some(token), error))
 }
 
-/// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave, and keeping new readers out
-/// meanwhile.
+/// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave, and keeping
+/// new readers out meanwhile.
 ///
-/// Looks again after 1 to 10 ms, at random so that waiters do not march in step. There is always one try, even for a wait
-/// of nothing, which keeps nobody out; `Duration::MAX` waits for ever. `Ok(None)`: somebody was in all the time.
-/// Otherwise as [`try_acquire_write`], with the same token throughout.
+/// Looks again after 1 to 10 ms, at random so that waiters do not march in step. There is always
+/// one try, even for a wait of nothing, which keeps nobody out; `Duration::MAX` waits for ever.
+/// `Ok(None)`: somebody was in all the time. Otherwise as [`try_acquire_write`], with the same
+/// token throughout.
 ///
-/// From its first refusal on no new reader comes in, until this function returns; after an [`Error::Unknown`], or if the
-/// program dies, for up to a second more.
+/// From its first refusal on no new reader comes in, until this function returns; after an
+/// [`Error::Unknown`], or if the program dies, for up to a second more.
 ///
-/// One round trip on a free lock, then one an attempt, and one to let the readers in again after waiting in vain.
+/// One round trip on a free lock, then one an attempt, and one to let the readers in again after
+/// waiting in vain.
 ///
 /// # Errors
 /// As [`try_acquire_write`].
@@ -115,10 +120,11 @@ pub fn acquire_write<C: ConnectionLike>(
     granted
 }
 
-/// Lets the writer's hold end `lease` from now, but never earlier than it does. `Ok(false)`: it is not ours any more.
+/// Lets the writer's hold end `lease` from now, but never earlier than it does. `Ok(false)`: it is
+/// not ours any more.
 ///
-/// A hold whose lease has ended is not ours, even if nobody has come in since: it is not brought back. The fencing token
-/// stays the same. Waits for nothing but the server. One round trip.
+/// A hold whose lease has ended is not ours, even if nobody has come in since: it is not brought
+/// back. The fencing token stays the same. Waits for nothing but the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the name or the lease, as for [`try_acquire_write`]. Nothing was sent.
@@ -150,14 +156,15 @@ pub fn renew_write<C: ConnectionLike>(
     calls::renew(&lock, Side::Writer, token, millis).asks_for(operation, conn)
 }
 
-/// Ends the writer's hold. `Ok(false)`: its lease had ended before, so that somebody else may have come in meanwhile.
+/// Ends the writer's hold. `Ok(false)`: its lease had ended before, so that somebody else may have
+/// come in meanwhile.
 ///
 /// Waits for nothing but the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the name, as for [`try_acquire_write`]. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease. Sent again, `Ok(false)` may mean
-///   that the first was executed.
+/// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease. Sent
+///   again, `Ok(false)` may mean that the first was executed.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
@@ -187,8 +194,8 @@ fn attempt(
     Ok(granted.map(Grant::new))
 }
 
-/// Whether it stops waiting on a connection that still answers. After an unknown outcome it may not, and asking again
-/// could take another time-out.
+/// Whether it stops waiting on a connection that still answers. After an unknown outcome it may
+/// not, and asking again could take another time-out.
 fn has_given_up<T>(granted: &Result<Option<T>>) -> bool {
     !matches!(granted, Ok(Some(_)) | Err(Error::Unknown { .. }))
 }

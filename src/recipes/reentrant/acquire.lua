@@ -1,18 +1,18 @@
--- KEYS, ARGV[1] and ARGV[2] as in levels.lua
--- ARGV[3]  the lease in milliseconds
--- ARGV[4]  1 if we want to know for how long another owner has the lock, 0 if not
--- returns  our fencing token and how often we hold the lock now; if another owner has it nil, or { milliseconds until it
---          ends, -1 if it does not }
+-- KEYS, ARGV[1] and ARGV[2] as in levels.lua ARGV[3]  the lease in milliseconds ARGV[4]  1 if we
+-- want to know for how long another owner has the lock, 0 if not returns  our fencing token and how
+-- often we hold the lock now; if another owner has it nil, or { milliseconds until it ends, -1 if
+-- it does not }
 --
--- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt reads the lock and
--- nothing else, and writes nothing. Whatever can fail is looked at before the first write, and the lock is written last.
--- If the companion is not that of this hold, the hold was taken by a program that writes no companion: it gets a fencing
--- token now.
+-- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt
+-- reads the lock and nothing else, and writes nothing. Whatever can fail is looked at before the
+-- first write, and the lock is written last. If the companion is not that of this hold, the hold
+-- was taken by a program that writes no companion: it gets a fencing token now.
 local wrong = look_at_lock()
 if wrong then
   return wrong
 end
--- Another owner has the lock. A caller that is going to wait is answered for how long it lasts at the most.
+-- Another owner has the lock. A caller that is going to wait is answered for how long it lasts at
+-- the most.
 if count > 0 and not is_owner then
   return ARGV[4] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
@@ -21,7 +21,8 @@ if wrong then
   return wrong
 end
 
--- This acquisition was released before this attempt arrived. If it were counted now, it would never be given back.
+-- This acquisition was released before this attempt arrived. If it were counted now, it would never
+-- be given back.
 if known and not ends[ours] and beside.released == ARGV[2] then
   return redis.error_reply('INVALIDTOKEN its acquisition has been given back already')
 end
@@ -40,12 +41,13 @@ end
 redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
 outlive(left, longest)
 
--- A hash without an end (-1) gets one. The script of the notes leaves such a hash behind when its lease is a fraction.
+-- A hash without an end (-1) gets one. The script of the notes leaves such a hash behind when its
+-- lease is a fraction.
 set_count(held_now)
 if left < longest then
   end_at(now + longest, counted == live)
 end
--- A write ends the tracking of a key, a read starts it again. What it says does not matter: a lease of a millisecond may be
--- over by now.
+-- A write ends the tracking of a key, a read starts it again. What it says does not matter: a lease
+-- of a millisecond may be over by now.
 redis.call('HGET', KEYS[1], ARGV[1])
 return { fence, held_now }

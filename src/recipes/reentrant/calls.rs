@@ -12,7 +12,8 @@ scripts! {
     RELEASE_REENTRANT = "../companion.lua" then "levels.lua" then "release.lua";
 }
 
-/// Answers the fencing token and how often the owner holds the lock now, or nil if another owner has it.
+/// Answers the fencing token and how often the owner holds the lock now, or nil if another owner
+/// has it.
 pub(crate) fn acquire(
     lock: &LockName,
     owner: &Owner,

@@ -1,22 +1,23 @@
 -- Stands before each script of a reentrant lock.
 --
--- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
--- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fence of the hold that it belongs to), released (the
---          acquisition that was given back last), and for each acquisition that has not been given back a field t:<token>
---          with its end in milliseconds since 1970 by the server's clock
--- ARGV[1]  our owner
--- ARGV[2]  the token of this acquisition
+-- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it KEYS[2]  its
+-- companion: a HASH of fence, token, owner, since, hold (the fence of the hold that it belongs to),
+-- released (the acquisition that was given back last), and for each acquisition that has not been
+-- given back a field t:<token> with its end in milliseconds since 1970 by the server's clock
+-- ARGV[1]  our owner ARGV[2]  the token of this acquisition
 --
--- Each acquisition of ours is one level of the count, and ends by itself when its end has passed, whoever else of the same
--- owner enters meanwhile: the next script of that owner takes it off the count. The key ends with the last of them. Levels
--- without a field were taken by a program on the notes' scripts, which keeps no companion: they end with the key.
+-- Each acquisition of ours is one level of the count, and ends by itself when its end has passed,
+-- whoever else of the same owner enters meanwhile: the next script of that owner takes it off the
+-- count. The key ends with the last of them. Levels without a field were taken by a program on the
+-- notes' scripts, which keeps no companion: they end with the key.
 local ours = 't:' .. ARGV[2]
 -- How often the lock is held (0: it is free), and whether by our owner.
 local count, is_owner = 0, false
 
--- Looks at the lock alone. Answers an error, or nothing.
--- The lock is a hash of one field. A hash of two fields is no lock of this kind, and is not even read whole: it might be a
--- large one. The count has to be a whole number above 0, written as Redis writes it, and small enough to be counted on.
+-- Looks at the lock alone. Answers an error, or nothing. The lock is a hash of one field. A hash of
+-- two fields is no lock of this kind, and is not even read whole: it might be a large one. The
+-- count has to be a whole number above 0, written as Redis writes it, and small enough to be
+-- counted on.
 local function look_at_lock()
   local held = redis.call('HLEN', KEYS[1]) < 2 and redis.call('HGETALL', KEYS[1])
   if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(held[2]) < 9007199254740991) then
@@ -31,14 +32,16 @@ local function milliseconds(moment)
   return moment[1] * 1000 + math.floor(moment[2] / 1000)
 end
 
--- The companion's fields, and whether they belong to *this* hold: that of our owner, with the last fencing token that was given.
--- Otherwise they belong to an earlier hold or to a lock of another kind, since a program that writes none took the lock.
+-- The companion's fields, and whether they belong to *this* hold: that of our owner, with the last
+-- fencing token that was given. Otherwise they belong to an earlier hold or to a lock of another
+-- kind, since a program that writes none took the lock.
 local beside, known = {}, false
--- The ends of our acquisitions by field, how many they are, the fields of those that are over, and how often the lock is held
--- without these.
+-- The ends of our acquisitions by field, how many they are, the fields of those that are over, and
+-- how often the lock is held without these.
 local ends, live, over, counted = {}, 0, {}, 0
 
--- Whether the key ends no later than the last of our acquisitions did. A server before 7.0 says no more than whether its end has passed.
+-- Whether the key ends no later than the last of our acquisitions did. A server before 7.0 says no
+-- more than whether its end has passed.
 local function ends_with(ending)
   local at = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(at) ~= 'number' then
@@ -68,8 +71,8 @@ local function look_beside()
   if not known then
     return
   end
-  -- The key's own end may be counted from a later moment than this TIME, and it has to come first: a level is taken off
-  -- the count only a little after its end.
+  -- The key's own end may be counted from a later moment than this TIME, and it has to come first:
+  -- a level is taken off the count only a little after its end.
   for field, value in pairs(beside) do
     if string.sub(field, 1, 2) == 't:' then
       local ending = string.find(value, '^%d+$') and tonumber(value)
@@ -83,16 +86,17 @@ local function look_beside()
       end
     end
   end
-  -- All are over and the lock is held: its key has ended since, and our owner has taken it by the notes' script. Or the server stood
-  -- still just before TIME, and the key was there when this script began.
+  -- All are over and the lock is held: its key has ended since, and our owner has taken it by the
+  -- notes' script. Or the server stood still just before TIME, and the key was there when this
+  -- script began.
   known = live > 0 or #over == 0 or ends_with(latest)
   if known and #over > 0 then
     counted = math.max(count - #over, math.min(live, count))
   end
 end
 
--- Looks at the lock and, if our owner has it, at the companion. Answers 0 if our owner does not have it, an error (one about the
--- companion begins with this prefix), or nothing.
+-- Looks at the lock and, if our owner has it, at the companion. Answers 0 if our owner does not
+-- have it, an error (one about the companion begins with this prefix), or nothing.
 local function look_at_both(prefix)
   local wrong = look_at_lock()
   if wrong or not is_owner then
@@ -111,8 +115,9 @@ local function last_end()
   return last
 end
 
--- Makes the companion of a new hold, without the acquisitions of an earlier one. `hold` repeats the fencing token. The last
--- release removes `hold`, and a lock of another kind on this name changes `fence`: in both cases the two are no longer equal.
+-- Makes the companion of a new hold, without the acquisitions of an earlier one. `hold` repeats the
+-- fencing token. The last release removes `hold`, and a lock of another kind on this name changes
+-- `fence`: in both cases the two are no longer equal.
 local function tell_of_this_hold()
   local fence = next_fence(time, beside.fence)
   local since = string.format('%.0f', now)
@@ -128,9 +133,10 @@ local function forget_over()
   end
 end
 
--- Lets the key end at this moment, at which none of our acquisitions is left. `PEXPIRE` counts from when the server executes it: if the
--- server has stood still since it said what time it is, the key would last longer than the acquisitions, and their levels would be
--- taken for those of the notes. So it is set once more, where all levels are ours: one of the notes may last until the key's end.
+-- Lets the key end at this moment, at which none of our acquisitions is left. `PEXPIRE` counts from
+-- when the server executes it: if the server has stood still since it said what time it is, the key
+-- would last longer than the acquisitions, and their levels would be taken for those of the notes.
+-- So it is set once more, where all levels are ours: one of the notes may last until the key's end.
 local function end_at(ending, all_are_ours)
   local from = now
   repeat

@@ -12,7 +12,8 @@ scripts! {
     ACQUIRE_SIMPLE = "acquire.lua";
 }
 
-/// The first attempt: the book's `SETNX` and `EXPIRE` in one command, so that no crash can come between them.
+/// The first attempt: the book's `SETNX` and `EXPIRE` in one command, so that no crash can come
+/// between them.
 pub(crate) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
     let mut set = redis::cmd("SET");
     set.arg(lock.key()).arg(token.as_str()).arg("NX");
@@ -22,7 +23,8 @@ pub(crate) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> 
     set
 }
 
-/// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it has none.
+/// One more attempt at a book lock: takes it if it is free or ours already, gives it an end if it
+/// has none.
 pub(crate) fn acquire(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
     ACQUIRE_SIMPLE
         .on([lock.key()])

@@ -1,4 +1,5 @@
-//! The `finally` of the book's `try … finally`: giving back a lock after whatever has happened under it.
+//! The `finally` of the book's `try … finally`: giving back a lock after whatever has happened
+//! under it.
 
 use redis::{Connection, RedisError, Value};
 
@@ -13,14 +14,15 @@ use crate::{
 /// How often it is tried to give a lock back while signals interrupt it.
 const RELEASES: u32 = 100;
 
-/// Releases a lock, and again when a signal interrupts it. A `MULTI` that the caller has left open refuses the release:
-/// it is discarded. A lock that cannot be given back ends by itself.
+/// Releases a lock, and again when a signal interrupts it. A `MULTI` that the caller has left open
+/// refuses the release: it is discarded. A lock that cannot be given back ends by itself.
 pub(crate) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
     let mut tries = 1;
     loop {
         let released = release_lock(conn, lock.text(), token);
         let goes_on = match &released {
-            // The server is there, and has not or has deleted what is ours: asked again, it does no harm.
+            // The server is there, and has not or has deleted what is ours: asked again, it does no
+            // harm.
             Err(error) if was_interrupted(error) => true,
             Err(Error::Redis { source, .. }) if !source.is_io_error() => discards(conn),
             _ => false,
@@ -37,8 +39,8 @@ fn discards(conn: &mut Connection) -> bool {
     matches!(redis::cmd("DISCARD").query(conn), Ok(Value::Okay))
 }
 
-/// Of a lock that was lost, or may be gone with what was written, there is nothing to give back; and on a connection
-/// that is gone or silent no way to.
+/// Of a lock that was lost, or may be gone with what was written, there is nothing to give back;
+/// and on a connection that is gone or silent no way to.
 pub(crate) fn leaves_a_lock(error: &Error) -> bool {
     match error {
         interrupted if was_interrupted(interrupted) => true,

@@ -1,4 +1,5 @@
-//! What is done under a book lock: the book's `try … finally`, and transactions that look at the lock.
+//! What is done under a book lock: the book's `try … finally`, and transactions that look at the
+//! lock.
 
 use std::time::Duration;
 
@@ -23,18 +24,22 @@ use crate::{
 /// How long a transaction starts again. As long as the book's `list_item` does.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs something under the book's lock and gives the lock back, also on a panic: the book's `try … finally`. `Ok(None)`: somebody
-/// else had the lock all the time, and nothing has run.
+/// Runs something under the book's lock and gives the lock back, also on a panic: the book's
+/// `try … finally`. `Ok(None)`: somebody else had the lock all the time, and nothing has run.
 ///
-/// The wait, the lease and the release are those of [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
-/// [`release_lock`](crate::release_lock). Nothing is renewed: choose a lease that is longer than the work, or take
-/// [`Lock::run`](crate::Lock::run). What runs gets the connection, to work on, and the token, for
-/// [`commit_while_held`](crate::commit_while_held) and [`transaction_while_held`]. Three round trips.
+/// The wait, the lease and the release are those of
+/// [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
+/// [`release_lock`](crate::release_lock). Nothing is renewed: choose a lease that is longer than
+/// the work, or take [`Lock::run`](crate::Lock::run). What runs gets the connection, to work on,
+/// and the token, for [`commit_while_held`](crate::commit_while_held) and
+/// [`transaction_while_held`]. Three round trips.
 ///
-/// When it has run the answer is [`Ran`], with its value, whatever happened to the lock: [`Ran::unless_lost`] makes a loss an error.
-/// Where the lock could not be given back, since no answer came or it has moved to another node of a cluster, `released` is
-/// [`Error::Unknown`](crate::Error::Unknown) with the [token](crate::Error::token), by which it can be released elsewhere. After a panic
-/// there it ends by itself. A `MULTI` that `run` leaves open on the connection is discarded.
+/// When it has run the answer is [`Ran`], with its value, whatever happened to the lock:
+/// [`Ran::unless_lost`] makes a loss an error. Where the lock could not be given back, since no
+/// answer came or it has moved to another node of a cluster, `released` is
+/// [`Error::Unknown`](crate::Error::Unknown) with the [token](crate::Error::token), by which it can
+/// be released elsewhere. After a panic there it ends by itself. A `MULTI` that `run` leaves open
+/// on the connection is discarded.
 ///
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): it has not run.
@@ -109,10 +114,12 @@ impl Drop for Locked<'_> {
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
 ///
 /// For a lock that was acquired with this token, whoever renews it. Otherwise as
-/// [`Lease::transaction`](crate::Lease::transaction), which says what `attempt` may do. Two round trips if it reads once.
+/// [`Lease::transaction`](crate::Lease::transaction), which says what `attempt` may do. Two round
+/// trips if it reads once.
 ///
 /// # Errors
-/// As [`Lease::transaction`](crate::Lease::transaction), without [`Error::Pool`](crate::Error::Pool).
+/// As [`Lease::transaction`](crate::Lease::transaction), without
+/// [`Error::Pool`](crate::Error::Pool).
 ///
 /// # Example
 /// ```no_run
@@ -145,21 +152,24 @@ pub fn transaction_while_held<T>(
     Ok(done.value)
 }
 
-/// Takes the book's lock, reads, decides and writes in one transaction, and gives the lock back in it: the market's way.
-/// `Ok(None)`: somebody else had the lock all the time, and nothing was done.
+/// Takes the book's lock, reads, decides and writes in one transaction, and gives the lock back in
+/// it: the market's way. `Ok(None)`: somebody else had the lock all the time, and nothing was done.
 ///
-/// Waits up to `acquire_timeout` for the lock and holds it for `lock_timeout` at most. `attempt` is called when the lock may
-/// still be wanted: the first read on the connection takes it. Otherwise as [`Lease::transaction`](crate::Lease::transaction), but
-/// that it starts again for half of the lease. However it ends, on a panic too, nothing is left watched, and the lock is given
-/// back where it may be ours.
+/// Waits up to `acquire_timeout` for the lock and holds it for `lock_timeout` at most. `attempt` is
+/// called when the lock may still be wanted: the first read on the connection takes it. Otherwise
+/// as [`Lease::transaction`](crate::Lease::transaction), but that it starts again for half of the
+/// lease. However it ends, on a panic too, nothing is left watched, and the lock is given back
+/// where it may be ours.
 ///
-/// **Two round trips for all of it** on a free lock, if `attempt` reads once: `SET`, `WATCH` and what is read; then `MULTI`, what is
-/// written, `DEL` and `EXEC`.
+/// **Two round trips for all of it** on a free lock, if `attempt` reads once: `SET`, `WATCH` and
+/// what is read; then `MULTI`, what is written, `DEL` and `EXEC`.
 ///
 /// # Errors
-/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and [`Lease::transaction`](crate::Lease::transaction).
-/// [`Error::Unknown`](crate::Error::Unknown) with a [token](crate::Error::token): it did not get as far as the transaction, and the
-/// lock may be held, on a cluster also because it has moved to another node meanwhile; without one it was the transaction that got no answer.
+/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
+/// [`Lease::transaction`](crate::Lease::transaction). [`Error::Unknown`](crate::Error::Unknown)
+/// with a [token](crate::Error::token): it did not get as far as the transaction, and the lock may
+/// be held, on a cluster also because it has moved to another node meanwhile; without one it was
+/// the transaction that got no answer.
 ///
 /// # Example
 /// ```no_run

@@ -1,4 +1,5 @@
-//! The connection on which the closure of a transaction reads, and the lock that its first read may take.
+//! The connection on which the closure of a transaction reads, and the lock that its first read may
+//! take.
 
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ use crate::{
     transaction::{Watched, is_error, is_watching, read_refused},
 };
 
-/// The end of a transaction. The outer error is one that the transaction has met: an answer to a command of its own, or
-/// none. The inner error is the closure's. It may be about anything, so nothing is concluded from it.
+/// The end of a transaction. The outer error is one that the transaction has met: an answer to a
+/// command of its own, or none. The inner error is the closure's. It may be about anything, so
+/// nothing is concluded from it.
 pub(crate) type Attempted<T> = Result<Result<T>>;
 
 /// A lock that is taken in the first round trip of a transaction.
@@ -58,11 +60,13 @@ impl Entry {
 /// The replies from the one to `WATCH` on, and why some are missing.
 type Started = (Vec<Value>, Option<RedisError>);
 
-/// The connection on which a transaction of yours reads: see [`Lease::transaction`](crate::Lease::transaction).
+/// The connection on which a transaction of yours reads: see
+/// [`Lease::transaction`](crate::Lease::transaction).
 ///
-/// The lock and the keys are watched since before the first read. Whatever is read on it goes by the same connection: commands and
-/// pipelines, also those of [`redis::Commands`]. What is *written* on it is written at once, whatever becomes of the transaction:
-/// writes belong into the pipeline. Commands that would end the watching (`EXEC`, `UNWATCH`, …) are refused.
+/// The lock and the keys are watched since before the first read. Whatever is read on it goes by
+/// the same connection: commands and pipelines, also those of [`redis::Commands`]. What is
+/// *written* on it is written at once, whatever becomes of the transaction: writes belong into the
+/// pipeline. Commands that would end the watching (`EXEC`, `UNWATCH`, …) are refused.
 #[must_use]
 pub struct WatchedConnection<'a> {
     watched: Watched<'a, 'a>,
@@ -177,8 +181,8 @@ impl WatchedConnection<'_> {
         Ok(read)
     }
 
-    /// Takes the lock that is wanted, if one is, and waits for it. The replies from `WATCH` on, where it was free; `None` where
-    /// they have to be asked for.
+    /// Takes the lock that is wanted, if one is, and waits for it. The replies from `WATCH` on,
+    /// where it was free; `None` where they have to be asked for.
     fn enter(&mut self, reads: &[u8], count: usize) -> Result<Option<Started>> {
         let Some(entry) = (self.entry.as_mut()).filter(|entry| entry.state == State::Wanted) else {
             return Ok(None);
@@ -232,8 +236,9 @@ impl WatchedConnection<'_> {
         }
     }
 
-    /// Tells what this connection has met from what the closure has returned. A failure of the connection ends the
-    /// transaction whatever the closure has returned. A refusal of a read ends it if the closure has returned it.
+    /// Tells what this connection has met from what the closure has returned. A failure of the
+    /// connection ends the transaction whatever the closure has returned. A refusal of a read ends
+    /// it if the closure has returned it.
     pub(super) fn attempted<T>(&mut self, value: Result<T>) -> Attempted<T> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -244,7 +249,8 @@ impl WatchedConnection<'_> {
         }
     }
 
-    /// Names function and lock in an error that redis-rs has made for the closure. Nothing was written before it.
+    /// Names function and lock in an error that redis-rs has made for the closure. Nothing was
+    /// written before it.
     fn in_words(&self, error: Error) -> Error {
         let operation = self.watched.operation();
         match error {
@@ -264,9 +270,11 @@ impl WatchedConnection<'_> {
         }
     }
 
-    /// Writes, and releases the lock where that is asked for. `None`: something that is watched has changed, so nothing happened.
+    /// Writes, and releases the lock where that is asked for. `None`: something that is watched has
+    /// changed, so nothing happened.
     ///
-    /// Where there is nothing to write, nothing is sent but the look at the lock, if there was none yet.
+    /// Where there is nothing to write, nothing is sent but the look at the lock, if there was none
+    /// yet.
     pub(super) fn commit(
         mut self,
         mut writes: Pipeline,
@@ -291,7 +299,8 @@ impl WatchedConnection<'_> {
     }
 }
 
-/// Compares an error with a refusal, which redis-rs hands on by itself or among those of a pipeline.
+/// Compares an error with a refusal, which redis-rs hands on by itself or among those of a
+/// pipeline.
 fn tells_of(error: &Error, refusal: &ServerError) -> bool {
     let Error::Redis {
         operation: "",

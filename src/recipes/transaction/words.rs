@@ -1,7 +1,8 @@
 //! The first words of commands in the bytes that redis-rs has packed.
 
-/// The name of each packed command, and its first argument, or nothing. `None`: some of it is not packed as redis-rs
-/// packs commands. The server may still execute it: a line of text is a command as well.
+/// The name of each packed command, and its first argument, or nothing. `None`: some of it is not
+/// packed as redis-rs packs commands. The server may still execute it: a line of text is a command
+/// as well.
 pub(super) fn first_words(packed: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let (mut rest, mut commands) = (packed, Vec::new());
     while !rest.is_empty() {

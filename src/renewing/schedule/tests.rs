@@ -1,4 +1,5 @@
-//! The schedule against a world in which time passes only here, and the server answers whatever it likes.
+//! The schedule against a world in which time passes only here, and the server answers whatever it
+//! likes.
 
 use proptest::prelude::*;
 
@@ -81,7 +82,8 @@ fn a_look_without_an_answer_is_asked_again() {
     }
 }
 
-/// As a new master may not know of the last renewal: neither of the holder's own, which was for longer, nor of ours.
+/// As a new master may not know of the last renewal: neither of the holder's own, which was for
+/// longer, nor of ours.
 #[test]
 fn what_is_left_is_renewed_once_more_and_ends_when_it_did() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -355,8 +357,9 @@ fn kind_moods() -> impl Strategy<Value = Vec<Mood>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// Nothing is asked about that is stopped, lost, over or handed to another, and nothing is renewed that is only to be looked at; every end
-    /// is told once; no end moves back or is later than the server's; nothing is given back once too often.
+    /// Nothing is asked about that is stopped, lost, over or handed to another, and nothing is
+    /// renewed that is only to be looked at; every end is told once; no end moves back or is later
+    /// than the server's; nothing is given back once too often.
     #[test]
     fn whatever_the_server_does(events in events(), moods in moods()) {
         let mut world = World::moody(moods);
@@ -389,7 +392,8 @@ proptest! {
         }
     }
 
-    /// An outage costs only what runs out in it, and is felt out every few milliseconds until the last lease has ended.
+    /// An outage costs only what runs out in it, and is felt out every few milliseconds until the
+    /// last lease has ended.
     #[test]
     fn it_is_tried_until_the_end(lease in 30_u32..900, count in 1..150, outage in 1_u32..1_200, silent in any::<bool>()) {
         let mut world = World::new(|| Mood::Ours);

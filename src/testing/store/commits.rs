@@ -75,8 +75,8 @@ impl Commits {
 }
 
 impl Store {
-    /// What it has come to, and the key of the lock if that was given back. An error beside the outcome: what a test has set
-    /// does not fit, and nothing was executed.
+    /// What it has come to, and the key of the lock if that was given back. An error beside the
+    /// outcome: what a test has set does not fit, and nothing was executed.
     pub(in crate::testing) fn commit(
         &mut self,
         request: &CommitRequest<'_>,

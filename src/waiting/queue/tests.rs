@@ -40,7 +40,8 @@ fn moment(millis: u64) -> Instant {
     *START + Duration::from_millis(millis)
 }
 
-/// A test's moments are this far apart, so that whatever is to happen soon has happened at the next.
+/// A test's moments are this far apart, so that whatever is to happen soon has happened at the
+/// next.
 const STEP: u64 = 1_000;
 
 proptest! {

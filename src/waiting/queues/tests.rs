@@ -1,5 +1,5 @@
-//! What becomes of a wake-up when the head leaves, by the queues that threads use. No thread is needed: a wait
-//! that is not to sleep returns at once.
+//! What becomes of a wake-up when the head leaves, by the queues that threads use. No thread is
+//! needed: a wait that is not to sleep returns at once.
 
 use std::{
     sync::{Arc, Weak},

@@ -5,8 +5,8 @@
 -- ARGV[4]  how long the key stays, at least
 -- returns  1 if we are among the readers, 0 if there is a writer
 --
--- Safe to send twice: a token has one field. Never moves the last reader's stamp back, and never shortens the key's
--- life. A refused attempt writes nothing.
+-- Safe to send twice: a token has one field. Never moves the last reader's stamp back, and never
+-- shortens the key's life. A refused attempt writes nothing.
 
 local wrong = look()
 if wrong then
@@ -20,8 +20,9 @@ end
 -- Granted.
 stay(ARGV[4])
 remove(over)
--- `read` is about to get our stamp. If the one it has is not ours, a reader of the article is in, of whom there will be
--- no other trace. It is remembered in the field `read:`, which counts as a reader like the others.
+-- `read` is about to get our stamp. If the one it has is not ours, a reader of the article is in,
+-- of whom there will be no other trace. It is remembered in the field `read:`, which counts as a
+-- reader like the others.
 local seen = holders['read']
 local _, is_ours = readers(seen)
 if seen and not is_ours then

@@ -5,18 +5,19 @@
 -- ARGV[4]  how long the key stays, at least
 -- returns  1 if we are the writer, 0 if somebody else is in
 --
--- Safe to send twice: our own token is recognised. Never shortens the key's life while somebody is in. A refused attempt
--- writes nothing.
+-- Safe to send twice: our own token is recognised. Never shortens the key's life while somebody is
+-- in. A refused attempt writes nothing.
 
 local wrong = look()
 if wrong then
   return wrong
 end
 local ours = 'write:' .. ARGV[1]
--- No `write`, so nobody writes as far as the article is concerned. Readers keep us out, the article's (`read`) and
--- ours, which have fields of their own: a reader of the article may have removed `read` while ours are in. What else is
--- there is the field of a writer of ours whose `write` has been removed. For the article's programs that writer's lock is
--- gone. So it is for us, and the field is removed too.
+-- No `write`, so nobody writes as far as the article is concerned. Readers keep us out, the
+-- article's (`read`) and ours, which have fields of their own: a reader of the article may have
+-- removed `read` while ours are in. What else is there is the field of a writer of ours whose
+-- `write` has been removed. For the article's programs that writer's lock is gone. So it is for us,
+-- and the field is removed too.
 if not holders['write'] then
   if holders['read'] or readers() then
     return 0

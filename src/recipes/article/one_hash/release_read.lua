@@ -19,9 +19,9 @@ end
 holders[ours] = nil
 remove(over)
 remove({ ours })
--- If `read` has our stamp, or has been removed by a reader of the article, it gets that of the latest reader who is
--- left: as long as there is one, the article's writers see it. Without any it goes. Another stamp in `read` is somebody
--- else's, and stays.
+-- If `read` has our stamp, or has been removed by a reader of the article, it gets that of the
+-- latest reader who is left: as long as there is one, the article's writers see it. Without any it
+-- goes. Another stamp in `read` is somebody else's, and stays.
 if not holders['read'] or holders['read'] == started then
   local last = readers()
   if last then

@@ -4,7 +4,8 @@
 -- ARGV[3]  how long a writer may stay
 -- returns  1 if we were the writer until now, 0 if not
 --
--- The article's writers put their own stamp into `write`: the lock is ours only if `write` has the stamp of our field.
+-- The article's writers put their own stamp into `write`: the lock is ours only if `write` has the
+-- stamp of our field.
 
 local wrong = look()
 if wrong then

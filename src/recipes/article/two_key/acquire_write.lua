@@ -4,8 +4,8 @@
 -- ARGV[2]  the lease in milliseconds
 -- returns  1 if we are the writer, 0 if somebody else is in
 --
--- Safe to send twice: our own token is recognised, and its lease never shortened. A refused attempt writes nothing.
--- The writer's release is `mutex/release.lua`.
+-- Safe to send twice: our own token is recognised, and its lease never shortened. A refused attempt
+-- writes nothing. The writer's release is `mutex/release.lua`.
 
 local reader, writer = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local lease = tonumber(ARGV[2])

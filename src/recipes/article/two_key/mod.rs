@@ -1,53 +1,56 @@
-//! The article's single-instance edition (单机版): a key that is there while anybody reads, a key that is there while
-//! somebody writes.
+//! The article's single-instance edition (单机版): a key that is there while anybody reads, a key that
+//! is there while somebody writes.
 //!
-//! For programs that share a lock with the article's scripts; for anything else take [`read_write`](crate::recipes::read_write). Both keys are
-//! the caller's own names, without the prefix `lock:`. On a cluster they need a hash tag in common, such as
-//! `{prices}:read` and `{prices}:write`: otherwise the server refuses with `CROSSSLOT`.
+//! For programs that share a lock with the article's scripts; for anything else take
+//! [`read_write`](crate::recipes::read_write). Both keys are the caller's own names, without the
+//! prefix `lock:`. On a cluster they need a hash tag in common, such as `{prices}:read` and
+//! `{prices}:write`: otherwise the server refuses with `CROSSSLOT`.
 //!
 //! # What is kept, what is repaired
 //!
-//! The article's scripts ask whether a key exists and write `1` into it. We ask the same and write something of our own:
-//! into the write key the writer's token, into the read key our readers' tokens and ends as JSON. So the article's
-//! programs exclude ours and ours theirs, and among our own functions
+//! The article's scripts ask whether a key exists and write `1` into it. We ask the same and write
+//! something of our own: into the write key the writer's token, into the read key our readers'
+//! tokens and ends as JSON. So the article's programs exclude ours and ours theirs, and among our
+//! own functions
 //! - each reader has an end of its own, which a later reader never shortens;
 //! - a reader's release frees nobody but that reader, and the writer's frees nobody else's lock;
 //! - leases are milliseconds by the server's clock.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data: before a reader's lease ends or is released no writer comes in, neither ours nor the
-//! article's, as long as no program on the article's scripts reads or releases; before a writer's nobody else does, as long
-//! as no program deletes the key without looking whose it is. A release ends nobody else's hold. A caller that
-//! waits may wait for ever.
+//! On one server that loses no data: before a reader's lease ends or is released no writer comes
+//! in, neither ours nor the article's, as long as no program on the article's scripts reads or
+//! releases; before a writer's nobody else does, as long as no program deletes the key without
+//! looking whose it is. A release ends nobody else's hold. A caller that waits may wait for ever.
 //!
 //! # Source
 //!
-//! "单机版" of the article: "获取读锁" and "获取写锁". It tries once; its caller waits. It gives no script for a release: a plain
-//! `DEL` frees every reader, or whoever has the write lock by then.
+//! "单机版" of the article: "获取读锁" and "获取写锁". It tries once; its caller waits. It gives no script for
+//! a release: a plain `DEL` frees every reader, or whoever has the write lock by then.
 //!
 //! # Differences from the article
 //!
-//! - Each reader is listed with a lease of its own; the key lasts as long as the longest. In the article the last reader's
-//!   time counts for all, however short. A read key that somebody has made without an end is left as it is, and its readers
-//!   are not listed.
-//! - A writer's value is its token, so that the release can tell whose lock it is; the article's is `1`, and belongs to
-//!   nobody.
+//! - Each reader is listed with a lease of its own; the key lasts as long as the longest. In the
+//!   article the last reader's time counts for all, however short. A read key that somebody has
+//!   made without an end is left as it is, and its readers are not listed.
+//! - A writer's value is its token, so that the release can tell whose lock it is; the article's is
+//!   `1`, and belongs to nobody.
 //! - There is a release.
 //!
 //! # What the article's own programs can still do
 //!
-//! - Its readers write `1` with their own end over ours. From then on our readers are protected for as long as *that*
-//!   lasts, which may be shorter than their leases, and their releases answer `Ok(false)`: nobody can tell any more who
-//!   reads. Its readers do the same to each other.
-//! - It has no script to release, so its programs delete the key, and with it every reader's lock, ours too.
-//! - Readers that keep coming keep writers out for ever. There is no place for a waiting writer's intent that the
-//!   article's readers would look at.
+//! - Its readers write `1` with their own end over ours. From then on our readers are protected for
+//!   as long as *that* lasts, which may be shorter than their leases, and their releases answer
+//!   `Ok(false)`: nobody can tell any more who reads. Its readers do the same to each other.
+//! - It has no script to release, so its programs delete the key, and with it every reader's lock,
+//!   ours too.
+//! - Readers that keep coming keep writers out for ever. There is no place for a waiting writer's
+//!   intent that the article's readers would look at.
 //!
-//! A hold of this edition cannot be renewed: any program on the article's scripts may end a read lock, and let a writer in,
-//! without leaving a trace, so that no answer to a renewal could be trusted. There is no
-//! [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog does not compile. Choose a lease longer than
-//! the work.
+//! A hold of this edition cannot be renewed: any program on the article's scripts may end a read
+//! lock, and let a writer in, without leaving a trace, so that no answer to a renewal could be
+//! trusted. There is no [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog
+//! does not compile. Choose a lease longer than the work.
 //!
 //! ```compile_fail,E0277
 //! # fn keep(watchdog: &leasehold::Watchdog, token: &leasehold::Token) -> leasehold::Result<()> {
@@ -101,14 +104,15 @@ impl Keys {
 
 /// Comes in as a reader, if there is no writer. Never waits.
 ///
-/// The lease is 1 ms to 24 h, in milliseconds, rounded up. Sent twice with the same token it is granted once, and no lease
-/// is ever shortened by it. `Ok(false)`: there is a writer. One round trip.
+/// The lease is 1 ms to 24 h, in milliseconds, rounded up. Sent twice with the same token it is
+/// granted once, and no lease is ever shortened by it. `Ok(false)`: there is a writer. One round
+/// trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the lease is not between 1 ms and 24 h, or the token is `1`, which is what the article writes.
-///   Nothing was sent.
-/// - [`Error::Unknown`]: no answer came, so the token may be among the readers until the lease ends. Release it, or send
-///   the same again, on another connection.
+/// - [`Error::Invalid`]: the lease is not between 1 ms and 24 h, or the token is `1`, which is what
+///   the article writes. Nothing was sent.
+/// - [`Error::Unknown`]: no answer came, so the token may be among the readers until the lease
+///   ends. Release it, or send the same again, on another connection.
 /// - [`Error::WrongKind`]: one of the keys is no string. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
@@ -141,8 +145,9 @@ pub fn try_acquire_read<C: ConnectionLike>(
 
 /// Comes in as a reader, waiting up to `acquire_timeout` for the writer to leave.
 ///
-/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing; `Duration::MAX` waits for
-/// ever. Otherwise as [`try_acquire_read`], with the same token throughout.
+/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
+/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token
+/// throughout.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -176,8 +181,8 @@ pub fn acquire_read<C: ConnectionLike>(
 
 /// Takes the lock for writing, if there is no reader and no writer. Never waits.
 ///
-/// The lease is 1 ms to 24 h, in milliseconds, rounded up. Sent twice with the same token it is granted once, and the
-/// lease is never shortened. `Ok(false)`: somebody is in. One round trip.
+/// The lease is 1 ms to 24 h, in milliseconds, rounded up. Sent twice with the same token it is
+/// granted once, and the lease is never shortened. `Ok(false)`: somebody is in. One round trip.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -211,8 +216,9 @@ pub fn try_acquire_write<C: ConnectionLike>(
 
 /// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave.
 ///
-/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing; `Duration::MAX` waits for
-/// ever. Readers that come meanwhile get in before it. Otherwise as [`try_acquire_write`], with the same token throughout.
+/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
+/// `Duration::MAX` waits for ever. Readers that come meanwhile get in before it. Otherwise as
+/// [`try_acquire_write`], with the same token throughout.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -244,8 +250,9 @@ pub fn acquire_write<C: ConnectionLike>(
     repeatedly(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Ends a reader's hold. `Ok(false)`: it is not listed any more, because its lease has ended, or because a program on the
-/// article's scripts has read or deleted the key since; nothing was deleted.
+/// Ends a reader's hold. `Ok(false)`: it is not listed any more, because its lease has ended, or
+/// because a program on the article's scripts has read or deleted the key since; nothing was
+/// deleted.
 ///
 /// The last reader's release deletes the key. Waits for nothing but the server. One round trip.
 ///

@@ -2,8 +2,8 @@
 -- ARGV[1]  our token
 -- returns  1 if we were among the readers until now, 0 if not
 --
--- The key is deleted by the last reader only. Where a program on the article's scripts has written 1 over our tokens,
--- nobody of ours deletes it.
+-- The key is deleted by the last reader only. Where a program on the article's scripts has written
+-- 1 over our tokens, nobody of ours deletes it.
 
 local readers = value and listed()
 if not (readers and readers[ARGV[1]]) then

@@ -1,13 +1,14 @@
-//! Several leases of one schedule, the batches that renew them, the server and what it tells, as one state machine, of which
-//! stateright tries every order of what can happen: answers that are late, refusals, connections that break before or after the
-//! server has executed a batch, commands that arrive long after they were given up, keys that are deleted, a failover that loses
+//! Several leases of one schedule, the batches that renew them, the server and what it tells, as
+//! one state machine, of which stateright tries every order of what can happen: answers that are
+//! late, refusals, connections that break before or after the server has executed a batch, commands
+//! that arrive long after they were given up, keys that are deleted, a failover that loses
 //! renewals, hand-overs, renewals and releases by the holders, time.
 //!
-//! What is decided is decided by the code of production: the [`Schedule`], and what forbids a hand-over ([`Outstanding`]). Of the
-//! threads and the server the machine has the rules.
+//! What is decided is decided by the code of production: the [`Schedule`], and what forbids a
+//! hand-over ([`Outstanding`]). Of the threads and the server the machine has the rules.
 //!
-//! [`Rule`] names the rules. For each a test shows that without it the exploration finds something wrong: otherwise it would prove
-//! nothing.
+//! [`Rule`] names the rules. For each a test shows that without it the exploration finds something
+//! wrong: otherwise it would prove nothing.
 
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -35,7 +36,8 @@ enum Rule {
     CountsFromBefore,
     /// What is out is asked about before a lease is handed over.
     AsksWhatIsOut,
-    /// The next holder is looked at when the one before would have been, and takes no lease that is being renewed.
+    /// The next holder is looked at when the one before would have been, and takes no lease that is
+    /// being renewed.
     KeepsLooks,
     /// After a failover the last renewal is repeated.
     Repeats,

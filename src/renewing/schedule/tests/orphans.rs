@@ -42,8 +42,8 @@ impl Orphans {
         self.0.iter().filter(due).count()
     }
 
-    /// Those that are due, and no others, are asked about; once more if there is no answer. Says whether the server has
-    /// forgotten a script, which it has not where that was sent along.
+    /// Those that are due, and no others, are asked about; once more if there is no answer. Says
+    /// whether the server has forgotten a script, which it has not where that was sent along.
     pub(super) fn answer(
         &mut self,
         asked: Vec<Orphan<usize>>,

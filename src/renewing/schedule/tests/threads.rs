@@ -174,8 +174,8 @@ impl World {
     }
 }
 
-/// Nothing is renewed once a stop has returned, and each lease is told lost or is given back, or was both: stopped when it
-/// was lost already, or when its last renewal was out.
+/// Nothing is renewed once a stop has returned, and each lease is told lost or is given back, or
+/// was both: stopped when it was lost already, or when its last renewal was out.
 fn nothing_is_renewed_after_a_stop_and_nothing_forgotten(ticks: u32) {
     let world = Arc::new(World::default());
     let ids: Vec<_> = {

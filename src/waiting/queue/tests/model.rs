@@ -1,13 +1,16 @@
-//! The queues of a process, the waiters' connection, the listener and the server as one state machine, of which stateright
-//! tries every order of what can happen. The queues are those of production; of the connections and the server the machine
-//! has the rules of `server/`, and of Redis' tracking.
+//! The queues of a process, the waiters' connection, the listener and the server as one state
+//! machine, of which stateright tries every order of what can happen. The queues are those of
+//! production; of the connections and the server the machine has the rules of `server/`, and of
+//! Redis' tracking.
 //!
-//! The promise is that nobody sleeps beside a free lock: when nothing goes on any more (no command, no answer, no message, no
-//! moment that is near), a lock for which somebody waits is held. It does not count as going on
-//! that a holder releases, that a waiter gives up, that a lease ends or that one more comes: none of them has to.
+//! The promise is that nobody sleeps beside a free lock: when nothing goes on any more (no command,
+//! no answer, no message, no moment that is near), a lock for which somebody waits is held. It does
+//! not count as going on that a holder releases, that a waiter gives up, that a lease ends or that
+//! one more comes: none of them has to.
 //!
-//! [`Rules`] has the rules as they are, and others that were once in force or might have been: for each of those a test shows
-//! that the exploration finds the waiter that sleeps. Otherwise it would prove nothing.
+//! [`Rules`] has the rules as they are, and others that were once in force or might have been: for
+//! each of those a test shows that the exploration finds the waiter that sleeps. Otherwise it would
+//! prove nothing.
 
 use stateright::{Checker, Model};
 

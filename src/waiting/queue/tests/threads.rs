@@ -1,6 +1,7 @@
-//! The queue driven by threads, as [`Queues`](crate::waiting::Queues) and [`Place`](crate::waiting::Place) drive it, in
-//! orders that shuttle chooses: a lock on a server that tells of each release, and threads that wait for it and hand it over.
-//! A wake-up or a turn that is lost would be a deadlock, which shuttle reports.
+//! The queue driven by threads, as [`Queues`](crate::waiting::Queues) and
+//! [`Place`](crate::waiting::Place) drive it, in orders that shuttle chooses: a lock on a server
+//! that tells of each release, and threads that wait for it and hand it over. A wake-up or a turn
+//! that is lost would be a deadlock, which shuttle reports.
 
 use std::mem;
 
@@ -53,7 +54,8 @@ impl World {
         })
     }
 
-    /// Whatever is to happen before the lease ends is due at this moment: a thread that would sleep until then need not.
+    /// Whatever is to happen before the lease ends is due at this moment: a thread that would sleep
+    /// until then need not.
     fn soon(&self) -> Instant {
         self.start + LEASE / 2
     }

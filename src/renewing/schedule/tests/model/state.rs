@@ -1,12 +1,15 @@
-//! What there is at a moment: the schedule, who has which lease, the server, and what is on its way between them.
+//! What there is at a moment: the schedule, who has which lease, the server, and what is on its way
+//! between them.
 
 use std::sync::LazyLock;
 
 use super::*;
 
-/// Ten milliseconds: the rest between two looks, the pause after a refusal and the one after a broken connection are as long.
+/// Ten milliseconds: the rest between two looks, the pause after a refusal and the one after a
+/// broken connection are as long.
 pub(super) type Tick = u8;
-/// Locks and those who hold them are numbers. A lock that is handed over has another holder with the same token.
+/// Locks and those who hold them are numbers. A lock that is handed over has another holder with
+/// the same token.
 pub(super) type Lock = usize;
 pub(super) type Holder = usize;
 pub(super) type Token = usize;
@@ -219,7 +222,8 @@ impl State {
         })
     }
 
-    /// Nobody believes in a key that is gone, ten milliseconds after that was told, and what a refusal takes.
+    /// Nobody believes in a key that is gone, ten milliseconds after that was told, and what a
+    /// refusal takes.
     pub(super) fn is_looked_at(&self) -> bool {
         let soon = 1 + self.happened.refusals;
         self.believers().all(|held| {

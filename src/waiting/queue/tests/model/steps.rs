@@ -162,7 +162,8 @@ impl World {
                 actions.extend(may.then_some(HandOver(thread)));
             }
             Phase::Released => actions.push(WakeAfterRelease(thread)),
-            // It had given up before it was known that it has the lock: the watchdog's thread gives it back.
+            // It had given up before it was known that it has the lock: the watchdog's thread gives
+            // it back.
             Phase::Gone if state.held_by[lock] == Some(Token::Of(thread)) => {
                 let is_handed = state.threads.contains(&Phase::Holding(Token::Of(thread)));
                 let is_on_its_way = (state.queues[lock].handed.iter())
