@@ -209,8 +209,11 @@ impl Sentinels {
                 break;
             }
             match asking.ask(at, &self.master, deadline.remaining_up_to(each)) {
-                Ok(said) => {
+                Ok((said, since)) => {
                     answers += 1;
+                    if is_first {
+                        self.heard_of_a_failover(since);
+                    }
                     match self.believe(at, said) {
                         Belief::Not(reason) => why = self.silent(reason, None),
                         Belief::News if !is_first => {
@@ -242,6 +245,15 @@ impl Sentinels {
             self.known.lock().in_doubt = false;
         }
         Ok(())
+    }
+
+    /// A process that has just started learns whether the master was replaced a moment ago, which
+    /// other processes may not have heard of yet.
+    fn heard_of_a_failover(&self, before: Duration) {
+        if let Some(at) = time::now().checked_sub(before).filter(|_| before < HEARING) {
+            let mut known = self.known.lock();
+            known.replaced = known.replaced.max(Some(at));
+        }
     }
 
     /// Takes what a sentinel says for true, or says why not.

@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -65,8 +66,16 @@ impl Fake {
         }
     }
 
-    /// A sentinel that names this port as the master's, at this configuration.
+    /// A sentinel that names this port as the master's, at this configuration, for an hour already.
     pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
+        Self::sentinel_since(Duration::from_secs(3_600), answers)
+    }
+
+    /// A sentinel whose master has been one for so long, as it says each time.
+    pub fn sentinel_since(
+        since: Duration,
+        answers: impl Fn() -> (u16, u64) + Send + 'static,
+    ) -> Self {
         let mut said = (0, 0);
         Self::saying(move |command, _| {
             match command {
@@ -81,10 +90,12 @@ impl Fake {
                 return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
                     .into_bytes();
             }
-            let epoch = said.1.to_string();
+            let (epoch, millis) = (said.1.to_string(), since.as_millis().to_string());
             format!(
-                "*2\r\n$12\r\nconfig-epoch\r\n${}\r\n{epoch}\r\n",
-                epoch.len()
+                "*4\r\n$12\r\nconfig-epoch\r\n${}\r\n{epoch}\r\n\
+                 $18\r\nrole-reported-time\r\n${}\r\n{millis}\r\n",
+                epoch.len(),
+                millis.len()
             )
             .into_bytes()
         })

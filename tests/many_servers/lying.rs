@@ -251,6 +251,24 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
     });
 }
 
+/// It has heard of no other master, but others may hold locks that one has granted.
+#[test]
+fn a_process_that_starts_after_a_failover_grants_nothing_before_all_have_heard_of_it() {
+    let server = Server::start().unwrap();
+    let port = server.port();
+    let granted_after = |since: Duration| {
+        let sentinel = Fake::sentinel_since(since, move || (port, 1));
+        let locks = Locks::connect(&url(&[&sentinel])).unwrap();
+        let started = Instant::now();
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        lease.release().unwrap();
+        started.elapsed()
+    };
+    unless_halted(|| assert!(granted_after(Duration::from_secs(1)) < 250 * MS));
+    let after = granted_after(Duration::ZERO);
+    assert!(after >= 500 * MS, "{after:?}");
+}
+
 /// Its replicas may have left it for the one that six of seven sentinels have not heard of: it is not the turn of the seventh for
 /// seconds.
 #[test]

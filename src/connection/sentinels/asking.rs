@@ -78,7 +78,12 @@ impl SentinelConnections {
     }
 
     /// Asks one of them where the master is.
-    pub(super) fn ask(&mut self, at: usize, master: &str, limit: Duration) -> RedisResult<Master> {
+    pub(super) fn ask(
+        &mut self,
+        at: usize,
+        master: &str,
+        limit: Duration,
+    ) -> RedisResult<(Master, Duration)> {
         let sentinel = &mut self.sentinels[at];
         let said = sentinel.ask(master, limit);
         match &said {
@@ -125,7 +130,7 @@ impl SentinelConnections {
 }
 
 impl SentinelConnection {
-    fn ask(&mut self, master: &str, limit: Duration) -> RedisResult<Master> {
+    fn ask(&mut self, master: &str, limit: Duration) -> RedisResult<(Master, Duration)> {
         let deadline = Deadline::after(limit);
         if let Some(mut connection) = self.kept.take() {
             match question(&mut connection, master, limit) {
@@ -163,9 +168,15 @@ impl SentinelConnection {
     }
 }
 
-/// Both in one write, so that both are of the same moment: during a failover the first names the
-/// new master as soon as the second counts it.
-fn question(connection: &mut Connection, master: &str, limit: Duration) -> RedisResult<Master> {
+/// The master, and for how long it has been the master as far as the sentinel knows.
+///
+/// Both questions go in one write, so that both answers are of the same moment: during a failover
+/// the first names the new master as soon as the second counts it.
+fn question(
+    connection: &mut Connection,
+    master: &str,
+    limit: Duration,
+) -> RedisResult<(Master, Duration)> {
     set_timeouts(connection, limit)?;
     let mut both = redis::pipe();
     both.cmd("SENTINEL")
@@ -181,16 +192,21 @@ fn question(connection: &mut Connection, master: &str, limit: Duration) -> Redis
     }
     let (host, port): (String, u16) = redis::from_redis_value(address)?;
     let facts = facts.ok_or_else(makes_no_sense)?.extract_error()?;
-    let config_epoch = config_epoch_in(facts).ok_or_else(makes_no_sense)?;
-    Ok(Master {
+    // In RESP2 a list of names and values, in RESP3 a map.
+    let facts: HashMap<String, String> = redis::from_redis_value(facts)?;
+    let number = |name: &str| facts.get(name)?.parse().ok();
+    let config_epoch = number("config-epoch").ok_or_else(makes_no_sense)?;
+    let master = Master {
         host,
         port,
         config_epoch,
-    })
-}
-
-/// In RESP2 a list of names and values, in RESP3 a map.
-fn config_epoch_in(facts: Value) -> Option<u64> {
-    let facts: HashMap<String, String> = redis::from_redis_value(facts).ok()?;
-    facts.get("config-epoch")?.parse().ok()
+    };
+    let is_failing_over =
+        (facts.get("flags")).is_some_and(|it| it.contains("failover_in_progress"));
+    let since = match number("role-reported-time") {
+        _ if is_failing_over => Duration::ZERO,
+        Some(millis) => Duration::from_millis(millis),
+        None => Duration::MAX,
+    };
+    Ok((master, since))
 }

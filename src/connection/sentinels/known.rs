@@ -19,7 +19,7 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) master: Option<Master>,
-    /// When this master took the place of another one that was known.
+    /// When this master took the place of another one, if that was heard of.
     pub(super) replaced: Option<Instant>,
     /// When one of them last said where it is.
     pub(super) answered: Option<Instant>,
@@ -91,7 +91,9 @@ impl Known {
     }
 
     fn accept(&mut self, said: Master, now: Instant) -> Belief {
-        self.replaced = self.master.is_some().then_some(now);
+        if self.master.is_some() {
+            self.replaced = Some(now);
+        }
         self.in_doubt = false;
         self.name(said, now);
         Belief::News
