@@ -211,7 +211,7 @@ pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
 
 /// Its replicas have left the master, as they do when it was replaced.
 pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
-    matches!(error.code(), Some(TOO_FEW_REPLICAS | "NOREPLICAS"))
+    is_one_of(error, &[TOO_FEW_REPLICAS, "NOREPLICAS"])
 }
 
 /// Refusals that pass without a change of what was asked for: the server is starting, changing its
@@ -230,12 +230,18 @@ const PASSES: [&str; 11] = [
     TOO_FEW_REPLICAS,
 ];
 
-/// Whether the server refuses for now. Before Redis 7 a script's error hides the code in its text.
+/// Whether the server refuses for now.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
+    is_one_of(error, &PASSES)
+}
+
+/// Whether the error has one of these codes. Before Redis 7 a script's error hides the code in its
+/// text.
+fn is_one_of(error: &RedisError, codes: &[&str]) -> bool {
     let is_hidden = |code: &&str| message(error).contains(&format!(": -{code} "));
     match error.code() {
-        Some("ERR") | None => PASSES.iter().any(is_hidden),
-        Some(code) => PASSES.contains(&code),
+        Some("ERR") | None => codes.iter().any(is_hidden),
+        Some(code) => codes.contains(&code),
     }
 }
 
