@@ -1,11 +1,15 @@
--- KEYS[1]  the lock: a STRING, its holder's token KEYS[2]  its companion: a HASH of fence, token,
--- owner, since, reserved ARGV[1]  our token ARGV[2]  the lease in milliseconds; it does not count
--- where ARGV[6] is there ARGV[3]  who we are, for people to read ARGV[4]  1 if we want to know for
--- how long somebody else has the lock; not there, or 0, if not ARGV[5]  how many more fencing
--- tokens to reserve for those we hand the lock to, at the most; not there, or 0, for none ARGV[6]
--- the end in milliseconds since 1970, if it is a moment returns  our fencing token, or if ARGV[5]
--- asks for more { our fencing token, how many more that are ours follow it }; if somebody else has
--- the lock nil, or { milliseconds until it ends, -1 if it does not }
+-- KEYS[1]  the lock: a STRING, its holder's token
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since, reserved
+-- ARGV[1]  our token
+-- ARGV[2]  the lease in milliseconds; it does not count where ARGV[6] is there
+-- ARGV[3]  who we are, for people to read
+-- ARGV[4]  1 if we want to know for how long somebody else has the lock; not there, or 0, if not
+-- ARGV[5]  how many more fencing tokens to reserve for those we hand the lock to, at the most; not
+-- there, or 0, for none
+-- ARGV[6]  the end in milliseconds since 1970, if it is a moment
+-- returns  our fencing token, or if ARGV[5] asks for more { our fencing token, how many more that
+-- are ours follow it }; if somebody else has the lock nil, or { milliseconds until it ends, -1 if
+-- it does not }
 --
 -- Safe to send twice: our own token is recognised, keeps its fencing token, and its end is never
 -- earlier than it was. A refused attempt reads the lock and nothing else, and writes nothing.

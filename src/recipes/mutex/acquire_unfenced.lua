@@ -1,5 +1,7 @@
--- KEYS[1]  the lock: a STRING, its holder's token ARGV[1]  our token ARGV[2]  the lease in
--- milliseconds ARGV[3]  1 if we want to know for how long somebody else has the lock, 0 if not
+-- KEYS[1]  the lock: a STRING, its holder's token
+-- ARGV[1]  our token
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  1 if we want to know for how long somebody else has the lock, 0 if not
 -- returns  1 if the lock is ours; if somebody else has it nil, or { milliseconds until it ends, -1
 -- if it does not }
 --

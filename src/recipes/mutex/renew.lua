@@ -1,7 +1,9 @@
--- KEYS[1]  the lock: a STRING, its holder's token KEYS[2]  its companion; not named where there is
--- none ARGV[1]  our token ARGV[2]  the lease from now, in milliseconds returns  1 if the lock is
--- ours and lasts at least that long, 0 if it is not ours, or an error that begins with COMPANION if
--- only the companion keeps us from renewing
+-- KEYS[1]  the lock: a STRING, its holder's token
+-- KEYS[2]  its companion; not named where there is none
+-- ARGV[1]  our token
+-- ARGV[2]  the lease from now, in milliseconds
+-- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours, or an error
+-- that begins with COMPANION if only the companion keeps us from renewing
 --
 -- Never shortens: an end further away, or none (a book lock), stays. A lease of 1 only asks, and
 -- writes nothing. The companion lives as long as the lock does, where it is this hold's: a lock

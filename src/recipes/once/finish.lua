@@ -1,7 +1,10 @@
--- KEYS[1]  the lock: a STRING, its holder's token KEYS[2]  the mark of the last run, see mark.lua
--- ARGV[1]  our token ARGV[2]  who we are, for people to read ARGV[3]  for how long the mark is
--- kept, in milliseconds returns  1 if the lock was ours until now, the run is marked and the lock
--- is free; 0 if it was not ours, and nothing was done
+-- KEYS[1]  the lock: a STRING, its holder's token
+-- KEYS[2]  the mark of the last run, see mark.lua
+-- ARGV[1]  our token
+-- ARGV[2]  who we are, for people to read
+-- ARGV[3]  for how long the mark is kept, in milliseconds
+-- returns  1 if the lock was ours until now, the run is marked and the lock is free; 0 if it was
+-- not ours, and nothing was done
 --
 -- In one step: there is no moment at which the lock is free and the run is not marked. Safe to send
 -- twice: the mark that the first has left names our token.

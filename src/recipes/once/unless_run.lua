@@ -1,9 +1,10 @@
 -- Stands behind mark.lua and before a script that acquires a lock. Answers in its place if the work
 -- has been done.
 --
--- KEYS, last  the mark, see mark.lua ARGV, last  the period in milliseconds; that script does not
--- find it any more returns     if the last run was within the period { 'ran', when it ended, who
--- ran it, the server's clock }, both times in milliseconds since 1970
+-- KEYS, last  the mark, see mark.lua
+-- ARGV, last  the period in milliseconds; that script does not find it any more
+-- returns     if the last run was within the period { 'ran', when it ended, who ran it, the
+-- server's clock }, both times in milliseconds since 1970
 --
 -- Server time decides, so it makes no difference what the hosts' clocks say. A run that lies ahead
 -- of that clock has been run just now if the clock was set back by less than the period. If it is

@@ -1,6 +1,9 @@
--- KEYS[1]  the lock, see holders.lua ARGV[1]  our token ARGV[2]  the lease in milliseconds ARGV[3]
--- 1 if we want to know for how long a writer is in our way, 0 if not returns  1 if we are among the
--- readers; if a writer is in or waits 0, or { milliseconds until the last one ends }
+-- KEYS[1]  the lock, see holders.lua
+-- ARGV[1]  our token
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  1 if we want to know for how long a writer is in our way, 0 if not
+-- returns  1 if we are among the readers; if a writer is in or waits 0, or { milliseconds until the
+-- last one ends }
 --
 -- Safe to send twice: a reader that is in already is recognised, whoever waits. A refused attempt
 -- writes nothing.

@@ -1,7 +1,9 @@
--- KEYS[1]  the lock, see holders.lua KEYS[2]  of a writer, its companion ARGV[1]  our field:
--- r:<token> or w:<token> ARGV[2]  the lease from now, in milliseconds returns  1 if the hold is
--- still ours and lasts at least that long, 0 if it is not ours, or an error that begins with
--- COMPANION if only the companion keeps us from renewing
+-- KEYS[1]  the lock, see holders.lua
+-- KEYS[2]  of a writer, its companion
+-- ARGV[1]  our field: r:<token> or w:<token>
+-- ARGV[2]  the lease from now, in milliseconds
+-- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours, or an
+-- error that begins with COMPANION if only the companion keeps us from renewing
 --
 -- Never shortens. A lease of 1 only asks, and writes nothing. Looks at no other holder, so that it
 -- costs the same however many there are; the key's end is only moved to a later time, a millisecond

@@ -1,7 +1,8 @@
--- KEYS, ARGV[1] and ARGV[2] as in levels.lua ARGV[3]  the lease in milliseconds ARGV[4]  1 if we
--- want to know for how long another owner has the lock, 0 if not returns  our fencing token and how
--- often we hold the lock now; if another owner has it nil, or { milliseconds until it ends, -1 if
--- it does not }
+-- KEYS, ARGV[1] and ARGV[2] as in levels.lua
+-- ARGV[3]  the lease in milliseconds
+-- ARGV[4]  1 if we want to know for how long another owner has the lock, 0 if not
+-- returns  our fencing token and how often we hold the lock now; if another owner has it nil, or {
+-- milliseconds until it ends, -1 if it does not }
 --
 -- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt
 -- reads the lock and nothing else, and writes nothing. Whatever can fail is looked at before the

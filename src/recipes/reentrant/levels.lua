@@ -1,10 +1,12 @@
 -- Stands before each script of a reentrant lock.
 --
--- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it KEYS[2]  its
--- companion: a HASH of fence, token, owner, since, hold (the fence of the hold that it belongs to),
--- released (the acquisition that was given back last), and for each acquisition that has not been
--- given back a field t:<token> with its end in milliseconds since 1970 by the server's clock
--- ARGV[1]  our owner ARGV[2]  the token of this acquisition
+-- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fence of the hold that it
+-- belongs to), released (the acquisition that was given back last), and for each acquisition that
+-- has not been given back a field t:<token> with its end in milliseconds since 1970 by the server's
+-- clock
+-- ARGV[1]  our owner
+-- ARGV[2]  the token of this acquisition
 --
 -- Each acquisition of ours is one level of the count, and ends by itself when its end has passed,
 -- whoever else of the same owner enters meanwhile: the next script of that owner takes it off the

@@ -1,7 +1,8 @@
 -- KEYS, ARGV[1] and ARGV[2] as in levels.lua: the token is that of the acquisition to give back
 -- ARGV[3]  1 if only an acquisition that was counted may be given back, 0 if also what a program on
--- the notes' scripts took returns  how often we held the lock until now: 0 not at all, 1 it is free
--- now, n it is still held n - 1 times
+-- the notes' scripts took
+-- returns  how often we held the lock until now: 0 not at all, 1 it is free now, n it is still held
+-- n - 1 times
 --
 -- Safe to send twice: the field of an acquisition that was given back is gone, and `released` names
 -- the last one. If ARGV[3] is 0, a token that the companion does not know gives back what a program

@@ -1,7 +1,9 @@
--- KEYS, ARGV[1] and ARGV[2] as in levels.lua ARGV[3]  the lease from now, in milliseconds ARGV[4]
--- 1 if only an acquisition that was counted may be renewed, 0 if also what a program on the notes'
--- scripts took returns  1 if the acquisition is ours and lasts at least that long, 0 if it is not
--- ours, or an error that begins with COMPANION if only the companion keeps us from renewing
+-- KEYS, ARGV[1] and ARGV[2] as in levels.lua
+-- ARGV[3]  the lease from now, in milliseconds
+-- ARGV[4]  1 if only an acquisition that was counted may be renewed, 0 if also what a program on
+-- the notes' scripts took
+-- returns  1 if the acquisition is ours and lasts at least that long, 0 if it is not ours, or an
+-- error that begins with COMPANION if only the companion keeps us from renewing
 --
 -- Never shortens, and a key without an end keeps none. A lease of 1 only asks, and writes nothing.
 -- An acquisition whose end has passed is not brought back, even if its level has not been taken off

@@ -104,6 +104,10 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
         let (_server, mut conn) = start();
         let (ours, theirs) = (owner("ours"), owner("theirs"));
         let (lost, token) = (Token::random(), Token::random());
+        if redis::cmd("PEXPIRETIME").arg("a").exec(&mut conn).is_err() {
+            // Redis 6.2 has no other time of the key's end to tell than its own.
+            return;
+        }
         acquire(&mut conn, &lost);
         let until = end_of_level(&mut conn, &lost) + 120;
         let told = format!("math.max(real, {until}000)");

@@ -3,8 +3,10 @@
 -- KEYS[1]  the lock: a HASH with the fields of the article, read and write: when the last reader
 -- and the writer came, in milliseconds since 1970. Beside them we keep read:<token> and
 -- write:<token>, when each holder of ours came. `read:` without a token is the last reader that is
--- not ours and whose `read` one of ours has written over. ARGV[1]  our token ARGV[2]  how long a
--- reader may stay, in milliseconds ARGV[3]  how long a writer may stay
+-- not ours and whose `read` one of ours has written over.
+-- ARGV[1]  our token
+-- ARGV[2]  how long a reader may stay, in milliseconds
+-- ARGV[3]  how long a writer may stay
 --
 -- The article's scripts look at read and write alone, so these always say the latest; ours have a
 -- fraction, so that no stamp of the article's is ever equal to one. A stamp that is older than a
