@@ -5,8 +5,7 @@
 -- ARGV[3]  1 if we wait when somebody is in, 0 if not
 -- ARGV[4]  who we are, for people to read
 -- ARGV[5]  1 if we want to know for how long others are in our way, 0 if not
--- returns  our fencing token; if somebody else is in nil, or { milliseconds until the last one ends
--- }
+-- returns  our fencing token; if somebody else is in nil, or { milliseconds until the last ends }
 --
 -- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt
 -- writes at most our intent, which keeps new readers out: it ends after a second, so that a writer
