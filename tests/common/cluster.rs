@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use redis::Connection;
 
-use super::{Gate, Server, sentinels::Marks, server::free_cluster_port, slack};
+use super::{Gate, Server, sentinels::Marks, server::free_cluster_port};
 
 const MASTERS: usize = 3;
 const SLOTS: u16 = 16_384;
@@ -73,8 +73,6 @@ impl Cluster {
 
     /// Starts one, and waits until it takes writes for all slots: about two seconds.
     pub fn laid_out(layout: Layout) -> anyhow::Result<Self> {
-        // What is measured on it is compared with what the machine lets everybody wait for.
-        slack::watch();
         let mut cluster = Self {
             nodes: Vec::new(),
             gates: Vec::new(),

@@ -61,8 +61,6 @@ impl Server {
         find_port: impl Fn() -> anyhow::Result<Port>,
         args: &[&str],
     ) -> anyhow::Result<Self> {
-        #[cfg(test)]
-        super::slack::watch();
         // Somebody else may take the free port before the server does: then it exits, and another port is tried.
         for _ in 0..20 {
             let port = find_port()?;

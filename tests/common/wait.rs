@@ -12,11 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::slack::{self, standstills};
-
 /// What a test that [is run again](unless_halted) panics with, in its own thread, when it has seen that the machine was too slow for what
 /// it had to prepare. Not what it panics with when something merely takes long: what is wrong now and then would be hidden.
 pub const TOO_SLOW: &str = "the machine was too slow";
+
+/// A machine that runs twenty tests at a time may hold a thread up for this long. A bound that is
+/// asserted lies this much over the promise, and what breaks the promise takes longer.
+pub const SLACK: Duration = Duration::from_millis(750);
 
 /// Slower than this is never asserted to be, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,22 +73,19 @@ pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn
     });
 }
 
-/// Runs it again, up to five times, when the process was halted meanwhile, or its machine stood still: every read that has a time limit
-/// may end with an error then, leases go by, connections are made again, and a test that expects something else has shown
-/// nothing.
+/// Runs it again, up to five times, where the process was halted meanwhile: each read with a time
+/// limit may end with an error then, and leases end, so that the test has shown nothing.
 pub fn unless_halted(run: impl Fn()) {
-    slack::watch();
-    let disturbances = || (halts(), standstills());
     for _ in 0..5 {
-        let before = disturbances();
+        let before = halts();
         let Err(why) = panic::catch_unwind(AssertUnwindSafe(&run)) else {
             return;
         };
         let text = why.downcast_ref::<String>().map_or("", String::as_str);
         if !text.contains("Interrupted system call") && !text.contains(TOO_SLOW) {
-            // The threads that count go on when this one does, but not always before it.
+            // The thread that counts goes on when this one does, but not always before it.
             thread::sleep(Duration::from_millis(100));
-            if disturbances() == before {
+            if halts() == before {
                 panic::resume_unwind(why);
             }
         }

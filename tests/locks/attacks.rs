@@ -14,9 +14,8 @@ use leasehold::{Events, Lock, Locks, LostSignal, Options, event};
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Server, clients,
+    LONG, MS, SLACK, Server, clients,
     hold::{PATIENCE, comes_true},
-    slack::slack,
     wait::at_once,
 };
 
@@ -244,7 +243,7 @@ fn locks_may_go_on_the_threads_of_the_watchdog() {
                 let mut admin = server.connection().unwrap();
                 assert!(comes_true(|| clients::count(&mut admin) == 0));
                 assert!(
-                    begun.elapsed() < 1_250 * MS + slack(),
+                    begun.elapsed() < 1_250 * MS + SLACK,
                     "{:?}",
                     begun.elapsed()
                 );

@@ -13,9 +13,8 @@ use leasehold::{Cancel, Error, Events, Lease, Lock, Locks, Options, Result, even
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Proxy, Server,
+    LONG, MS, Proxy, SLACK, Server,
     hold::{comes_true, every_kind},
-    slack::slack,
     wait::{at_once, tracked_keys, unless_halted},
 };
 
@@ -87,7 +86,7 @@ fn the_head_and_one_in_the_queue_leave_at_once_and_the_others_keep_their_order()
                 cancels[number].cancel();
                 assert!(comes_true(|| waiters[number].is_finished()));
                 assert!(
-                    raised.elapsed() < slack() + 250 * MS,
+                    raised.elapsed() < SLACK + 250 * MS,
                     "{:?}",
                     raised.elapsed()
                 );
@@ -266,7 +265,7 @@ fn a_writer_that_is_called_off_takes_its_intent_back() {
         let raised = Instant::now();
         let another = theirs.read("a").acquire(LONG).unwrap();
         assert!(
-            raised.elapsed() < 400 * MS + slack(),
+            raised.elapsed() < 400 * MS + SLACK,
             "{:?}",
             raised.elapsed()
         );
@@ -294,7 +293,7 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
             cancel.cancel();
             assert!(waiter.join().unwrap());
             assert!(
-                raised.elapsed() < 2_750 * MS + slack(),
+                raised.elapsed() < 2_750 * MS + SLACK,
                 "{:?}",
                 raised.elapsed()
             );
@@ -338,7 +337,7 @@ fn while_the_server_is_silent_waits_for_many_locks_end_within_one_time_out() {
                 let (is_cancelled, at) = waiter.join().unwrap();
                 let took = at.saturating_duration_since(raised);
                 assert!(is_cancelled);
-                assert!(took < io_timeout + 250 * MS + slack(), "{took:?}");
+                assert!(took < io_timeout + 250 * MS + SLACK, "{took:?}");
             }
             server.thaw().unwrap();
         });
@@ -369,7 +368,7 @@ fn while_all_connections_are_lent_it_ends_at_once() {
             assert!(waiter.join().unwrap());
             let took = raised.elapsed();
             // Nobody gives it back for twenty seconds.
-            assert!(took < 1_500 * MS + slack(), "{by_flag} {took:?}");
+            assert!(took < 1_500 * MS + SLACK, "{by_flag} {took:?}");
         });
         drop(lent);
         assert!(!lock.inspect().unwrap().is_held());
@@ -398,7 +397,7 @@ fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {
             raise(Signal::SIGUSR2).unwrap();
             assert!(waiter.join().unwrap());
             assert!(
-                raised.elapsed() < 300 * MS + slack(),
+                raised.elapsed() < 300 * MS + SLACK,
                 "{:?}",
                 raised.elapsed()
             );
@@ -425,7 +424,7 @@ fn a_flag_that_is_asked_for_while_somebody_waits_ends_that_wait_too() {
             cancel.flag().store(true, Ordering::SeqCst);
             assert!(waiter.join().unwrap());
             let took = raised.elapsed();
-            assert!(took < 300 * MS + slack(), "{took:?}");
+            assert!(took < 300 * MS + SLACK, "{took:?}");
             assert!(before.join().unwrap());
         });
     });

@@ -15,9 +15,8 @@ use redis::{Client, Commands, Connection};
 
 use crate::{
     common::{
-        LONG, MS, Proxy, Server,
+        LONG, MS, Proxy, SLACK, Server,
         hold::comes_true,
-        slack::slack,
         wait::{at_once, calls, unless_halted},
     },
     faults::kill,
@@ -100,7 +99,7 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
                 b.release().unwrap();
                 let (got, _lease) = waiter.join().unwrap();
                 let took = got - released;
-                assert!(took < 500 * MS + slack(), "{fault}: {took:?}");
+                assert!(took < 500 * MS + SLACK, "{fault}: {took:?}");
             });
         });
     });
@@ -145,7 +144,7 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
                 assert!(comes_true(|| tracked(&mut conn) == 1), "{fault}");
                 assert!(long.is_held() && short.is_none_or(|short| short.is_held()));
                 let () = conn.del("lock:long").unwrap();
-                assert!(long.lost().wait_for(250 * MS + slack()), "{fault}");
+                assert!(long.lost().wait_for(250 * MS + SLACK), "{fault}");
             });
         },
     );
@@ -186,8 +185,8 @@ fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_
         let told = calls.recv_timeout(LONG).unwrap() - asked;
         // Ends what is waited for.
         drop(proxy);
-        assert!(took < 550 * MS + slack(), "{took:?}");
-        assert!(told < 850 * MS + slack(), "told after {told:?}");
+        assert!(took < 550 * MS + SLACK, "{took:?}");
+        assert!(told < 850 * MS + SLACK, "told after {told:?}");
     });
 }
 
@@ -220,7 +219,7 @@ fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
             lease.release().unwrap();
             let (got, _lease) = waiter.join().unwrap();
             let took = got - silent;
-            assert!(took < 1_750 * MS + slack(), "{took:?}");
+            assert!(took < 1_750 * MS + SLACK, "{took:?}");
         });
     });
 }
@@ -277,7 +276,7 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
             };
             assert!(comes_true(nobody_waits));
             let took = released.elapsed();
-            assert!(took < 2_250 * MS + slack(), "{took:?}");
+            assert!(took < 2_250 * MS + SLACK, "{took:?}");
         });
     });
 }

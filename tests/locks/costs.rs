@@ -10,10 +10,9 @@ use redis::Client;
 
 use crate::{
     common::{
-        LONG, MS, Proxy, Server,
+        LONG, MS, Proxy, SLACK, Server,
         hold::{comes_true, every_kind, leave_the_watchdog_alone},
         proxy::Traffic,
-        slack::slack,
         wait::at_once,
     },
     waiting::waiting,
@@ -72,7 +71,7 @@ fn a_pool_that_is_lent_out_is_an_error_in_time() {
             locks.lock("a").acquire(wait),
             Err(Error::Pool { .. })
         ));
-        assert!(asked.elapsed() < wait + 200 * MS + slack());
+        assert!(asked.elapsed() < wait + 200 * MS + SLACK);
     }
     // Where it waits, a writer's intent may be to take back after that. A busy machine makes some of them late, and not all.
     assert!(comes_true(|| {

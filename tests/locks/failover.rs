@@ -16,9 +16,8 @@ use redis::Commands;
 
 use crate::{
     common::{
-        LONG, MS, Server,
+        LONG, MS, SLACK, Server,
         hold::comes_true,
-        slack::slack,
         wait::{tracked_keys, unless_halted},
     },
     connections::{MINUTE, tracked},
@@ -155,7 +154,7 @@ fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
             let (acquired, at) = waiter.join().unwrap();
             acquired.unwrap();
             let took = at.duration_since(released);
-            assert!(took < 1_750 * MS + slack(), "{took:?}");
+            assert!(took < 1_750 * MS + SLACK, "{took:?}");
         });
     });
 }

@@ -9,9 +9,8 @@ use leasehold::{Error, Lease, Lock, Locks, Pool};
 use redis::{Client, Commands};
 
 use crate::common::{
-    LONG, MS, Server,
+    LONG, MS, SLACK, Server,
     hold::comes_true,
-    slack::slack,
     start,
     wait::{at_once, unless_halted},
 };
@@ -96,7 +95,7 @@ fn who_waits_survives_the_loss_of_each_connection() {
             thread::sleep(20 * MS);
             let _ = holding.lock("b").try_acquire();
         });
-        assert!(took < 2_250 * MS + slack(), "{connection}: {took:?}");
+        assert!(took < 2_250 * MS + SLACK, "{connection}: {took:?}");
     }
 }
 
@@ -126,7 +125,7 @@ fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
     let () = server.connection().unwrap().del("lock:a").unwrap();
     let deleted = Instant::now();
     assert!(lease.lost().wait_for(LONG));
-    assert!(deleted.elapsed() < 250 * MS + slack());
+    assert!(deleted.elapsed() < 250 * MS + SLACK);
 }
 
 fn who_waits_survives_a_server_that_is_silent_for_a_while() {
@@ -139,7 +138,7 @@ fn who_waits_survives_a_server_that_is_silent_for_a_while() {
         thread::sleep(2_500 * MS);
         server.thaw().unwrap();
     });
-    assert!(took < 2_250 * MS + slack(), "{took:?}");
+    assert!(took < 2_250 * MS + SLACK, "{took:?}");
 }
 
 /// With an I/O time-out that a test can wait for.
@@ -180,7 +179,7 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
             let (failed, took) = waiter.join().unwrap();
             assert!(failed.is_err());
             assert!(
-                took >= 3_000 * MS && took < 3_000 * MS + IO_TIMEOUT + slack(),
+                took >= 3_000 * MS && took < 3_000 * MS + IO_TIMEOUT + SLACK,
                 "{took:?}"
             );
         }
@@ -211,7 +210,7 @@ fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
             let took = asked.elapsed();
             server.thaw().unwrap();
             assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
-            let latest = wait + LONG_IO_TIMEOUT + slack();
+            let latest = wait + LONG_IO_TIMEOUT + SLACK;
             assert!(took >= wait && took < latest, "{wait:?} took {took:?}");
             let free = || !kind(&locks, "a").inspect().unwrap().is_held();
             assert!(comes_true(free), "not given back");
@@ -239,10 +238,7 @@ fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
         let took = asked.elapsed();
         // Not that somebody else has it: nobody knows.
         assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
-        assert!(
-            took >= wait && took < wait + IO_TIMEOUT + slack(),
-            "{took:?}"
-        );
+        assert!(took >= wait && took < wait + IO_TIMEOUT + SLACK, "{took:?}");
     });
     server.thaw().unwrap();
     let mut conn = server.connection().unwrap();
@@ -264,11 +260,7 @@ fn who_waits_survives_a_restart() {
         server.restart().unwrap(); // it has lost the lock
         let back = Instant::now();
         let lease = waiter.join().unwrap();
-        assert!(
-            back.elapsed() < 2_250 * MS + slack(),
-            "{:?}",
-            back.elapsed()
-        );
+        assert!(back.elapsed() < 2_250 * MS + SLACK, "{:?}", back.elapsed());
         lease.verify().unwrap();
     });
 }
@@ -285,7 +277,7 @@ fn forgotten_scripts_and_a_flush_in_the_middle() {
                 .exec(&mut server.connection().unwrap())
                 .unwrap();
         });
-        assert!(took < 250 * MS + slack(), "{took:?}");
+        assert!(took < 250 * MS + SLACK, "{took:?}");
     });
 }
 
@@ -305,7 +297,7 @@ fn a_drop_takes_no_longer(is_the_last: bool) {
     drop(lease);
     let took = dropped.elapsed();
     server.thaw().unwrap();
-    assert!(took < 250 * MS + slack(), "{took:?}");
+    assert!(took < 250 * MS + SLACK, "{took:?}");
     let mut conn = server.connection().unwrap();
     // With the last of all the watchdog's thread ends, and the lock with its lease.
     let is_free = || !conn.exists::<_, bool>("lock:a").unwrap();
@@ -319,7 +311,7 @@ fn a_try_is_told_at_once_that_no_server_is_there() {
         let asked = Instant::now();
         let refused = locks.lock("a").try_acquire();
         assert!(matches!(refused, Err(Error::Pool { .. })), "{refused:?}");
-        assert!(asked.elapsed() < 250 * MS + slack());
+        assert!(asked.elapsed() < 250 * MS + SLACK);
     });
 }
 
@@ -342,11 +334,7 @@ fn threads_and_connections_end_with_the_last_of_all() {
         assert!(lease.is_held());
         let ended = Instant::now();
         drop(lease);
-        assert!(
-            ended.elapsed() < 250 * MS + slack(),
-            "{:?}",
-            ended.elapsed()
-        );
+        assert!(ended.elapsed() < 250 * MS + SLACK, "{:?}", ended.elapsed());
         assert!(comes_true(|| clients(&mut conn) == 1));
     });
 }

@@ -9,9 +9,8 @@ use leasehold::{Error, Lock, LostReason, acquire_lock_with_timeout, recipes::mut
 use redis::{Commands, Connection};
 
 use crate::common::{
-    LONG, MS, Server,
+    LONG, MS, SLACK, Server,
     hold::{comes_true, every_kind},
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -78,7 +77,7 @@ fn who_comes_second_waits_and_is_woken_by_the_release() {
             waiting.lock("a").acquire(50 * MS),
             Err(Error::Contended { .. })
         ));
-        assert!(asked.elapsed() >= 50 * MS && asked.elapsed() < 50 * MS + slack());
+        assert!(asked.elapsed() >= 50 * MS && asked.elapsed() < 50 * MS + SLACK);
         thread::scope(|scope| {
             let second = scope.spawn(|| {
                 let lease = waiting.lock("a").acquire(LONG).unwrap();
@@ -90,7 +89,7 @@ fn who_comes_second_waits_and_is_woken_by_the_release() {
             let released = Instant::now();
             lease.release().unwrap();
             let got = second.join().unwrap();
-            assert!(got > released && got - released < slack());
+            assert!(got > released && got - released < SLACK);
         });
     }
 }
@@ -120,7 +119,7 @@ fn without_renewal_it_ends_with_its_lease() {
         let started = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
         assert!(lease.lost().wait_for(LONG));
-        assert!(started.elapsed() >= 200 * MS && started.elapsed() < 200 * MS + slack());
+        assert!(started.elapsed() >= 200 * MS && started.elapsed() < 200 * MS + SLACK);
         assert_eq!(lease.lost().reason(), Some(LostReason::Ended));
         assert!(matches!(lease.check(), Err(Error::Lost { .. })));
         assert!(matches!(lease.release(), Err(Error::Lost { .. })));
@@ -141,7 +140,7 @@ fn a_deletion_is_told_at_once() {
             let deleted = Instant::now();
             assert!(lease.lost().wait_for(LONG));
             assert!(
-                deleted.elapsed() < 50 * MS + slack(),
+                deleted.elapsed() < 50 * MS + SLACK,
                 "{lock:?} {armed} {:?}",
                 deleted.elapsed()
             );
@@ -182,7 +181,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         assert!(lease.lost().wait_for(LONG));
         let took = deleted.elapsed();
         // The next renewal, which would find out as well, is not due before.
-        assert!(took < 500 * MS + slack(), "{name} {took:?}");
+        assert!(took < 500 * MS + SLACK, "{name} {took:?}");
     });
 }
 

@@ -12,9 +12,8 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 use crate::common::{
-    LONG, MS, Proxy, Server,
+    LONG, MS, Proxy, SLACK, Server,
     hold::comes_true,
-    slack::slack,
     wait::{at_once, calls, unless_halted},
 };
 
@@ -229,7 +228,7 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     assert_eq!(reason, LostReason::Ended);
     for moment in [told, called, Instant::now()] {
         let took = (moment - acquired, moment - frozen);
-        assert!(took.0 > 500 * MS && took.1 < 600 * MS + slack(), "{took:?}");
+        assert!(took.0 > 500 * MS && took.1 < 600 * MS + SLACK, "{took:?}");
     }
     bench.server.thaw().unwrap();
 }

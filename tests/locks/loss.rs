@@ -14,9 +14,8 @@ use leasehold::{
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Proxy, Server,
+    LONG, MS, Proxy, SLACK, Server,
     hold::{comes_true, every_kind},
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -87,7 +86,7 @@ fn whatever_happens_to_the_key_is_told() {
             let harmed = Instant::now();
             assert!(lease.lost().wait_for(LONG), "{name}");
             assert!(
-                harmed.elapsed() < 50 * MS + slack(),
+                harmed.elapsed() < 50 * MS + SLACK,
                 "{name}: {:?}",
                 harmed.elapsed()
             );
@@ -143,7 +142,7 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
     let left: i64 = bench.conn.pttl("lock:a").unwrap();
     assert!(left <= 1_200);
     assert!(lease.lost().wait_for(LONG));
-    assert!(started.elapsed() >= 1_200 * MS && started.elapsed() < 1_200 * MS + slack());
+    assert!(started.elapsed() >= 1_200 * MS && started.elapsed() < 1_200 * MS + SLACK);
     assert_eq!(lease.lost().reason(), Some(LostReason::MaxHold));
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::MaxHold));
 }

@@ -7,9 +7,8 @@ use redis::Commands;
 
 use crate::{
     common::{
-        LONG, MS, Proxy, Server, clients,
+        LONG, MS, Proxy, SLACK, Server, clients,
         hold::{comes_true, every_kind},
-        slack::slack,
         wait::{at_once, tracked_keys},
     },
     faults::{IO_TIMEOUT, quick},
@@ -130,7 +129,7 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
                 assert!(is_done || is_unknown, "{fault} {released:?}");
             }
             assert!(
-                asked.elapsed() < IO_TIMEOUT + 250 * MS + slack(),
+                asked.elapsed() < IO_TIMEOUT + 250 * MS + SLACK,
                 "{fault}: {:?}",
                 asked.elapsed()
             );

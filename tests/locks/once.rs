@@ -13,9 +13,8 @@ use leasehold::{Error, Lease, Lock, Locks, Once, Options, Owner, Pool, Result};
 use redis::{Client, Commands, Connection};
 
 use crate::common::{
-    LONG, MS, Proxy, Server,
+    LONG, MS, Proxy, SLACK, Server,
     hold::{comes_true, every_kind, leave_the_watchdog_alone},
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -378,7 +377,7 @@ fn a_server_that_is_gone_at_the_end_keeps_nobody_longer_than_the_lease() {
         ["run, unknown", "run, not marked"].contains(&outcome(&done)),
         "{done:?}"
     );
-    assert!(waited < 3_000 * MS + slack(), "{waited:?}");
+    assert!(waited < 3_000 * MS + SLACK, "{waited:?}");
 }
 
 #[test]

@@ -13,9 +13,8 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 use crate::common::{
-    LONG, MS, Proxy, Server, clients,
+    LONG, MS, Proxy, SLACK, Server, clients,
     hold::{comes_true, every_kind},
-    slack::slack,
     wait::{at_once, calls, tracked_keys, unless_halted},
 };
 
@@ -202,7 +201,7 @@ fn a_release_that_was_refused_is_done_once_the_server_allows_it() {
         allow_scripts(&mut conn, true);
         let allowed = Instant::now();
         assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
-        assert!(allowed.elapsed() < 1_750 * MS + slack());
+        assert!(allowed.elapsed() < 1_750 * MS + SLACK);
     });
 }
 

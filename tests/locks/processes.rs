@@ -14,9 +14,8 @@ use leasehold::Locks;
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Server,
+    LONG, MS, SLACK, Server,
     hold::{comes_true, every_kind},
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -131,7 +130,7 @@ fn after_a_killed_holder_the_next_is_in_within_the_lease() {
         holder.signal("-KILL");
         let killed = Instant::now();
         let (got, _lease) = next.join().unwrap();
-        assert!(got - killed < LEASE + slack(), "{:?}", got - killed);
+        assert!(got - killed < LEASE + SLACK, "{:?}", got - killed);
     });
 }
 
@@ -184,7 +183,7 @@ fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
                 drop(got.unwrap());
                 // Long enough for the turns between them to be forgotten.
                 thread::sleep(1_200 * MS);
-                if waited > 350 * MS + slack() {
+                if waited > 350 * MS + SLACK {
                     comes_again.store(false, Ordering::SeqCst);
                     panic!("waited for {waited:?}");
                 }

@@ -9,10 +9,9 @@ use leasehold::{Error, Lease, Lock, Locks, Options, Result};
 use redis::Client;
 
 use crate::common::{
-    LONG, MS, Proxy, Server,
+    LONG, MS, Proxy, SLACK, Server,
     fake::Fake,
     hold::comes_true,
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -108,7 +107,7 @@ fn what_has_not_passed_by_the_deadline_is_the_answer_of_all_who_wait() {
         for (told, after) in told(&lock, 4, wait) {
             assert!(matches!(told, Err(Error::Pool { .. })), "{url}: {told:?}");
             assert!(
-                after >= wait && after < wait + 250 * MS + slack(),
+                after >= wait && after < wait + 250 * MS + SLACK,
                 "{after:?}"
             );
         }

@@ -14,9 +14,8 @@ use leasehold::{Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_loc
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Proxy, Server,
+    LONG, MS, Proxy, SLACK, Server,
     hold::comes_true,
-    slack::slack,
     start,
     wait::{at_once, unless_halted},
 };
@@ -91,7 +90,7 @@ fn a_wait_ends_at_its_time_in_any_place() {
                         matches!(contended, Err(Error::Contended { .. })),
                         "{lock:?} {wait:?}: {contended:?}"
                     );
-                    assert!(took >= wait && took < wait + slack(), "{wait:?} {took:?}");
+                    assert!(took >= wait && took < wait + SLACK, "{wait:?} {took:?}");
                 });
             }
         });
@@ -179,7 +178,7 @@ fn whatever_frees_a_lock_wakes_who_waits() {
                     let freed = Instant::now();
                     free(&server, locks);
                     let (got, lease) = waiter.join().unwrap();
-                    assert!(got - freed < 50 * MS + slack(), "{way}: {:?}", got - freed);
+                    assert!(got - freed < 50 * MS + SLACK, "{way}: {:?}", got - freed);
                     lease.release().unwrap();
                 });
                 drop(held);
@@ -207,7 +206,7 @@ fn the_books_own_functions_and_we_wake_each_other() {
             let freed = Instant::now();
             assert!(release_lock(&mut conn, "a", &token).unwrap());
             let (got, _lease) = waiter.join().unwrap();
-            assert!(got - freed < slack());
+            assert!(got - freed < SLACK);
         });
     });
 }
@@ -249,7 +248,7 @@ fn an_end_that_passes_wakes_who_waits() {
         let lease = lock.acquire(LONG).unwrap();
         let took = asked.elapsed();
         assert!(
-            took > 200 * MS && took < 900 * MS + slack(),
+            took > 200 * MS && took < 900 * MS + SLACK,
             "{lock:?} {took:?}"
         );
         lease.release().unwrap();
@@ -268,7 +267,7 @@ fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
         let () = conn.hset("lock:a", "i:dead", soon).unwrap();
         let asked = Instant::now();
         drop(locks.read("a").acquire(LONG).unwrap());
-        assert!(asked.elapsed() < 1_750 * MS + slack(), "not the key's end");
+        assert!(asked.elapsed() < 1_750 * MS + SLACK, "not the key's end");
     });
 }
 
@@ -294,7 +293,7 @@ fn a_writer_gets_in_among_readers_that_keep_coming() {
                 let asked = Instant::now();
                 let lease = locks.write("a").acquire(LONG);
                 let took = asked.elapsed();
-                let is_soon = lease.is_ok() && took < 1_750 * MS + slack();
+                let is_soon = lease.is_ok() && took < 1_750 * MS + SLACK;
                 // The readers go on until they are told.
                 done.store(!is_soon, Ordering::SeqCst);
                 assert!(is_soon, "{took:?}");
@@ -357,7 +356,7 @@ fn where_tracking_is_refused_it_asks_again() {
             let freed = Instant::now();
             let () = conn.del("lock:a").unwrap();
             let (got, _lease) = waiter.join().unwrap();
-            assert!(got - freed < slack());
+            assert!(got - freed < SLACK);
         });
     });
 }

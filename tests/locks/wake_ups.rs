@@ -10,7 +10,7 @@ use leasehold::{Options, RenewalState};
 use redis::Commands;
 
 use crate::{
-    common::{Proxy, Server, hold::comes_true, slack::slack, wait::unless_halted},
+    common::{Proxy, SLACK, Server, hold::comes_true, wait::unless_halted},
     waiting::waiting,
 };
 
@@ -46,7 +46,7 @@ fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next(
             let first = gets.recv_timeout(LONG).unwrap();
             let asked = Instant::now();
             let second = gets.recv_timeout(LONG).unwrap();
-            assert!(asked.elapsed() < slack(), "{:?}", asked.elapsed());
+            assert!(asked.elapsed() < SLACK, "{:?}", asked.elapsed());
             assert!(comes_true(|| matches!(
                 first.state(),
                 RenewalState::Lost(_)
@@ -83,7 +83,7 @@ fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_
             held.release().unwrap();
             let first = gets.recv_timeout(LONG).unwrap();
             let second = gets.recv_timeout(LONG).unwrap();
-            assert!(second - first < lease + slack(), "{:?}", second - first);
+            assert!(second - first < lease + SLACK, "{:?}", second - first);
         });
     });
 }

@@ -10,10 +10,9 @@ use redis::Commands;
 
 use super::{LEASE, connect};
 use crate::common::{
-    LONG, MS, Sentinels,
+    LONG, MS, SLACK, Sentinels,
     hold::comes_true,
     sentinels::{MASTER, Plan, in_step},
-    slack::slack,
 };
 
 /// What was asked for is on the replica as well.
@@ -50,7 +49,7 @@ fn after_a_planned_failover_a_lease_stands_and_a_waiter_gets_it_on_the_new_maste
         let released = Instant::now();
         lease.release().unwrap();
         let (got, next) = waiting.join().unwrap();
-        assert!(got - released < slack(), "{:?}", got - released);
+        assert!(got - released < SLACK, "{:?}", got - released);
         assert!(next > fence);
     });
     assert!(
@@ -96,7 +95,7 @@ fn a_deposed_master_grants_nothing_any_more_two_seconds_after_the_failover() {
     }
     let last = last.unwrap_or_default();
     println!("the deposed master granted for {last:?}");
-    assert!(last < Duration::from_secs(2) + slack(), "{last:?}");
+    assert!(last < Duration::from_secs(2) + SLACK, "{last:?}");
 }
 
 #[test]
@@ -131,7 +130,7 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
         let later = granted.saturating_duration_since(told);
         println!("named after {:?}, granted {later:?} later", told - killed);
         // Half a second is for others to hear of it.
-        assert!(later < 750 * MS + slack(), "{later:?}");
+        assert!(later < 750 * MS + SLACK, "{later:?}");
         assert!(lease.is_held());
         assert!(comes_true(|| lease.verify().is_ok()));
         lease.release().unwrap();
@@ -162,7 +161,7 @@ fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
     let promoted = Instant::now();
     assert!(comes_true(|| !lease.is_held()));
     assert!(
-        promoted.elapsed() < Duration::from_secs(2) + slack(),
+        promoted.elapsed() < Duration::from_secs(2) + SLACK,
         "{:?}",
         promoted.elapsed()
     );

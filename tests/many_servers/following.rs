@@ -17,11 +17,10 @@ use redis::{Commands, ConnectionLike, Value};
 
 use crate::{
     common::{
-        Cluster, LONG, MS, Resharding,
+        Cluster, LONG, MS, Resharding, SLACK,
         cluster::{partner, shared},
         hold::comes_true,
         server::signal,
-        slack::slack,
         wait::comes_true_within,
     },
     history::{History, Hold, violations},
@@ -98,7 +97,7 @@ impl Work {
         let asked = Instant::now();
         let outcome = call();
         let took = asked.elapsed();
-        assert!(took < GET + IO + WAIT + slack(), "{took:?}");
+        assert!(took < GET + IO + WAIT + SLACK, "{took:?}");
         outcome
     }
 

@@ -13,10 +13,9 @@ use leasehold::{Error, Locks, Options, Pool};
 use redis::Commands;
 
 use crate::common::{
-    Fake, LONG, MS, Server,
+    Fake, LONG, MS, SLACK, Server,
     access_list::rules,
     hold::comes_true,
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -140,7 +139,7 @@ fn a_sentinel_that_is_cut_off_holds_nobody_to_the_old_master() {
         all_say(&said[1..], new.port(), 2);
         assert!(comes_true(|| !held.is_held()));
         let told_after = cut.elapsed();
-        assert!(told_after < 2_000 * MS + slack(), "{told_after:?}");
+        assert!(told_after < 2_000 * MS + SLACK, "{told_after:?}");
         assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
         let fresh = Locks::connect(&urls).unwrap();
         assert_eq!(granted_on(&fresh, "c", &[&old, &new]), [1]);
@@ -166,7 +165,7 @@ fn a_failover_that_a_sentinel_announces_is_heard_of_at_once() {
         assert!(comes_true(|| !held.is_held()));
         took.push(announced.elapsed());
     }
-    let limit = 250 * MS + slack();
+    let limit = 250 * MS + SLACK;
     assert!(took.iter().all(|took| *took < limit), "{took:?}");
 }
 
@@ -186,7 +185,7 @@ fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
         assert!(comes_true(|| !held.is_held()));
         let told_after = announced.elapsed();
         assert_eq!(fakes[2].subscribers(), 1);
-        assert!(told_after < 500 * MS + slack(), "{told_after:?}");
+        assert!(told_after < 500 * MS + SLACK, "{told_after:?}");
     });
 }
 
@@ -207,7 +206,7 @@ fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
     let asked = Instant::now();
     assert!(comes_true(|| !held.is_held()));
     let told_after = asked.elapsed();
-    assert!(told_after < 2_000 * MS + slack(), "{told_after:?}");
+    assert!(told_after < 2_000 * MS + SLACK, "{told_after:?}");
 }
 
 /// Others hear of it later, and hold locks that the old master has granted.
@@ -296,7 +295,7 @@ fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() 
                 scope.spawn(move || lock.acquire(4_000 * MS).map(drop));
                 assert!(comes_true(|| port(&pool) == new.port()));
                 let after = asked.elapsed();
-                assert!(after < 2_500 * MS + slack(), "{replicas} {after:?}");
+                assert!(after < 2_500 * MS + SLACK, "{replicas} {after:?}");
             });
         });
     });
@@ -334,7 +333,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
     assert!(comes_true(|| !held.is_held()));
     let told_after = moved.elapsed();
     assert!(
-        told_after < Duration::from_secs(2) + slack(),
+        told_after < Duration::from_secs(2) + SLACK,
         "{told_after:?}"
     );
     assert_eq!(granted_on(&locks, "d", &[&old, &new]), [1]);
@@ -412,7 +411,7 @@ fn a_server_that_is_no_master_gets_no_connection() {
     assert!(comes_true(|| {
         let asked = Instant::now();
         let refused = text(pool.get().unwrap_err());
-        assert!(asked.elapsed() < 600 * MS + slack());
+        assert!(asked.elapsed() < 600 * MS + SLACK);
         refused.contains("is no master: slave")
     }));
     // It becomes one while somebody waits.
@@ -450,7 +449,7 @@ fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
             "{answer} {refused}"
         );
         assert!(
-            asked.elapsed() < 1_000 * MS + slack(),
+            asked.elapsed() < 1_000 * MS + SLACK,
             "{:?}",
             asked.elapsed()
         );
@@ -495,7 +494,7 @@ fn silent_sentinels_take_no_longer_than_the_call_has() {
     let pool = builder.connect(&urls).unwrap();
     let asked = Instant::now();
     assert!(matches!(pool.get(), Err(Error::Pool { .. })));
-    assert!(asked.elapsed() < 400 * MS + slack());
+    assert!(asked.elapsed() < 400 * MS + SLACK);
     let locks = Locks::new(&pool).unwrap().with(Options::new());
     let asked = Instant::now();
     assert!(matches!(
@@ -504,7 +503,7 @@ fn silent_sentinels_take_no_longer_than_the_call_has() {
     ));
     // One more attempt to connect is under way at the deadline.
     assert!(
-        asked.elapsed() < 1_100 * MS + slack(),
+        asked.elapsed() < 1_100 * MS + SLACK,
         "{:?}",
         asked.elapsed()
     );
@@ -529,7 +528,7 @@ fn another_master_is_found_within_two_seconds_of_the_sentinels_saying_so() {
         let last = found_after();
         took.push(last);
         last.iter()
-            .all(|after| *after < Duration::from_secs(2) + slack())
+            .all(|after| *after < Duration::from_secs(2) + SLACK)
     });
     assert!(is_in_time, "{took:?}");
 }

@@ -14,9 +14,8 @@ use leasehold::{Error, Locks, Nodes, NodesBuilder, Result, acquire_lock_with_tim
 use parking_lot::Mutex;
 
 use crate::common::{
-    Fake, LONG, MS, Server,
+    Fake, LONG, MS, SLACK, Server,
     server::free_port,
-    slack::slack,
     wait::{TOO_SLOW, comes_true, unless_halted},
 };
 
@@ -166,7 +165,7 @@ fn acquire(nodes: &Nodes) -> Result<bool> {
 fn refused(nodes: &Nodes) -> Error {
     let asked = Instant::now();
     let error = acquire(nodes).unwrap_err();
-    assert!(asked.elapsed() < LIMIT + slack(), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < LIMIT + SLACK, "{:?}", asked.elapsed());
     error
 }
 
@@ -326,10 +325,7 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         let mut called = 0;
         let started = Instant::now();
         nodes.run("b", |_| (called += 1, down()).1).unwrap_err();
-        assert!(
-            started.elapsed() < LIMIT + slack() && called > 3,
-            "{called}"
-        );
+        assert!(started.elapsed() < LIMIT + SLACK && called > 3, "{called}");
         assert!(asked(&knows) > asked_before);
         for fake in &silent {
             // Two questions at first, and again where the node that knows was late, as on a busy
@@ -355,5 +351,5 @@ fn while_a_master_is_silent_the_others_are_asked_who_has_its_place() {
     assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
     // One attempt to connect.
     let took = replaced.elapsed();
-    assert!(took < LIMIT + slack(), "{took:?}");
+    assert!(took < LIMIT + SLACK, "{took:?}");
 }

@@ -13,7 +13,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-use crate::common::{Cluster, LONG, MS, Resharding, cluster::shared, slack::slack};
+use crate::common::{Cluster, LONG, MS, Resharding, SLACK, cluster::shared};
 
 const GET: Duration = Duration::from_millis(500);
 
@@ -116,7 +116,7 @@ fn is_refused<T: Debug>(words: &[&str], call: impl FnOnce() -> Result<T>) {
     let asked = Instant::now();
     let error = call().unwrap_err();
     let took = asked.elapsed();
-    assert!(took < GET + slack(), "{took:?}");
+    assert!(took < GET + SLACK, "{took:?}");
     assert!(
         matches!(&error, Error::Redis { source, .. } if source.code().is_some_and(|code| words.contains(&code))),
         "{error:?}"
@@ -173,7 +173,7 @@ fn a_slot_that_is_open_at_one_end_only_keeps_what_is_held_and_hangs_nobody() {
     for lock in [locks.lock(free), locks.read(free)] {
         let asked = Instant::now();
         let error = lock.acquire(GET).unwrap_err();
-        assert!(asked.elapsed() < 2 * GET + slack(), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < 2 * GET + SLACK, "{:?}", asked.elapsed());
         assert!(matches!(error, Error::Redis { .. }), "{error:?}");
     }
     assert!(open.release(lock, &token).unwrap());

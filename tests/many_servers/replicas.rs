@@ -13,10 +13,9 @@ use leasehold::{Error, Lease, Lock, Locks, LostReason, Once, Options, Pool, Rene
 use redis::{Commands, Connection};
 
 use crate::common::{
-    Gate, LONG, MS, Proxy, Sentinels, Server,
+    Gate, LONG, MS, Proxy, SLACK, Sentinels, Server,
     hold::{comes_true, every_kind},
     sentinels::{Plan, in_step},
-    slack::slack,
     wait::calls,
 };
 
@@ -130,7 +129,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
         let asked = Instant::now();
         let answer = lock.try_acquire();
         assert!(is_too_few(&answer), "{answer:?}");
-        assert!(asked.elapsed() < 1_000 * MS + slack());
+        assert!(asked.elapsed() < 1_000 * MS + SLACK);
         assert!(!exists(&mut conn, lock.name()), "{}", lock.name());
     }
     let others = Locks::connect(&group.master.url()).unwrap();
@@ -151,7 +150,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
         let answer = waiting.join().unwrap();
         assert!(is_too_few(&answer), "{answer:?}");
     });
-    assert!(asked.elapsed() >= 4_000 * MS && asked.elapsed() < 5_500 * MS + slack());
+    assert!(asked.elapsed() >= 4_000 * MS && asked.elapsed() < 5_500 * MS + SLACK);
 }
 
 /// The caller may end its process when it gets the error.
@@ -226,13 +225,13 @@ fn an_end_that_replicas_have_not_confirmed_is_none() {
     // They come back in time.
     group.gate.open();
     assert!(comes_true(|| lease.state() == RenewalState::Held));
-    assert!(lease.is_held() && shut.elapsed() < 4_000 * MS + slack());
+    assert!(lease.is_held() && shut.elapsed() < 4_000 * MS + SLACK);
     // They do not.
     group.gate.shut_for_replicas();
     let shut = Instant::now();
     assert!(comes_true(|| !lease.is_held()));
     let lasted = shut.elapsed();
-    assert!(lasted < 4_000 * MS + slack(), "{lasted:?}");
+    assert!(lasted < 4_000 * MS + SLACK, "{lasted:?}");
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
     assert!(alone.is_held() && alone.state() == RenewalState::Held);
 }
@@ -304,10 +303,10 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
         (10_000 * MS).saturating_sub(left)
     };
     let one_server = sooner(single.lock("a"));
-    assert!(one_server < slack(), "{one_server:?}");
+    assert!(one_server < SLACK, "{one_server:?}");
     let default = sooner(watched.lock("b"));
     assert!(
-        default >= 50 * MS && default < 50 * MS + slack(),
+        default >= 50 * MS && default < 50 * MS + SLACK,
         "{default:?}"
     );
     let told = sooner(
@@ -315,10 +314,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
             .lock("c")
             .with(Options::new().clock_skew(2_000 * MS)),
     );
-    assert!(
-        told >= 2_000 * MS && told < 2_000 * MS + slack(),
-        "{told:?}"
-    );
+    assert!(told >= 2_000 * MS && told < 2_000 * MS + SLACK, "{told:?}");
     // Also after a renewal, and of a short lease no more than a tenth.
     let short = watched.lock("d").with(Options::new().lease(300 * MS));
     let lease = short.acquire(LONG).unwrap();

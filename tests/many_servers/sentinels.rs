@@ -13,10 +13,9 @@ use leasehold::{
 use redis::{Client, Commands};
 
 use crate::common::{
-    LONG, MS, Sentinels,
+    LONG, MS, SLACK, Sentinels,
     hold::{comes_true, every_kind, take},
     sentinels::{MASTER, Plan},
-    slack::slack,
     wait::calls,
 };
 
@@ -244,7 +243,7 @@ fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
     let lease = locks.lock("a").acquire(2_000 * MS).unwrap();
     // A quarter of the two seconds that connecting may take.
     let first = asked.elapsed();
-    assert!(first >= 400 * MS && first < 500 * MS + slack(), "{first:?}");
+    assert!(first >= 400 * MS && first < 500 * MS + SLACK, "{first:?}");
     lease.release().unwrap();
     // By now it is known who answers; connections are opened, and sentinels asked each second.
     let mut slowest = Duration::ZERO;
@@ -255,7 +254,8 @@ fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
         slowest = slowest.max(asked.elapsed());
         thread::sleep(20 * MS);
     }
-    assert!(slowest < slack(), "{slowest:?}");
+    // A sentinel that is asked in vain would cost half a second each time.
+    assert!(slowest < 400 * MS, "{slowest:?}");
     group.watching[0].thaw().unwrap();
 }
 
@@ -272,11 +272,7 @@ fn a_sentinel_that_falls_silent_or_dies_later_delays_no_acquire_by_more_than_its
         let asked = Instant::now();
         drop(locks.lock("a").acquire(LONG).unwrap());
         // A quarter of a second for all three.
-        assert!(
-            asked.elapsed() < 250 * MS + slack(),
-            "{:?}",
-            asked.elapsed()
-        );
+        assert!(asked.elapsed() < 250 * MS + SLACK, "{:?}", asked.elapsed());
         thread::sleep(20 * MS);
     }
     group.watching[0].thaw().unwrap();

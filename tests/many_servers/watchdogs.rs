@@ -12,10 +12,9 @@ use leasehold::{
 };
 
 use crate::common::{
-    Cluster, MS, Resharding,
+    Cluster, MS, Resharding, SLACK,
     cluster::shared,
     sentinels::in_step,
-    slack::slack,
     wait::{comes_true, comes_true_within},
 };
 
@@ -160,7 +159,7 @@ fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
         let renewed = comes_true(|| renewal.remaining() > long * 9 / 10);
         assert!(renewed, "{renewal:?} {token:?}");
     }
-    assert!(asked.elapsed() < long / 2 + slack());
+    assert!(asked.elapsed() < long / 2 + SLACK);
 
     // For less than it takes the nodes to notice: from then on none of them does anything until a
     // replica has taken over.

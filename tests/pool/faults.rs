@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, clients, server::free_port, slack::slack, wait};
+use crate::common::{SLACK, Server, clients, server::free_port, wait};
 use leasehold::{Error, Pool, PoolBuilder, PooledConnection, Token, redis, release_lock};
 use redis::Client;
 
@@ -132,7 +132,7 @@ fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
     let asked = Instant::now();
     call(&mut pool.get().unwrap()).unwrap();
     let took = asked.elapsed();
-    assert!(took < Duration::from_secs(3) + slack(), "{took:?}");
+    assert!(took < Duration::from_secs(3) + SLACK, "{took:?}");
 }
 
 fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
@@ -254,7 +254,7 @@ fn a_frozen_server_is_said_in_time_and_used_when_it_is_thawed() {
 
     server.thaw().unwrap();
     let is_used = || pool.get().is_ok_and(|mut conn| call(&mut conn).is_ok());
-    assert!(wait::comes_true_within(3 * FAIR + slack(), is_used));
+    assert!(wait::comes_true_within(3 * FAIR + SLACK, is_used));
 }
 
 fn many_doubtful_connections_take_no_longer_than_one() {
@@ -277,7 +277,7 @@ fn many_doubtful_connections_take_no_longer_than_one() {
     }
     server.thaw().unwrap();
     let is_used = || pool.get().is_ok_and(|mut conn| call(&mut conn).is_ok());
-    assert!(wait::comes_true_within(3 * FAIR + slack(), is_used));
+    assert!(wait::comes_true_within(3 * FAIR + SLACK, is_used));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Proxy, Server, monitor::Monitor, slack::slack, start, wait::unless_halted};
+use crate::common::{Proxy, SLACK, Server, monitor::Monitor, start, wait::unless_halted};
 use leasehold::{acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
@@ -56,7 +56,7 @@ fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease()
 
     assert!(token.is_some());
     assert!(started.elapsed() >= millis(199), "its end was respected");
-    assert!(started.elapsed() <= millis(200) + slack());
+    assert!(started.elapsed() <= millis(200) + SLACK);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Server, slack::slack, start, wait};
+use crate::common::{SLACK, Server, start, wait};
 use leasehold::{Result, Token, acquire_lock, acquire_lock_with_timeout, release_lock};
 use redis::Connection;
 
@@ -44,7 +44,7 @@ fn no_wait_for_a_held_lock_is_over_at_once() {
     for acquire in BOTH {
         let started = Instant::now();
         assert_eq!(acquire(&mut conn, NO_WAIT).unwrap(), None);
-        assert!(started.elapsed() <= slack());
+        assert!(started.elapsed() <= SLACK);
     }
 }
 
@@ -58,7 +58,7 @@ fn a_wait_ends_at_its_deadline() {
         assert_eq!(acquire(&mut conn, patience).unwrap(), None);
         let waited = started.elapsed();
         assert!(
-            waited >= patience && waited <= patience + slack(),
+            waited >= patience && waited <= patience + SLACK,
             "{waited:?}"
         );
     }
@@ -88,7 +88,7 @@ fn a_wait_without_end_ends_with_the_release() {
         assert!(release_lock(&mut holder, "a", &token).unwrap());
         let released = Instant::now();
         let got_it = waiter.join().unwrap();
-        assert!(got_it.saturating_duration_since(released) <= slack());
+        assert!(got_it.saturating_duration_since(released) <= SLACK);
     }
 }
 
@@ -126,7 +126,7 @@ fn a_lock_that_ends_by_itself_is_free_to_whoever_waits() {
     let waited = started.elapsed();
 
     assert!(token.is_some() && token != dead);
-    assert!(waited <= lease + slack(), "{waited:?}");
+    assert!(waited <= lease + SLACK, "{waited:?}");
     assert!(
         waited + Duration::from_millis(1) >= lease,
         "{waited:?}: not before its end"

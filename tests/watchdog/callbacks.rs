@@ -8,9 +8,8 @@ use std::{
 };
 
 use crate::common::{
-    MS, Server,
+    MS, SLACK, Server,
     hold::{PATIENCE, comes_true, take},
-    slack::slack,
     wait::at_once,
 };
 use leasehold::{Keep, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
@@ -113,7 +112,7 @@ fn a_callback_may_use_the_watchdog_and_drop_it() {
         .unwrap();
     let () = bench.conn.del("lock:lost").unwrap();
     let (took, state) = calls.recv_timeout(PATIENCE).unwrap();
-    assert!(took < 750 * MS + slack(), "dropping took {took:?}");
+    assert!(took < 750 * MS + SLACK, "dropping took {took:?}");
     assert_eq!(state, RenewalState::Unknown);
 }
 
@@ -186,7 +185,7 @@ fn those_it_kept_run_out_when_it_is_dropped() {
     assert_eq!(calls.recv(), Ok(LostReason::Unwatched));
 
     assert!(renewal.lost().wait_for(PATIENCE));
-    assert!(Instant::now() < end + slack());
+    assert!(Instant::now() < end + SLACK);
     assert_eq!(renewal.state(), RenewalState::Lost(LostReason::Unwatched));
     assert!(comes_true(|| !bench
         .conn

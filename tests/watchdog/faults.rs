@@ -11,10 +11,9 @@ use std::{
 };
 
 use crate::common::{
-    MS, Proxy, Server,
+    MS, Proxy, SLACK, Server,
     hold::{PATIENCE, comes_true, take},
     proxy::Point,
-    slack::slack,
     wait::{at_once, comes_true_within},
 };
 use leasehold::{Error, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
@@ -267,7 +266,7 @@ fn the_end_is_told_in_time_by_a_server_that_stays_frozen() {
     assert_eq!(quiet.state(), RenewalState::Lost(LostReason::Ended));
     for moment in [told, called] {
         assert!(
-            moment + MS >= end && moment < end + slack(),
+            moment + MS >= end && moment < end + SLACK,
             "{:?}",
             moment - end
         );

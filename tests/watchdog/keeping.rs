@@ -7,9 +7,8 @@ use std::{
 };
 
 use crate::common::{
-    MS, Proxy, Server,
+    MS, Proxy, SLACK, Server,
     hold::{PATIENCE, comes_true, take},
-    slack::slack,
     wait::at_once,
 };
 use leasehold::{
@@ -251,7 +250,7 @@ fn max_hold_ends_a_hold_that_would_go_on() {
         .notify(move |reason| called.send((reason, Instant::now())).unwrap())
         .unwrap();
     while renewal.is_held() {
-        assert!(kept.elapsed() < 900 * MS + slack());
+        assert!(kept.elapsed() < 900 * MS + SLACK);
         thread::sleep(MS);
     }
     assert!(
@@ -261,12 +260,12 @@ fn max_hold_ends_a_hold_that_would_go_on() {
     );
     assert_eq!(renewal.state(), RenewalState::Lost(LostReason::MaxHold));
     let (reason, when) = calls.recv_timeout(PATIENCE).unwrap();
-    assert!(reason == LostReason::MaxHold && when < kept + 900 * MS + slack());
+    assert!(reason == LostReason::MaxHold && when < kept + 900 * MS + SLACK);
     assert!(comes_true(|| !bench
         .conn
         .exists::<_, bool>("lock:a")
         .unwrap()));
-    assert!(kept.elapsed() < 900 * MS + 250 * MS + slack());
+    assert!(kept.elapsed() < 900 * MS + 250 * MS + SLACK);
 }
 
 fn a_known_end_saves_the_first_round_trip() {

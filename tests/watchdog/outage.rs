@@ -6,9 +6,8 @@ use std::{
 };
 
 use crate::common::{
-    MS, Server,
+    MS, SLACK, Server,
     hold::{PATIENCE, comes_true, take},
-    slack::slack,
     wait::at_once,
 };
 use leasehold::{Error, Keep, LostReason, Pool, RenewalState, Watchdog, redis::Connection};
@@ -131,11 +130,7 @@ fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
     thread::sleep(100 * MS);
     let asked = Instant::now();
     assert_eq!(stopped.stop(), RenewalState::Unknown);
-    assert!(
-        asked.elapsed() < 250 * MS + slack(),
-        "{:?}",
-        asked.elapsed()
-    );
+    assert!(asked.elapsed() < 250 * MS + SLACK, "{:?}", asked.elapsed());
     server.thaw().unwrap();
     assert!(
         comes_true(|| other.state() == RenewalState::Held),

@@ -9,7 +9,6 @@ use world::{Event, MS, Mood, World, terms};
 mod known;
 mod model;
 mod orphans;
-mod threads;
 mod world;
 
 #[test]

@@ -8,7 +8,6 @@ use super::*;
 use crate::waiting::turns::{IN_A_ROW, IN_A_ROW_ALONE};
 
 mod model;
-mod threads;
 
 #[derive(Clone, Debug)]
 enum Event {

@@ -17,9 +17,8 @@ use redis::Commands;
 
 use super::{LONG, MS, TURNS, in_time, locks, storm};
 use crate::common::{
-    Server,
+    SLACK, Server,
     hold::{PATIENCE, comes_true},
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -213,10 +212,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
             drop(second);
             let ends = Instant::now();
             drop(locks);
-            assert!(
-                ends.elapsed() < 750 * MS + slack(),
-                "a thread has not ended"
-            );
+            assert!(ends.elapsed() < 750 * MS + SLACK, "a thread has not ended");
         });
     });
 }

@@ -15,9 +15,8 @@ use redis::Commands;
 
 use super::{LONG, MS, bench, fence, handing};
 use crate::common::{
-    clients, clock,
+    SLACK, clients, clock,
     hold::comes_true,
-    slack::slack,
     wait::{at_once, unless_halted},
 };
 
@@ -75,11 +74,7 @@ pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
                 let () = bench.server.connection().unwrap().del("lock:a").unwrap();
                 let harmed = Instant::now();
                 assert!(signal.wait_for(LONG));
-                assert!(
-                    harmed.elapsed() < 50 * MS + slack(),
-                    "{:?}",
-                    harmed.elapsed()
-                );
+                assert!(harmed.elapsed() < 50 * MS + SLACK, "{:?}", harmed.elapsed());
                 assert!(!lease.is_held() && lease.check().is_err());
                 assert!(matches!(lease.release(), Err(Error::Lost { .. })));
             } else {
@@ -200,7 +195,7 @@ pub(super) fn each_is_renewed_as_it_wants() {
             assert!(comes_true(|| lease.remaining() > 2_600 * MS));
         } else {
             let left = lease.remaining();
-            assert!(lease.lost().wait_for(left + slack()));
+            assert!(lease.lost().wait_for(left + SLACK));
         }
     });
 }
@@ -224,7 +219,7 @@ pub(super) fn a_turn_that_is_never_given_back_ends_with_its_lease() {
         first.release().unwrap();
     });
     let took = begun.elapsed();
-    assert!(took < ended + slack(), "{took:?}");
+    assert!(took < ended + SLACK, "{took:?}");
 }
 
 pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server() {

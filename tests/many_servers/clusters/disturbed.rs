@@ -12,7 +12,7 @@ use leasehold::{Lock, Locks, Options};
 use super::connect;
 use crate::{
     LEASE,
-    common::{Cluster, LONG, MS, Resharding, server::Server, slack::slack},
+    common::{Cluster, LONG, MS, Resharding, SLACK, server::Server},
     history::{SECOND, Stopping},
 };
 
@@ -111,5 +111,5 @@ fn silent_shards_delay_nothing_of_another_whose_connections_break() {
         cluster.nodes[at].thaw().unwrap();
     }
     println!("slowest {slowest:?}");
-    assert!(slowest < slack(), "{slowest:?}");
+    assert!(slowest < SLACK, "{slowest:?}");
 }

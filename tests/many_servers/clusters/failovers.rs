@@ -16,8 +16,8 @@ use super::{connect, key, mutex};
 use crate::{
     LEASE,
     common::{
-        Cluster, LONG, MS, cluster::partner, hold::comes_true, sentinels::in_step, server::signal,
-        slack::slack,
+        Cluster, LONG, MS, SLACK, cluster::partner, hold::comes_true, sentinels::in_step,
+        server::signal,
     },
     history::{History, SECOND, Stopping, median, probe, violations, work},
     long::failovers,
@@ -158,7 +158,7 @@ fn run(way: Way, rounds: usize) {
     let later = show("granted, since it was promoted", |took| {
         took.granted.saturating_sub(took.promoted)
     });
-    assert!(later < 500 * MS + slack(), "{later:?}");
+    assert!(later < 500 * MS + SLACK, "{later:?}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
         thread::sleep(5 * MS);
     }
     println!("a master that is cut off granted for {last:?}");
-    assert!(last < NODE_TIMEOUT + 500 * MS + slack(), "{last:?}");
+    assert!(last < NODE_TIMEOUT + 500 * MS + SLACK, "{last:?}");
     let words = |error: &Error| match error {
         Error::Redis { source, .. } => source.code().map(str::to_owned),
         _ => None,
@@ -271,7 +271,7 @@ fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
             let (granted, next) = waiting.join().unwrap();
             let took = granted.saturating_duration_since(released);
             println!("{way:?}: granted {took:?} after the release");
-            assert!(took < 250 * MS + slack(), "{way:?} {took:?}");
+            assert!(took < 250 * MS + SLACK, "{way:?} {took:?}");
             assert!(next > fence);
         });
     }
@@ -295,7 +295,7 @@ fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder_unless_the_replica
     assert!(comes_true(|| !lease.is_held()));
     let told = promoted.elapsed();
     println!("the holder is told {told:?} after the promotion");
-    assert!(told < Duration::from_secs(2) + slack(), "{told:?}");
+    assert!(told < Duration::from_secs(2) + SLACK, "{told:?}");
     let lost = lease.release();
     let is_told = matches!(
         &lost,

@@ -6,7 +6,7 @@ use leasehold::{Error, Locks, Nodes, Result, acquire_lock_with_timeout};
 use redis::Connection;
 
 use super::{connect, mutex};
-use crate::common::{Cluster, LONG, MS, Server, slack::slack};
+use crate::common::{Cluster, LONG, MS, SLACK, Server};
 
 /// How long a call has.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) fn cover_only_what_is_there(cluster: &Cluster, how: &str) {
 fn why_not(locks: &Locks, tag: &str) -> Error {
     let asked = Instant::now();
     let error = mutex(locks, tag).acquire(LIMIT).unwrap_err();
-    assert!(asked.elapsed() < LIMIT + slack(), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < LIMIT + SLACK, "{:?}", asked.elapsed());
     error
 }
 

@@ -12,12 +12,11 @@ use redis::Commands;
 use super::{key, mutex};
 use crate::{
     common::{
-        Cluster, LONG, MS,
+        Cluster, LONG, MS, SLACK,
         cluster::Layout,
         hold::comes_true,
         sentinels::in_step,
         server::{Server, signal},
-        slack::slack,
     },
     history::Stopping,
 };
@@ -138,7 +137,7 @@ fn who_connects_anew_to_a_master_that_is_cut_off_finds_the_one_that_has_its_plac
         };
         assert!(comes_true(is_granted_there));
         let took = promoted.elapsed();
-        assert!(took < 1_000 * MS + slack(), "{took:?}");
+        assert!(took < 1_000 * MS + SLACK, "{took:?}");
     });
     cluster.open_gates();
 }

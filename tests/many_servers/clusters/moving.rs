@@ -16,11 +16,10 @@ use redis::Commands;
 use super::{connect, key, kinds, mutex, patient};
 use crate::{
     common::{
-        Cluster, LONG, MS, Resharding,
+        Cluster, LONG, MS, Resharding, SLACK,
         cluster::{shared, slots_of},
         hold::comes_true,
         monitor::Monitor,
-        slack::slack,
     },
     history::{History, SECOND, violations, work},
 };
@@ -131,7 +130,7 @@ fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
         let (granted, next) = waiting.join().unwrap();
         same_process.join().unwrap().unwrap();
         let took = granted.saturating_duration_since(released);
-        assert!(took < slack(), "{took:?}");
+        assert!(took < SLACK, "{took:?}");
         assert!(next > fence);
         drop(moved);
     });
@@ -259,14 +258,14 @@ fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_
         let waited = lock.acquire(300 * MS);
         assert!(is_on_its_way(&waited), "{} {waited:?}", lock.name());
     }
-    assert!(asked.elapsed() < 1_200 * MS + slack() * 4);
+    assert!(asked.elapsed() < 1_200 * MS + SLACK * 4);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
         // Others of the same shard are none the worse.
         for _ in 0..20 {
             let asked = Instant::now();
             drop(mutex(&locks, &other).acquire(LONG).unwrap());
-            assert!(asked.elapsed() < slack(), "{:?}", asked.elapsed());
+            assert!(asked.elapsed() < SLACK, "{:?}", asked.elapsed());
             thread::sleep(10 * MS);
         }
         assert!(!waiting.is_finished());
@@ -274,7 +273,7 @@ fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_
         let closed = Instant::now();
         waiting.join().unwrap().unwrap();
         assert!(
-            closed.elapsed() < 250 * MS + slack(),
+            closed.elapsed() < 250 * MS + SLACK,
             "{:?}",
             closed.elapsed()
         );

@@ -8,7 +8,7 @@ use std::{
 use leasehold::{Error, Lease, Locks, Options, Result};
 
 use super::{connect, holes::cover_only_what_is_there, mutex};
-use crate::common::{Cluster, LONG, MS, Resharding, hold::comes_true, slack::slack};
+use crate::common::{Cluster, LONG, MS, Resharding, SLACK, hold::comes_true};
 
 const LEASE: Duration = Duration::from_millis(1_500);
 /// The tag of locks that stay where they are.
@@ -44,9 +44,9 @@ fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
     }
     println!("slowest acquire and release {slowest:.1?}, least of a lease {least:.1?}");
     // All nodes of the cluster are on this machine. Waiting for the silent one takes its I/O time-out, which is longer.
-    assert!(slowest < 250 * MS + slack(), "{slowest:?}");
+    assert!(slowest < 250 * MS + SLACK, "{slowest:?}");
     // Renewed at a third, and ended so much sooner for the clocks.
-    let latest = LEASE / 3 + 50 * MS + slack();
+    let latest = LEASE / 3 + 50 * MS + SLACK;
     assert!(least + latest > LEASE, "{least:?}");
 }
 

@@ -16,8 +16,8 @@ use redis::Commands;
 
 use super::{key, kinds, mutex, patient};
 use crate::common::{
-    LONG, MS, access_list::rules, cluster::shared, hold::comes_true, monitor::Monitor,
-    slack::slack, wait::at_once,
+    LONG, MS, SLACK, access_list::rules, cluster::shared, hold::comes_true, monitor::Monitor,
+    wait::at_once,
 };
 
 const SHARDS: usize = 3;
@@ -96,7 +96,7 @@ fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
                 lease.release().unwrap();
                 let granted = waiting.join().unwrap().unwrap();
                 let took = granted.saturating_duration_since(released);
-                assert!(took < slack(), "{} {took:?}", wanted.name());
+                assert!(took < SLACK, "{} {took:?}", wanted.name());
             });
         }
         // Between threads of one process: the server does not hear of each turn's acquire and release.

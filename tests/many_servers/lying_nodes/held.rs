@@ -15,9 +15,7 @@ use leasehold::{Error, Lease, Locks, Nodes, NodesBuilder, Options, Result};
 use super::{
     LIMIT, SLOT, Said, all_at, half_at, halves, master_and_replica_at, patient_builder, url_of,
 };
-use crate::common::{
-    Fake, LONG, MS, fake::HANG_UP, hold::comes_true, server::free_port, slack::slack,
-};
+use crate::common::{Fake, LONG, MS, SLACK, fake::HANG_UP, hold::comes_true, server::free_port};
 
 /// Two nodes that grant what is asked for by the bare command.
 struct Ring {
@@ -57,7 +55,7 @@ impl Ring {
         let (before, asked) = (self.count(sent.0), Instant::now());
         let error = call().unwrap_err();
         let took = asked.elapsed();
-        assert!(took < 2 * LIMIT + slack(), "{took:?}");
+        assert!(took < 2 * LIMIT + SLACK, "{took:?}");
         assert!(
             matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
             "{error:?}"
@@ -100,7 +98,7 @@ fn while_a_slot_moves_a_call_is_tried_again_for_one_io_timeout() {
             matches!(&error, Error::Redis { source, .. } if source.code() == Some("ASK")),
             "{n} {error:?}"
         );
-        assert!((limit..limit + slack()).contains(&took), "{n} {took:?}");
+        assert!((limit..limit + SLACK).contains(&took), "{n} {took:?}");
         assert!(sent > 5, "{n} {sent}");
     }
 }
@@ -155,7 +153,7 @@ fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
     let asked = Instant::now();
     drop(lease);
     let took = asked.elapsed();
-    assert!(took > 850 * MS && took < drop_timeout + slack(), "{took:?}");
+    assert!(took > 850 * MS && took < drop_timeout + SLACK, "{took:?}");
 }
 
 /// Its thread goes on to the next one then, and has to say in time that the lease is over.
@@ -172,7 +170,7 @@ fn the_renewals_of_a_lease_are_followed_and_tried_again_until_it_is_over() {
         assert!(held.lost().wait_for(LONG), "{code}");
         let (took, sent) = (asked.elapsed(), ring.count("EVAL"));
         println!("{code}: over after {took:?}, {sent} scripts");
-        assert!(!held.is_held() && took < lease + slack(), "{took:?}");
+        assert!(!held.is_held() && took < lease + SLACK, "{took:?}");
         assert!((6..400).contains(&sent), "{code}: {sent}");
         drop(held);
     }

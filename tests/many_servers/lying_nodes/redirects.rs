@@ -10,10 +10,9 @@ use super::{
     patient_builder, patient_nodes_of, refused, slots,
 };
 use crate::common::{
-    Fake, LONG, MS, Server,
+    Fake, LONG, MS, SLACK, Server,
     fake::HANG_UP,
     server::free_port,
-    slack::slack,
     wait::{TOO_SLOW, unless_halted},
 };
 
@@ -66,7 +65,7 @@ fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
         let asked = Instant::now();
         let error = locks.lock("a").acquire(wait).unwrap_err();
         let took = asked.elapsed();
-        assert!((wait..wait + slack()).contains(&took), "{code} {took:?}");
+        assert!((wait..wait + SLACK).contains(&took), "{code} {took:?}");
         assert!(
             matches!(&error, Error::Redis { source, .. } if source.code() == Some(code)),
             "{error:?}"
@@ -113,14 +112,14 @@ fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
         let asked = Instant::now();
         assert!(locks.lock("a").acquire(LIMIT).is_err(), "{to_b}");
         let took = asked.elapsed();
-        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
+        assert!(took < 2 * LIMIT + SLACK, "{to_b} {took:?}");
         let asked = Instant::now();
         assert!(
             !matches!(locks.write("a").try_acquire(), Ok(Some(_))),
             "{to_b}"
         );
         let took = asked.elapsed();
-        assert!(took < 2 * LIMIT + slack(), "{to_b} {took:?}");
+        assert!(took < 2 * LIMIT + SLACK, "{to_b} {took:?}");
     }
 }
 

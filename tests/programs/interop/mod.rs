@@ -7,10 +7,9 @@ use std::{
 };
 
 use crate::common::{
-    Proxy, Server,
+    Proxy, SLACK, Server,
     book::{Book, BookClient, Edition, Program, Sale},
     market::{funds, offer, run, user},
-    slack::slack,
     wait,
 };
 use leasehold::{
@@ -92,7 +91,7 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
         assert!(release_lock(ours, "a", &held.unwrap()).unwrap());
         let released = Instant::now();
         let (identifier, taken) = theirs.join().unwrap();
-        assert!(taken.saturating_duration_since(released) <= slack());
+        assert!(taken.saturating_duration_since(released) <= SLACK);
         identifier
     });
 
@@ -109,7 +108,7 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
         assert!(book.release_lock("a", &identifier).unwrap());
         let released = Instant::now();
         let (_, taken) = waiter.join().unwrap();
-        assert!(taken.saturating_duration_since(released) <= slack());
+        assert!(taken.saturating_duration_since(released) <= SLACK);
     });
 }
 

@@ -6,8 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     common::{
-        Server,
-        slack::slack,
+        SLACK, Server,
         wait::{at_once, comes_true, unless_halted},
     },
     lockrun::tool::{LONG, Tool, guardian, is_ignored, is_locked, ms, run, send},
@@ -44,7 +43,7 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
         tool.ends_with(137);
         // Nor longer: it waits for no process that is dead.
         let ended_after = told.elapsed();
-        assert!(ended_after < ms(3_000) + slack(), "{ended_after:?}");
+        assert!(ended_after < ms(3_000) + SLACK, "{ended_after:?}");
         assert!(!is_locked(&server));
     });
 }

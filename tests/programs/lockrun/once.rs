@@ -9,8 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     common::{
-        Server,
-        slack::slack,
+        SLACK, Server,
         wait::{at_once, comes_true, unless_halted},
     },
     lockrun::tool::{LONG, Tool, are_told, ask, has_asked, is_ignored, is_locked, ms, run},
@@ -136,7 +135,7 @@ fn a_signal_ends_the_wait() {
         tool.signal(signal);
         assert_eq!(tool.ends_with(code).out, "");
         let ended_after = sent.elapsed();
-        assert!(ended_after < ms(3_000) + slack(), "{ended_after:?}");
+        assert!(ended_after < ms(3_000) + SLACK, "{ended_after:?}");
     }
     assert!(comes_true(|| is_locked(&server)));
     assert_eq!(held.finish().code, 0);

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
+    SLACK,
     article::one_hash as article,
     hash_world::{KEY, LEASES, World, tokens},
-    slack::slack,
     wait::comes_true,
 };
 use leasehold::{
@@ -274,5 +274,5 @@ fn trap_37_j_it_waits_if_asked_to_and_no_longer() {
     let (asked, wait) = (Instant::now(), Duration::from_millis(60));
     assert!(!acquire_write(&mut a.conn, KEY, &waiter, wait, &a.leases).unwrap());
     let took = asked.elapsed();
-    assert!(took >= wait && took < wait + slack(), "{took:?}");
+    assert!(took >= wait && took < wait + SLACK, "{took:?}");
 }

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Server, State, article::two_key as article, clock::millis, slack::slack, start,
-    wait::comes_true,
+    SLACK, Server, State, article::two_key as article, clock::millis, start, wait::comes_true,
 };
 use leasehold::{
     Error, Token,
@@ -148,7 +147,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     let crashed_at = Instant::now();
     assert!(a.stops_reading(&living) && a.left(READ) <= 61);
     assert!(acquire_write(&mut a.conn, &a.keys, &writer, LEASE, LEASE).unwrap());
-    assert!(crashed_at.elapsed() < SHORT + slack());
+    assert!(crashed_at.elapsed() < SHORT + SLACK);
 }
 
 #[test]

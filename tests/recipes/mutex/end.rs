@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::common::{State, monitor::Monitor, slack::slack, start, wait::comes_true};
+use crate::common::{SLACK, State, monitor::Monitor, start, wait::comes_true};
 use leasehold::{
     Error, Token,
     recipes::mutex::{self, End},
@@ -77,7 +77,7 @@ fn a_lock_until_midnight() {
     let off = end
         .duration_since(midnight)
         .unwrap_or_else(|error| error.duration());
-    assert!(off < slack(), "{off:?} off");
+    assert!(off < SLACK, "{off:?} off");
     assert!(mutex::release(&mut conn, "a", &token).unwrap());
 }
 

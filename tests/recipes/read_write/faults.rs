@@ -4,10 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Proxy, Server,
+    Proxy, SLACK, Server,
     proxy::Point,
     sides::{LONGER, RECIPES, Side},
-    slack::slack,
     wait::at_once,
 };
 use leasehold::{Error, Result, Token};
@@ -97,7 +96,7 @@ fn break_one(
     let is_acquire = what.contains("acquire");
     assert!(matches!(error, Error::Unknown { .. }), "{what}: {error}");
     assert_eq!(error.token(), is_acquire.then_some(token), "{what}");
-    assert!(asked.elapsed() < WAIT + TIME_OUT + slack(), "{what}");
+    assert!(asked.elapsed() < WAIT + TIME_OUT + SLACK, "{what}");
     assert!(proxy.happened(), "{what}");
 }
 

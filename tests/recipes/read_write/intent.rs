@@ -7,9 +7,8 @@ use std::{
 };
 
 use crate::common::{
-    Proxy, State,
+    Proxy, SLACK, State,
     clock::millis,
-    slack::slack,
     start,
     wait::{PATIENCE, TOO_SLOW, at_once, calls, comes_true},
 };
@@ -117,7 +116,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
         assert!(comes_true(|| entries.load(Ordering::Relaxed) > came + 1));
         stop.store(true, Ordering::Relaxed);
         assert!(
-            held && took < Duration::from_millis(750) + slack(),
+            held && took < Duration::from_millis(750) + SLACK,
             "{granted:?} after {took:?}"
         );
         assert!(released.unwrap().unwrap());

@@ -8,7 +8,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use crate::common::{State, clock::millis, slack::slack, start, wait::calls};
+use crate::common::{SLACK, State, clock::millis, start, wait::calls};
 use leasehold::{
     Error, Token,
     recipes::{
@@ -104,7 +104,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     let left: i64 = conn.pttl("lock:a").unwrap();
     assert!(left <= 61, "the key outlives its last reader by {left} ms");
     let grant = acquire_write(&mut conn, "a", &writer, LEASE, LEASE).unwrap();
-    assert!(grant.is_some() && crashed_at.elapsed() < SHORT + slack());
+    assert!(grant.is_some() && crashed_at.elapsed() < SHORT + SLACK);
     assert_eq!(end_of(&mut conn, &format!("r:{crashed}")), None);
 }
 
