@@ -239,7 +239,7 @@ impl Pool {
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
         let longest = self.shared.get_timeout;
-        self.refuse_a_copy()?;
+        self.refuse_forked_child()?;
         self.lend(Borrower::Caller, longest, longest, None)
     }
 
@@ -253,7 +253,7 @@ impl Pool {
 
     /// As [`get`](Self::get), for what this crate sends by itself.
     pub(crate) fn get_for_ourselves(&self) -> Result<PooledConnection> {
-        self.refuse_a_copy()?;
+        self.refuse_forked_child()?;
         self.get_here(Duration::MAX, Duration::MAX, None)
     }
 
@@ -351,8 +351,8 @@ impl Pool {
 
     /// # Errors
     /// [`Error::Forked`] in the child of a fork, if the parent made the pool.
-    pub(crate) fn refuse_a_copy(&self) -> Result<()> {
-        self.shared.process.refuse_a_copy()
+    pub(crate) fn refuse_forked_child(&self) -> Result<()> {
+        self.shared.process.refuse_forked_child()
     }
 
     /// Opens connections like the pool's beside it: they are never lent to anybody and do not

@@ -137,7 +137,7 @@ impl Nodes {
     /// # Errors
     /// As [`get_for`](Self::get_for).
     pub fn get_for_key(&self, key: &str) -> Result<PooledConnection> {
-        self.refuse_a_copy()?;
+        self.refuse_forked_child()?;
         self.lend_for(key, self.deadline())
     }
 
@@ -176,7 +176,7 @@ impl Nodes {
         mut function: impl FnMut(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         let lock = LockName::new(name)?;
-        self.refuse_a_copy()?;
+        self.refuse_forked_child()?;
         let deadline = self.deadline();
         let (mut hops, mut pauses) = (0, Backoff::new());
         let mut before = None;
@@ -235,8 +235,8 @@ impl Nodes {
 
     /// # Errors
     /// [`Error::Forked`] in the child of a fork.
-    pub(crate) fn refuse_a_copy(&self) -> Result<()> {
-        self.inner.process.refuse_a_copy()
+    pub(crate) fn refuse_forked_child(&self) -> Result<()> {
+        self.inner.process.refuse_forked_child()
     }
 
     /// The pool of a shard: the same one each time, also after a replica has taken over.

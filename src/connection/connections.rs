@@ -29,7 +29,7 @@ impl Deref for Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
-        if self.process.is_a_copy() {
+        if self.process.is_forked_child() {
             mem::forget(self.pool.clone());
         }
     }

@@ -21,7 +21,7 @@ impl Process {
     }
 
     /// Whether this runs in a child, which has a copy. One system call.
-    pub(crate) fn is_a_copy(self) -> bool {
+    pub(crate) fn is_forked_child(self) -> bool {
         self != Self::current()
     }
 
@@ -30,8 +30,8 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Forked`].
-    pub(crate) fn refuse_a_copy(self) -> Result<()> {
-        if self.is_a_copy() {
+    pub(crate) fn refuse_forked_child(self) -> Result<()> {
+        if self.is_forked_child() {
             return Err(Error::Forked);
         }
         Ok(())

@@ -221,7 +221,7 @@ impl Lease {
         let commit = Commit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked.
-        self.shared.process.refuse_a_copy()?;
+        self.shared.process.refuse_forked_child()?;
         // From here on no renewal touches the lock.
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
             return Err(operation.lost());
@@ -259,7 +259,7 @@ impl Lease {
     ) -> Result<Commit<'_>> {
         let commit = Commit::new(self.operation(name), self.hold().proof(), build)?;
         // The caller's closure may have forked.
-        self.shared.process.refuse_a_copy()?;
+        self.shared.process.refuse_forked_child()?;
         Ok(commit)
     }
 
@@ -305,7 +305,7 @@ impl Lease {
 
     /// Whether it is held, and no child's copy. To be asked before anything is made or sent.
     pub(super) fn check_here(&self, name: &'static str) -> Result<()> {
-        self.shared.process.refuse_a_copy()?;
+        self.shared.process.refuse_forked_child()?;
         self.check_for(name)
     }
 

@@ -253,7 +253,7 @@ impl Lease {
     /// - [`Error::Lost`]: it is not. The lease is lost from now on.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
     pub fn verify(&self) -> Result<()> {
-        self.shared.process.refuse_a_copy()?;
+        self.shared.process.refuse_forked_child()?;
         self.ask("Lease::verify", Ask::Look)?;
         self.check()
     }
@@ -269,7 +269,7 @@ impl Lease {
     /// [`Error::TooFewReplicas`] with [`Options::replicas`](crate::Options::replicas): it ends when
     /// it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        self.shared.process.refuse_a_copy()?;
+        self.shared.process.refuse_forked_child()?;
         let lease = self.standing().capped(lease);
         let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
         if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
@@ -310,8 +310,8 @@ impl Lease {
     }
 
     /// A child has a copy after a fork: the lock is not its own.
-    pub(crate) fn is_a_copy(&self) -> bool {
-        self.shared.process.is_a_copy()
+    pub(crate) fn is_forked_child(&self) -> bool {
+        self.shared.process.is_forked_child()
     }
 
     /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child.

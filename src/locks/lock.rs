@@ -229,7 +229,7 @@ impl Lock {
     /// To be asked for before a call is made: in the child of a fork its script may be in the
     /// making for ever.
     fn stack(&self, lock: &LockName) -> Result<Stack<'_>> {
-        self.stacks.process().refuse_a_copy()?;
+        self.stacks.process().refuse_forked_child()?;
         let longest = self.stacks.limits().connect;
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
@@ -298,7 +298,7 @@ impl Lock {
     /// or a script that another thread was making is never ready.
     pub(super) fn hold(&self) -> Result<Holding> {
         let lock = self.lock_name()?;
-        self.stacks.process().refuse_a_copy()?;
+        self.stacks.process().refuse_forked_child()?;
         let token = Token::random_in(self.stacks.process().id());
         Ok(Holding::new(self.kind, lock, token, self.owner()))
     }

@@ -108,7 +108,7 @@ impl Locks {
     /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the
     ///   pool.
     pub fn new(pool: &Pool) -> Result<Self> {
-        pool.refuse_a_copy()?;
+        pool.refuse_forked_child()?;
         Self::on(Arc::new(RedisServer::new(pool)))
     }
 

@@ -164,7 +164,7 @@ impl Lease {
         };
         let deadline = self.shared.clock.after(end);
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
-            return self.shared.process.refuse_a_copy();
+            return self.shared.process.refuse_forked_child();
         };
         let finished = match state {
             RenewalState::Lost(_) => self.give_back(deadline),

@@ -60,7 +60,7 @@ impl Lease {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
-        self.shared.process.refuse_a_copy()?;
+        self.shared.process.refuse_forked_child()?;
         self.let_go(Duration::MAX)
     }
 
@@ -87,7 +87,7 @@ impl Lease {
     /// ```
     #[must_use = "who has the token has the lock"]
     pub fn leave(mut self) -> (Token, Duration) {
-        if self.is_a_copy() {
+        if self.is_forked_child() {
             return (self.hold().token().clone(), Duration::ZERO);
         }
         let left = self.remaining();
@@ -104,7 +104,7 @@ impl Lease {
 
     /// Says how the lease stood. `None`: it was stopped before, or this is a child's copy.
     pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        if self.end.is_some() || self.is_a_copy() {
+        if self.end.is_some() || self.is_forked_child() {
             return None;
         }
         self.stop_renewing_here(deadline)
@@ -269,7 +269,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.end.is_none() && !self.is_a_copy() {
+        if self.end.is_none() && !self.is_forked_child() {
             let _ = self.let_go(self.drop_timeout);
         }
         self.tell_of_end();

@@ -131,7 +131,7 @@ impl<L> Drop for Shared<L> {
     /// Its threads end by themselves: a lease may be what is dropped last, in no more than its own
     /// time.
     fn drop(&mut self) {
-        if self.keeper.is_a_copy() {
+        if self.keeper.is_forked_child() {
             return;
         }
         self.server.close();

@@ -216,14 +216,14 @@ impl Keeper {
 
     /// Whether this is a child's copy of a parent's: it has no thread, and its locks may be locked
     /// for ever.
-    pub(crate) fn is_a_copy(&self) -> bool {
-        self.process.is_a_copy()
+    pub(crate) fn is_forked_child(&self) -> bool {
+        self.process.is_forked_child()
     }
 
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked): this is one.
-    pub(crate) fn refuse_a_copy(&self) -> Result<()> {
-        self.process.refuse_a_copy()
+    pub(crate) fn refuse_forked_child(&self) -> Result<()> {
+        self.process.refuse_forked_child()
     }
 
     pub(super) fn lose_all<K: Borrow<Standing>>(

@@ -78,7 +78,7 @@ impl Keeper {
 
     /// Has both threads end. What is lost by then is told first.
     pub(crate) fn close(&self) {
-        if self.is_a_copy() {
+        if self.is_forked_child() {
             return;
         }
         let mut state = self.state.lock();
@@ -96,7 +96,7 @@ impl Keeper {
 
     /// Waits until both threads have ended, no longer than until the deadline.
     pub(crate) fn wait_until_closed(&self, deadline: Deadline) {
-        if self.is_a_copy() {
+        if self.is_forked_child() {
             return;
         }
         let mut state = self.state.lock();
@@ -126,7 +126,7 @@ impl Keeper {
         standing: &Standing,
         callback: Callback,
     ) -> Result<()> {
-        self.refuse_a_copy()?;
+        self.refuse_forked_child()?;
         let mut state = self.state.lock();
         if state.calling.is_none() && !state.closing {
             state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);

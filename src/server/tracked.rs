@@ -126,8 +126,8 @@ impl Tracked {
 
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
-    pub(super) fn refuse_a_copy(&self) -> Result<()> {
-        self.connector.process().refuse_a_copy()
+    pub(super) fn refuse_forked_child(&self) -> Result<()> {
+        self.connector.process().refuse_forked_child()
     }
 
     /// Whether no other server than that of this epoch is known to be the master by now.
@@ -145,7 +145,7 @@ impl Tracked {
         deadline: Deadline,
         run: impl FnOnce(&mut InUse<'_>) -> T,
     ) -> Result<Option<T>> {
-        self.refuse_a_copy()?;
+        self.refuse_forked_child()?;
         let slot = match deadline.moment() {
             Some(moment) => self.slot.try_lock_until(moment),
             None => Some(self.slot.lock()),

@@ -73,7 +73,7 @@ impl WaitersConnection {
         cancel: Option<&Cancel>,
         opens: bool,
     ) -> Result<Option<Reply>> {
-        self.tracked.refuse_a_copy()?;
+        self.tracked.refuse_forked_child()?;
         let ask = |packed: &[u8]| {
             self.outbox.ask(packed, terms, cancel, |write| {
                 let lead = |used: &mut InUse<'_>| {

@@ -29,7 +29,7 @@ pub(super) enum Keepers {
 
 impl Keepers {
     pub(super) fn on(pool: &Pool) -> Result<Self> {
-        pool.refuse_a_copy()?;
+        pool.refuse_forked_child()?;
         let connector = pool.connector();
         let limits = connector.limits();
         let renewals = Box::new(RenewalsConnection::untracked(connector));
@@ -54,7 +54,7 @@ impl Keepers {
     pub(super) fn of(&self, key: &str) -> Result<Arc<Keeper>> {
         match self {
             Self::One(keeper) => {
-                keeper.refuse_a_copy()?;
+                keeper.refuse_forked_child()?;
                 Ok(Arc::clone(keeper))
             }
             #[cfg(feature = "cluster")]
@@ -68,7 +68,9 @@ impl Keepers {
         match self {
             Self::One(keeper) => vec![Arc::clone(keeper)],
             #[cfg(feature = "cluster")]
-            Self::OfShards(them) if them.servers.nodes().refuse_a_copy().is_err() => Vec::new(),
+            Self::OfShards(them) if them.servers.nodes().refuse_forked_child().is_err() => {
+                Vec::new()
+            }
             #[cfg(feature = "cluster")]
             Self::OfShards(them) => them.started.lock().values().cloned().collect(),
         }
@@ -86,7 +88,7 @@ pub(super) struct KeepersOfShards {
 impl KeepersOfShards {
     fn of(&self, key: &str) -> Result<Arc<Keeper>> {
         let nodes = self.servers.nodes();
-        nodes.refuse_a_copy()?;
+        nodes.refuse_forked_child()?;
         let limits = nodes.limits();
         let (shard, pool) = nodes.pool_for(key, Deadline::after(limits.connect))?;
         let mut started = self.started.lock();

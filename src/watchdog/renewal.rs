@@ -90,7 +90,7 @@ impl Renewal {
     }
 
     fn end(&self) -> RenewalState {
-        if self.lease.keeper().is_a_copy() {
+        if self.lease.keeper().is_forked_child() {
             return RenewalState::Unknown;
         }
         self.lease.stop_by(Deadline::after(Duration::MAX))
