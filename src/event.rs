@@ -27,7 +27,7 @@ use crate::{error::Error, token::FencingToken};
 /// | the watchdog renews a lease | [`renewed`](Self::renewed) |
 /// | a renewal by the watchdog fails | [`renewal_failed`](Self::renewal_failed) |
 /// | a lease is lost, whoever finds it: the watchdog, our clock, a call | [`lost`](Self::lost) |
-/// | a hold ends: a release, a drop, a `leave`, a panic | [`released`](Self::released) |
+/// | a hold ends: a release, a drop, a `detach`, a panic | [`released`](Self::released) |
 ///
 /// Whatever takes a lock is an acquire here: [`acquire`](crate::Lock::acquire),
 /// [`try_acquire`](crate::Lock::try_acquire), [`run`](crate::Lock::run) and
@@ -94,8 +94,8 @@ pub enum HoldEnd {
     Released,
     /// The lease was lost before.
     Lost(LostReason),
-    /// The lock is left to another process, by [`Lease::leave`](crate::Lease::leave).
-    Left,
+    /// The lock is left to another process, by [`Lease::detach`](crate::Lease::detach).
+    Detached,
     /// The release failed, so that the lock may not be free yet. The watchdog's thread tries again.
     Unknown,
 }

@@ -21,7 +21,7 @@
 //! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
 //! | say how locks are held | [`Options`] |
 //! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
-//! | hand a lock that is held to another process | [`Lease::leave`] |
+//! | hand a lock that is held to another process | [`Lease::detach`] |
 //! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | count what happens, or log it | [`Events`]; to `tracing`: the example `tracing_events` |
 //! | run a command under a lock | the program `lockrun`: `docs/lockrun.md` |

@@ -225,7 +225,7 @@ fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
                 format!("{:?}", lease.commit(|_| ()))
             }),
             ("Err(Forked)", &|lease| format!("{:?}", lease.release())),
-            ("0ns", &|lease| format!("{:?}", lease.leave().1)),
+            ("0ns", &|lease| format!("{:?}", lease.detach().1)),
         ];
         for (place, (expected, way)) in ways.into_iter().enumerate() {
             let said = children_while(

@@ -64,8 +64,8 @@ impl Lease {
         self.let_go(Duration::MAX)
     }
 
-    /// Leaves the lock as it is, for another process that is given the token: nothing is renewed or
-    /// released any more.
+    /// Detaches the lock from this guard, for another process that is given the token: nothing is
+    /// renewed or released any more.
     ///
     /// It ends with its lease, unless the other process renews it. Says what is left of it. A
     /// [commit](Self::commit) that got no answer may still be executed while the other process has
@@ -78,7 +78,7 @@ impl Lease {
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// let lease = locks.lock("report:daily").try_acquire()?;
     /// if let Some(lease) = lease {
-    ///     let (token, left) = lease.leave();
+    ///     let (token, left) = lease.detach();
     ///     // The other process renews and releases by the token, with the functions of recipes::mutex.
     ///     let second_half = Command::new("second-half").env("LOCK_TOKEN", token.to_string()).spawn();
     ///     println!("{left:?} are left: {second_half:?}");
@@ -86,7 +86,7 @@ impl Lease {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     #[must_use = "who has the token has the lock"]
-    pub fn leave(mut self) -> (Token, Duration) {
+    pub fn detach(mut self) -> (Token, Duration) {
         if self.is_forked_child() {
             return (self.hold().token().clone(), Duration::ZERO);
         }
@@ -94,7 +94,7 @@ impl Lease {
         if let Some(state) = self.stop_renewing_here(Deadline::after(Duration::MAX)) {
             self.end = Some(match state {
                 RenewalState::Lost(reason) => HoldEnd::Lost(reason),
-                RenewalState::Held | RenewalState::Unknown => HoldEnd::Left,
+                RenewalState::Held | RenewalState::Unknown => HoldEnd::Detached,
             });
         }
         self.shared

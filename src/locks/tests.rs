@@ -54,7 +54,7 @@ fn nothing_is_left_of_locks_that_were_held() {
     let ends: [fn(Lease); 3] = [
         |lease| lease.release().unwrap(),
         drop,
-        |lease| drop(lease.leave()),
+        |lease| drop(lease.detach()),
     ];
     for (n, end) in ends.into_iter().enumerate() {
         let kinds: [fn(&Locks, &str) -> Lock; 4] =

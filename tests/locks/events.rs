@@ -144,10 +144,10 @@ const FINDERS: [(&str, Finder); 10] = [
         harm();
         assert!(lease.lost().wait_for(LONG));
     }),
-    ("leave, after a look", |lease, harm| {
+    ("detach, after a look", |lease, harm| {
         harm();
         lease.verify().unwrap_err();
-        let _ = lease.leave();
+        let _ = lease.detach();
     }),
 ];
 
@@ -219,8 +219,8 @@ fn a_hold_says_how_it_ended() {
         let _ = lock.run(LONG, |_| ()).unwrap();
         assert_eq!(*log.ends.lock().unwrap(), [HoldEnd::Released; 4]);
 
-        let _ = acquire().leave();
-        assert_eq!(log.last_end(), Some(HoldEnd::Left));
+        let _ = acquire().detach();
+        assert_eq!(log.last_end(), Some(HoldEnd::Detached));
         let () = conn.del("lock:a").unwrap();
 
         let short = Options::new().lease(100 * MS).renewal(false);

@@ -233,7 +233,7 @@ fn force_release_is_sent_once_and_never_takes_the_next_ones_lock() {
         proxy.at("EVALSHA").cut_after();
         let next = theirs.lock("a");
         proxy.at("EVALSHA").nth(2).run(move || {
-            let _ = next.acquire(LONG).unwrap().leave();
+            let _ = next.acquire(LONG).unwrap().detach();
         });
         let taken = operator.lock("a").force_release();
         assert!(matches!(taken, Err(Error::Unknown { .. })), "{taken:?}");

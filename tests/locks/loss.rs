@@ -238,13 +238,13 @@ fn a_lock_that_is_left_is_its_tokens_holders() {
         .locks
         .lock("a")
         .with(crate::options().lease(1_500 * MS));
-    let (token, left) = lock.acquire(LONG).unwrap().leave();
+    let (token, left) = lock.acquire(LONG).unwrap().detach();
     assert!(left > 750 * MS);
     assert!(lock.try_acquire().unwrap().is_none());
     assert!(mutex::renew(&mut bench.conn, "a", &token, LONG).unwrap());
     assert!(release_lock(&mut bench.conn, "a", &token).unwrap());
     // And nobody renews one that nobody took over.
-    let (_, left) = lock.acquire(LONG).unwrap().leave();
+    let (_, left) = lock.acquire(LONG).unwrap().detach();
     thread::sleep(left);
     assert!(comes_true(|| lock.try_acquire().unwrap().is_some()));
 }

@@ -241,7 +241,7 @@ fn an_end_that_passes_wakes_who_waits() {
                     .with(options)
                     .acquire(LONG)
                     .unwrap()
-                    .leave();
+                    .detach();
             }
         }
         let asked = Instant::now();

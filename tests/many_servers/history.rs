@@ -81,7 +81,7 @@ pub(crate) fn probe(
             continue;
         };
         grants.push((asked, Instant::now()));
-        let _ = lease.leave();
+        let _ = lease.detach();
         thread::sleep(2 * MS);
     }
     grants

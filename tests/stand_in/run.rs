@@ -137,7 +137,7 @@ impl Run<'_> {
             return String::new();
         };
         let verified = told(&lease.verify());
-        let is_over = lease.leave().1.is_zero();
+        let is_over = lease.detach().1.is_zero();
         format!("{verified} {}", is_over || verified == "wrong kind")
     }
 

@@ -85,7 +85,7 @@ impl World for Server {
             .events(Arc::new(Deaf));
         let thief = lock.clone().with(options);
         let _ = thief.force_release().unwrap();
-        let _ = thief.try_acquire().unwrap().unwrap().leave();
+        let _ = thief.try_acquire().unwrap().unwrap().detach();
     }
 
     fn start_again(&mut self) {

@@ -339,7 +339,7 @@ pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) 
         _ => {}
     }
     if hand.plan.has_bug("leftover") && hand.chance(10) {
-        let _ = lease.leave();
+        let _ = lease.detach();
         if let Ok(mut conn) = hand.connection(way.name) {
             let _: Result<(), _> = cmd("PERSIST")
                 .arg(format!("lock:{}", way.name))

@@ -72,7 +72,7 @@ fn fencing_tokens_grow_after_a_loss_of_all_data_however_the_lock_was_freed() {
             let mut bench = bench(handing(turns));
             let ways: [fn(&Lock, Lease, &mut Connection); 3] = [
                 |_, lease, conn| {
-                    let (token, _) = lease.leave();
+                    let (token, _) = lease.detach();
                     assert!(mutex::release(conn, "a", &token).unwrap());
                 },
                 |lock, _lease, _| assert!(lock.force_release().unwrap().is_held()),

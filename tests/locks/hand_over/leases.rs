@@ -171,7 +171,7 @@ fn who_has_an_earlier_turns_token_cannot_release_the_next() {
 
         bench.one_after_the_other(2, |number, lease| {
             if number == 0 {
-                let (token, left) = lease.leave();
+                let (token, left) = lease.detach();
                 assert!(left > LONG / 4);
                 assert!(bench.lock.try_acquire().unwrap().is_none());
                 let mut conn = bench.server.connection().unwrap();
