@@ -109,7 +109,7 @@ pub use recipes::simple::{
     transaction_while_held, transaction_with_lock, with_lock,
 };
 pub use recipes::transaction::WatchedConnection;
-pub use renewing::{signal::LostSignal, standing::RenewalState};
+pub use renewing::{lease_state::RenewalState, signal::LostSignal};
 pub use token::{FencingToken, Token};
 pub use watchdog::{Keep, Renewal, Watchdog};
 pub use {r2d2, redis};

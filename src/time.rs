@@ -1,10 +1,7 @@
 //! Clocks, deadlines, pauses, and the only way from a `Duration` to Redis' milliseconds.
 
-// How far a stand-in's clock is ahead of the machine's; without a stand-in, nothing at all.
-#[cfg_attr(feature = "testing", path = "time/movable.rs")]
-#[cfg_attr(not(feature = "testing"), path = "time/fixed.rs")]
-mod ahead;
-
+#[cfg(feature = "testing")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
     thread,
     time::{Duration, Instant, SystemTime},
@@ -12,11 +9,12 @@ use std::{
 
 use uuid::Uuid;
 
-use self::ahead::Ahead;
 use crate::error::{Error, Result};
 
-/// The longest lease that is taken for one.
+/// The longest lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest period in which something is done once: ten years.
+const MAX_PERIOD: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
 
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()
@@ -25,37 +23,69 @@ pub(crate) fn now() -> Instant {
 /// The machine's monotonic clock; in a stand-in for tests, one that a test has moved ahead of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    ahead: Ahead,
+    /// Nanoseconds by which a test has moved it; `None` for the machine's clock.
+    #[cfg(feature = "testing")]
+    ahead: Option<&'static AtomicU64>,
 }
 
 impl Clock {
-    pub(crate) const REAL: Self = Self { ahead: Ahead::NONE };
+    pub(crate) const REAL: Self = Self {
+        #[cfg(feature = "testing")]
+        ahead: None,
+    };
 
     pub(crate) fn now(self) -> Instant {
-        Instant::now() + self.ahead.get()
+        Instant::now() + self.ahead()
     }
 
-    /// What has passed since that moment of this clock.
+    #[cfg(not(feature = "testing"))]
+    #[allow(clippy::unused_self, reason = "a movable clock needs it")]
+    const fn ahead(self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Time since a moment of this clock.
     pub(crate) fn since(self, moment: Instant) -> Duration {
         self.now().saturating_duration_since(moment)
     }
 
-    /// A wait too long for the clock to hold is a wait without an end.
+    /// The end of a wait. A wait too long for the clock never ends.
     pub(crate) fn after(self, wait: Duration) -> Deadline {
-        let is_endless = wait == Duration::MAX;
-        self.at((!is_endless)
-            .then(|| self.now())
-            .and_then(|now| now.checked_add(wait)))
+        self.at(self.now().checked_add(wait))
     }
 
-    /// At this moment of this clock, or never.
+    /// The deadline at this moment of this clock, or never.
     pub(crate) fn at(self, end: Option<Instant>) -> Deadline {
         Deadline { end, clock: self }
     }
 
-    /// When that moment of this clock is on the machine's, by which threads sleep.
+    /// Converts a moment of this clock to the machine's clock, by which threads sleep.
     pub(crate) fn real(self, moment: Instant) -> Instant {
-        moment.checked_sub(self.ahead.get()).unwrap_or(moment)
+        moment.checked_sub(self.ahead()).unwrap_or(moment)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Clock {
+    /// A clock that a test can move. It leaks eight bytes, so that clocks can be copied.
+    pub(crate) fn movable() -> Self {
+        Self {
+            ahead: Some(Box::leak(Box::default())),
+        }
+    }
+
+    fn ahead(self) -> Duration {
+        let nanos = self.ahead.map_or(0, |nanos| nanos.load(Ordering::SeqCst));
+        Duration::from_nanos(nanos)
+    }
+
+    /// Moves the clock. The caller wakes the threads that sleep until a moment of it.
+    pub(crate) fn advance(self, by: Duration) {
+        if let Some(ahead) = self.ahead {
+            let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+            let moved = |nanos: u64| Some(nanos.saturating_add(by));
+            let _ = ahead.fetch_update(Ordering::SeqCst, Ordering::SeqCst, moved);
+        }
     }
 }
 
@@ -67,7 +97,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// By the machine's clock.
+    /// The end of a wait by the machine's clock.
     pub(crate) fn after(wait: Duration) -> Self {
         Clock::REAL.after(wait)
     }
@@ -78,22 +108,18 @@ impl Deadline {
         })
     }
 
-    /// When it is, on the machine's clock; `None` for never.
+    /// The moment on the machine's clock; `None` for never.
     pub(crate) fn moment(self) -> Option<Instant> {
         self.end.map(|end| self.clock.real(end))
     }
 
     /// The earlier of the two.
     pub(crate) fn or_sooner(self, moment: Option<Instant>) -> Self {
-        let end = match (self.end, moment) {
-            (Some(end), Some(moment)) => Some(end.min(moment)),
-            (end, moment) => end.or(moment),
-        };
+        let end = self.end.into_iter().chain(moment).min();
         Self { end, ..self }
     }
 
-    /// What is left, but no more than a limit and no less than the millisecond that a socket's
-    /// time-out needs.
+    /// The time left, at most `limit` and at least 1 ms, which a socket's time-out needs.
     pub(crate) fn remaining_up_to(self, limit: Duration) -> Duration {
         self.remaining().min(limit).max(Duration::from_millis(1))
     }
@@ -122,13 +148,12 @@ impl Backoff {
         Self::between(Self::FIRST, Self::LAST)
     }
 
-    /// Between hops from one node of a cluster to another: two that name each other agree after a
-    /// moment.
+    /// Pauses between redirects of a cluster: two nodes that name each other agree after a moment.
     pub(crate) fn between_hops() -> Self {
         Self::between(Duration::from_millis(20), Duration::from_millis(160))
     }
 
-    /// With other pauses: `first` at first, doubled up to `last`.
+    /// Pauses of `first` at first, doubled up to `last`.
     pub(crate) fn between(first: Duration, last: Duration) -> Self {
         Self {
             first,
@@ -138,20 +163,17 @@ impl Backoff {
         }
     }
 
-    /// The next pause is as short as the first again.
+    /// Makes the next pause as short as the first.
     pub(crate) fn start_again(&mut self) {
         self.longest = self.first;
     }
 
-    /// Sleeps for the next pause, never past the deadline. False, at once, if the deadline has
-    /// passed.
+    /// Sleeps for the next pause, never past the deadline. Returns false at once if the deadline
+    /// has passed.
     pub(crate) fn pause(&mut self, deadline: Deadline) -> bool {
         let remaining = deadline.remaining();
-        if remaining.is_zero() {
-            return false;
-        }
         thread::sleep(self.next_pause(remaining));
-        true
+        !remaining.is_zero()
     }
 
     pub(crate) fn next_pause(&mut self, remaining: Duration) -> Duration {
@@ -171,48 +193,40 @@ impl Backoff {
 }
 
 /// # Errors
-/// [`Error::Invalid`] unless it is between a millisecond and a day.
+/// [`Error::Invalid`] unless it is between 1 ms and 24 h.
 pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<()> {
-    if length < Duration::from_millis(1) || length > MAX_LEASE {
-        let reason = "it has to be between 1 ms and 24 h";
-        return Err(Error::invalid(argument, reason));
-    }
-    Ok(())
+    lease_millis(argument, length).map(drop)
 }
 
-/// A lease as Redis' `PX` takes it: whole milliseconds, rounded up so that it never ends before it
-/// was asked to.
+/// Converts a lease for Redis' `PX`: whole milliseconds, rounded up so that it never ends early.
 ///
 /// # Errors
-/// As [`check_length`].
+/// [`Error::Invalid`] unless it is between 1 ms and 24 h.
 pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u64> {
-    check_length(argument, lease)?;
-    Ok(whole_millis(lease))
+    let invalid = || Error::invalid(argument, "it has to be between 1 ms and 24 h");
+    millis_up_to(MAX_LEASE, lease).ok_or_else(invalid)
 }
 
-/// The longest period in which something is done once: ten years.
-const MAX_PERIOD: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
-
-/// A period in whole milliseconds, rounded up.
+/// Converts a period to whole milliseconds, rounded up.
 ///
 /// # Errors
-/// [`Error::Invalid`] unless it is between a millisecond and ten years.
+/// [`Error::Invalid`] unless it is between 1 ms and ten years.
 pub(crate) fn period_millis(period: Duration) -> Result<u64> {
-    if period < Duration::from_millis(1) || period > MAX_PERIOD {
-        return Err(Error::invalid(
-            "period",
-            "it has to be between 1 ms and ten years",
-        ));
-    }
-    Ok(whole_millis(period))
+    let invalid = || Error::invalid("period", "it has to be between 1 ms and ten years");
+    millis_up_to(MAX_PERIOD, period).ok_or_else(invalid)
 }
 
-/// In milliseconds, rounded up.
+fn millis_up_to(longest: Duration, length: Duration) -> Option<u64> {
+    let is_valid = (Duration::from_millis(1)..=longest).contains(&length);
+    is_valid.then(|| whole_millis(length))
+}
+
+/// Converts to milliseconds, rounded up.
 pub(crate) fn whole_millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// A moment as milliseconds since 1970, rounded up. `None` before 1970 and after the year 9999.
+/// Milliseconds since 1970, rounded up. `None` before 1970 and after the year 9999.
 pub(crate) fn epoch_millis(moment: SystemTime) -> Option<u64> {
     const YEAR_10000: u64 = 253_402_300_800_000;
     let since = moment.duration_since(SystemTime::UNIX_EPOCH).ok()?;

@@ -321,7 +321,7 @@ impl Wait<'_> {
     }
 
     fn lease(&self, grant: Grant) -> Option<Lease> {
-        let keep = |standing, terms| Some(Handle::keep(&self.stack.keeper, standing, terms));
+        let keep = |lease_state, terms| Some(Handle::keep(&self.stack.keeper, lease_state, terms));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();
         if self.has_another_master() {

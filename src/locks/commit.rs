@@ -17,7 +17,7 @@ use crate::{
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::commit::Commit,
-    renewing::{entry::Ask, standing::RenewalState},
+    renewing::{entry::Ask, lease_state::RenewalState},
     time::{Backoff, Deadline, lease_millis},
 };
 #[cfg(feature = "testing")]
@@ -328,10 +328,10 @@ impl Lease {
     /// Sends a transaction, which is out for as long as it has no answer.
     fn until_answered<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
         // A panic in between leaves it out.
-        self.standing().commit_is_out();
+        self.lease_state().commit_is_out();
         let done = send();
         if !matches!(done, Err(Error::Unknown { .. })) {
-            self.standing().commit_is_answered();
+            self.lease_state().commit_is_answered();
         }
         done
     }

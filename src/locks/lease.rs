@@ -16,8 +16,8 @@ use crate::{
     renewing::{
         entry::{Ask, Terms},
         handle::Handle,
+        lease_state::{LeaseState, RenewalState},
         signal::LostSignal,
-        standing::{RenewalState, Standing},
     },
     server::{Failure, Patience},
     waiting::{HandOverBudget, PastHold},
@@ -121,7 +121,7 @@ impl Lease {
         settings: &Settings,
         hold: &Arc<Holding>,
         grant: Grant,
-        keep: impl FnOnce(Standing, Terms) -> Option<Handle>,
+        keep: impl FnOnce(LeaseState, Terms) -> Option<Handle>,
     ) -> Option<Self> {
         // A longest hold further away than the clock can tell is none.
         let longest = settings.max_hold;
@@ -135,11 +135,11 @@ impl Lease {
             skew: settings.skew_on(&*shared.server),
         };
         let events = settings.events.clone();
-        let mut standing = Standing::new(hold, grant.fence, &terms, events, shared.clock);
+        let mut lease_state = LeaseState::new(hold, grant.fence, &terms, events, shared.clock);
         if grant.unanswered_before {
-            standing = standing.after_an_unanswered_acquire();
+            lease_state = lease_state.after_an_unanswered_acquire();
         }
-        let handle = keep(standing, terms)?;
+        let handle = keep(lease_state, terms)?;
         Some(Self {
             shared: Arc::clone(shared),
             handle,
@@ -169,11 +169,11 @@ impl Lease {
 
     /// From now on the hooks of its options are told of a loss as soon as it is known.
     pub(crate) fn report_loss(&self) {
-        if self.standing().events().is_some() {
-            let standing = Arc::downgrade(self.handle.standing());
+        if self.lease_state().events().is_some() {
+            let lease_state = Arc::downgrade(self.handle.lease_state());
             let lost = move |reason| {
-                if let Some(standing) = standing.upgrade() {
-                    standing.tell_loss(reason);
+                if let Some(lease_state) = lease_state.upgrade() {
+                    lease_state.tell_loss(reason);
                 }
             };
             // Without a thread for it, the end of the hold tells of the loss.
@@ -185,7 +185,7 @@ impl Lease {
     /// none, nor has a mutex without [`Options::fencing`](crate::Options::fencing).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.standing().fence()
+        self.lease_state().fence()
     }
 
     /// The proof of this hold, for another process, or for the plain functions.
@@ -211,13 +211,13 @@ impl Lease {
     /// What is left of the lease by our clock, before the next renewal; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.standing().remaining()
+        self.lease_state().remaining()
     }
 
     /// Held, lost, or in doubt because the last renewal failed.
     #[must_use]
     pub fn state(&self) -> RenewalState {
-        self.standing().state()
+        self.lease_state().state()
     }
 
     /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
@@ -244,7 +244,7 @@ impl Lease {
     /// Why the last attempt to renew it failed, if it did: for a log, when it is lost.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.standing().failure(self.operation("renew"))
+        self.lease_state().failure(self.operation("renew"))
     }
 
     /// Asks the server whether the lock is still ours. One round trip; changes nothing.
@@ -270,7 +270,7 @@ impl Lease {
     /// it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.shared.process.refuse_forked_child()?;
-        let lease = self.standing().capped(lease);
+        let lease = self.lease_state().capped(lease);
         let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
         if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
             return Ok(());
@@ -278,12 +278,12 @@ impl Lease {
         Err(self.lost_for("Lease::renew"))
     }
 
-    pub(crate) fn standing(&self) -> &Standing {
-        self.handle.standing()
+    pub(crate) fn lease_state(&self) -> &LeaseState {
+        self.handle.lease_state()
     }
 
     pub(crate) fn hold(&self) -> &Arc<Holding> {
-        self.standing().hold()
+        self.lease_state().hold()
     }
 
     /// The waiting thread has taken over what was handed to it.
@@ -327,7 +327,7 @@ impl Lease {
         let asked = (self.shared.server).ask(&ask.of(self.hold()), Patience::USUAL);
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
             // The first may be executed later, whatever the second has come to.
-            self.standing().renewal_is_out();
+            self.lease_state().renewal_is_out();
         }
         let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
             let sent = asked.sent;
@@ -349,7 +349,8 @@ impl Lease {
                 let error = failure.error(self.operation(name));
                 if ask.is_renewal() {
                     let is_out = matches!(error, Error::Unknown { .. });
-                    self.standing().renewal_failed(&Arc::new(failure), is_out);
+                    self.lease_state()
+                        .renewal_failed(&Arc::new(failure), is_out);
                 }
                 // A loss that has become known meanwhile says more.
                 self.check_for(name)?;
@@ -359,7 +360,7 @@ impl Lease {
     }
 
     pub(super) fn lost_for(&self, name: &'static str) -> Error {
-        self.operation(name).lost_because(self.standing().lost())
+        self.operation(name).lost_because(self.lease_state().lost())
     }
 
     pub(super) fn operation(&self, name: &'static str) -> Operation<'_> {

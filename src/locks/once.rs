@@ -14,7 +14,7 @@ use crate::{
         once::{LastRun, calls, understood},
         ran::Ran,
     },
-    renewing::standing::RenewalState,
+    renewing::lease_state::RenewalState,
     script::{Call, yes_or_no},
     server::Patience,
     time::{Backoff, Deadline, period_millis},

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, LostReason, Result, no_answer},
     event::{HoldEnd, Released},
-    renewing::standing::{RenewalState, Standing},
+    renewing::lease_state::{LeaseState, RenewalState},
     script::count,
     server::Patience,
     time::Deadline,
@@ -125,7 +125,7 @@ impl Lease {
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             // A look may have found a loss at this moment.
-            let state = self.standing().stop();
+            let state = self.lease_state().stop();
             return self.ends(RELEASE, Ok(true), state);
         }
         let deadline = Deadline::after(patience);
@@ -145,7 +145,7 @@ impl Lease {
         state: RenewalState,
     ) -> Result<()> {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
-        let comes_late = self.standing().may_be_acquired_late() && !self.is_disclosed();
+        let comes_late = self.lease_state().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
             self.shared.keeper.abandon(self.hold(), comes_late);
         }
@@ -177,14 +177,14 @@ impl Lease {
     /// Tells the hooks how the hold has ended, of a loss first. Of a guard that no user has had
     /// there is nothing to tell.
     fn tell_of_end(&self) {
-        let (Some(end), Some(events)) = (self.end, self.standing().events()) else {
+        let (Some(end), Some(events)) = (self.end, self.lease_state().events()) else {
             return;
         };
         if !self.is_claimed {
             return;
         }
         if let HoldEnd::Lost(reason) = end {
-            self.standing().tell_loss(reason);
+            self.lease_state().tell_loss(reason);
         }
         let held = self.shared.clock.since(self.since);
         events.tell(|events| events.released(&Released::new(self.name(), held, end)));
@@ -244,12 +244,12 @@ impl Lease {
             // Other replicas have confirmed this hold than the next one asks for.
             return None;
         }
-        if !self.standing().is_settled() {
+        if !self.lease_state().is_settled() {
             // What is still to happen on the server must not happen in the next turn.
             return None;
         }
         let now = self.shared.clock.now();
-        let end = self.standing().end()?;
+        let end = self.lease_state().end()?;
         let grant = Grant {
             fence: self.fencing_token().map(FencingToken::next),
             since: now,
@@ -258,9 +258,9 @@ impl Lease {
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };
-        let keep = |standing: Standing, terms| {
-            let standing = standing.held_by(settings.owner.clone());
-            self.handle.hand_over(standing, terms)
+        let keep = |lease_state: LeaseState, terms| {
+            let lease_state = lease_state.held_by(settings.owner.clone());
+            self.handle.hand_over(lease_state, terms)
         };
         let lease = Self::begin(&self.shared, settings, self.hold(), grant, keep)?;
         Some((lease.having_stood_in_queue(), end))

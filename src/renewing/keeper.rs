@@ -16,8 +16,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     entry::Terms,
+    lease_state::{Callback, LeaseState, RenewalState},
     schedule::{Id, Schedule},
-    standing::{Callback, RenewalState, Standing},
 };
 use crate::{
     connection::{Limits, Process},
@@ -48,7 +48,7 @@ pub(crate) struct Keeper {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) schedule: Schedule<Arc<Standing>, Call>,
+    pub(super) schedule: Schedule<Arc<LeaseState>, Call>,
     pub(super) calls: VecDeque<(Callback, LostReason)>,
     /// Which leases there are of a key, in the order in which they came to be kept.
     pub(super) of_key: HashMap<String, Vec<Id>>,
@@ -66,12 +66,12 @@ pub(super) struct State {
 
 impl Keeper {
     /// Has one more lease kept, by these terms.
-    pub(super) fn keep(&self, standing: &Arc<Standing>, terms: Terms) -> Id {
+    pub(super) fn keep(&self, lease_state: &Arc<LeaseState>, terms: Terms) -> Id {
         let mut state = self.state.lock();
         let now = self.clock.now();
-        let id = state.schedule.keep(Arc::clone(standing), terms, now);
+        let id = state.schedule.keep(Arc::clone(lease_state), terms, now);
         if self.is_tracked {
-            state.remember_key(id, standing.key());
+            state.remember_key(id, lease_state.key());
         }
         self.wake_if_sooner(&state);
         id
@@ -90,7 +90,7 @@ impl Keeper {
 
     /// The lease goes on as `next`, by these terms. `None`: it is not kept any more, or is being
     /// renewed.
-    pub(super) fn hand_over(&self, before: Id, next: &Arc<Standing>, terms: Terms) -> Option<Id> {
+    pub(super) fn hand_over(&self, before: Id, next: &Arc<LeaseState>, terms: Terms) -> Option<Id> {
         let (mut state, now) = (self.state.lock(), self.clock.now());
         let id = (state.schedule).hand_over(before, Arc::clone(next), terms, now)?;
         state.forget_key(before, next.key());
@@ -105,8 +105,8 @@ impl Keeper {
         // A lease that was lost is of the key until its holder lets it go.
         let mut ids = state.of_key.get(key)?.iter().copied();
         let kept = ids.find(|id| state.schedule.is_kept(*id))?;
-        let standing = state.schedule.item(kept)?;
-        Some(standing.holder().as_str().to_owned())
+        let lease_state = state.schedule.item(kept)?;
+        Some(lease_state.holder().as_str().to_owned())
     }
 
     /// This key was changed: has the [oldest](State::look_at_oldest) lease of it looked at.
@@ -147,24 +147,24 @@ impl Keeper {
         self.wake_if_sooner(&state);
     }
 
-    pub(super) fn lose(&self, id: Id, standing: &Standing, reason: LostReason) {
+    pub(super) fn lose(&self, id: Id, lease_state: &LeaseState, reason: LostReason) {
         let mut state = self.state.lock();
         state.schedule.stop(id);
-        self.lose_all(&mut state, [(standing, reason)]);
+        self.lose_all(&mut state, [(lease_state, reason)]);
     }
 
-    pub(super) fn extend(&self, id: Id, standing: &Standing, end: Instant) -> bool {
+    pub(super) fn extend(&self, id: Id, lease_state: &LeaseState, end: Instant) -> bool {
         let mut state = self.state.lock();
-        if let Some(reason) = standing.lost() {
+        if let Some(reason) = lease_state.lost() {
             // Our clock may have ended it just now. A lost lease is never held again: the server's
             // yes may be to the owner's next hold.
             state.schedule.stop(id);
-            self.lose_all(&mut state, [(standing, reason)]);
+            self.lose_all(&mut state, [(lease_state, reason)]);
             return false;
         }
         let end = state.schedule.extend(id, end);
         self.call.notify_one();
-        end.is_some_and(|end| standing.renewed(end))
+        end.is_some_and(|end| lease_state.renewed(end))
     }
 
     /// How many leases are being kept.
@@ -181,22 +181,27 @@ impl Keeper {
         self.limits.connect + self.limits.answer
     }
 
-    pub(super) fn stop_by(&self, id: Id, standing: &Standing, deadline: Deadline) -> RenewalState {
+    pub(super) fn stop_by(
+        &self,
+        id: Id,
+        lease_state: &LeaseState,
+        deadline: Deadline,
+    ) -> RenewalState {
         let mut state = self.state.lock();
         state.schedule.stop(id);
-        if state.forget_key(id, standing.key()) {
+        if state.forget_key(id, lease_state.key()) {
             // A look at it may have been due, for all leases of the key.
-            state.look_at_oldest(standing.key(), self.clock.now());
+            state.look_at_oldest(lease_state.key(), self.clock.now());
             self.wake_if_sooner(&state);
         }
-        if let Some(reason) = standing.lost() {
-            self.lose_all(&mut state, [(standing, reason)]);
+        if let Some(reason) = lease_state.lost() {
+            self.lose_all(&mut state, [(lease_state, reason)]);
         }
         if state.schedule.is_in_flight(id) {
             self.wait_until_landed(&mut state, id, deadline);
         }
         drop(state);
-        standing.stop()
+        lease_state.stop()
     }
 
     fn wait_until_landed(&self, state: &mut MutexGuard<'_, State>, id: Id, deadline: Deadline) {
@@ -226,20 +231,20 @@ impl Keeper {
         self.process.refuse_forked_child()
     }
 
-    pub(super) fn lose_all<K: Borrow<Standing>>(
+    pub(super) fn lose_all<K: Borrow<LeaseState>>(
         &self,
         state: &mut State,
         lost: impl IntoIterator<Item = (K, LostReason)>,
     ) {
-        for (standing, reason) in lost {
-            let (key, now) = (standing.borrow().key(), self.clock.now());
+        for (lease_state, reason) in lost {
+            let (key, now) = (lease_state.borrow().key(), self.clock.now());
             if reason == LostReason::TakenAway {
                 state.look_at_each(key, now);
             } else {
                 // A look at it may have been due, for all leases of the key.
                 state.look_at_oldest(key, now);
             }
-            if let Some((callbacks, reason)) = standing.borrow().lose(reason) {
+            if let Some((callbacks, reason)) = lease_state.borrow().lose(reason) {
                 let calls = callbacks.into_iter().map(|callback| (callback, reason));
                 state.calls.extend(calls);
                 self.call.notify_one();

@@ -3,7 +3,7 @@
 //! A guard and a `Renewal` each have a [`handle`]: one lease, and the [`keeper`] that keeps it. The
 //! renewing thread ([`threads`]) takes what is due from the [`schedule`], sends it in one round
 //! trip, and enters each answer twice: into the schedule, which says when the lease is asked about
-//! next, and into the lease's [`standing`], which its holder reads. The callback thread waits for
+//! next, and into the lease's [`lease_state`], which its holder reads. The callback thread waits for
 //! the ends of leases and runs the callbacks of a [`signal`]. The listener says that a key was
 //! changed or that any may have been, and the keeper has the oldest lease of the key looked at. The
 //! schedule and its [`entry`] are plain values without a lock, a clock or I/O; [`outstanding`] says
@@ -17,7 +17,7 @@
 //! 1. `by_key`, all queues of the room `waiting`, whose header says who wakes the head of a queue.
 //!    A hand-over makes the next guard while `by_key` is locked.
 //! 2. The keeper's `state`: the schedule, the calls to make, the two threads.
-//! 3. The standing's `facts`: one lease.
+//! 3. The `facts` of a [`lease_state`]: one lease.
 //!
 //! Nothing is sent while one of them is locked, and nothing that a user has written runs: neither a
 //! callback nor a hook, nor the destructor of what they own.
@@ -25,10 +25,10 @@
 pub(crate) mod entry;
 pub(crate) mod handle;
 pub(crate) mod keeper;
+pub(crate) mod lease_state;
 pub(crate) mod outstanding;
 pub(crate) mod schedule;
 pub(crate) mod signal;
-pub(crate) mod standing;
 #[cfg(feature = "testing")]
 mod testing;
 mod threads;

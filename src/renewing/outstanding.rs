@@ -12,7 +12,7 @@
 //! | a renewal | move the end, while the lock is ours | a hand-over, whose next holder would not know that end |
 //! | an acquire | take the lock again after it was released | a hand-over; the release is repeated for a while |
 //!
-//! The lease's [`Standing`](super::standing::Standing) holds the one value. Release and hand-over
+//! The lease's [`LeaseState`](super::lease_state::LeaseState) holds the one value. Release and hand-over
 //! ask it; a [renewal](super::schedule) of the watchdog that is on its way at this moment is the
 //! schedule's to know.
 

@@ -42,7 +42,7 @@ impl LostSignal {
     /// Why the lease is lost, if it is.
     #[must_use]
     pub fn reason(&self) -> Option<LostReason> {
-        self.lease.standing().lost()
+        self.lease.lease_state().lost()
     }
 
     /// Waits until the lease is lost, at most so long; true if it is.
@@ -50,8 +50,8 @@ impl LostSignal {
     /// False as well, at once, when the renewal is stopped: then it will never be raised.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let deadline = self.lease.standing().clock().after(timeout);
-        self.lease.standing().wait_until_lost(deadline)
+        let deadline = self.lease.lease_state().clock().after(timeout);
+        self.lease.lease_state().wait_until_lost(deadline)
     }
 
     /// Has something called when the lease is lost; at once if it is lost already; never if the

@@ -16,7 +16,7 @@ impl Keeper {
         state
             .schedule
             .all()
-            .for_each(|standing| standing.clock_moved());
+            .for_each(|lease_state| lease_state.clock_moved());
         self.wake.notify_all();
         self.call.notify_all();
     }

@@ -11,8 +11,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{
     entry::{Ask, RenewalOutcome},
     keeper::{Keeper, State},
+    lease_state::{Callback, LeaseState},
     schedule::{Id, NotReached, Question},
-    standing::{Callback, Standing},
 };
 use crate::{
     connection::{Limits, Process},
@@ -84,9 +84,9 @@ impl Keeper {
         let mut state = self.state.lock();
         state.closing = true;
         let mut calls = Vec::new();
-        for standing in state.schedule.all() {
-            let reason = standing.lost().unwrap_or(LostReason::Unwatched);
-            let callbacks = standing.unwatch();
+        for lease_state in state.schedule.all() {
+            let reason = lease_state.lost().unwrap_or(LostReason::Unwatched);
+            let callbacks = lease_state.unwatch();
             calls.extend(callbacks.into_iter().map(|callback| (callback, reason)));
         }
         state.calls.extend(calls);
@@ -123,7 +123,7 @@ impl Keeper {
     pub(super) fn notify(
         self: &Arc<Self>,
         id: Id,
-        standing: &Standing,
+        lease_state: &LeaseState,
         callback: Callback,
     ) -> Result<()> {
         self.refuse_forked_child()?;
@@ -132,7 +132,7 @@ impl Keeper {
             state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);
         }
         // What a callback owns may lock the state when it is dropped.
-        let lost_already = MutexGuard::unlocked(&mut state, || standing.register(callback));
+        let lost_already = MutexGuard::unlocked(&mut state, || lease_state.register(callback));
         if !state.closing {
             state.calls.extend(lost_already);
             state.schedule.set_alarm(id);
@@ -141,7 +141,7 @@ impl Keeper {
         }
         drop(state);
         // The watchdog is closing: no thread will call these later.
-        let unwatched = standing.unwatch().into_iter();
+        let unwatched = lease_state.unwatch().into_iter();
         let unwatched = unwatched.map(|callback| (callback, LostReason::Unwatched));
         for (callback, reason) in lost_already.into_iter().chain(unwatched) {
             call(callback, reason);
@@ -211,8 +211,8 @@ impl Keeper {
             }
             self.landed.notify_all();
             Self::outside(&mut state, || {
-                for (standing, failure) in &news {
-                    standing.report_renewal(failure.as_deref());
+                for (lease_state, failure) in &news {
+                    lease_state.report_renewal(failure.as_deref());
                 }
                 // The last who has a lease may be here, and its hooks own anything.
                 shielded(|| drop((batch.questions, news)));
@@ -241,10 +241,10 @@ impl Keeper {
     fn take_answers(
         &self,
         state: &mut State,
-        questions: &[Question<Arc<Standing>>],
+        questions: &[Question<Arc<LeaseState>>],
         replies: Vec<RenewalReply>,
         now: Instant,
-    ) -> Vec<(Arc<Standing>, Option<Arc<Failure>>)> {
+    ) -> Vec<(Arc<LeaseState>, Option<Arc<Failure>>)> {
         let mut news = Vec::new();
         for (Question { id, item, ask, .. }, (answer, failure)) in questions.iter().zip(replies) {
             let outcome = state.schedule.answered(*id, answer, now);
@@ -284,13 +284,13 @@ impl Keeper {
             doubtful,
         } = state.schedule.unreachable(now + pause, now);
         let failed = [doubtful, not_renewed].concat();
-        for standing in &failed {
-            standing.renewal_failed(failure, false);
+        for lease_state in &failed {
+            lease_state.renewal_failed(failure, false);
         }
         self.lose_all(state, over);
         Self::outside(state, || {
-            for standing in &failed {
-                standing.report_renewal(Some(failure));
+            for lease_state in &failed {
+                lease_state.report_renewal(Some(failure));
             }
             shielded(|| drop(failed));
         });
@@ -329,7 +329,7 @@ impl Keeper {
     }
 }
 
-fn call_of(question: &Question<Arc<Standing>>) -> Call {
+fn call_of(question: &Question<Arc<LeaseState>>) -> Call {
     question.ask.of(question.item.hold())
 }
 

@@ -17,7 +17,7 @@ use crate::{
     connection::Pool,
     error::{LostReason, Operation, Result},
     recipes::Recipe,
-    renewing::{handle::Handle, standing::Standing},
+    renewing::{handle::Handle, lease_state::LeaseState},
     time::{self, Clock, Deadline},
 };
 
@@ -198,20 +198,20 @@ impl Watchdog {
         }
         let keeper = self.keepers.of(hold.holding().lock_name().key())?;
         let hold = Arc::new(hold.holding().clone());
-        let standing = Standing::new(&hold, None, &terms, None, Clock::REAL);
-        let lease = Handle::keep(&keeper, standing, terms);
+        let lease_state = LeaseState::new(&hold, None, &terms, None, Clock::REAL);
+        let lease = Handle::keep(&keeper, lease_state, terms);
         // From here on it is stopped when this function returns early.
         let renewal = Renewal::new(lease.clone());
 
-        let standing = lease.standing();
-        standing.wait_for_first_answer(Deadline::after(keeper.patience()));
-        if let Some(reason) = standing.lost() {
+        let lease_state = lease.lease_state();
+        lease_state.wait_for_first_answer(Deadline::after(keeper.patience()));
+        if let Some(reason) = lease_state.lost() {
             return Err(operation.lost_because(Some(reason)));
         }
-        if !standing.has_an_end() {
+        if !lease_state.has_an_end() {
             let silence =
                 || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
-            return Err(standing.failure(operation).unwrap_or_else(silence));
+            return Err(lease_state.failure(operation).unwrap_or_else(silence));
         }
         Ok(renewal)
     }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     error::{Error, Operation},
-    renewing::{handle::Handle, signal::LostSignal, standing::RenewalState},
+    renewing::{handle::Handle, lease_state::RenewalState, signal::LostSignal},
     time::Deadline,
 };
 
@@ -51,20 +51,20 @@ impl Renewal {
     /// What is left of the lease by our clock; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.lease.standing().remaining()
+        self.lease.lease_state().remaining()
     }
 
     /// Held, lost, or in doubt.
     #[must_use]
     pub fn state(&self) -> RenewalState {
-        self.lease.standing().state()
+        self.lease.lease_state().state()
     }
 
     /// Why the last attempt to renew failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        let standing = self.lease.standing();
-        standing.failure(Operation::new("renew", standing.lock_name()))
+        let lease_state = self.lease.lease_state();
+        lease_state.failure(Operation::new("renew", lease_state.lock_name()))
     }
 
     /// A signal that the lease is lost, to poll, to wait on, or to be called by.
@@ -106,7 +106,7 @@ impl Drop for Renewal {
 impl fmt::Debug for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Renewal")
-            .field("hold", self.lease.standing().hold())
+            .field("hold", self.lease.lease_state().hold())
             .field("state", &self.state())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()

@@ -47,7 +47,7 @@ pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 
 /// One lease. The first who asks about it after its end by our clock makes it lost, for everybody
 /// and for good.
-pub(crate) struct Standing {
+pub(crate) struct LeaseState {
     facts: Mutex<Facts>,
     changed: Condvar,
     /// Who is told of its renewals, its loss and its end.
@@ -78,7 +78,7 @@ struct Facts {
     callbacks: Vec<Callback>,
 }
 
-impl Standing {
+impl LeaseState {
     pub(crate) fn new(
         hold: &Arc<Holding>,
         fence: Option<FencingToken>,
@@ -394,9 +394,9 @@ impl Facts {
     }
 }
 
-impl fmt::Debug for Standing {
+impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Standing")
+        f.debug_struct("LeaseState")
             .field("hold", &self.hold)
             .field("state", &self.state())
             .finish_non_exhaustive()

@@ -6,7 +6,7 @@ use crate::{
     token::Token,
 };
 
-fn standing(token: &Token, end: Instant) -> Standing {
+fn lease_state(token: &Token, end: Instant) -> LeaseState {
     let hold = Hold::new("a", token).unwrap();
     let hold = Arc::new(hold.holding().clone());
     let terms = Terms {
@@ -17,13 +17,13 @@ fn standing(token: &Token, end: Instant) -> Standing {
         look_at: None,
         skew: Duration::ZERO,
     };
-    Standing::new(&hold, None, &terms, None, Clock::REAL)
+    LeaseState::new(&hold, None, &terms, None, Clock::REAL)
 }
 
 #[test]
 fn what_somebody_saw_lost_is_never_held_again() {
     let now = Clock::REAL.now();
-    let lease = standing(&Token::random(), now);
+    let lease = lease_state(&Token::random(), now);
     assert_eq!(lease.lost(), Some(LostReason::Ended));
     assert!(!lease.renewed(now + Duration::from_secs(60)));
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
@@ -32,7 +32,7 @@ fn what_somebody_saw_lost_is_never_held_again() {
 
 #[test]
 fn the_first_reason_stays() {
-    let lease = standing(
+    let lease = lease_state(
         &Token::random(),
         Clock::REAL.now() + Duration::from_secs(60),
     );
@@ -45,6 +45,6 @@ fn the_first_reason_stays() {
 #[test]
 fn a_token_is_not_printed() {
     let token: Token = "secret".parse().unwrap();
-    let lease = standing(&token, Clock::REAL.now());
+    let lease = lease_state(&token, Clock::REAL.now());
     assert!(!format!("{lease:?}").contains("secret"));
 }
