@@ -10,8 +10,7 @@ use std::{thread::sleep, time::Duration};
 
 use anyhow::Context;
 use leasehold::{
-    Token, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold, redis::Connection,
-    release_lock,
+    Token, Watchdog, acquire_lock_with_timeout, recipes::Hold, redis::Connection, release_lock,
 };
 use shared::{Redis, scene::Scene};
 
@@ -75,7 +74,7 @@ fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     let lease = 5 * LEASE;
     let watchdog = Watchdog::start(&redis.pool)?;
     let token = take(&mut scene, &mut conn, "A", lease)?;
-    let renewal = watchdog.keep(&Hold::new(NAME, &token)?, lease)?;
+    let renewal = watchdog.keep(&Hold::mutex(NAME, &token)?, lease)?;
     scene.tell("A", "Watchdog::keep")?;
     scene.wait_until(1_200);
     scene.tell("the watchdog", "has renewed it")?;

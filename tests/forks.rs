@@ -20,7 +20,7 @@ use std::{
 
 use leasehold::{
     Error, Lease, Locks, Once, Owner, Pool, Token, Watchdog,
-    recipes::{mutex::Hold, reentrant},
+    recipes::{Hold, reentrant},
 };
 use redis::Commands;
 
@@ -104,7 +104,7 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
         let pool = Pool::connect(&server.url()).unwrap();
         let locks = Locks::new(&pool).unwrap();
         let watchdog = Watchdog::start(&pool).unwrap();
-        let hold = Hold::new("b", &Token::random()).unwrap();
+        let hold = Hold::mutex("b", &Token::random()).unwrap();
         let mut conn = server.connection().unwrap();
         let lease = locks.lock("held").acquire(LONG).unwrap();
         let lock_and_unlock = || drop(locks.lock("busy").acquire(LONG).unwrap());
@@ -170,7 +170,7 @@ fn forks_at_its_first_calls() {
     let pool = Pool::connect(&url).unwrap();
     let locks = Locks::new(&pool).unwrap();
     let watchdog = Watchdog::start(&pool).unwrap();
-    let (lock, hold) = (locks.lock("a"), Hold::new("b", &Token::random()).unwrap());
+    let (lock, hold) = (locks.lock("a"), Hold::mutex("b", &Token::random()).unwrap());
     let ways: [(&str, &Way<'_>); 5] = [
         ("try_acquire", &|| lock.try_acquire().err()),
         ("inspect", &|| lock.inspect().err()),

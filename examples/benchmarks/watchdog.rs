@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use leasehold::{Keep, Pool, Renewal, Token, Watchdog, recipes::mutex::Hold};
+use leasehold::{Keep, Pool, Renewal, Token, Watchdog, recipes::Hold};
 
 use crate::common::{Proxy, Server};
 
@@ -63,7 +63,7 @@ fn hold_all(server: &Server, leases: u32) -> anyhow::Result<Vec<Hold>> {
             .arg(token.to_string())
             .arg("PX")
             .arg(600_000);
-        holds.push(Hold::new(&name, &token)?);
+        holds.push(Hold::mutex(&name, &token)?);
     }
     set.exec(&mut server.connection()?)?;
     Ok(holds)

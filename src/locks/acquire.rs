@@ -38,7 +38,7 @@ use crate::{
     error::{Busy, Error, Operation, Result},
     event::{Acquired, Contended, HasBeenRun},
     recipes::{
-        hold::{Holding, Kind},
+        hold::{Hold, LockKind},
         once::LastRun,
     },
     renewing::handle::Handle,
@@ -84,7 +84,7 @@ struct Wait<'a> {
     /// The epoch of the stack's server, a moment before the last attempt was sent.
     epoch: u64,
     settings: &'a Settings,
-    hold: Arc<Holding>,
+    hold: Arc<Hold>,
     lease_millis: u64,
     started: Instant,
     deadline: Deadline,
@@ -107,7 +107,7 @@ pub(crate) fn acquire(
     operation: Operation<'_>,
     stacks: &Stacks,
     settings: &Settings,
-    hold: Holding,
+    hold: Hold,
     timeout: Duration,
 ) -> Result<Waited> {
     let lease_millis = settings.checked()?;
@@ -208,7 +208,7 @@ impl Wait<'_> {
         {
             thread::sleep(pause);
         }
-        if asks_after.is_some() || self.hold.kind() == Kind::Reentrant {
+        if asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
             // The intent of a writer that waits is written by the head of the queue alone.
             let leaves_intent = self.nobody_waits();
             match self.ask_by_the_pool(leaves_intent) {
@@ -364,15 +364,15 @@ impl Wait<'_> {
     /// How a lock that is handed over would be held, if it is to be.
     fn takes(&self) -> Option<Settings> {
         // Only the server knows whether work that is to be done once has been done meanwhile.
-        let asks = self.hold.kind() != Kind::Mutex || self.hold.finishing().is_some();
+        let asks = self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some();
         let takes = self.settings.hands_over() && !asks;
         takes.then(|| self.settings.clone().of(self.hold.owner()))
     }
 
     fn leaving(&self) -> Leaving {
         match self.hold.kind() {
-            Kind::Mutex | Kind::Write => Leaving::Exclusive,
-            Kind::Reentrant | Kind::Read => Leaving::Shared,
+            LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
+            LockKind::Reentrant | LockKind::Read => Leaving::Shared,
         }
     }
 

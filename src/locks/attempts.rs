@@ -27,7 +27,7 @@ use super::{lease::Grant, settings::Settings};
 use crate::{
     error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass},
     recipes::{
-        hold::{Attempt, Holding, Kind},
+        hold::{Attempt, Hold, LockKind},
         once::LastRun,
     },
     server::Reply,
@@ -46,7 +46,7 @@ const ARMED_WITHIN: Duration = Duration::from_millis(20);
 pub(crate) struct Attempts<'a> {
     operation: Operation<'a>,
     settings: &'a Settings,
-    hold: Arc<Holding>,
+    hold: Arc<Hold>,
     /// How often the server was asked.
     pub(crate) made: u32,
     /// An attempt got no answer, or was granted for a lease that was over by then, and none since
@@ -94,7 +94,7 @@ impl<'a> Attempts<'a> {
         operation: Operation<'a>,
         settings: &'a Settings,
         skew: Duration,
-        hold: Arc<Holding>,
+        hold: Arc<Hold>,
     ) -> Self {
         Self {
             operation,
@@ -144,7 +144,7 @@ impl<'a> Attempts<'a> {
                     since: sent,
                     end,
                     look_at: Some(now + ARMED_WITHIN),
-                    turns: turns.filter(|_| self.hold.kind() == Kind::Mutex),
+                    turns: turns.filter(|_| self.hold.kind() == LockKind::Mutex),
                     unanswered_before: self.is_out,
                 };
                 let next_asks_at = if tracked {
@@ -304,7 +304,7 @@ impl<'a> Attempts<'a> {
     /// intent meanwhile.
     fn longest_pause(&self, longest: Option<Duration>) -> Duration {
         let most = match self.hold.kind() {
-            Kind::Write => INTENT,
+            LockKind::Write => INTENT,
             _ => LOOKS_AGAIN,
         };
         longest.map_or(most, |longest| most.min(longest + Duration::from_millis(1)))

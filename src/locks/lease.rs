@@ -24,7 +24,7 @@ use crate::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    recipes::hold::Holding,
+    recipes::hold::Hold,
     script::yes_or_no,
     time::lease_millis,
     token::{FencingToken, Token},
@@ -119,7 +119,7 @@ impl Lease {
     pub(crate) fn begin(
         shared: &Arc<Shared<Self>>,
         settings: &Settings,
-        hold: &Arc<Holding>,
+        hold: &Arc<Hold>,
         grant: Grant,
         keep: impl FnOnce(LeaseState, Terms) -> Option<Handle>,
     ) -> Option<Self> {
@@ -282,7 +282,7 @@ impl Lease {
         self.handle.lease_state()
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Holding> {
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         self.lease_state().hold()
     }
 

@@ -17,7 +17,7 @@ use crate::{
     event::AcquireFailed,
     name::{LockName, Owner},
     recipes::{
-        hold::{Holding, Kind},
+        hold::{Hold, LockKind},
         inspect::{Found, calls, understood, understood_taken},
     },
     script::Call,
@@ -36,12 +36,12 @@ use crate::{
 pub struct Lock {
     stacks: Stacks,
     settings: Settings,
-    kind: Kind,
+    kind: LockKind,
     name: String,
 }
 
 impl Lock {
-    pub(crate) fn new(stacks: &Stacks, settings: &Settings, kind: Kind, name: &str) -> Self {
+    pub(crate) fn new(stacks: &Stacks, settings: &Settings, kind: LockKind, name: &str) -> Self {
         Self {
             stacks: stacks.clone(),
             settings: settings.clone(),
@@ -273,7 +273,7 @@ impl Lock {
     pub(super) fn acquire_hold(
         &self,
         operation: Operation<'_>,
-        hold: Result<Holding>,
+        hold: Result<Hold>,
         timeout: Duration,
     ) -> Result<Waited> {
         let clock = self.stacks.clock();
@@ -296,11 +296,11 @@ impl Lock {
     ///
     /// Refused in the child of a fork: there the queues may be locked for ever, and an owner's text
     /// or a script that another thread was making is never ready.
-    pub(super) fn hold(&self) -> Result<Holding> {
+    pub(super) fn hold(&self) -> Result<Hold> {
         let lock = self.lock_name()?;
         self.stacks.process().refuse_forked_child()?;
         let token = Token::random_in(self.stacks.process().id());
-        Ok(Holding::new(self.kind, lock, token, self.owner()))
+        Ok(Hold::new(self.kind, lock, token, self.owner()))
     }
 
     pub(super) fn lock_name(&self) -> Result<LockName> {
@@ -310,7 +310,7 @@ impl Lock {
     fn owner(&self) -> Owner {
         match (&self.settings.owner, self.kind) {
             (Some(owner), _) => owner.clone(),
-            (None, Kind::Reentrant) => Owner::current_thread(),
+            (None, LockKind::Reentrant) => Owner::current_thread(),
             (None, _) => Owner::described_in(self.stacks.process().id()),
         }
     }

@@ -37,7 +37,7 @@ use crate::connection::{Nodes, is_of_a_cluster};
 use crate::{
     connection::Pool,
     error::Result,
-    recipes::hold::Kind,
+    recipes::hold::LockKind,
     server::{RedisServer, Server},
 };
 use settings::Settings;
@@ -169,7 +169,7 @@ impl Locks {
 
     /// The lock of this name for one holder at a time: [`recipes::mutex`](crate::recipes::mutex).
     pub fn lock(&self, name: &str) -> Lock {
-        self.of_kind(Kind::Mutex, name)
+        self.of_kind(LockKind::Mutex, name)
     }
 
     /// The lock of this name for one owner at a time, who may enter again:
@@ -189,7 +189,7 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn reentrant(&self, name: &str) -> Lock {
-        self.of_kind(Kind::Reentrant, name)
+        self.of_kind(LockKind::Reentrant, name)
     }
 
     /// The lock of this name for any number of readers:
@@ -205,7 +205,7 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn read(&self, name: &str) -> Lock {
-        self.of_kind(Kind::Read, name)
+        self.of_kind(LockKind::Read, name)
     }
 
     /// The lock of this name for one writer, and no reader beside:
@@ -221,10 +221,10 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn write(&self, name: &str) -> Lock {
-        self.of_kind(Kind::Write, name)
+        self.of_kind(LockKind::Write, name)
     }
 
-    fn of_kind(&self, kind: Kind, name: &str) -> Lock {
+    fn of_kind(&self, kind: LockKind, name: &str) -> Lock {
         Lock::new(&self.stacks, &self.settings, kind, name)
     }
 }

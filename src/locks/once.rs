@@ -10,7 +10,7 @@ use super::{acquire::Waited, lease::Lease, lock::Lock};
 use crate::{
     error::{Error, Operation, Result, is_unconfirmed, may_pass},
     recipes::{
-        hold::Kind,
+        hold::LockKind,
         once::{LastRun, calls, understood},
         ran::Ran,
     },
@@ -113,7 +113,7 @@ impl Lock {
         let operation = Operation::new(RUN_ONCE, self.name());
         let hold = period_millis(period).and_then(|period| Ok(self.hold()?.unless_run(period)));
         let hold = hold.and_then(|hold| match hold.kind() {
-            Kind::Mutex => Ok(hold),
+            LockKind::Mutex => Ok(hold),
             _ => Err(Error::invalid(
                 "lock",
                 "what is run once takes the lock of Locks::lock",

@@ -160,7 +160,7 @@ impl Options {
     /// must not happen, the resource has to check the [fencing token](crate::Lease::fencing_token).
     ///
     /// For what the plain functions acquire:
-    /// [`Recipe::confirm_by_replicas`](crate::recipes::Recipe::confirm_by_replicas).
+    /// [`Hold::confirm_by_replicas`](crate::recipes::Hold::confirm_by_replicas).
     ///
     /// The last attempt may begin just before the wait of `acquire` is over, which then ends later
     /// by up to `wait`.

@@ -3,7 +3,7 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, Connection, Pipeline, RedisResult, Value};
 
 use super::{
     commit::Proof,
@@ -13,7 +13,7 @@ use super::{
     reentrant::calls::{self as reentrant, Levels},
 };
 use crate::{
-    error::{Result, makes_no_sense},
+    error::{Error, Operation, Result, makes_no_sense},
     name::{LockName, Owner},
     script::{Call, Refusal, Replicas, count, fencing_token},
     token::{FencingToken, Token},
@@ -22,20 +22,24 @@ use crate::{
 
 /// Which kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum LockKind {
     Mutex,
     Reentrant,
     Read,
     Write,
 }
 
-/// One hold, wanted or had. The owner is who may enter a reentrant lock again, otherwise a text for
-/// people.
+/// One hold on one lock, by whichever function it was acquired: the value that a
+/// [`Watchdog`](crate::Watchdog) renews.
+///
+/// A hold of the [article's](super::read_write) editions cannot be renewed safely, so there is no
+/// constructor for one.
 #[derive(Clone)]
-pub struct Holding {
-    kind: Kind,
+pub struct Hold {
+    kind: LockKind,
     lock: LockName,
     token: Token,
+    /// Who may enter a reentrant lock again, otherwise a text for people.
     owner: Owner,
     /// Whether it gets a fencing token, where its kind has them.
     is_fenced: bool,
@@ -62,14 +66,114 @@ pub(crate) enum Attempt {
     HasBeenRun(LastRun),
 }
 
-impl Holding {
-    pub(crate) fn new(kind: Kind, lock: LockName, token: Token, owner: Owner) -> Self {
+/// A hold is named by the token that it was, or is going to be, acquired with.
+impl Hold {
+    /// On a lock of [`mutex`](super::mutex) or of [`simple`](super::simple), the book's: the key
+    /// and the value are the same.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the name cannot be a lock's.
+    pub fn mutex(name: &str, token: &Token) -> Result<Self> {
+        Self::named(LockKind::Mutex, name, token)
+    }
+
+    /// One acquisition of a [`reentrant`](super::reentrant) lock by this owner: renewed as the
+    /// acquisition that it is.
+    ///
+    /// # Errors
+    /// As [`mutex`](Self::mutex).
+    pub fn reentrant(name: &str, owner: &Owner, token: &Token) -> Result<Self> {
+        let lock = LockName::new(name)?;
+        Ok(Self::new(
+            LockKind::Reentrant,
+            lock,
+            token.clone(),
+            owner.clone(),
+        ))
+    }
+
+    /// A reader's on a [`read_write`](super::read_write) lock.
+    ///
+    /// # Errors
+    /// As [`mutex`](Self::mutex).
+    pub fn read(name: &str, token: &Token) -> Result<Self> {
+        Self::named(LockKind::Read, name, token)
+    }
+
+    /// A writer's on a [`read_write`](super::read_write) lock.
+    ///
+    /// # Errors
+    /// As [`mutex`](Self::mutex).
+    pub fn write(name: &str, token: &Token) -> Result<Self> {
+        Self::named(LockKind::Write, name, token)
+    }
+
+    fn named(kind: LockKind, name: &str, token: &Token) -> Result<Self> {
+        let lock = LockName::new(name)?;
+        Ok(Self::new(kind, lock, token.clone(), Owner::described()))
+    }
+
+    /// Waits until that many replicas have the lock that was just acquired **on this connection**.
+    /// With fewer, gives it back.
+    ///
+    /// `Ok(())`: the master and that many replicas had the lock in memory, at one moment, as with
+    /// [`Options::replicas`](crate::Options::replicas), which says what that is worth. Of what was
+    /// acquired on another connection it says nothing. For an acquire only: a renewal by a plain
+    /// function or a [`Watchdog`](crate::Watchdog) waits for no replica, so that a master's end
+    /// can still take the later end with it, and the lock then lasts for the lease that was
+    /// confirmed.
+    ///
+    /// One round trip, which takes what the replicas' answer takes, and `wait` at the most; one
+    /// more to give the lock back. `wait` counts against the lease, and has to be shorter than the
+    /// read time-out of the connection.
+    ///
+    /// # Errors
+    /// - [`Error::TooFewReplicas`]: fewer have it. The lock was given back.
+    /// - [`Error::Redis`]: the server refused to wait. The lock was given back, unless the server
+    ///   refused that as well.
+    /// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the
+    ///   lease ends. Release it, on another connection.
+    /// - [`Error::Invalid`]: `replicas` is not between 1 and 100, or `wait` not between 1 ms and
+    ///   24 h. Nothing was sent, and the lock is held.
+    ///
+    /// # Example
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Token, recipes::{Hold, mutex::{self, End}}};
+    ///
+    /// # let pool = leasehold::Pool::connect("redis+sentinel://s1,s2,s3/mymaster")?;
+    /// let mut conn = pool.get()?;
+    /// let (token, end) = (Token::random(), End::After(Duration::from_secs(10)));
+    /// if let Some(grant) = mutex::try_acquire(&mut *conn, "report", &token, end)? {
+    ///     Hold::mutex("report", &token)?.confirm_by_replicas(&mut *conn, 1, Duration::from_millis(100))?;
+    ///     println!("granted, with fencing token {}", grant.fencing_token());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn confirm_by_replicas(
+        &self,
+        conn: &mut Connection,
+        replicas: u32,
+        wait: Duration,
+    ) -> Result<()> {
+        let operation = Operation::new("confirm_by_replicas", self.lock.text());
+        let wanted = Replicas::wanted(replicas, wait)?;
+        let unanswered = |error| operation.unanswered(Some(&self.token), error);
+        let confirmed = wanted.confirm(conn).map_err(unanswered);
+        if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = confirmed {
+            self.giving_back().counts(conn).map_err(unanswered)?;
+        }
+        confirmed
+    }
+
+    pub(crate) fn new(kind: LockKind, lock: LockName, token: Token, owner: Owner) -> Self {
         Self {
             kind,
             lock,
             token,
             owner,
-            is_fenced: kind != Kind::Read,
+            is_fenced: kind != LockKind::Read,
             reserved: 0,
             replicas: None,
             period_millis: None,
@@ -96,13 +200,13 @@ impl Holding {
 
     /// Without a fencing token: a mutex alone has nothing beside it then.
     pub(crate) fn unfenced(self) -> Self {
-        let is_fenced = self.is_fenced && self.kind != Kind::Mutex;
+        let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
         Self { is_fenced, ..self }
     }
 
     /// With so many more fencing tokens, for those it is handed to: a mutex alone can be.
     pub(crate) fn reserving(self, reserved: u64) -> Self {
-        let reserved = if self.kind == Kind::Mutex {
+        let reserved = if self.kind == LockKind::Mutex {
             reserved
         } else {
             0
@@ -110,13 +214,7 @@ impl Holding {
         Self { reserved, ..self }
     }
 
-    /// A hold that is known by its token alone.
-    pub(crate) fn named(kind: Kind, name: &str, token: &Token) -> Result<Self> {
-        let lock = LockName::new(name)?;
-        Ok(Self::new(kind, lock, token.clone(), Owner::described()))
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> LockKind {
         self.kind
     }
 
@@ -140,7 +238,7 @@ impl Holding {
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let (lock, token, owner) = (&self.lock, &self.token, &self.owner);
         let call = match self.kind {
-            Kind::Mutex => match (self.is_fenced, self.period_millis) {
+            LockKind::Mutex => match (self.is_fenced, self.period_millis) {
                 (true, None) => mutex::acquire(lock, &self.request(lease_millis, refusal)),
                 (true, Some(period)) => {
                     let request = self.request(lease_millis, refusal);
@@ -151,9 +249,9 @@ impl Holding {
                     mutex::acquire_unfenced_unless_run(lock, token, lease_millis, refusal, period)
                 }
             },
-            Kind::Reentrant => reentrant::acquire(lock, owner, token, lease_millis, refusal),
-            Kind::Read => read_write::acquire_read(lock, token, lease_millis, refusal),
-            Kind::Write => {
+            LockKind::Reentrant => reentrant::acquire(lock, owner, token, lease_millis, refusal),
+            LockKind::Read => read_write::acquire_read(lock, token, lease_millis, refusal),
+            LockKind::Write => {
                 read_write::acquire_write(lock, token, lease_millis, waits, owner, refusal)
             }
         };
@@ -179,8 +277,10 @@ impl Holding {
             return Ok(Attempt::HasBeenRun(run));
         }
         match (self.kind, answer) {
-            (Kind::Read, Value::Int(0))
-            | (Kind::Mutex | Kind::Reentrant | Kind::Write, Value::Nil) => Ok(Attempt::Busy(None)),
+            (LockKind::Read, Value::Int(0))
+            | (LockKind::Mutex | LockKind::Reentrant | LockKind::Write, Value::Nil) => {
+                Ok(Attempt::Busy(None))
+            }
             (_, Value::Array(list)) if list.len() == 1 => match list.first() {
                 Some(Value::Int(millis)) => {
                     let millis = u64::try_from(*millis).ok();
@@ -188,21 +288,21 @@ impl Holding {
                 }
                 _ => Err(makes_no_sense()),
             },
-            (Kind::Mutex, Value::Okay | Value::Int(1)) if !self.is_fenced => granted(None),
-            (Kind::Mutex, _) if !self.is_fenced => Err(makes_no_sense()),
-            (Kind::Mutex, Value::Array(list)) => match &list[..] {
+            (LockKind::Mutex, Value::Okay | Value::Int(1)) if !self.is_fenced => granted(None),
+            (LockKind::Mutex, _) if !self.is_fenced => Err(makes_no_sense()),
+            (LockKind::Mutex, Value::Array(list)) => match &list[..] {
                 [fence, reserved] => Ok(Attempt::Granted {
                     fence: Some(fencing_token(fence)?),
                     reserved: count(reserved)?,
                 }),
                 _ => Err(makes_no_sense()),
             },
-            (Kind::Reentrant, Value::Array(list)) => match &list[..] {
+            (LockKind::Reentrant, Value::Array(list)) => match &list[..] {
                 [fence, Value::Int(1..)] => granted(Some(fencing_token(fence)?)),
                 _ => Err(makes_no_sense()),
             },
-            (Kind::Mutex | Kind::Write, fence) => granted(Some(fencing_token(&fence)?)),
-            (Kind::Read, Value::Int(1)) => granted(None),
+            (LockKind::Mutex | LockKind::Write, fence) => granted(Some(fencing_token(&fence)?)),
+            (LockKind::Read, Value::Int(1)) => granted(None),
             _ => Err(makes_no_sense()),
         }
     }
@@ -226,13 +326,13 @@ impl Holding {
     fn prolonging(&self, lease_millis: u64) -> Call {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
-            Kind::Mutex if self.is_fenced => mutex::renew(lock, token, lease_millis),
-            Kind::Mutex => mutex::renew_unfenced(lock, token, lease_millis),
-            Kind::Reentrant => {
+            LockKind::Mutex if self.is_fenced => mutex::renew(lock, token, lease_millis),
+            LockKind::Mutex => mutex::renew_unfenced(lock, token, lease_millis),
+            LockKind::Reentrant => {
                 reentrant::renew(lock, &self.owner, token, lease_millis, Levels::Counted)
             }
-            Kind::Read => read_write::renew(lock, Side::Reader, token, lease_millis),
-            Kind::Write => read_write::renew(lock, Side::Writer, token, lease_millis),
+            LockKind::Read => read_write::renew(lock, Side::Reader, token, lease_millis),
+            LockKind::Write => read_write::renew(lock, Side::Writer, token, lease_millis),
         }
     }
 
@@ -240,10 +340,10 @@ impl Holding {
     pub(crate) fn giving_back(&self) -> Call {
         let (lock, token) = (&self.lock, &self.token);
         match self.kind {
-            Kind::Mutex => mutex::release(lock, token),
-            Kind::Reentrant => reentrant::release(lock, &self.owner, token, Levels::Counted),
-            Kind::Read => read_write::release(lock, Side::Reader, token),
-            Kind::Write => read_write::release(lock, Side::Writer, token),
+            LockKind::Mutex => mutex::release(lock, token),
+            LockKind::Reentrant => reentrant::release(lock, &self.owner, token, Levels::Counted),
+            LockKind::Read => read_write::release(lock, Side::Reader, token),
+            LockKind::Write => read_write::release(lock, Side::Writer, token),
         }
     }
 
@@ -257,17 +357,19 @@ impl Holding {
 
     /// Takes back a writer's intent, when it stops waiting.
     pub(crate) fn quitting(&self) -> Option<Call> {
-        let is_writer = self.kind == Kind::Write;
+        let is_writer = self.kind == LockKind::Write;
         is_writer.then(|| read_write::release(&self.lock, Side::Intent, &self.token))
     }
 
     /// Lets go of it in a transaction that watches the lock, and has found it ours.
     pub(crate) fn giving_back_while_watched(&self) -> Cmd {
         match self.kind {
-            Kind::Mutex => command(&["DEL", self.lock.key()]),
+            LockKind::Mutex => command(&["DEL", self.lock.key()]),
             // Whole, since a transaction in which the server does not know a script is executed all
             // the same.
-            Kind::Reentrant | Kind::Read | Kind::Write => self.giving_back().whole().to_cmd(),
+            LockKind::Reentrant | LockKind::Read | LockKind::Write => {
+                self.giving_back().whole().to_cmd()
+            }
         }
     }
 
@@ -275,8 +377,8 @@ impl Holding {
     pub(crate) fn proof(&self) -> Proof<'_> {
         let mut reads = Pipeline::new();
         match self.kind {
-            Kind::Mutex => return Proof::by_value(&self.lock, &self.token),
-            Kind::Reentrant => reads
+            LockKind::Mutex => return Proof::by_value(&self.lock, &self.token),
+            LockKind::Reentrant => reads
                 .cmd("HGET")
                 .arg(self.lock.key())
                 .arg(self.owner.as_str())
@@ -284,8 +386,8 @@ impl Holding {
                 .arg(self.lock.companion())
                 .arg(format!("t:{}", self.token))
                 .cmd("TIME"),
-            Kind::Read => self.read_end(&mut reads, Side::Reader),
-            Kind::Write => self.read_end(&mut reads, Side::Writer),
+            LockKind::Read => self.read_end(&mut reads, Side::Reader),
+            LockKind::Write => self.read_end(&mut reads, Side::Writer),
         };
         Proof {
             lock: &self.lock,
@@ -301,10 +403,10 @@ impl Holding {
 
     fn is_proven_by(&self, values: &[Value]) -> bool {
         match (self.kind, values) {
-            (Kind::Reentrant, [count, end, time]) => {
+            (LockKind::Reentrant, [count, end, time]) => {
                 whole_number(count).is_some_and(|count| count > 0) && is_ahead(end, time)
             }
-            (Kind::Read | Kind::Write, [end, time]) => is_ahead(end, time),
+            (LockKind::Read | LockKind::Write, [end, time]) => is_ahead(end, time),
             _ => false,
         }
     }
@@ -331,9 +433,9 @@ fn whole_number(value: &Value) -> Option<u64> {
 }
 
 /// Without the token.
-impl fmt::Debug for Holding {
+impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holding")
+        f.debug_struct("Hold")
             .field("kind", &self.kind)
             .field("lock", &self.lock)
             .field("owner", &self.owner)

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    error::LostReason, recipes::hold::Holding, script::Call, server::Answer, time::whole_millis,
+    error::LostReason, recipes::hold::Hold, script::Call, server::Answer, time::whole_millis,
 };
 
 /// The pause after the first refusal of a renewal. It doubles with each further one.
@@ -60,7 +60,7 @@ impl Ask {
     }
 
     /// The call that asks it about this hold.
-    pub(crate) fn of(self, hold: &Holding) -> Call {
+    pub(crate) fn of(self, hold: &Hold) -> Call {
         match self {
             Self::Renew(lease) => hold.renewal(whole_millis(lease)),
             Self::Repeat(left) => hold.repetition(whole_millis(left)),

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     connection::{Limits, Process},
     error::{LostReason, Result},
-    recipes::hold::Holding,
+    recipes::hold::Hold,
     script::Call,
     time::{Clock, Deadline},
 };
@@ -137,7 +137,7 @@ impl Keeper {
 
     /// Has a hold given back that the server may have granted to a caller who is gone: until the
     /// server answers, and longer if an acquire of it got no answer.
-    pub(crate) fn abandon(&self, hold: &Holding, may_be_acquired_late: bool) {
+    pub(crate) fn abandon(&self, hold: &Hold, may_be_acquired_late: bool) {
         let giving_back = hold.giving_back();
         let mut state = self.state.lock();
         let now = self.clock.now();

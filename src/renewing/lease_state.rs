@@ -23,7 +23,7 @@ use crate::{
 use crate::{
     error::{Error, Operation},
     name::Owner,
-    recipes::hold::Holding,
+    recipes::hold::Hold,
     time::{Clock, Deadline},
     token::FencingToken,
 };
@@ -55,7 +55,7 @@ pub(crate) struct LeaseState {
     /// They have been told of its loss.
     loss_is_told: AtomicBool,
     clock: Clock,
-    hold: Arc<Holding>,
+    hold: Arc<Hold>,
     /// Who has it now, where another thread has handed it over: the server knows of that one only.
     holder: Option<Owner>,
     fence: Option<FencingToken>,
@@ -80,7 +80,7 @@ struct Facts {
 
 impl LeaseState {
     pub(crate) fn new(
-        hold: &Arc<Holding>,
+        hold: &Arc<Hold>,
         fence: Option<FencingToken>,
         terms: &Terms,
         events: Option<Arc<EventSink>>,
@@ -122,7 +122,7 @@ impl LeaseState {
         self
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Holding> {
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.hold
     }
 

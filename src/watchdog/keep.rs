@@ -57,14 +57,14 @@ impl Keep {
     ///
     /// ```no_run
     /// # use std::time::{Duration, Instant};
-    /// # use leasehold::{Keep, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold};
+    /// # use leasehold::{Keep, Watchdog, acquire_lock_with_timeout, recipes::Hold};
     /// # fn f(watchdog: &Watchdog, conn: &mut leasehold::redis::Connection) -> leasehold::Result<()> {
     /// let lease = Duration::from_secs(10);
     /// let before = Instant::now();
     /// // One attempt, no wait: otherwise the moment would lie too far back, which is safe but wasteful.
     /// if let Some(token) = acquire_lock_with_timeout(conn, "report", Duration::ZERO, lease)? {
     ///     let keep = Keep::lease(lease).held_until(before + lease);
-    ///     let renewal = watchdog.keep_with(&Hold::new("report", &token)?, keep)?;
+    ///     let renewal = watchdog.keep_with(&Hold::mutex("report", &token)?, keep)?;
     ///     assert!(renewal.is_held());
     /// }
     /// # Ok(())

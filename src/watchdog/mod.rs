@@ -16,7 +16,7 @@ use crate::connection::{CLOCK_SKEW, Nodes};
 use crate::{
     connection::Pool,
     error::{LostReason, Operation, Result},
-    recipes::Recipe,
+    recipes::Hold,
     renewing::{handle::Handle, lease_state::LeaseState},
     time::{self, Clock, Deadline},
 };
@@ -74,7 +74,7 @@ use crate::{
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use leasehold::{Pool, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold, release_lock};
+/// use leasehold::{Pool, Watchdog, acquire_lock_with_timeout, recipes::Hold, release_lock};
 ///
 /// # fn rebuild_next_page() -> Option<()> { None }
 /// let pool = Pool::connect("redis://127.0.0.1/")?;
@@ -83,7 +83,7 @@ use crate::{
 /// let mut conn = pool.get()?;
 /// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
 /// if let Some(token) = acquire_lock_with_timeout(&mut conn, "report", wait, lease)? {
-///     let renewal = watchdog.keep(&Hold::new("report", &token)?, lease)?;
+///     let renewal = watchdog.keep(&Hold::mutex("report", &token)?, lease)?;
 ///     while renewal.is_held() && rebuild_next_page().is_some() {
 ///         // … hours, if need be …
 ///     }
@@ -96,7 +96,7 @@ use crate::{
 /// Only what can be renewed safely can be kept: a hold of a recipe of this crate, and not just any
 /// key.
 ///
-/// ```compile_fail,E0277
+/// ```compile_fail,E0308
 /// # use std::time::Duration;
 /// # fn f(watchdog: &leasehold::Watchdog) {
 /// watchdog.keep(&String::from("lock:report"), Duration::from_secs(10));
@@ -132,7 +132,7 @@ impl Watchdog {
     /// ```no_run
     /// use std::time::Duration;
     ///
-    /// use leasehold::{Nodes, Watchdog, acquire_lock_with_timeout, recipes::simple::Hold, release_lock};
+    /// use leasehold::{Nodes, Watchdog, acquire_lock_with_timeout, recipes::Hold, release_lock};
     ///
     /// let nodes = Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000")?;
     /// let watchdog = Watchdog::on_nodes(&nodes);
@@ -142,7 +142,7 @@ impl Watchdog {
     ///     acquire_lock_with_timeout(conn, "report", wait, lease)
     /// })?;
     /// if let Some(token) = token {
-    ///     let renewal = watchdog.keep(&Hold::new("report", &token)?, lease)?;
+    ///     let renewal = watchdog.keep(&Hold::mutex("report", &token)?, lease)?;
     ///     // … the work, while `renewal.is_held()` …
     ///     renewal.stop();
     ///     nodes.run("report", |conn| release_lock(conn, "report", &token))?;
@@ -177,7 +177,7 @@ impl Watchdog {
     /// - [`Error::Invalid`](crate::Error::Invalid): a lease that is not between 1 ms and 24 h.
     /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has none of the
     ///   threads.
-    pub fn keep<H: Recipe + Clone>(&self, hold: &H, lease: Duration) -> Result<Renewal> {
+    pub fn keep(&self, hold: &Hold, lease: Duration) -> Result<Renewal> {
         self.keep_with(hold, Keep::lease(lease))
     }
 
@@ -189,15 +189,15 @@ impl Watchdog {
     /// # Errors
     /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) where the moment given to
     /// [`Keep::held_until`] has passed.
-    pub fn keep_with<H: Recipe + Clone>(&self, hold: &H, keep: Keep) -> Result<Renewal> {
-        let operation = Operation::new("Watchdog::keep", hold.holding().lock_name().text());
+    pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {
+        let operation = Operation::new("Watchdog::keep", hold.lock_name().text());
         let now = time::now();
         let terms = keep.checked(now, self.skew)?;
         if terms.end.is_some_and(|end| end <= now) {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
-        let keeper = self.keepers.of(hold.holding().lock_name().key())?;
-        let hold = Arc::new(hold.holding().clone());
+        let keeper = self.keepers.of(hold.lock_name().key())?;
+        let hold = Arc::new(hold.clone());
         let lease_state = LeaseState::new(&hold, None, &terms, None, Clock::REAL);
         let lease = Handle::keep(&keeper, lease_state, terms);
         // From here on it is stopped when this function returns early.

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use leasehold::{
     Lock, Locks, Token,
-    recipes::mutex::{self, End, Hold},
+    recipes::{
+        Hold,
+        mutex::{self, End},
+    },
 };
 use redis::Connection;
 
@@ -16,7 +19,7 @@ pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Resul
     let token = Token::random();
     let granted = mutex::try_acquire(conn, name, &token, End::After(lease))?;
     anyhow::ensure!(granted.is_some(), "{name} is held by somebody else");
-    Ok(Hold::new(name, &token)?)
+    Ok(Hold::mutex(name, &token)?)
 }
 
 /// The proxy counts and disturbs nothing of what the watchdog of these locks sends from now on. Nobody waits for a lock of the server yet: who

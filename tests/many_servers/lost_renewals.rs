@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Keep, Lease, Options, Pool, Renewal, Token, Watchdog, acquire_lock_with_timeout,
-    recipes::simple::Hold,
+    Keep, Lease, Options, Pool, Renewal, Token, Watchdog, acquire_lock_with_timeout, recipes::Hold,
 };
 use redis::{Commands, Connection};
 
@@ -89,7 +88,7 @@ fn a_watchdog_that_meets_a_new_master_renews_there_what_the_one_before_was_asked
         let token: Token = acquire_lock_with_timeout(&mut conn, name, MS, lease)
             .unwrap()
             .unwrap();
-        Hold::new(name, &token).unwrap()
+        Hold::mutex(name, &token).unwrap()
     };
     // Renewed each four seconds; until a replica is promoted it lasts.
     let often = take("often", SHORT / 5);

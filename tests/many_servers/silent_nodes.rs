@@ -7,11 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{
-    Error, Nodes, acquire_lock_with_timeout,
-    recipes::{Recipe, mutex::Hold},
-    release_lock,
-};
+use leasehold::{Error, Nodes, acquire_lock_with_timeout, recipes::Hold, release_lock};
 
 use crate::common::{Cluster, MS, SLACK, hold::comes_true};
 
@@ -107,7 +103,7 @@ fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_ha
         let late = scope.spawn(|| {
             let token = acquire_lock_with_timeout(&mut conn, name, MS, lease)?;
             let token = token.unwrap();
-            let hold = Hold::new(name, &token)?;
+            let hold = Hold::mutex(name, &token)?;
             Ok::<_, Error>(hold.confirm_by_replicas(&mut *conn, 1, 100 * MS))
         });
         cluster.wait_until_master(3).unwrap();

@@ -7,7 +7,7 @@ use std::{
 
 use leasehold::{
     Error, LostReason, Nodes, Owner, Renewal, Token, Watchdog, acquire_lock_with_timeout,
-    recipes::{mutex, reentrant, simple::Hold},
+    recipes::{Hold, reentrant},
     release_lock,
 };
 
@@ -24,7 +24,7 @@ fn kept(nodes: &Nodes, watchdog: &Watchdog, name: &str, lease: Duration) -> (Tok
     let acquire = |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, name, MS, lease);
     let token = nodes.run(name, acquire).unwrap().unwrap();
     let renewal = watchdog
-        .keep(&Hold::new(name, &token).unwrap(), lease)
+        .keep(&Hold::mutex(name, &token).unwrap(), lease)
         .unwrap();
     (token, renewal)
 }
@@ -56,7 +56,7 @@ fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
     }
     // Of any kind, and not what is somebody else's.
     let (owner, token) = (Owner::current_thread(), Token::random());
-    let strange = mutex::Hold::new(&names[0], &token).unwrap();
+    let strange = Hold::mutex(&names[0], &token).unwrap();
     let refused = watchdog.keep(&strange, LEASE).unwrap_err();
     assert!(
         matches!(
@@ -73,7 +73,7 @@ fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
         reentrant::try_acquire(conn, name, &owner, &token, LEASE)
     });
     assert!(entered.unwrap().is_some());
-    let hold = reentrant::Hold::new(name, &owner, &token).unwrap();
+    let hold = Hold::reentrant(name, &owner, &token).unwrap();
     let renewal = watchdog.keep(&hold, LEASE).unwrap();
     assert!(renewal.is_held() && format!("{watchdog:?}").contains("leases: 1"));
 }

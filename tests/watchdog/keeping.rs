@@ -13,9 +13,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Keep, LostReason, LostSignal, Pool, Renewal, RenewalState, Token, Watchdog,
-    acquire_lock_with_timeout,
-    recipes::{mutex, simple},
-    release_lock,
+    acquire_lock_with_timeout, recipes::Hold, release_lock,
 };
 use redis::{Commands, Connection};
 
@@ -64,7 +62,7 @@ fn a_lock_outlives_its_lease_until_it_is_stopped() {
         .unwrap();
     let renewal = bench
         .watchdog
-        .keep(&simple::Hold::new("a", &token).unwrap(), lease)
+        .keep(&Hold::mutex("a", &token).unwrap(), lease)
         .unwrap();
 
     let kept = Instant::now();
@@ -87,11 +85,8 @@ fn a_lock_outlives_its_lease_until_it_is_stopped() {
 fn a_lock_that_is_not_ours_is_not_kept() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
-    let stranger = mutex::Hold::new("a", &Token::random()).unwrap();
-    for hold in [
-        &stranger,
-        &mutex::Hold::new("free", &Token::random()).unwrap(),
-    ] {
+    let stranger = Hold::mutex("a", &Token::random()).unwrap();
+    for hold in [&stranger, &Hold::mutex("free", &Token::random()).unwrap()] {
         let refused = bench.watchdog.keep(hold, LONG).unwrap_err();
         assert!(matches!(refused, Error::Lost { .. }), "{refused}");
     }

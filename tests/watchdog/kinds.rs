@@ -9,7 +9,7 @@ use crate::common::{Server, hold::comes_true, start, wait::at_once};
 use leasehold::{
     Error, LostReason, Owner, Pool, Renewal, RenewalState, Token, Watchdog,
     acquire_lock_with_timeout,
-    recipes::{mutex, read_write, reentrant, simple},
+    recipes::{Hold, mutex, read_write, reentrant},
 };
 use redis::{Commands, Connection};
 
@@ -34,14 +34,14 @@ fn every_kind_is_kept_and_its_loss_told() {
     let book = take_all(&mut conn, &token, &owner);
 
     let renewals = [
-        watchdog.keep(&simple::Hold::new("simple", &book).unwrap(), LEASE),
-        watchdog.keep(&mutex::Hold::new("mutex", &token).unwrap(), LEASE),
+        watchdog.keep(&Hold::mutex("simple", &book).unwrap(), LEASE),
+        watchdog.keep(&Hold::mutex("mutex", &token).unwrap(), LEASE),
         watchdog.keep(
-            &reentrant::Hold::new("reentrant", &owner, &token).unwrap(),
+            &Hold::reentrant("reentrant", &owner, &token).unwrap(),
             LEASE,
         ),
-        watchdog.keep(&read_write::ReadHold::new("read", &token).unwrap(), LEASE),
-        watchdog.keep(&read_write::WriteHold::new("write", &token).unwrap(), LEASE),
+        watchdog.keep(&Hold::read("read", &token).unwrap(), LEASE),
+        watchdog.keep(&Hold::write("write", &token).unwrap(), LEASE),
     ]
     .map(Result::unwrap);
 
@@ -94,10 +94,10 @@ const LONGER: Duration = Duration::from_secs(2);
 fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal; 3] {
     let (token, owner) = (Token::random(), Owner::current_thread());
     take_all(&mut server.connection().unwrap(), &token, &owner);
-    let entered = reentrant::Hold::new("reentrant", &owner, &token).unwrap();
-    let writes = read_write::WriteHold::new("write", &token).unwrap();
+    let entered = Hold::reentrant("reentrant", &owner, &token).unwrap();
+    let writes = Hold::write("write", &token).unwrap();
     [
-        watchdog.keep(&mutex::Hold::new("mutex", &token).unwrap(), LONGER),
+        watchdog.keep(&Hold::mutex("mutex", &token).unwrap(), LONGER),
         watchdog.keep(&entered, LONGER),
         watchdog.keep(&writes, LONGER),
     ]

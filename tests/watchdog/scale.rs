@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::common::{Proxy, Server};
-use leasehold::{Keep, Pool, Renewal, RenewalState, Token, Watchdog, recipes::mutex::Hold};
+use leasehold::{Keep, Pool, Renewal, RenewalState, Token, Watchdog, recipes::Hold};
 
 const LEASE: Duration = Duration::from_millis(3_600);
 /// What ten thousand renewals have to fit into.
@@ -23,7 +23,7 @@ fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) 
             .arg(token.to_string())
             .arg("PX")
             .arg(60_000);
-        holds.push(Hold::new(&name, &token).unwrap());
+        holds.push(Hold::mutex(&name, &token).unwrap());
     }
     let end = Instant::now() + Duration::from_secs(60);
     take.exec(&mut server.connection().unwrap()).unwrap();

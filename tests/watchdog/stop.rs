@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::Server;
-use leasehold::{Keep, Pool, RenewalState, Token, Watchdog, recipes::mutex::Hold};
+use leasehold::{Keep, Pool, RenewalState, Token, Watchdog, recipes::Hold};
 
 const THREADS: usize = 16;
 const BATCHES: usize = 10;
@@ -87,7 +87,7 @@ fn held(server: &Server, locks: usize) -> Vec<(usize, Hold)> {
             .arg(token.to_string())
             .arg("PX")
             .arg(60_000);
-        holds.push((number, Hold::new(&name, &token).unwrap()));
+        holds.push((number, Hold::mutex(&name, &token).unwrap()));
     }
     take.exec(&mut server.connection().unwrap()).unwrap();
     holds

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{
-    Keep, Token, acquire_lock_with_timeout, commit_while_held, recipes::mutex, release_lock,
+    Keep, Token, acquire_lock_with_timeout, commit_while_held,
+    recipes::{Hold, mutex},
+    release_lock,
 };
 
 use super::{
@@ -53,7 +55,7 @@ pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
     };
     let fence = grant.fencing_token().get();
     hand.granted(id, Some(fence), Some(token.to_string()));
-    let hold = mutex::Hold::new("d0", &token)?;
+    let hold = Hold::mutex("d0", &token)?;
     let keep = Keep::lease(LEASE).held_until(before + LEASE);
     let kept = hand.watchdog.as_ref().map(|dog| dog.keep_with(&hold, keep));
     if let Some(Ok(renewal)) = kept {

@@ -12,9 +12,9 @@ const MS: Duration = Duration::from_millis(1);
 /// What a reader is granted.
 const READ: Value = Value::Int(1);
 
-fn attempts(settings: &Settings, kind: Kind) -> Attempts<'_> {
+fn attempts(settings: &Settings, kind: LockKind) -> Attempts<'_> {
     let lock = LockName::new("a").unwrap();
-    let hold = Holding::new(kind, lock, Token::random(), Owner::described());
+    let hold = Hold::new(kind, lock, Token::random(), Owner::described());
     let operation = Operation::new("Lock::acquire", "a");
     Attempts::new(operation, settings, Duration::ZERO, Arc::new(hold))
 }
@@ -50,7 +50,7 @@ fn refusal(code: &str) -> RedisResult<Value> {
 fn a_grant_ends_a_lease_after_it_was_sent() {
     let settings = Settings::default();
     let sent = crate::time::now();
-    let outcome = attempts(&settings, Kind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
+    let outcome = attempts(&settings, LockKind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
     let Ok(Outcome::Granted {
         grant,
         next_asks_at,
@@ -67,7 +67,7 @@ fn a_grant_ends_a_lease_after_it_was_sent() {
 fn a_grant_that_took_longer_than_the_lease_is_none() {
     let settings = Settings::default();
     let sent = crate::time::now();
-    let mut attempts = attempts(&settings, Kind::Read);
+    let mut attempts = attempts(&settings, LockKind::Read);
     let outcome = attempts.judge(reply(Ok(READ), sent), sent + settings.lease);
     assert!(matches!(outcome, Ok(Outcome::Failed)));
     assert!(attempts.may_be_ours() && !attempts.is_out());
@@ -79,7 +79,7 @@ fn a_grant_that_took_longer_than_the_lease_is_none() {
 fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_then() {
     let settings = Settings::default();
     let now = crate::time::now();
-    let mut attempts = attempts(&settings, Kind::Read);
+    let mut attempts = attempts(&settings, LockKind::Read);
     let outcome = attempts.judge(reply(silence(), now), now);
     assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.failure().is_some());
     let outcome = attempts.judge(reply(Ok(busy(70)), now), now);
@@ -97,7 +97,7 @@ fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
     let settings = Settings::default();
     let now = crate::time::now();
     for answer in [READ, busy(70)] {
-        let mut attempts = attempts(&settings, Kind::Read);
+        let mut attempts = attempts(&settings, LockKind::Read);
         let reply = Reply {
             again: true,
             ..reply(Ok(answer), now)
@@ -115,20 +115,20 @@ fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
     let settings = Settings::default();
     let now = crate::time::now();
     for passing in ["LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF"] {
-        let mut attempts = attempts(&settings, Kind::Mutex);
+        let mut attempts = attempts(&settings, LockKind::Mutex);
         let outcome = attempts.judge(reply(refusal(passing), now), now);
         assert!(matches!(outcome, Ok(Outcome::Failed)), "{outcome:?}");
         let answer = attempts.last_failure();
         assert!(matches!(answer, Some(Error::Redis { .. })), "{answer:?}");
     }
-    let mut first = attempts(&settings, Kind::Mutex);
+    let mut first = attempts(&settings, LockKind::Mutex);
     let answer = first.judge(reply(refusal("NOPERM"), now), now);
     assert!(matches!(answer, Err(Error::Redis { .. })) && !first.is_out());
-    let mut second = attempts(&settings, Kind::Mutex);
+    let mut second = attempts(&settings, LockKind::Mutex);
     let _ = second.judge(reply(silence(), now), now);
     let answer = second.judge(reply(refusal("NOPERM"), now), now);
     assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
-    let mut again = attempts(&settings, Kind::Mutex);
+    let mut again = attempts(&settings, LockKind::Mutex);
     let reply = Reply {
         again: true,
         ..reply(refusal("NOPERM"), now)
@@ -145,7 +145,7 @@ fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
         let detail = Some(String::from("1 of 2"));
         Err(redis::make_extension_error("TOOFEWREPLICAS".into(), detail))
     };
-    let new = || attempts(&settings, Kind::Read);
+    let new = || attempts(&settings, LockKind::Read);
     let mut attempts = new();
     let outcome = attempts.judge(reply(too_few(), now), now);
     assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.may_be_ours());
@@ -178,7 +178,7 @@ fn who_waits_asks_again_a_second_later_at_the_latest() {
     let settings = Settings::default();
     let now = crate::time::now();
     for (left, expected) in [(-1, 1_000), (10_000, 1_000), (70, 71)] {
-        let outcome = attempts(&settings, Kind::Mutex).judge(reply(Ok(busy(left)), now), now);
+        let outcome = attempts(&settings, LockKind::Mutex).judge(reply(Ok(busy(left)), now), now);
         let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
             unreachable!("{outcome:?}");
         };
@@ -191,7 +191,7 @@ fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
     let settings = Settings::default();
     let now = crate::time::now();
     for (left, expected) in [(-1, 600), (10_000, 600), (70, 71)] {
-        let outcome = attempts(&settings, Kind::Write).judge(reply(Ok(busy(left)), now), now);
+        let outcome = attempts(&settings, LockKind::Write).judge(reply(Ok(busy(left)), now), now);
         let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
             unreachable!("{outcome:?}");
         };

@@ -62,12 +62,7 @@ use redis::{ConnectionLike, RedisResult};
 
 use calls::{EndMillis, Request};
 
-use super::{
-    Recipe,
-    hold::{Holding, Kind},
-    sealed,
-    wait::until_granted,
-};
+use super::wait::until_granted;
 use crate::{
     error::{Error, Operation, Result},
     name::{LockName, Owner},
@@ -339,27 +334,4 @@ fn attempt(
     };
     let granted = calls::acquire(lock, &request).grants(conn)?;
     Ok(granted.map(Grant::new))
-}
-
-/// A hold on a lock of this kind, or of [`simple`](super::simple): the key and the value are the
-/// same.
-#[derive(Clone, Debug)]
-pub struct Hold(Holding);
-
-impl Hold {
-    /// The hold that this token is, or is going to be, on the lock.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a name that cannot be a lock's.
-    pub fn new(name: &str, token: &Token) -> Result<Self> {
-        Holding::named(Kind::Mutex, name, token).map(Self)
-    }
-}
-
-impl Recipe for Hold {}
-
-impl sealed::Hold for Hold {
-    fn holding(&self) -> &Holding {
-        &self.0
-    }
 }

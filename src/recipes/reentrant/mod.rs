@@ -74,12 +74,7 @@ use std::time::Duration;
 use redis::{ConnectionLike, RedisResult};
 
 use self::calls::Levels;
-use super::{
-    Recipe,
-    hold::{Holding, Kind},
-    sealed,
-    wait::until_granted,
-};
+use super::wait::until_granted;
 use crate::{
     error::{Operation, Result},
     exchange::leave,
@@ -380,28 +375,4 @@ fn attempt(conn: &mut dyn ConnectionLike, call: &Call) -> RedisResult<Option<Gra
         fencing_token: FencingToken::new(number),
         count,
     }))
-}
-
-/// One acquisition of a reentrant lock: renewed and released as the acquisition that it is.
-#[derive(Clone, Debug)]
-pub struct Hold(Holding);
-
-impl Hold {
-    /// The acquisition that this token is, or is going to be, by this owner.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a name that cannot be a lock's.
-    pub fn new(name: &str, owner: &Owner, token: &Token) -> Result<Self> {
-        let lock = LockName::new(name)?;
-        let hold = Holding::new(Kind::Reentrant, lock, token.clone(), owner.clone());
-        Ok(Self(hold))
-    }
-}
-
-impl Recipe for Hold {}
-
-impl sealed::Hold for Hold {
-    fn holding(&self) -> &Holding {
-        &self.0
-    }
 }

@@ -74,9 +74,6 @@ use crate::{
 pub(crate) use under_lock::PATIENCE;
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
-/// A hold on a book lock, for a watchdog: key and value are those of [`mutex`](super::mutex).
-pub type Hold = super::mutex::Hold;
-
 /// How often a release starts again because somebody touched the lock between its two round trips.
 const RELEASE_ATTEMPTS: u32 = 100;
 

@@ -1,14 +1,10 @@
 //! What a lease says once it has ended or was lost.
 
 use super::*;
-use crate::{
-    recipes::{mutex::Hold, sealed::Hold as _},
-    token::Token,
-};
+use crate::token::Token;
 
 fn lease_state(token: &Token, end: Instant) -> LeaseState {
-    let hold = Hold::new("a", token).unwrap();
-    let hold = Arc::new(hold.holding().clone());
+    let hold = Arc::new(Hold::mutex("a", token).unwrap());
     let terms = Terms {
         lease: Duration::from_secs(10),
         cap: None,

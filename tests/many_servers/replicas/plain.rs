@@ -3,10 +3,9 @@
 use leasehold::{
     Owner, Token, acquire_lock_with_timeout,
     recipes::{
-        Recipe,
+        Hold,
         mutex::{self, End},
-        read_write::{self, ReadHold, WriteHold},
-        reentrant,
+        read_write, reentrant,
     },
 };
 
@@ -15,7 +14,7 @@ use super::*;
 const LEASE: Duration = Duration::from_secs(60);
 
 /// Acquires a lock of each kind by its plain function, and says which hold that is.
-fn acquired(conn: &mut Connection) -> Vec<(&'static str, Box<dyn Recipe>)> {
+fn acquired(conn: &mut Connection) -> Vec<(&'static str, Hold)> {
     let token = Token::random();
     let end = End::After(LEASE);
     let owner = Owner::new("me").unwrap();
@@ -33,24 +32,15 @@ fn acquired(conn: &mut Connection) -> Vec<(&'static str, Box<dyn Recipe>)> {
     let simple = acquire_lock_with_timeout(conn, "simple", Duration::ZERO, LEASE);
     let simple = simple.unwrap().unwrap();
     vec![
-        (
-            "mutex",
-            Box::new(mutex::Hold::new("mutex", &token).unwrap()),
-        ),
-        (
-            "unfenced",
-            Box::new(mutex::Hold::new("unfenced", &token).unwrap()),
-        ),
+        ("mutex", Hold::mutex("mutex", &token).unwrap()),
+        ("unfenced", Hold::mutex("unfenced", &token).unwrap()),
         (
             "reentrant",
-            Box::new(reentrant::Hold::new("reentrant", &owner, &token).unwrap()),
+            Hold::reentrant("reentrant", &owner, &token).unwrap(),
         ),
-        ("read", Box::new(ReadHold::new("read", &token).unwrap())),
-        ("write", Box::new(WriteHold::new("write", &token).unwrap())),
-        (
-            "simple",
-            Box::new(mutex::Hold::new("simple", &simple).unwrap()),
-        ),
+        ("read", Hold::read("read", &token).unwrap()),
+        ("write", Hold::write("write", &token).unwrap()),
+        ("simple", Hold::mutex("simple", &simple).unwrap()),
     ]
 }
 
@@ -63,7 +53,7 @@ fn what_a_plain_function_has_acquired_is_confirmed_once_so_many_replicas_have_it
         for replica in &group.replicas {
             assert!(exists(&mut replica.connection().unwrap(), name), "{name}");
         }
-        assert!(hold.release(&mut conn).unwrap(), "{name}");
+        assert!(exists(&mut conn, name), "{name}");
     }
 }
 
@@ -78,11 +68,10 @@ fn what_too_few_replicas_have_of_it_is_given_back_and_nothing_of_anybody_else() 
         assert!(is_too_few(&answer), "{name}: {answer:?}");
         assert!(asked.elapsed() >= 1_000 * MS && asked.elapsed() < 1_900 * MS);
         assert!(!exists(&mut conn, name), "{name}");
-        assert!(!hold.release(&mut conn).unwrap(), "{name}");
     }
     let other = Locks::connect(&group.master.url()).unwrap();
     let lease = other.lock("a").acquire(LONG).unwrap();
-    let not_ours = mutex::Hold::new("a", &Token::random()).unwrap();
+    let not_ours = Hold::mutex("a", &Token::random()).unwrap();
     assert!(is_too_few(&not_ours.confirm_by_replicas(
         &mut conn,
         1,
@@ -116,7 +105,7 @@ fn without_an_answer_nobody_knows_whether_replicas_have_it() {
     group.gate.shut_for_replicas();
     let token = Token::random();
     mutex::try_acquire(&mut conn, "a", &token, End::After(LEASE)).unwrap();
-    let hold = mutex::Hold::new("a", &token).unwrap();
+    let hold = Hold::mutex("a", &token).unwrap();
     let refused = |count, wait, conn: &mut Connection| {
         let answer = hold.confirm_by_replicas(conn, count, wait);
         assert!(matches!(answer, Err(Error::Invalid { .. })), "{answer:?}");
@@ -132,5 +121,5 @@ fn without_an_answer_nobody_knows_whether_replicas_have_it() {
     };
     assert_eq!(error.token(), Some(&token));
     let mut other = group.conn();
-    assert!(exists(&mut other, "a") && hold.release(&mut other).unwrap());
+    assert!(exists(&mut other, "a") && mutex::release(&mut other, "a", &token).unwrap());
 }

@@ -8,8 +8,9 @@ use crate::common::{Server, access_list::rules};
 use leasehold::{
     Owner, Pool, Result, Token, Watchdog,
     recipes::{
+        Hold,
         mutex::{self, End},
-        read_write::{self, ReadHold, WriteHold, one_hash, two_key},
+        read_write::{self, one_hash, two_key},
         reentrant::{self, Release},
     },
 };
@@ -233,11 +234,11 @@ fn what_renewing_needs_is_enough_for_the_watchdog() {
     let watchdog = Watchdog::start(&pool).unwrap();
     let conn = &mut bench.operator;
     assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
-    let hold = ReadHold::new(NAME, &token).unwrap();
+    let hold = Hold::read(NAME, &token).unwrap();
     assert!(watchdog.keep(&hold, LONGER).unwrap().is_held());
     assert!(read_write::release_read(conn, NAME, &token).unwrap());
     let granted = read_write::try_acquire_write(conn, NAME, &token, LEASE).unwrap();
     assert!(granted.is_some());
-    let hold = WriteHold::new(NAME, &token).unwrap();
+    let hold = Hold::write(NAME, &token).unwrap();
     assert!(watchdog.keep(&hold, LONGER).unwrap().is_held());
 }

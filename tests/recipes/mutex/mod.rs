@@ -15,7 +15,7 @@ use crate::common::{State, start, wait::comes_true};
 use leasehold::{
     Error, Token, acquire_lock, acquire_lock_with_timeout,
     recipes::{
-        Recipe, mutex,
+        Hold, mutex,
         mutex::{End, Grant},
     },
     release_lock,
@@ -231,17 +231,16 @@ fn a_wait_of_nothing_tries_once() {
 }
 
 #[test]
-fn a_hold_is_renewed_and_released_as_the_lock_is() {
+fn a_lock_is_renewed_and_released_while_it_is_held() {
     let (_server, mut conn) = start();
     let token = Token::random();
-    let hold = mutex::Hold::new("a", &token).unwrap();
-    assert!(!hold.renew(&mut conn, SECOND).unwrap());
+    assert!(!mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
     try_acquire(&mut conn, &token, LEASE).unwrap();
-    assert!(hold.renew(&mut conn, 60 * SECOND).unwrap());
+    assert!(mutex::renew(&mut conn, "a", &token, 60 * SECOND).unwrap());
     assert!(left(&mut conn) > 59_000);
-    assert!(hold.release(&mut conn).unwrap());
-    assert!(!hold.release(&mut conn).unwrap());
-    assert!(mutex::Hold::new("", &token).is_err());
+    assert!(mutex::release(&mut conn, "a", &token).unwrap());
+    assert!(!mutex::release(&mut conn, "a", &token).unwrap());
+    assert!(Hold::mutex("", &token).is_err());
 }
 
 #[test]

@@ -11,18 +11,19 @@ use std::time::{Duration, Instant};
 use crate::common::{SLACK, State, clock::millis, start, wait::calls};
 use leasehold::{
     Error, Token,
-    recipes::{
-        Recipe,
-        read_write::{
-            ReadHold, WriteHold, acquire_read, acquire_write, release_read, release_write,
-            renew_read, renew_write, try_acquire_read, try_acquire_write,
-        },
+    recipes::read_write::{
+        acquire_read, acquire_write, release_read, release_write, renew_read, renew_write,
+        try_acquire_read, try_acquire_write,
     },
 };
 use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
+
+type Acquire = fn(&mut Connection, &Token, Duration) -> bool;
+type Renew = fn(&mut Connection, &str, &Token, Duration) -> leasehold::Result<bool>;
+type Release = fn(&mut Connection, &str, &Token) -> leasehold::Result<bool>;
 
 fn reads(conn: &mut Connection, token: &Token, lease: Duration) -> bool {
     try_acquire_read(conn, "a", token, lease).unwrap()
@@ -204,27 +205,29 @@ fn a_hold_is_of_one_mode() {
 fn renewing_lengthens_and_never_shortens() {
     let (_server, mut conn) = start();
     let token = Token::random();
-    let holds: [Box<dyn Recipe>; 2] = [
-        Box::new(ReadHold::new("a", &token).unwrap()),
-        Box::new(WriteHold::new("a", &token).unwrap()),
+    let sides: [(&str, Acquire, Renew, Release); 2] = [
+        ("r:", reads, renew_read, release_read),
+        ("w:", writes_alone, renew_write, release_write),
     ];
-    let acquires = [reads, writes_alone];
-    for ((side, hold), acquire) in ["r:", "w:"].iter().zip(holds).zip(acquires) {
+    for (side, acquire, renew, release) in sides {
         let field = format!("{side}{token}");
-        assert!(!hold.renew(&mut conn, LEASE).unwrap(), "there is none");
+        assert!(
+            !renew(&mut conn, "a", &token, LEASE).unwrap(),
+            "there is none"
+        );
         assert!(acquire(&mut conn, &token, LEASE));
         let ends = end_of(&mut conn, &field).unwrap();
 
-        assert!(hold.renew(&mut conn, LEASE * 6).unwrap());
+        assert!(renew(&mut conn, "a", &token, LEASE * 6).unwrap());
         let later = end_of(&mut conn, &field).unwrap();
         assert!(later >= ends + 50_000);
-        assert!(hold.renew(&mut conn, SHORT).unwrap());
+        assert!(renew(&mut conn, "a", &token, SHORT).unwrap());
         assert_eq!(end_of(&mut conn, &field), Some(later));
         assert!(conn.pttl::<_, i64>("lock:a").unwrap() > 50_000);
 
-        assert!(hold.release(&mut conn).unwrap());
-        assert!(!hold.renew(&mut conn, LEASE).unwrap());
-        assert!(!hold.release(&mut conn).unwrap());
+        assert!(release(&mut conn, "a", &token).unwrap());
+        assert!(!renew(&mut conn, "a", &token, LEASE).unwrap());
+        assert!(!release(&mut conn, "a", &token).unwrap());
         assert!(is_free(&mut conn));
     }
     assert!(!renew_write(&mut conn, "a", &token, LEASE).unwrap());

@@ -6,15 +6,15 @@ use std::{
 };
 
 use leasehold::{
-    Token,
+    Error, Token,
     recipes::{
-        Recipe,
-        reentrant::{self, Hold, Release},
+        Hold,
+        reentrant::{self, Release},
     },
 };
 use redis::{Commands, Connection, FromRedisValue, Value};
 
-use super::{MINUTE, SECOND, holds, left, owner, release, try_acquire};
+use super::{LEASE, MINUTE, SECOND, holds, left, owner, release, try_acquire};
 use crate::common::{
     clock::{millis, told_otherwise_after, told_the_time},
     start,
@@ -256,7 +256,7 @@ fn an_acquisition_is_not_renewed_after_its_end_though_it_is_still_counted() {
 }
 
 #[test]
-fn a_hold_gives_back_and_renews_nothing_that_a_program_on_the_notes_scripts_took() {
+fn a_hold_gives_back_nothing_that_a_program_on_the_notes_scripts_took() {
     let (_server, mut conn) = start();
     let ours = owner("ours");
     for companion in [false, true] {
@@ -267,8 +267,13 @@ fn a_hold_gives_back_and_renews_nothing_that_a_program_on_the_notes_scripts_took
         }
         conn.hset::<_, _, _, ()>("lock:a", "ours", 1).unwrap();
         conn.pexpire::<_, ()>("lock:a", 10_000).unwrap();
-        let never_counted = Hold::new("a", &ours, &Token::random()).unwrap();
-        assert!(!never_counted.release(&mut conn).unwrap());
+        let never_counted = Hold::reentrant("a", &ours, &Token::random()).unwrap();
+        // There is no replica, so that it is given back.
+        let confirmed = never_counted.confirm_by_replicas(&mut conn, 1, LEASE / 1_000);
+        assert!(
+            matches!(confirmed, Err(Error::TooFewReplicas { .. })),
+            "{confirmed:?}"
+        );
         assert_eq!(holds(&mut conn, &ours), 1);
         conn.del::<_, ()>("lock:a").unwrap();
     }

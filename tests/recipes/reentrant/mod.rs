@@ -19,10 +19,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Owner, Token,
-    recipes::{
-        Recipe,
-        reentrant::{self, Grant, Hold, Release},
-    },
+    recipes::reentrant::{self, Grant, Release},
 };
 use redis::{Commands, Connection};
 
@@ -275,17 +272,20 @@ fn two_threads_are_two_owners() {
 }
 
 #[test]
-fn a_hold_is_renewed_and_released_as_one_acquisition() {
+fn one_acquisition_is_renewed_and_released_by_its_token() {
     let (_server, mut conn) = start();
     let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
-    let hold = Hold::new("a", &ours, &inner).unwrap();
-    assert!(!hold.renew(&mut conn, MINUTE).unwrap());
+    let renew = |conn: &mut Connection| reentrant::renew(conn, "a", &ours, &inner, MINUTE).unwrap();
+    assert!(!renew(&mut conn));
     try_acquire(&mut conn, &ours, &outer).unwrap();
     try_acquire(&mut conn, &ours, &inner).unwrap();
-    assert!(hold.renew(&mut conn, MINUTE).unwrap());
+    assert!(renew(&mut conn));
     assert!(left(&mut conn) > 59_000);
-    assert!(hold.release(&mut conn).unwrap());
-    assert!(!hold.release(&mut conn).unwrap());
+    assert_eq!(
+        release(&mut conn, &ours, &inner),
+        Release::StillHeld { count: 1 }
+    );
+    assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
     assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
 }
 

@@ -57,10 +57,10 @@
 //! A hold of this edition cannot be renewed: the lock does not say how long it lasts, each program
 //! that asks assumes it, and any program on the article's scripts may end it, and let another in,
 //! without leaving a trace, so that no answer to a renewal could be trusted. There is no
-//! [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog does not compile.
+//! [`Hold`](crate::recipes::Hold) for it, so that handing it to a watchdog does not compile.
 //! Choose leases longer than the work.
 //!
-//! ```compile_fail,E0277
+//! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog) -> leasehold::Result<()> {
 //! // A watchdog keeps only what can be renewed safely; there is no hold of this edition to give it.
 //! let leases = leasehold::recipes::read_write::one_hash::Leases::default();

@@ -49,10 +49,10 @@
 //!
 //! A hold of this edition cannot be renewed: any program on the article's scripts may end a read
 //! lock, and let a writer in, without leaving a trace, so that no answer to a renewal could be
-//! trusted. There is no [`Recipe`](crate::recipes::Recipe) for it, so that handing it to a watchdog
+//! trusted. There is no [`Hold`](crate::recipes::Hold) for it, so that handing it to a watchdog
 //! does not compile. Choose a lease longer than the work.
 //!
-//! ```compile_fail,E0277
+//! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog, token: &leasehold::Token) -> leasehold::Result<()> {
 //! // A watchdog keeps only what can be renewed safely; there is no hold of this edition to give it.
 //! let keys = ("prices:read", "prices:write", token.clone());
