@@ -367,9 +367,7 @@ impl Hold {
             LockKind::Mutex => command(&["DEL", self.lock.key()]),
             // Whole, since a transaction in which the server does not know a script is executed all
             // the same.
-            LockKind::Reentrant | LockKind::Read | LockKind::Write => {
-                self.giving_back().whole().to_cmd()
-            }
+            LockKind::Reentrant | LockKind::Read | LockKind::Write => self.giving_back().whole(),
         }
     }
 

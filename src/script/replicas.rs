@@ -52,8 +52,7 @@ impl Replicas {
     /// Asks how many have all that was written before on this connection. Too few are an error.
     pub(crate) fn confirm(self, conn: &mut dyn ConnectionLike) -> RedisResult<()> {
         let had = conn.req_command(&self.question());
-        let had = had.inspect_err(|error| leave(conn, error))?;
-        self.check(had)
+        self.check(had.inspect_err(|error| leave(conn, error))?)
     }
 
     /// The question how many of them have all that was written before it on the same connection.
@@ -63,20 +62,14 @@ impl Replicas {
         wait
     }
 
-    /// Sends so many commands, the last of which writes, and the question in one write. A write
-    /// that too few have is an error, though it was done; what was refused without a write is not.
-    pub(super) fn ask(
-        self,
-        conn: &mut Connection,
-        packed: &[u8],
-        commands: usize,
-    ) -> RedisResult<Value> {
-        let mut packed = packed.to_vec();
-        packed.extend(self.question().get_packed_command());
-        let mut replies = exchange(conn, &packed, commands + 1)?.into_iter();
-        let (answer, had) = (replies.nth(commands - 1), replies.next());
-        let answer = answer.ok_or_else(makes_no_sense)?.extract_error();
-        let answer = answer.inspect_err(|error| leave(conn, error))?;
+    /// Sends a command and the question in one write. A write that too few have is an error, though
+    /// it was done; a refusal without a write is none.
+    pub(super) fn ask(self, conn: &mut Connection, command: &Cmd) -> RedisResult<Value> {
+        let mut packed = command.get_packed_command();
+        self.question().write_packed_command(&mut packed);
+        let mut replies = exchange(conn, &packed, 2)?.into_iter();
+        let (answer, had) = (replies.next(), replies.next());
+        let answer = answer.ok_or_else(makes_no_sense)?.extract_error()?;
         if has_written(&answer) {
             self.check(had.unwrap_or(Value::Nil))?;
         }

@@ -132,14 +132,14 @@ impl Outbox {
     /// not sent.
     pub(super) fn ask(
         &self,
-        packed: &[u8],
+        packed: Vec<u8>,
         terms: SendTerms,
         mut cancel: Option<&Cancel>,
         lead: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
     ) -> Result<Option<Reply>> {
         let posted = time::now();
         let own = Arc::new(Letter {
-            packed: packed.to_vec(),
+            packed,
             terms,
             stage: Mutex::new(Stage::Waiting),
             changed: Condvar::new(),

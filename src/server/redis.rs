@@ -51,16 +51,6 @@ struct Sending<'a> {
     again: bool,
 }
 
-impl Sending<'_> {
-    fn packed(&self) -> &[u8] {
-        if self.again {
-            self.call.by_hash()
-        } else {
-            self.call.first()
-        }
-    }
-}
-
 impl RedisServer {
     pub(crate) fn new(pool: &Pool) -> Self {
         let connector = pool.connector();
@@ -128,7 +118,8 @@ impl RedisServer {
             learns_why: false,
             until: until.and_then(Deadline::moment),
         };
-        let (packed, cancel) = (sending.packed(), sending.patience.cancel);
+        let packed = sending.call.command().get_packed_command();
+        let cancel = sending.patience.cancel;
         self.outbox.ask(packed, terms, cancel, |write| {
             loop {
                 let mut conn = self.lent(sending)?;
@@ -200,7 +191,7 @@ impl Server for RedisServer {
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        let mut sending = Sending {
+        let sending = Sending {
             call,
             patience,
             lent_by: Deadline::after(patience.lent),
@@ -212,8 +203,12 @@ impl Server for RedisServer {
         if !was_closed(&first.answer) {
             return Ok(first);
         }
-        sending.again = true;
-        let second = self.send(&sending).inspect(|second| self.judge(second));
+        let again = Sending {
+            call: &call.clone().again(),
+            again: true,
+            ..sending
+        };
+        let second = self.send(&again).inspect(|second| self.judge(second));
         Ok(second.unwrap_or(first))
     }
 
@@ -296,5 +291,5 @@ fn answered_by(
         conn.set_read_timeout(Some(limit))?;
         conn.set_write_timeout(Some(limit))?;
     }
-    sending.call.ask(conn.connection(), !sending.again)
+    sending.call.ask(conn.connection())
 }

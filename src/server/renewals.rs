@@ -327,9 +327,9 @@ fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
     for call in calls {
         if teaching && !taught.contains(&call.script()) {
             taught.push(call.script());
-            packed.extend_from_slice(call.whole().as_bytes());
+            call.whole().write_packed_command(&mut packed);
         } else {
-            packed.extend_from_slice(call.by_hash());
+            call.command().write_packed_command(&mut packed);
         }
     }
     packed

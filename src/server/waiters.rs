@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::RedisError;
+use redis::{Cmd, RedisError};
 
 use super::{
     Reply,
@@ -74,7 +74,8 @@ impl WaitersConnection {
         opens: bool,
     ) -> Result<Option<Reply>> {
         self.tracked.refuse_forked_child()?;
-        let ask = |packed: &[u8]| {
+        let ask = |command: &Cmd| {
+            let packed = command.get_packed_command();
             self.outbox.ask(packed, terms, cancel, |write| {
                 let lead = |used: &mut InUse<'_>| {
                     let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
@@ -91,13 +92,13 @@ impl WaitersConnection {
                 done.unwrap_or(Ok(()))
             })
         };
-        let reply = ask(call.by_hash())?;
+        let reply = ask(call.command())?;
         if let Some(Err(error)) = reply.as_ref().map(|reply| &reply.answer) {
             self.tracked.was_refused(error);
         }
         let is_unknown = |reply: &Reply| reply.answer.as_ref().is_err_and(is_unknown_script);
         if reply.as_ref().is_some_and(is_unknown) {
-            return ask(call.whole().as_bytes());
+            return ask(&call.whole());
         }
         Ok(reply)
     }
@@ -118,7 +119,7 @@ impl WaitersConnection {
                 None => write.exchange(connection, self.tracked.io_timeout(), tracked),
                 Some(call) => {
                     let sent = time::now();
-                    let answer = call.ask(connection, false);
+                    let answer = call.ask(connection);
                     let asked = answer.as_ref().map(drop).map_err(RedisError::clone);
                     write.tell_next(answer, sent, tracked);
                     asked

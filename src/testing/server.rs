@@ -223,7 +223,7 @@ impl server::Server for Server {
     }
 
     fn ask(&self, call: &Call, _: Patience<'_>) -> Result<Reply> {
-        let (reply, changed) = self.shared.ask(call.first_parts(), false)?;
+        let (reply, changed) = self.shared.ask(call.parts(), false)?;
         if let Some(key) = changed {
             self.shared.of_each(|observer| observer.changed(&key));
         }

@@ -38,7 +38,9 @@ impl Wait<'_> {
                 return Ok(Asked::Moved);
             }
             self.attempts.made += 1;
-            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
+            let call = (self.hold)
+                .acquiring(self.lease_millis, true, Refusal::WithItsEnd)
+                .again();
             self.epoch = shared.server.epoch();
             let asked = (shared.server).ask_for_head(&call, self.deadline, cancel);
             let reply = match asked {

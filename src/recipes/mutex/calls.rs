@@ -1,8 +1,10 @@
 //! The scripts beside this file, one typed call each.
 
+use redis::Cmd;
+
 use crate::{
     name::{LockName, Owner},
-    script::{Call, Packed, Refusal, scripts},
+    script::{Call, Refusal, scripts},
     token::Token,
 };
 
@@ -107,10 +109,11 @@ pub(crate) fn acquire_unfenced_unless_run(
 }
 
 /// The shortest way to take a lock.
-pub(super) fn set_if_free(key: &str, token: &Token, lease_millis: u64) -> Packed {
-    Packed::command("SET")
-        .arg([key, token.as_str(), "NX", "PX"])
-        .arg(lease_millis)
+pub(super) fn set_if_free(key: &str, token: &Token, lease_millis: u64) -> Cmd {
+    let mut set = redis::cmd("SET");
+    set.arg(&[key, token.as_str(), "NX", "PX"])
+        .arg(lease_millis);
+    set
 }
 
 /// Answers whether the lock is ours, and now lasts at least so long.

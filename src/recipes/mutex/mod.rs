@@ -66,7 +66,7 @@ use super::wait::until_granted;
 use crate::{
     error::{Error, Operation, Result},
     name::{LockName, Owner},
-    script::Refusal,
+    script::{Refusal, ask},
     time::{epoch_millis, lease_millis},
     token::{FencingToken, Token},
 };
@@ -239,8 +239,7 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
     let lock = LockName::new(name)?;
     let millis = lease_millis("lease", lease)?;
     let operation = Operation::new("mutex::try_acquire_unfenced", name);
-    calls::set_if_free(lock.key(), token, millis)
-        .send(conn)
+    ask(&calls::set_if_free(lock.key(), token, millis), conn)
         .map_err(|error| operation.unanswered(Some(token), error))
 }
 

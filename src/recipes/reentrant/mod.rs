@@ -77,9 +77,8 @@ use self::calls::Levels;
 use super::wait::until_granted;
 use crate::{
     error::{Operation, Result},
-    exchange::leave,
     name::{LockName, Owner},
-    script::{Call, Refusal},
+    script::{Call, Refusal, ask},
     time::lease_millis,
     token::{FencingToken, Token},
 };
@@ -359,7 +358,7 @@ fn count_and_kind(
 ) -> RedisResult<(Option<Bytes>, Option<Bytes>)> {
     let mut question = redis::cmd("HMGET");
     question.arg(lock.key()).arg(owner.as_str()).arg("kind");
-    question.query(conn).inspect_err(|error| leave(conn, error))
+    ask(&question, conn)
 }
 
 fn whole_number_above_0(text: &[u8]) -> Option<u64> {

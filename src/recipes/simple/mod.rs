@@ -64,8 +64,8 @@ use super::{
 };
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::leave,
     name::LockName,
+    script::ask,
     time::lease_millis,
     token::Token,
     transaction::{Watched, watch},
@@ -285,10 +285,7 @@ fn set_if_absent(
     token: &Token,
     lease_millis: Option<u64>,
 ) -> RedisResult<bool> {
-    let answer = calls::set(lock, token, lease_millis)
-        .query(conn)
-        .inspect_err(|error| leave(conn, error))?;
-    match answer {
+    match ask(&calls::set(lock, token, lease_millis), conn)? {
         Value::Okay => Ok(true),
         Value::Nil => Ok(false),
         _ => Err(makes_no_sense()),

@@ -83,7 +83,7 @@ fn each_call_gets_its_own_answer() {
                 scope.spawn(move || {
                     for call in 0..500_u32 {
                         let packed = [number.to_be_bytes(), call.to_be_bytes()].concat();
-                        let came = outbox.ask(&packed, terms(LONG), None, echo);
+                        let came = outbox.ask(packed.clone(), terms(LONG), None, echo);
                         assert_eq!(words(came), Some(packed));
                     }
                 });
@@ -101,7 +101,7 @@ fn what_lies_there_goes_in_one_write() {
     thread::scope(|scope| {
         for _ in 0..100 {
             scope.spawn(|| {
-                let came = outbox.ask(b"a", terms(LONG), None, |write| {
+                let came = outbox.ask(b"a".to_vec(), terms(LONG), None, |write| {
                     writes.fetch_add(1, Ordering::SeqCst);
                     echo(write)
                 });
@@ -123,7 +123,10 @@ fn a_call_whose_time_is_over_before_it_is_sent_was_not_sent() {
         ..terms(SHORT)
     };
     for terms in [terms(SHORT), short] {
-        assert!(matches!(outbox.ask(b"a", terms, None, not_led), Ok(None)));
+        assert!(matches!(
+            outbox.ask(b"a".to_vec(), terms, None, not_led),
+            Ok(None)
+        ));
     }
     drop(lane);
     assert!(is_idle(&outbox));
@@ -136,10 +139,13 @@ fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
         until: time::now().checked_add(LONG),
         ..terms(LONG)
     };
-    assert!(matches!(outbox.ask(b"a", short, None, not_led), Ok(None)));
+    assert!(matches!(
+        outbox.ask(b"a".to_vec(), short, None, not_led),
+        Ok(None)
+    ));
     let lane = outbox.free_lane();
     thread::scope(|scope| {
-        let waits = scope.spawn(|| outbox.ask(b"a", short, None, not_led));
+        let waits = scope.spawn(|| outbox.ask(b"a".to_vec(), short, None, not_led));
         until_waiting(&outbox, 1);
         drop(lane);
         assert!(matches!(waits.join().unwrap(), Ok(None)));
@@ -156,9 +162,9 @@ fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
         ..terms(LONG)
     };
     thread::scope(|scope| {
-        let woken = scope.spawn(|| outbox.ask(b"woken", short, None, not_led));
+        let woken = scope.spawn(|| outbox.ask(b"woken".to_vec(), short, None, not_led));
         until_waiting(&outbox, 1);
-        let next = scope.spawn(|| outbox.ask(b"next", terms(LONG / 4), None, echo));
+        let next = scope.spawn(|| outbox.ask(b"next".to_vec(), terms(LONG / 4), None, echo));
         until_waiting(&outbox, 2);
         drop(lane);
         assert!(matches!(woken.join().unwrap(), Ok(None)));
@@ -179,7 +185,7 @@ fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
                 tries.fetch_add(1, Ordering::SeqCst);
                 Err(silent(silence()))
             };
-            outbox.ask(b"a", learning(LONG), None, no_connection)
+            outbox.ask(b"a".to_vec(), learning(LONG), None, no_connection)
         };
         let heads: Vec<_> = (0..5).map(|_| scope.spawn(ask)).collect();
         until_waiting(&outbox, 5);
@@ -203,15 +209,15 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
                 until: time::now().checked_add(2 * SHORT),
                 ..terms(LONG)
             };
-            let first = outbox.ask(b"first", short, None, not_led);
-            let next = outbox.ask(b"next", terms(LONG), None, echo);
+            let first = outbox.ask(b"first".to_vec(), short, None, not_led);
+            let next = outbox.ask(b"next".to_vec(), terms(LONG), None, echo);
             (first, words(next))
         });
         until_waiting(&outbox, 1);
         let outbox = &outbox;
         let leads = scope.spawn(move || {
             let may_go_on = may_go_on;
-            outbox.ask(b"leader", terms(LONG), None, |write| {
+            outbox.ask(b"leader".to_vec(), terms(LONG), None, |write| {
                 assert!(write.gather(|| true));
                 assert_eq!(write.batch.len(), 2);
                 may_go_on.recv().unwrap();
@@ -245,10 +251,10 @@ fn what_one_leader_could_not_send_the_next_sends() {
     thread::scope(|scope| {
         let fails = scope.spawn(|| {
             let no_connection = |_: &mut SharedWrite<'_>| Err(silent(silence()));
-            outbox.ask(b"fails", terms(LONG), None, no_connection)
+            outbox.ask(b"fails".to_vec(), terms(LONG), None, no_connection)
         });
         until_waiting(&outbox, 1);
-        let waits = scope.spawn(|| outbox.ask(b"waits", terms(LONG), None, echo));
+        let waits = scope.spawn(|| outbox.ask(b"waits".to_vec(), terms(LONG), None, echo));
         until_waiting(&outbox, 2);
         drop(lane);
         assert!(matches!(fails.join().unwrap(), Err(Error::Pool { .. })));
@@ -267,11 +273,11 @@ fn a_leader_that_panics_leaves_no_call_without_an_answer() {
                 write.gather(|| true);
                 panic!("the client library")
             };
-            let asks = || outbox.ask(b"panics", terms(LONG), None, lead);
+            let asks = || outbox.ask(b"panics".to_vec(), terms(LONG), None, lead);
             catch_unwind(AssertUnwindSafe(asks)).is_err()
         });
         until_waiting(&outbox, 1);
-        let waits = scope.spawn(|| outbox.ask(b"waits", terms(LONG), None, not_led));
+        let waits = scope.spawn(|| outbox.ask(b"waits".to_vec(), terms(LONG), None, not_led));
         until_waiting(&outbox, 2);
         drop(lane);
         assert!(panics.join().unwrap());
@@ -286,7 +292,7 @@ fn a_head_that_was_not_sent_in_time_learns_whether_the_write_before_it_has_faile
         let outbox = Outbox::new(1);
         let mut lane = outbox.free_lane().unwrap();
         thread::scope(|scope| {
-            let waits = scope.spawn(|| outbox.ask(b"a", learning(SHORT), None, not_led));
+            let waits = scope.spawn(|| outbox.ask(b"a".to_vec(), learning(SHORT), None, not_led));
             until_waiting(&outbox, 1);
             thread::sleep(SHORT);
             lane.failure = has_failed.then(|| silent(silence()));
@@ -305,7 +311,8 @@ fn a_call_that_is_called_off_before_it_is_sent_leaves_while_another_is_being_ans
     let lane = outbox.free_lane();
     let cancel = Cancel::new();
     thread::scope(|scope| {
-        let waits = scope.spawn(|| outbox.ask(b"a", learning(LONG), Some(&cancel), not_led));
+        let waits =
+            scope.spawn(|| outbox.ask(b"a".to_vec(), learning(LONG), Some(&cancel), not_led));
         until_waiting(&outbox, 1);
         cancel.cancel();
         assert!(matches!(waits.join().unwrap(), Ok(None)));
@@ -342,7 +349,7 @@ fn no_call_is_left_waiting() {
                         }
                         echo(write)
                     };
-                    let _ = outbox.ask(b"a", terms, Some(&cancel), lead);
+                    let _ = outbox.ask(b"a".to_vec(), terms, Some(&cancel), lead);
                     if let Some(canceller) = canceller {
                         canceller.join().unwrap();
                     }

@@ -15,5 +15,5 @@ scripts! {
 /// Answers whether we are in, or were until now. The lengths, in milliseconds, are those of a
 /// reader, a writer and the key.
 pub(super) fn call(script: &'static Script, key: &str, token: &Token, lengths: [u64; 3]) -> Call {
-    script.on([key]).arg(token.as_str()).arg(lengths)
+    script.on([key]).arg(token.as_str()).arg(&lengths)
 }
