@@ -1,6 +1,5 @@
 //! What can go wrong, as outcomes a caller acts on differently.
 
-mod lost;
 mod operation;
 
 use std::{fmt, io, sync::Arc, time::Duration};
@@ -8,15 +7,40 @@ use std::{fmt, io, sync::Arc, time::Duration};
 use redis::RedisError;
 
 use crate::token::Token;
-pub use lost::LostReason;
 pub(crate) use operation::{
-    Busy, Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas,
-    is_unconfirmed, is_wrong_kind, is_wrong_type, makes_no_sense, may_connect_later, may_pass,
-    no_answer, told_otherwise, unanswered_ahead,
+    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas, is_unconfirmed,
+    is_wrong_kind, is_wrong_type, makes_no_sense, may_connect_later, may_pass, no_answer,
+    told_otherwise, unanswered_ahead,
 };
 
 /// The result of everything in the lock core.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The function that an error comes from, and the lock or key that it was at work on.
+///
+/// Both are empty in an error that redis-rs has made in a closure of the caller's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorContext {
+    /// The function, such as `Lock::acquire`.
+    pub operation: &'static str,
+    /// The lock's name, or the key.
+    pub lock: String,
+}
+
+/// Why a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The server says that the lock is not ours: it was deleted, taken over, or had ended there.
+    TakenAway,
+    /// Our clock reached the end before a renewal got through.
+    Ended,
+    /// It was held for as long as [`Keep::max_hold`](crate::Keep::max_hold) or
+    /// [`Options::max_hold`](crate::Options::max_hold) allows.
+    MaxHold,
+    /// The [`Watchdog`](crate::Watchdog) was dropped, so that nobody renewed the lease.
+    Unwatched,
+}
 
 /// One variant for each thing a caller does differently.
 ///
@@ -33,10 +57,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// Somebody else had the lock, or kept changing it, for as long as we tried. Nothing was done.
     Contended {
-        /// The function that gave up.
-        operation: &'static str,
-        /// The lock or key it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// For how long it was waited, by [`Lock::acquire`](crate::Lock::acquire) and its like.
         waited: Option<Duration>,
         /// Who has it, where that is known without asking: another thread of this process.
@@ -47,17 +69,13 @@ pub enum Error {
     },
     /// A [`Cancel`](crate::Cancel) was raised. Nothing was done, or what was done is undone.
     Cancelled {
-        /// The function that was called off.
-        operation: &'static str,
-        /// The lock it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
     },
     /// The lock was ours and is not any more. Of a commit: nothing was written.
     Lost {
-        /// The function that found out.
-        operation: &'static str,
-        /// The lock it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// Why, if it was kept by a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog).
         reason: Option<LostReason>,
     },
@@ -66,10 +84,8 @@ pub enum Error {
     /// Of an acquire, [`Error::token`] gives the token that may hold the lock: release it on
     /// another connection.
     Unknown {
-        /// The function that was cut off.
-        operation: &'static str,
-        /// The lock or key it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// Of an acquire, the token that was sent.
         token: Option<Token>,
         /// What ended the conversation.
@@ -77,10 +93,8 @@ pub enum Error {
     },
     /// The server refused, or was not reached: it did not happen.
     Redis {
-        /// The function that was refused.
-        operation: &'static str,
-        /// The lock or key it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// The server's words.
         source: RedisError,
     },
@@ -88,19 +102,15 @@ pub enum Error {
     /// the others were applied, a script inside it failed, perhaps half-way, or somebody who trades
     /// in another way came between.
     Partial {
-        /// The function whose transaction it was.
-        operation: &'static str,
-        /// The lock or key it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// The first refusal.
         source: RedisError,
     },
     /// It happened, but the answer is not of the type that was asked for.
     Reply {
-        /// The function whose answer it was.
-        operation: &'static str,
-        /// The lock or key it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// What did not fit.
         source: RedisError,
     },
@@ -108,10 +118,8 @@ pub enum Error {
     /// [`Options::replicas`](crate::Options::replicas) asks for, for as long as we tried. It is
     /// being given back. Of a renewal: the lease ends when it did before.
     TooFewReplicas {
-        /// The function that gave up.
-        operation: &'static str,
-        /// The lock it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// How many had to have it.
         wanted: u32,
         /// How many had it at the last attempt.
@@ -122,10 +130,8 @@ pub enum Error {
     /// It is the lock's own key, the one beside a lock with a fencing token, whose name ends in
     /// `:lease`, or the mark of work that is done once, whose name ends in `:lease:ran`.
     WrongKind {
-        /// The function that met it.
-        operation: &'static str,
-        /// The lock or key it was about.
-        lock: String,
+        /// The function and the lock.
+        context: ErrorContext,
         /// What was found there.
         found: String,
     },
@@ -235,41 +241,27 @@ impl Error {
         }
     }
 
-    /// What every error names that came up at work on a lock.
-    fn operation_and_lock(&self) -> Option<(&'static str, &str)> {
+    /// The function and the lock, of every error that came up at work on a lock.
+    #[must_use]
+    pub fn context(&self) -> Option<&ErrorContext> {
         match self {
-            Self::Contended {
-                operation, lock, ..
-            }
-            | Self::Cancelled { operation, lock }
-            | Self::Lost {
-                operation, lock, ..
-            }
-            | Self::Unknown {
-                operation, lock, ..
-            }
-            | Self::Redis {
-                operation, lock, ..
-            }
-            | Self::Partial {
-                operation, lock, ..
-            }
-            | Self::Reply {
-                operation, lock, ..
-            }
-            | Self::TooFewReplicas {
-                operation, lock, ..
-            }
-            | Self::WrongKind {
-                operation, lock, ..
-            } => Some((operation, lock)),
-            Self::Invalid { .. }
-            | Self::TooOld { .. }
-            | Self::Pool { .. }
-            | Self::Forked
-            | Self::Thread { .. }
-            | Self::Other { .. } => None,
+            Self::Contended { context, .. }
+            | Self::Cancelled { context }
+            | Self::Lost { context, .. }
+            | Self::Unknown { context, .. }
+            | Self::Redis { context, .. }
+            | Self::Partial { context, .. }
+            | Self::Reply { context, .. }
+            | Self::TooFewReplicas { context, .. }
+            | Self::WrongKind { context, .. } => Some(context),
+            _ => None,
         }
+    }
+
+    /// It was made by `?` of an error of redis-rs.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.context()
+            .is_some_and(|context| context.operation.is_empty())
     }
 
     /// An error of your own, to be returned by the closure of a
@@ -302,7 +294,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((operation, lock)) = self.operation_and_lock()
+        if let Some(ErrorContext { operation, lock }) = self.context()
             && !operation.is_empty()
         {
             write!(f, "{operation} on `{lock}`: ")?;
@@ -356,6 +348,17 @@ impl fmt::Display for Error {
             Self::Thread { .. } => f.write_str("could not start a thread"),
             Self::Other { source } => source.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TakenAway => "it was deleted, taken over, or had ended on the server",
+            Self::Ended => "its lease ended before a renewal got through",
+            Self::MaxHold => "it was held for as long as is allowed",
+            Self::Unwatched => "the watchdog was dropped",
+        })
     }
 }
 

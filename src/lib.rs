@@ -96,7 +96,7 @@ pub use cancel::Cancel;
 #[cfg(feature = "cluster")]
 pub use connection::{Nodes, NodesBuilder};
 pub use connection::{Pool, PoolBuilder, PooledConnection};
-pub use error::{Error, LostReason, Result};
+pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
 pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};
 pub use market::{

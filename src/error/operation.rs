@@ -1,54 +1,46 @@
 //! From what redis-rs says to what a caller does about it.
 
-use std::{io, time::Duration};
+use std::io;
 
 use redis::{ErrorKind, RedisError};
 
-use super::{Error, lost::LostReason};
+use super::{Error, ErrorContext, LostReason};
 use crate::token::Token;
 
-/// Which function is at work on which lock: what every error of a conversation names.
+/// The function at work, and its lock: the context of every error of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
     pub(crate) name: &'static str,
     pub(crate) lock: &'a str,
 }
 
-/// What is known of a lock that was not to be had.
-#[derive(Debug, Default)]
-pub(crate) struct Busy {
-    pub(crate) waited: Option<Duration>,
-    pub(crate) holder: Option<String>,
-    pub(crate) remaining: Option<Duration>,
-}
-
 impl<'a> Operation<'a> {
-    /// What the caller has sent by itself.
+    /// Of what the caller has sent by itself.
     pub(crate) const NONE: Self = Self { name: "", lock: "" };
 
     pub(crate) fn new(name: &'static str, lock: &'a str) -> Self {
         Self { name, lock }
     }
 
-    pub(crate) fn contended(self) -> Error {
-        self.contended_by(Busy::default())
-    }
-
-    pub(crate) fn contended_by(self, busy: Busy) -> Error {
-        Error::Contended {
+    pub(crate) fn context(self) -> ErrorContext {
+        ErrorContext {
             operation: self.name,
             lock: self.lock.to_owned(),
-            waited: busy.waited,
-            holder: busy.holder,
-            remaining: busy.remaining,
+        }
+    }
+
+    pub(crate) fn contended(self) -> Error {
+        Error::Contended {
+            context: self.context(),
+            waited: None,
+            holder: None,
+            remaining: None,
         }
     }
 
     pub(crate) fn cancelled(self) -> Error {
-        Error::Cancelled {
-            operation: self.name,
-            lock: self.lock.to_owned(),
-        }
+        let context = self.context();
+        Error::Cancelled { context }
     }
 
     pub(crate) fn lost(self) -> Error {
@@ -56,38 +48,31 @@ impl<'a> Operation<'a> {
     }
 
     pub(crate) fn lost_because(self, reason: Option<LostReason>) -> Error {
-        Error::Lost {
-            operation: self.name,
-            lock: self.lock.to_owned(),
-            reason,
-        }
+        let context = self.context();
+        Error::Lost { context, reason }
     }
 
     pub(crate) fn wrong_kind(self, found: impl Into<String>) -> Error {
         Error::WrongKind {
-            operation: self.name,
-            lock: self.lock.to_owned(),
+            context: self.context(),
             found: found.into(),
         }
     }
 
     pub(crate) fn partial(self, source: RedisError) -> Error {
         Error::Partial {
-            operation: self.name,
-            lock: self.lock.to_owned(),
+            context: self.context(),
             source: without_arguments(source),
         }
     }
 
-    /// It ran, but its answer is not what the caller asked for. It is not repeated: it may be a
-    /// token.
+    /// A command ran, but its answer is not what the caller asked for. The answer is not repeated:
+    /// it may be a token.
     pub(crate) fn misfit(self) -> Error {
-        let source =
-            RedisError::from((ErrorKind::UnexpectedReturnType, "an answer of another type"));
+        let found = "an answer of another type";
         Error::Reply {
-            operation: self.name,
-            lock: self.lock.to_owned(),
-            source,
+            context: self.context(),
+            source: RedisError::from((ErrorKind::UnexpectedReturnType, found)),
         }
     }
 
@@ -98,32 +83,26 @@ impl<'a> Operation<'a> {
 
     /// The failure of a conversation that changed nothing on the server.
     pub(crate) fn failed(self, source: RedisError) -> Error {
-        if is_wrong_type(&source) {
-            return self.wrong_kind("a key that holds another type");
-        }
         match (source.code(), message(&source)) {
-            (Some("WRONGKIND" | WRONG_MARK), found) => return self.wrong_kind(found),
-            (Some("INVALIDEND"), reason) => return Error::invalid("end", reason),
-            (Some("INVALIDTOKEN"), reason) => return Error::invalid("token", reason),
-            (Some(TOO_FEW_REPLICAS), counts) => return self.too_few_replicas(counts),
-            _ => {}
-        }
-        Error::Redis {
-            operation: self.name,
-            lock: self.lock.to_owned(),
-            source: naming_the_url(without_arguments(source)),
+            _ if is_wrong_type(&source) => self.wrong_kind("a key that holds another type"),
+            (Some("WRONGKIND" | WRONG_MARK), found) => self.wrong_kind(found),
+            (Some("INVALIDEND"), reason) => Error::invalid("end", reason),
+            (Some("INVALIDTOKEN"), reason) => Error::invalid("token", reason),
+            (Some(TOO_FEW_REPLICAS), counts) => self.too_few_replicas(counts),
+            _ => Error::Redis {
+                context: self.context(),
+                source: naming_the_url(without_arguments(source)),
+            },
         }
     }
 
     /// By "1 of 2".
     fn too_few_replicas(self, counts: &str) -> Error {
-        let mut counts = counts.split(" of ").map(|count| count.parse().unwrap_or(0));
-        let (had, wanted) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+        let (had, wanted) = counts.split_once(" of ").unwrap_or_default();
         Error::TooFewReplicas {
-            operation: self.name,
-            lock: self.lock.to_owned(),
-            wanted,
-            had,
+            context: self.context(),
+            wanted: wanted.parse().unwrap_or(0),
+            had: had.parse().unwrap_or(0),
         }
     }
 
@@ -141,16 +120,11 @@ impl<'a> Operation<'a> {
 
     /// The failure of a thread that asked for this one as well. Nothing was sent for this one.
     pub(crate) fn failed_as(self, failure: &Error) -> Error {
-        let (operation, lock) = (self.name, self.lock.to_owned());
+        let context = self.context();
         match failure.clone() {
-            Error::Redis { source, .. } => Error::Redis {
-                operation,
-                lock,
-                source,
-            },
+            Error::Redis { source, .. } => Error::Redis { context, source },
             Error::TooFewReplicas { wanted, had, .. } => Error::TooFewReplicas {
-                operation,
-                lock,
+                context,
                 wanted,
                 had,
             },
@@ -161,36 +135,18 @@ impl<'a> Operation<'a> {
 
     /// The failure of a command of the caller's own, of which nothing is known.
     pub(crate) fn told(self, source: RedisError) -> Error {
-        let source = without_arguments(source);
-        let (operation, lock) = (self.name, self.lock.to_owned());
-        if source.is_io_error() {
-            return Error::Unknown {
-                operation,
-                lock,
-                token: None,
-                source,
-            };
-        }
+        let (context, source) = (self.context(), without_arguments(source));
         match source.kind() {
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::Reply {
-                operation,
-                lock,
-                source,
-            },
-            _ => Error::Redis {
-                operation,
-                lock,
-                source,
-            },
+            ErrorKind::Io => self.unknown(None, source),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::Reply { context, source },
+            _ => Error::Redis { context, source },
         }
     }
 
     /// It may have happened.
     pub(crate) fn unknown(self, token: Option<&Token>, source: RedisError) -> Error {
-        let (operation, lock) = (self.name, self.lock.to_owned());
         Error::Unknown {
-            operation,
-            lock,
+            context: self.context(),
             token: token.cloned(),
             source: without_arguments(source),
         }

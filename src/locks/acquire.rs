@@ -35,7 +35,7 @@ use super::{
     stacks::{Stack, Stacks},
 };
 use crate::{
-    error::{Busy, Error, Operation, Result},
+    error::{Error, Operation, Result},
     event::{Acquired, Contended, HasBeenRun},
     recipes::{
         hold::{Hold, LockKind},
@@ -97,7 +97,7 @@ struct Wait<'a> {
 pub(crate) enum Waited {
     Lease(Lease),
     /// Somebody else had it all the time.
-    Contended(Busy),
+    Contended(Error),
     /// It was wanted for work that has been done within the period.
     HasBeenRun(LastRun),
 }
@@ -167,7 +167,7 @@ pub(crate) fn acquire(
     }
     Ok(match acquired {
         Some(lease) => Waited::Lease(lease),
-        None => Waited::Contended(wait.busy()),
+        None => Waited::Contended(wait.contended()),
     })
 }
 
@@ -351,10 +351,11 @@ impl Wait<'_> {
     }
 
     /// What is known of the lock without asking once more.
-    fn busy(&self) -> Busy {
+    fn contended(&self) -> Error {
         let end = self.attempts.busy_until();
         let left = end.map(|end| end.saturating_duration_since(self.now()));
-        Busy {
+        Error::Contended {
+            context: self.operation.context(),
             waited: Some(self.stack.clock.since(self.started)),
             holder: self.stack.keeper.holder_of(self.key()),
             remaining: left.filter(|left| !left.is_zero()),

@@ -13,7 +13,7 @@ use super::{
     stacks::{Stack, Stacks},
 };
 use crate::{
-    error::{Busy, Error, Operation, Result},
+    error::{Error, Operation, Result},
     event::AcquireFailed,
     name::{LockName, Owner},
     recipes::{
@@ -116,7 +116,6 @@ impl Lock {
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
         self.acquire_as(operation, timeout)?
-            .map_err(|busy| operation.contended_by(busy))
     }
 
     /// Takes the lock if it is free. `Ok(None)`: somebody else has it.
@@ -234,15 +233,11 @@ impl Lock {
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
 
-    fn acquire_as(
-        &self,
-        operation: Operation<'_>,
-        timeout: Duration,
-    ) -> Result<Result<Lease, Busy>> {
+    fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Result<Lease>> {
         match self.acquire_hold(operation, self.hold(), timeout) {
             Ok(Waited::Lease(lease)) => Ok(Ok(lease)),
-            Ok(Waited::Contended(busy)) => Ok(Err(busy)),
-            Ok(Waited::HasBeenRun(_)) => Ok(Err(Busy::default())),
+            Ok(Waited::Contended(error)) => Ok(Err(error)),
+            Ok(Waited::HasBeenRun(_)) => Ok(Err(operation.contended())),
             Err(error) => Err(self.naming_what_is_there(operation, error)),
         }
     }

@@ -122,7 +122,7 @@ impl Lock {
         let lease = match self.acquire_hold(operation, hold, timeout)? {
             Waited::Lease(lease) => lease,
             Waited::HasBeenRun(run) => return Ok(Once::HasBeenRun(run)),
-            Waited::Contended(busy) => return Err(operation.contended_by(busy)),
+            Waited::Contended(error) => return Err(error),
         };
         Ok(match run(&lease) {
             Ok(value) => Once::Ran(Ran {

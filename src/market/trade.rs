@@ -196,18 +196,13 @@ impl<'a, T: Trade> Attempts<'a, T> {
 /// A node of a cluster has one slot of the market's keys at most, or may not change two at once.
 fn naming_the_cluster(error: Error) -> Error {
     match error {
-        Error::Redis {
-            operation,
-            lock,
-            source,
-        } if matches!(source.code(), Some("MOVED" | "ASK" | "CROSSSLOT")) => Error::Redis {
-            operation,
-            lock,
-            source: told_otherwise(
-                &source,
-                "the market's keys are in many slots of a Redis Cluster, and a trade changes several: a market stays on one server",
-            ),
-        },
+        Error::Redis { context, source }
+            if matches!(source.code(), Some("MOVED" | "ASK" | "CROSSSLOT")) =>
+        {
+            let reason = "the market's keys are in many slots of a Redis Cluster, and a trade changes several: a market stays on one server";
+            let source = told_otherwise(&source, reason);
+            Error::Redis { context, source }
+        }
         error => error,
     }
 }

@@ -479,8 +479,8 @@ impl Elsewhere {
     /// True if the closure has returned it as it is.
     fn is_told_by(self, error: &Error) -> bool {
         match error {
-            Error::Lost { lock, .. } => self == Self::Lost && lock == "b",
-            Error::Unknown { lock, .. } => self == Self::Unknown && lock == "b",
+            Error::Lost { context, .. } => self == Self::Lost && context.lock == "b",
+            Error::Unknown { context, .. } => self == Self::Unknown && context.lock == "b",
             Error::Redis { source, .. } if source.is_io_error() => {
                 self == Self::NoConnection || self == Self::ClosedConnection
             }

@@ -154,7 +154,7 @@ fn a_key_of_another_type_is_an_error_and_not_a_wait() {
             acquire_lock_with_timeout(&mut conn, name, wait, LEASE),
         ] {
             assert!(
-                matches!(&answer, Err(Error::WrongKind { lock, .. }) if lock == name),
+                matches!(&answer, Err(Error::WrongKind { context, .. }) if context.lock == name),
                 "{answer:?}"
             );
         }

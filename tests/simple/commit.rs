@@ -91,7 +91,7 @@ fn nothing_is_written_without_the_lock() {
 
     let lost: Result<()> = commit_while_held(&mut conn, "a", &ours, count_up);
     assert!(
-        matches!(&lost, Err(Error::Lost { lock, .. }) if lock == "a"),
+        matches!(&lost, Err(Error::Lost { context, .. }) if context.lock == "a"),
         "somebody else has it: {lost:?}"
     );
     assert_nothing_is_watched(&mut conn, &mut other);
@@ -121,7 +121,7 @@ fn a_lock_of_another_type_is_an_error() {
 
     let refused: Result<()> = commit_while_held(&mut conn, "a", &Token::random(), count_up);
     assert!(
-        matches!(&refused, Err(Error::WrongKind { lock, .. }) if lock == "a"),
+        matches!(&refused, Err(Error::WrongKind { context, .. }) if context.lock == "a"),
         "{refused:?}"
     );
     assert_eq!(counter(&mut conn), 0);

@@ -203,7 +203,7 @@ fn nothing_is_watched_after_any_outcome() {
     let () = other.rpush("lock:a", "x").unwrap();
     let refused = release_lock(&mut conn, "a", &token);
     assert!(
-        matches!(&refused, Err(Error::WrongKind { lock, .. }) if lock == "a"),
+        matches!(&refused, Err(Error::WrongKind { context, .. }) if context.lock == "a"),
         "{refused:?}"
     );
     assert_eq!(other.llen("lock:a"), Ok(1));

@@ -148,7 +148,7 @@ fn a_refusal_among_others_that_ran_is_partial() {
             }
         });
         assert!(
-            matches!(&partial, Err(Error::Partial { lock, .. }) if lock == "a"),
+            matches!(&partial, Err(Error::Partial { context, .. }) if context.lock == "a"),
             "{partial:?}"
         );
         let refusal = partial.unwrap_err().source().unwrap().to_string();
@@ -217,7 +217,7 @@ fn results_of_another_type_or_number_did_happen() {
     };
     let not_a_number: Result<(i64, i64)> = held.commit(build);
     assert!(
-        matches!(&not_a_number, Err(Error::Reply { lock, .. }) if lock == "a"),
+        matches!(&not_a_number, Err(Error::Reply { context, .. }) if context.lock == "a"),
         "{not_a_number:?}"
     );
     let not_three: Result<(i64, String, String)> = held.commit(build);

@@ -254,17 +254,9 @@ impl WatchedConnection<'_> {
     fn in_words(&self, error: Error) -> Error {
         let operation = self.watched.operation();
         match error {
-            Error::Redis {
-                operation: "",
-                source,
-                ..
-            }
-            | Error::Unknown {
-                operation: "",
-                source,
-                ..
-            } => operation.failed(source),
-            Error::Reply { operation: "", .. } => operation
+            error if !error.is_unnamed() => error,
+            Error::Redis { source, .. } | Error::Unknown { source, .. } => operation.failed(source),
+            Error::Reply { .. } => operation
                 .wrong_kind("a value of another type than was asked for, or none, for which ask for an `Option`"),
             error => error,
         }
@@ -302,16 +294,12 @@ impl WatchedConnection<'_> {
 /// Compares an error with a refusal, which redis-rs hands on by itself or among those of a
 /// pipeline.
 fn tells_of(error: &Error, refusal: &ServerError) -> bool {
-    let Error::Redis {
-        operation: "",
-        source,
-        ..
-    } = error
-    else {
+    let Error::Redis { source, .. } = error else {
         return false;
     };
     let refusals = source.clone().into_server_errors();
-    refusals.is_some_and(|refusals| refusals.iter().any(|(_, error)| error == refusal))
+    error.is_unnamed()
+        && refusals.is_some_and(|refusals| refusals.iter().any(|(_, error)| error == refusal))
 }
 
 fn over(failure: &Error) -> RedisError {

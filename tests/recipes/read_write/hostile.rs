@@ -72,7 +72,7 @@ fn assert_stops(conn: &mut Connection, token: &Token, (name, _, call): (&str, bo
     let shown = format!("{error} {error:?}");
     let names_it = |operation: &str| operation == format!("read_write::{name}");
     assert!(
-        matches!(error, Error::WrongKind { operation, .. } if names_it(operation)),
+        matches!(error, Error::WrongKind { context, .. } if names_it(context.operation)),
         "{name}: {shown}"
     );
     assert!(!shown.contains(TOKEN), "{shown}");
