@@ -69,11 +69,8 @@ impl<'a> Operation<'a> {
     /// A command ran, but its answer is not what the caller asked for. The answer is not repeated:
     /// it may be a token.
     pub(crate) fn misfit(self) -> Error {
-        let found = "an answer of another type";
-        Error::Reply {
-            context: self.context(),
-            source: RedisError::from((ErrorKind::UnexpectedReturnType, found)),
-        }
+        let kind = ErrorKind::UnexpectedReturnType;
+        self.told(RedisError::from((kind, "an answer of another type")))
     }
 
     /// What was read makes no sense, so nothing was written.
@@ -120,14 +117,8 @@ impl<'a> Operation<'a> {
 
     /// The failure of a thread that asked for this one as well. Nothing was sent for this one.
     pub(crate) fn failed_as(self, failure: &Error) -> Error {
-        let context = self.context();
         match failure.clone() {
-            Error::Redis { source, .. } => Error::Redis { context, source },
-            Error::TooFewReplicas { wanted, had, .. } => Error::TooFewReplicas {
-                context,
-                wanted,
-                had,
-            },
+            Error::Redis { source, .. } => self.failed(source),
             Error::Unknown { source, .. } => unanswered_ahead(Some(source)),
             failure => failure,
         }
@@ -205,12 +196,11 @@ fn is_one_of(error: &RedisError, codes: &[&str]) -> bool {
 /// as that of a password.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     let is_crowded = message(error).contains("max number of clients");
-    let kinds = [
-        ErrorKind::Io,
-        ErrorKind::Parse,
-        ErrorKind::UnexpectedReturnType,
-    ];
-    kinds.contains(&error.kind()) || is_crowded || may_pass(error)
+    let is_no_refusal = matches!(
+        error.kind(),
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType
+    );
+    is_no_refusal || is_crowded || may_pass(error)
 }
 
 /// Nothing was sent for a thread in a queue, and nobody knows who has the lock.

@@ -32,7 +32,8 @@ use super::{
     attempts::{Attempts, Outcome},
     lease::{Grant, Lease},
     settings::Settings,
-    stacks::{Stack, Stacks},
+    stack::Stack,
+    stacks::Stacks,
 };
 use crate::{
     error::{Error, Operation, Result},
@@ -75,7 +76,7 @@ struct Wait<'a> {
     operation: Operation<'a>,
     stacks: &'a Stacks,
     /// The stack of the server that has the key, as far as is known.
-    stack: Stack<'a>,
+    stack: Arc<Stack<Lease>>,
     /// How often in a row the key was said to be elsewhere.
     hops: u32,
     /// The pauses between attempts while a shard is down, or its master is not known. They go on
@@ -111,7 +112,7 @@ pub(crate) fn acquire(
     timeout: Duration,
 ) -> Result<Waited> {
     let lease_millis = settings.checked()?;
-    settings.check_wait(stacks.limits().answer)?;
+    settings.check_wait(stacks.limits.answer)?;
     if settings.is_cancelled() {
         return Err(operation.cancelled());
     }
@@ -122,7 +123,7 @@ pub(crate) fn acquire(
     };
     let hold = hold.reserving(settings.reserved());
     let hold = Arc::new(hold.confirmed_by(settings.replicas()));
-    let clock = stacks.clock();
+    let clock = stacks.clock;
     let started = clock.now();
     let deadline = clock.at(started.checked_add(timeout));
     let stack = first_stack(stacks, hold.lock_name().key(), settings, deadline)?;
@@ -151,7 +152,7 @@ pub(crate) fn acquire(
         wait.try_once()
     };
     let acquired = acquired.map_err(|error| wait.attempts.ended_by(error));
-    let latest = timeout.saturating_add(stacks.limits().answer);
+    let latest = timeout.saturating_add(stacks.limits.answer);
     wait.abandon_what_is_out(&acquired, clock.at(started.checked_add(latest)));
     if settings.is_cancelled() {
         // The lock may have been granted, or handed over, just before the cancel. The caller does
@@ -172,15 +173,15 @@ pub(crate) fn acquire(
 }
 
 /// The stack of a key. On a cluster, until the deadline, as soon as a node says whose the key is.
-fn first_stack<'a>(
-    stacks: &'a Stacks,
+fn first_stack(
+    stacks: &Stacks,
     key: &str,
     settings: &Settings,
     deadline: Deadline,
-) -> Result<Stack<'a>> {
+) -> Result<Arc<Stack<Lease>>> {
     let mut pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
     loop {
-        let longest = deadline.remaining().max(stacks.limits().connect);
+        let longest = deadline.remaining().max(stacks.limits.connect);
         let stack = stacks.of(key, Deadline::after(longest));
         let may_pass = stack.as_ref().err().is_some_and(Error::may_pass);
         if !may_pass || settings.is_cancelled() || !pauses.pause(deadline) {
@@ -268,7 +269,7 @@ impl Wait<'_> {
                 Outcome::Moved => {}
                 outcome => return Ok(outcome),
             }
-            let longest = self.deadline.remaining().max(self.stacks.limits().answer);
+            let longest = self.deadline.remaining().max(self.stacks.limits.answer);
             patience
                 .answer
                 .get_or_insert_with(|| Deadline::after(longest));

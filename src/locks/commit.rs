@@ -130,7 +130,7 @@ impl Lease {
     ) -> Result<T> {
         let name = "Lease::commit_on";
         self.check_here(name)?;
-        self.shared.server.stores_data()?;
+        self.stack.server.stores_data()?;
         let commit = self.a_commit(name, build)?;
         let results = match self.until_answered(|| commit.send(conn)) {
             Err(Error::Lost { .. }) => return Err(self.not_found_by_theirs(name)),
@@ -221,7 +221,7 @@ impl Lease {
         let commit = Commit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked.
-        self.shared.process.refuse_forked_child()?;
+        self.stack.process.refuse_forked_child()?;
         // From here on no renewal touches the lock.
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
             return Err(operation.lost());
@@ -259,14 +259,14 @@ impl Lease {
     ) -> Result<Commit<'_>> {
         let commit = Commit::new(self.operation(name), self.hold().proof(), build)?;
         // The caller's closure may have forked.
-        self.shared.process.refuse_forked_child()?;
+        self.stack.process.refuse_forked_child()?;
         Ok(commit)
     }
 
     /// `None`: it was marked before.
     fn send(&self, commit: &Commit<'_>) -> Result<Option<Vec<Value>>> {
         #[cfg(feature = "testing")]
-        if let Some(committer) = self.shared.server.committer() {
+        if let Some(committer) = self.stack.server.committer() {
             return self.send_to(committer, commit);
         }
         self.by_the_pool(|conn| commit.send(conn))
@@ -305,7 +305,7 @@ impl Lease {
 
     /// Whether it is held, and no child's copy. To be asked before anything is made or sent.
     pub(super) fn check_here(&self, name: &'static str) -> Result<()> {
-        self.shared.process.refuse_forked_child()?;
+        self.stack.process.refuse_forked_child()?;
         self.check_for(name)
     }
 
@@ -357,7 +357,7 @@ impl Lease {
         &self,
         mut send: impl FnMut(&mut Connection) -> Result<T>,
     ) -> Result<T> {
-        let (server, key) = (&self.shared.server, self.hold().lock_name().key());
+        let (server, key) = (&self.stack.server, self.hold().lock_name().key());
         let patience = Deadline::after(server.limits().answer);
         let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
         let (mut hops, mut has_been_dropped) = (0, false);

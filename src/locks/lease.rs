@@ -12,7 +12,7 @@ use std::{
 use crate::{
     error::LostReason,
     event::HoldEnd,
-    locks::{settings::Settings, shared::Shared},
+    locks::{settings::Settings, stack::Stack},
     renewing::{
         entry::{Ask, Terms},
         handle::Handle,
@@ -76,7 +76,7 @@ pub(super) const CHECK: &str = "Lease::check";
 /// ```
 #[must_use = "dropping it releases the lock at once"]
 pub struct Lease {
-    pub(crate) shared: Arc<Shared<Lease>>,
+    pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
     /// A moment before the server was asked for it, or that at which the lock was handed over.
     pub(crate) since: Instant,
@@ -117,7 +117,7 @@ pub(crate) struct Grant {
 impl Lease {
     /// The lease that begins with this grant. `keep` has the keeper keep it; `None` if it does not.
     pub(crate) fn begin(
-        shared: &Arc<Shared<Self>>,
+        stack: &Arc<Stack<Self>>,
         settings: &Settings,
         hold: &Arc<Hold>,
         grant: Grant,
@@ -132,16 +132,16 @@ impl Lease {
             end: Some(cap.map_or(grant.end, |cap| cap.min(grant.end))),
             renews: settings.renewal,
             look_at: grant.look_at,
-            skew: settings.skew_on(&*shared.server),
+            skew: settings.skew_on(&*stack.server),
         };
         let events = settings.events.clone();
-        let mut lease_state = LeaseState::new(hold, grant.fence, &terms, events, shared.clock);
+        let mut lease_state = LeaseState::new(hold, grant.fence, &terms, events, stack.clock);
         if grant.unanswered_before {
             lease_state = lease_state.after_an_unanswered_acquire();
         }
         let handle = keep(lease_state, terms)?;
         Some(Self {
-            shared: Arc::clone(shared),
+            stack: Arc::clone(stack),
             handle,
             since: grant.since,
             turns: grant.turns,
@@ -253,7 +253,7 @@ impl Lease {
     /// - [`Error::Lost`]: it is not. The lease is lost from now on.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
     pub fn verify(&self) -> Result<()> {
-        self.shared.process.refuse_forked_child()?;
+        self.stack.process.refuse_forked_child()?;
         self.ask("Lease::verify", Ask::Look)?;
         self.check()
     }
@@ -269,7 +269,7 @@ impl Lease {
     /// [`Error::TooFewReplicas`] with [`Options::replicas`](crate::Options::replicas): it ends when
     /// it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        self.shared.process.refuse_forked_child()?;
+        self.stack.process.refuse_forked_child()?;
         let lease = self.lease_state().capped(lease);
         let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
         if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
@@ -311,7 +311,7 @@ impl Lease {
 
     /// A child has a copy after a fork: the lock is not its own.
     pub(crate) fn is_forked_child(&self) -> bool {
-        self.shared.process.is_forked_child()
+        self.stack.process.is_forked_child()
     }
 
     /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child.
@@ -324,7 +324,7 @@ impl Lease {
             // The server may say yes again: to the next hold of the same owner.
             return Err(self.lost_for(name));
         }
-        let asked = (self.shared.server).ask(&ask.of(self.hold()), Patience::USUAL);
+        let asked = (self.stack.server).ask(&ask.of(self.hold()), Patience::USUAL);
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
             // The first may be executed later, whatever the second has come to.
             self.lease_state().renewal_is_out();

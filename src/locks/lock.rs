@@ -1,6 +1,6 @@
 //! One lock, before it is held.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{RedisResult, Value};
 
@@ -10,7 +10,8 @@ use super::{
     lease::Lease,
     options::Options,
     settings::Settings,
-    stacks::{Stack, Stacks},
+    stack::Stack,
+    stacks::Stacks,
 };
 use crate::{
     error::{Error, Operation, Result},
@@ -227,9 +228,9 @@ impl Lock {
 
     /// To be asked for before a call is made: in the child of a fork its script may be in the
     /// making for ever.
-    fn stack(&self, lock: &LockName) -> Result<Stack<'_>> {
-        self.stacks.process().refuse_forked_child()?;
-        let longest = self.stacks.limits().connect;
+    fn stack(&self, lock: &LockName) -> Result<Arc<Stack<Lease>>> {
+        self.stacks.process.refuse_forked_child()?;
+        let longest = self.stacks.limits.connect;
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
 
@@ -271,7 +272,7 @@ impl Lock {
         hold: Result<Hold>,
         timeout: Duration,
     ) -> Result<Waited> {
-        let clock = self.stacks.clock();
+        let clock = self.stacks.clock;
         let started = clock.now();
         let waited =
             hold.and_then(|hold| acquire(operation, &self.stacks, &self.settings, hold, timeout));
@@ -293,8 +294,8 @@ impl Lock {
     /// or a script that another thread was making is never ready.
     pub(super) fn hold(&self) -> Result<Hold> {
         let lock = self.lock_name()?;
-        self.stacks.process().refuse_forked_child()?;
-        let token = Token::random_in(self.stacks.process().id());
+        self.stacks.process.refuse_forked_child()?;
+        let token = Token::random_in(self.stacks.process.id());
         Ok(Hold::new(self.kind, lock, token, self.owner()))
     }
 
@@ -306,7 +307,7 @@ impl Lock {
         match (&self.settings.owner, self.kind) {
             (Some(owner), _) => owner.clone(),
             (None, LockKind::Reentrant) => Owner::current_thread(),
-            (None, _) => Owner::described_in(self.stacks.process().id()),
+            (None, _) => Owner::described_in(self.stacks.process.id()),
         }
     }
 }

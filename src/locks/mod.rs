@@ -4,8 +4,8 @@
 //! to, and makes a [`lease`], the guard. [`release`] hands it over, gives it back, or leaves that
 //! to the watchdog's thread; after a failover it is done again: [`given_back`]. [`run`] and
 //! [`once`] do work under a lock, [`commit`] writes while it is held, [`inspection`] is for
-//! operators. [`shared`] has what all of them share: the server, the keeper of the leases and the
-//! queues; [`stacks`] says which of them a key has.
+//! operators. A [`stack`] is what all of them share: the server, the keeper of the leases and the
+//! queues; [`stacks`] says which one a key has.
 
 mod acquire;
 mod attempts;
@@ -18,7 +18,7 @@ mod options;
 mod release;
 mod run;
 mod settings;
-mod shared;
+mod stack;
 mod stacks;
 mod transaction;
 
@@ -41,7 +41,6 @@ use crate::{
     server::{RedisServer, Server},
 };
 use settings::Settings;
-use shared::Shared;
 use stacks::Stacks;
 
 /// Locks of all kinds on one server, or on a Redis Cluster: guards that wait in turn, renew
@@ -147,7 +146,7 @@ impl Locks {
 
     /// Locks on this server, real or not.
     pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
-        Ok(Self::with_stacks(Stacks::One(Shared::start(server, None)?)))
+        Ok(Self::with_stacks(Stacks::of_server(server)?))
     }
 
     fn with_stacks(stacks: Stacks) -> Self {

@@ -162,9 +162,9 @@ impl Lease {
         let (Some(call), end) = (self.hold().finishing(), self.remaining()) else {
             return self.release();
         };
-        let deadline = self.shared.clock.after(end);
+        let deadline = self.stack.clock.after(end);
         let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
-            return self.shared.process.refuse_forked_child();
+            return self.stack.process.refuse_forked_child();
         };
         let finished = match state {
             RenewalState::Lost(_) => self.give_back(deadline),
@@ -192,7 +192,7 @@ impl Lease {
                 answer: Some(deadline),
                 ..Patience::USUAL
             };
-            let answer = self.shared.server.ask(call, patience);
+            let answer = self.stack.server.ask(call, patience);
             let answer = answer.and_then(|reply| {
                 let answer = reply.of_both().and_then(|answer| yes_or_no(&answer));
                 answer.map_err(|error| {

@@ -60,7 +60,7 @@ impl Lease {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
-        self.shared.process.refuse_forked_child()?;
+        self.stack.process.refuse_forked_child()?;
         self.let_go(Duration::MAX)
     }
 
@@ -97,7 +97,7 @@ impl Lease {
                 RenewalState::Held | RenewalState::Unknown => HoldEnd::Detached,
             });
         }
-        self.shared
+        self.stack
             .released(self.hold().lock_name().key(), &self.turn());
         (self.hold().token().clone(), left)
     }
@@ -147,9 +147,9 @@ impl Lease {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
         let comes_late = self.lease_state().may_be_acquired_late() && !self.is_disclosed();
         if failed || comes_late {
-            self.shared.keeper.abandon(self.hold(), comes_late);
+            self.stack.keeper.abandon(self.hold(), comes_late);
         }
-        self.shared
+        self.stack
             .released(self.hold().lock_name().key(), &self.turn());
         self.ends(name, given_back, state)
     }
@@ -186,7 +186,7 @@ impl Lease {
         if let HoldEnd::Lost(reason) = end {
             self.lease_state().tell_loss(reason);
         }
-        let held = self.shared.clock.since(self.since);
+        let held = self.stack.clock.since(self.since);
         events.tell(|events| events.released(&Released::new(self.name(), held, end)));
     }
 
@@ -201,7 +201,7 @@ impl Lease {
             ..Patience::USUAL
         };
         let giving_back = self.hold().giving_back();
-        let asked = self.shared.server.ask(&giving_back, patience)?;
+        let asked = self.stack.server.ask(&giving_back, patience)?;
         let again = asked.again;
         match asked.of_both().and_then(|answer| count(&answer)) {
             // It was sent twice, and the first may have released the lock: the no to the second
@@ -224,7 +224,7 @@ impl Lease {
         };
         let key = self.hold().lock_name().key();
         let successor = |settings: &Settings| self.successor(turns, settings);
-        self.shared.queues.hand_over(key, successor)
+        self.stack.queues.hand_over(key, successor)
     }
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is
@@ -248,7 +248,7 @@ impl Lease {
             // What is still to happen on the server must not happen in the next turn.
             return None;
         }
-        let now = self.shared.clock.now();
+        let now = self.stack.clock.now();
         let end = self.lease_state().end()?;
         let grant = Grant {
             fence: self.fencing_token().map(FencingToken::next),
@@ -262,7 +262,7 @@ impl Lease {
             let lease_state = lease_state.held_by(settings.owner.clone());
             self.handle.hand_over(lease_state, terms)
         };
-        let lease = Self::begin(&self.shared, settings, self.hold(), grant, keep)?;
+        let lease = Self::begin(&self.stack, settings, self.hold(), grant, keep)?;
         Some((lease.having_stood_in_queue(), end))
     }
 }

@@ -1,43 +1,83 @@
-//! What a lock works with: the server, the keeper and the queues that its key belongs to.
+//! The stack that a key belongs to: on one server all keys have the same; on a cluster each shard
+//! has its own, made when a key of the shard is first used, so that a silent shard holds up nothing
+//! of another.
 //!
-//! On one server all locks have the same stack. On a cluster those of one shard have: see
-//! `of_shards`, so that a silent shard holds up nothing of another.
+//! Locks: `in_use`, for a moment, and while a stack is made, which takes no connection.
 
 #[cfg(feature = "cluster")]
-mod of_shards;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use std::{ops::Deref, sync::Arc};
-
-use super::{lease::Lease, shared::Shared};
 #[cfg(feature = "cluster")]
-use crate::connection::Nodes;
+use parking_lot::RwLock;
+
+use super::{
+    lease::Lease,
+    stack::{Siblings, Stack},
+};
 use crate::{
     connection::{Limits, Process},
     error::Result,
+    server::Server,
     time::{Clock, Deadline},
 };
 #[cfg(feature = "cluster")]
-use of_shards::OfShards;
+use crate::{
+    connection::{Nodes, ShardId},
+    server::Servers,
+};
 
-/// A server, a keeper and queues: the same for all locks, or those of each shard.
+/// The stacks of a `Locks`, and what is the same for all of them.
 #[derive(Clone)]
-pub(crate) enum Stacks {
-    One(Arc<Shared<Lease>>),
-    #[cfg(feature = "cluster")]
-    OfShards(Arc<OfShards>),
+pub(crate) struct Stacks {
+    pub(crate) limits: Limits,
+    pub(crate) clock: Clock,
+    /// The process that they belong to.
+    pub(crate) process: Process,
+    keys: Keys,
 }
 
-/// The stack of one key, for as long as something is asked about the key.
-pub(crate) enum Stack<'a> {
-    One(&'a Arc<Shared<Lease>>),
+/// Where the keys are.
+#[derive(Clone)]
+enum Keys {
+    OnOneServer(Arc<Stack<Lease>>),
     #[cfg(feature = "cluster")]
-    OfShard(Arc<Shared<Lease>>),
+    OnShards(Arc<Shards>),
+}
+
+/// The shards of a cluster that have been used.
+#[cfg(feature = "cluster")]
+struct Shards {
+    servers: Arc<Servers>,
+    in_use: RwLock<HashMap<ShardId, Arc<Stack<Lease>>>>,
+    siblings: Siblings<Lease>,
 }
 
 impl Stacks {
+    /// The stack of this server, real or not.
+    pub(crate) fn of_server(server: Arc<dyn Server>) -> Result<Self> {
+        let stack = Stack::start(server, &Siblings::default())?;
+        Ok(Self {
+            limits: stack.server.limits(),
+            clock: stack.clock,
+            process: stack.process,
+            keys: Keys::OnOneServer(stack),
+        })
+    }
+
     #[cfg(feature = "cluster")]
     pub(crate) fn of_shards(nodes: &Nodes) -> Self {
-        Self::OfShards(Arc::new(OfShards::new(nodes)))
+        let shards = Shards {
+            servers: Servers::new(nodes),
+            in_use: RwLock::default(),
+            siblings: Siblings::default(),
+        };
+        Self {
+            limits: nodes.limits(),
+            clock: Clock::REAL,
+            process: nodes.process(),
+            keys: Keys::OnShards(Arc::new(shards)),
+        }
     }
 
     /// The stack of this key. On a cluster the nodes may have to be asked first which shard has the
@@ -52,75 +92,48 @@ impl Stacks {
             reason = "one server has all keys"
         )
     )]
-    pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<Stack<'_>> {
-        match self {
-            Self::One(shared) => Ok(Stack::One(shared)),
+    pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<Arc<Stack<Lease>>> {
+        match &self.keys {
+            Keys::OnOneServer(stack) => Ok(Arc::clone(stack)),
             #[cfg(feature = "cluster")]
-            Self::OfShards(them) => them.of(key, deadline).map(Stack::OfShard),
+            Keys::OnShards(shards) => shards.stack_of(key, deadline),
         }
     }
 
     /// Whether there can be other stacks than the one that a key has now.
     pub(crate) fn are_many(&self) -> bool {
-        !matches!(self, Self::One(_))
+        !matches!(self.keys, Keys::OnOneServer(_))
     }
 
-    /// All that there are.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn all(&self) -> Vec<Arc<Shared<Lease>>> {
-        match self {
-            Self::One(shared) => vec![Arc::clone(shared)],
+    /// All that are in use.
+    pub(crate) fn all(&self) -> Vec<Arc<Stack<Lease>>> {
+        match &self.keys {
+            Keys::OnOneServer(stack) => vec![Arc::clone(stack)],
             #[cfg(feature = "cluster")]
-            Self::OfShards(them) => them.all(),
+            Keys::OnShards(shards) => shards.in_use.read().values().cloned().collect(),
         }
     }
 
     /// How many threads wait for the lock of this key.
     pub(crate) fn waiting(&self, key: &str) -> usize {
-        match self {
-            Self::One(shared) => shared.queues.waiting(key),
-            #[cfg(feature = "cluster")]
-            Self::OfShards(_) => {
-                let all = self.all();
-                all.iter().map(|stack| stack.queues.waiting(key)).sum()
-            }
-        }
-    }
-
-    pub(crate) fn limits(&self) -> Limits {
-        match self {
-            Self::One(shared) => shared.server.limits(),
-            #[cfg(feature = "cluster")]
-            Self::OfShards(them) => them.limits(),
-        }
-    }
-
-    pub(crate) fn clock(&self) -> Clock {
-        match self {
-            Self::One(shared) => shared.clock,
-            #[cfg(feature = "cluster")]
-            Self::OfShards(_) => Clock::REAL,
-        }
-    }
-
-    /// The process that they belong to.
-    pub(crate) fn process(&self) -> Process {
-        match self {
-            Self::One(shared) => shared.process,
-            #[cfg(feature = "cluster")]
-            Self::OfShards(them) => them.process(),
-        }
+        let waiting = |stack: &Arc<Stack<Lease>>| stack.queues.waiting(key);
+        self.all().iter().map(waiting).sum()
     }
 }
 
-impl Deref for Stack<'_> {
-    type Target = Arc<Shared<Lease>>;
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            Self::One(shared) => shared,
-            #[cfg(feature = "cluster")]
-            Self::OfShard(shared) => shared,
+#[cfg(feature = "cluster")]
+impl Shards {
+    fn stack_of(&self, key: &str, deadline: Deadline) -> Result<Arc<Stack<Lease>>> {
+        let id = self.servers.nodes().shard_for(key, deadline)?;
+        if let Some(stack) = self.in_use.read().get(&id) {
+            return Ok(Arc::clone(stack));
         }
+        let mut in_use = self.in_use.write();
+        if let Some(stack) = in_use.get(&id) {
+            return Ok(Arc::clone(stack));
+        }
+        let stack = Stack::start(Arc::new(self.servers.member(id)?), &self.siblings)?;
+        in_use.insert(id, Arc::clone(&stack));
+        Ok(stack)
     }
 }

@@ -7,7 +7,11 @@ use std::{
 };
 
 use super::*;
-use crate::{error::Error, locks::Lease, testing::StandIn};
+use crate::{
+    error::Error,
+    locks::{Lease, stack::Stack},
+    testing::StandIn,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -37,7 +41,7 @@ fn wait_behind(lock: &Lock, number: usize) {
     assert!(comes_true(|| waiting() == number), "{}", waiting());
 }
 
-fn only(locks: &Locks) -> Arc<Shared<Lease>> {
+fn only(locks: &Locks) -> Arc<Stack<Lease>> {
     locks.stacks.all().remove(0)
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Asked, Wait};
 use crate::{
     error::{Error, Result, unanswered_ahead},
-    locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, shared::Shared},
+    locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, stack::Stack},
     script::Refusal,
     time::{Backoff, Deadline},
     waiting::{LastAnswer, Place},
@@ -136,7 +136,7 @@ impl Wait<'_> {
 }
 
 /// What a cancel does for those who wait in a stack.
-fn wakes_all(shared: &Arc<Shared<Lease>>) -> impl Fn() + Send + Sync + 'static {
+fn wakes_all(shared: &Arc<Stack<Lease>>) -> impl Fn() + Send + Sync + 'static {
     let waiting = Arc::downgrade(shared);
     move || {
         if let Some(shared) = waiting.upgrade() {

@@ -57,7 +57,7 @@ impl Wait<'_> {
             self.hops = 0;
             return Ok(Outcome::Failed);
         }
-        let longest = self.deadline.remaining().max(self.stacks.limits().connect);
+        let longest = self.deadline.remaining().max(self.stacks.limits.connect);
         match self
             .stacks
             .of(self.hold.lock_name().key(), Deadline::after(longest))

@@ -1,5 +1,6 @@
-//! What all clones of a `Locks`, its locks and leases share. `L` is what a waiting thread can be
-//! handed.
+//! The stack of one server: what all clones of a `Locks`, its locks and leases share.
+//!
+//! `L` is what a waiting thread can be handed: a lease, which has its stack.
 
 use std::{
     ptr,
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// A server, the keeper of the leases, and the queues of those who wait.
-pub(crate) struct Shared<L> {
+pub(crate) struct Stack<L> {
     pub(crate) server: Arc<dyn Server>,
     pub(crate) clock: Clock,
     pub(crate) keeper: Arc<Keeper>,
@@ -27,38 +28,33 @@ pub(crate) struct Shared<L> {
     pub(crate) queues: Queues<Settings, L, Error>,
     /// A child has a copy of all this after a fork.
     pub(crate) process: Process,
-    siblings: Option<Siblings<L>>,
+    siblings: Siblings<L>,
 }
 
-/// The same for all shards of a cluster. A lock is followed from one shard to another, so each is
-/// told which keys any of them hears of.
-pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Shared<L>>>>>;
+/// The stacks of all shards of a cluster; of one server, its own. A lock is followed from one shard
+/// to another, so each is told which keys any of them hears of.
+pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Stack<L>>>>>;
 
-impl<L: Send + 'static> Shared<L> {
+impl<L: Send + 'static> Stack<L> {
     /// For locks on this server, real or not.
-    pub(crate) fn start(
-        server: Arc<dyn Server>,
-        siblings: Option<Siblings<L>>,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn start(server: Arc<dyn Server>, siblings: &Siblings<L>) -> Result<Arc<Self>> {
         let clock = server.clock();
-        let shared = Arc::new(Self {
+        let stack = Arc::new(Self {
             clock,
             keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
             queues: Queues::new(clock),
             process: Process::current(),
             server,
-            siblings,
+            siblings: Arc::clone(siblings),
         });
-        let observer: Weak<Self> = Arc::downgrade(&shared);
-        shared.server.report_to(observer)?;
-        if let Some(siblings) = &shared.siblings {
-            siblings.write().push(Arc::downgrade(&shared));
-        }
-        Ok(shared)
+        let observer: Weak<Self> = Arc::downgrade(&stack);
+        stack.server.report_to(observer)?;
+        siblings.write().push(Arc::downgrade(&stack));
+        Ok(stack)
     }
 }
 
-impl<L> Shared<L> {
+impl<L> Stack<L> {
     /// A thread of ours has let a lock go.
     pub(crate) fn released(&self, key: &str, hold: &PastHold) {
         self.queues.released(key, hold);
@@ -67,11 +63,8 @@ impl<L> Shared<L> {
     /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be
     /// kept by the shard that had the key before.
     pub(crate) fn tell_siblings(&self, key: &str) {
-        let Some(siblings) = &self.siblings else {
-            return;
-        };
         // A sibling may be dropped here, by its last reference: nothing may be locked then.
-        let siblings = siblings.read().clone();
+        let siblings = self.siblings.read().clone();
         for sibling in siblings.iter().filter_map(Weak::upgrade) {
             if !ptr::eq(self, Arc::as_ptr(&sibling)) {
                 sibling.queues.changed(key);
@@ -81,7 +74,7 @@ impl<L> Shared<L> {
     }
 }
 
-impl<L: Send> Observer for Shared<L> {
+impl<L: Send> Observer for Stack<L> {
     fn changed(&self, key: &str) {
         self.queues.changed(key);
         self.keeper.changed(key);
@@ -127,7 +120,7 @@ impl<L: Send> Observer for Shared<L> {
     }
 }
 
-impl<L> Drop for Shared<L> {
+impl<L> Drop for Stack<L> {
     /// Its threads end by themselves: a lease may be what is dropped last, in no more than its own
     /// time.
     fn drop(&mut self) {
