@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
     let lock = locks.lock("report:nightly");
     match lock.run_once(20 * HOUR, HOUR, write_report) {
         Err(Error::Contended { .. }) => println!("another host is still writing it"),
-        Ok(Once::HasBeenRun(run)) => println!("it was written {:?} ago", run.ago()),
+        Ok(Once::AlreadyRun(run)) => println!("it was written {:?} ago", run.ago()),
         ran => {
             let chapters = ran?.done()?.unwrap_or_default();
             println!("{chapters} chapters are written");

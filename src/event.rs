@@ -22,7 +22,7 @@ use crate::{error::Error, token::FencingToken};
 /// |---|---|
 /// | a lock is granted, or handed over by another thread | [`acquired`](Self::acquired) |
 /// | somebody else had the lock for the whole wait | [`contended`](Self::contended) |
-/// | `run_once` finds that the work has been done | [`has_been_run`](Self::has_been_run) |
+/// | `run_once` finds that the work has been done | [`already_run`](Self::already_run) |
 /// | any other error of an acquire: of the server, an argument, a cancel | [`failed`](Self::failed) |
 /// | the watchdog renews a lease | [`renewed`](Self::renewed) |
 /// | a renewal by the watchdog fails | [`renewal_failed`](Self::renewal_failed) |
@@ -58,7 +58,7 @@ pub trait Events: Send + Sync + 'static {
     /// Somebody else had it for the whole wait.
     fn contended(&self, _contended: &Contended<'_>) {}
     /// `run_once` finds that the work has been done within the period.
-    fn has_been_run(&self, _run: &HasBeenRun<'_>) {}
+    fn already_run(&self, _run: &AlreadyRun<'_>) {}
     /// An acquire failed otherwise: the caller gets this error.
     ///
     /// While the server is away each acquire fails. A log stays short if it takes the first failure
@@ -194,8 +194,8 @@ events! {
         /// How often the server was asked; never, by those who stood in line behind others.
         attempts: u32,
     }
-    /// See [`Events::has_been_run`].
-    HasBeenRun {
+    /// See [`Events::already_run`].
+    AlreadyRun {
         /// How long the lock was waited for.
         waited: Duration,
     }

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    event::{Acquired, Contended, HasBeenRun},
+    event::{Acquired, AlreadyRun, Contended},
     recipes::{
         hold::{Hold, LockKind},
         once::LastRun,
@@ -100,7 +100,7 @@ pub(crate) enum Waited {
     /// Somebody else had it all the time.
     Contended(Error),
     /// It was wanted for work that has been done within the period.
-    HasBeenRun(LastRun),
+    AlreadyRun(LastRun),
 }
 
 /// Waits for the lock, at least one attempt long.
@@ -164,7 +164,7 @@ pub(crate) fn acquire(
     let found_run = wait.attempts.found_run();
     wait.report(acquired.as_ref(), found_run.is_some());
     if let Some(run) = found_run {
-        return Ok(Waited::HasBeenRun(run));
+        return Ok(Waited::AlreadyRun(run));
     }
     Ok(match acquired {
         Some(lease) => Waited::Lease(lease),
@@ -195,7 +195,7 @@ impl Wait<'_> {
     fn try_once(&mut self) -> Result<Option<Lease>> {
         match self.ask_by_the_pool(false)? {
             Outcome::Granted { grant, .. } => Ok(self.lease(grant)),
-            Outcome::Refused { .. } | Outcome::HasBeenRun => Ok(None),
+            Outcome::Refused { .. } | Outcome::AlreadyRun => Ok(None),
             Outcome::Failed | Outcome::Moved => self.attempts.last_failure().map_or(Ok(None), Err),
         }
     }
@@ -214,7 +214,7 @@ impl Wait<'_> {
             let leaves_intent = self.nobody_waits();
             match self.ask_by_the_pool(leaves_intent) {
                 Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
-                Ok(Outcome::HasBeenRun) => return Ok(None),
+                Ok(Outcome::AlreadyRun) => return Ok(None),
                 Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
                 Err(failure) => return Err(failure),
             }
@@ -334,7 +334,7 @@ impl Wait<'_> {
     }
 
     /// Tells the hooks what the wait has come to. Of a failure [`Lock`](super::Lock) tells.
-    fn report(&self, acquired: Option<&Lease>, has_been_run: bool) {
+    fn report(&self, acquired: Option<&Lease>, already_run: bool) {
         let Some(events) = &self.settings.events else {
             return;
         };
@@ -343,7 +343,7 @@ impl Wait<'_> {
         let fence = acquired.and_then(Lease::fencing_token);
         events.answered(|events| match acquired {
             Some(_) => events.acquired(&Acquired::new(lock, waited, made, fence)),
-            None if has_been_run => events.has_been_run(&HasBeenRun::new(lock, waited)),
+            None if already_run => events.already_run(&AlreadyRun::new(lock, waited)),
             None => events.contended(&Contended::new(lock, waited, made)),
         });
         if let Some(lease) = acquired {

@@ -82,7 +82,7 @@ pub(crate) enum Outcome {
         tracked: bool,
     },
     /// There is nothing to do with the lock: see [`Attempts::found_run`].
-    HasBeenRun,
+    AlreadyRun,
     /// Worth another attempt.
     Failed,
     /// Worth another attempt at once, where the key is now.
@@ -157,12 +157,12 @@ impl<'a> Attempts<'a> {
                     next_asks_at,
                 })
             }
-            Attempt::HasBeenRun(run) => {
+            Attempt::AlreadyRun(run) => {
                 // If an earlier attempt of ours has taken the lock, it is lost: otherwise nobody
                 // else could have written the mark.
                 self.uncertain = false;
                 self.found_run = Some(run);
-                Ok(Outcome::HasBeenRun)
+                Ok(Outcome::AlreadyRun)
             }
             Attempt::Busy(longest) => {
                 self.busy_until = longest.and_then(|longest| reply.answered.checked_add(longest));

@@ -238,7 +238,7 @@ impl Lock {
         match self.acquire_hold(operation, self.hold(), timeout) {
             Ok(Waited::Lease(lease)) => Ok(Ok(lease)),
             Ok(Waited::Contended(error)) => Ok(Err(error)),
-            Ok(Waited::HasBeenRun(_)) => Ok(Err(operation.contended())),
+            Ok(Waited::AlreadyRun(_)) => Ok(Err(operation.contended())),
             Err(error) => Err(self.naming_what_is_there(operation, error)),
         }
     }

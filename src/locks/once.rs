@@ -28,7 +28,7 @@ const RUN_ONCE: &str = "Lock::run_once";
 #[non_exhaustive]
 pub enum Once<T, E> {
     /// It has been done within the period, by whom this says, and was not done again.
-    HasBeenRun(LastRun),
+    AlreadyRun(LastRun),
     /// It was done, and [`released`](Ran::released) says whether that is marked, so that nobody
     /// does it again:
     ///
@@ -51,7 +51,7 @@ impl<T, E: From<Error>> Once<T, E> {
     /// all the same, take it from [`Ran`](Once::Ran).
     pub fn done(self) -> Result<Option<T>, E> {
         match self {
-            Self::HasBeenRun(_) => Ok(None),
+            Self::AlreadyRun(_) => Ok(None),
             Self::Ran(ran) => ran.released.map(|()| Some(ran.value)).map_err(E::from),
             Self::Failed(failed) => Err(failed.value),
         }
@@ -99,7 +99,7 @@ impl Lock {
     /// let (period, wait) = (Duration::from_secs(20 * 3_600), Duration::from_secs(5));
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// match locks.lock("report:daily").run_once(period, wait, write_report)? {
-    ///     Once::HasBeenRun(run) => println!("{:?} has written it {:?} ago", run.by(), run.ago()),
+    ///     Once::AlreadyRun(run) => println!("{:?} has written it {:?} ago", run.by(), run.ago()),
     ///     done => println!("{:?} pages", done.done()?),
     /// }
     /// # Ok::<(), anyhow::Error>(())
@@ -121,7 +121,7 @@ impl Lock {
         });
         let lease = match self.acquire_hold(operation, hold, timeout)? {
             Waited::Lease(lease) => lease,
-            Waited::HasBeenRun(run) => return Ok(Once::HasBeenRun(run)),
+            Waited::AlreadyRun(run) => return Ok(Once::AlreadyRun(run)),
             Waited::Contended(error) => return Err(error),
         };
         Ok(match run(&lease) {

@@ -63,7 +63,7 @@ pub(crate) enum Attempt {
     /// For how long those in our way may stay, if they have an end.
     Busy(Option<Duration>),
     /// There is nothing to do: it has been run within the period.
-    HasBeenRun(LastRun),
+    AlreadyRun(LastRun),
 }
 
 /// A hold is named by the token that it was, or is going to be, acquired with.
@@ -274,7 +274,7 @@ impl Hold {
         if self.period_millis.is_some()
             && let Some(run) = once::understood(&answer)?
         {
-            return Ok(Attempt::HasBeenRun(run));
+            return Ok(Attempt::AlreadyRun(run));
         }
         match (self.kind, answer) {
             (LockKind::Read, Value::Int(0))

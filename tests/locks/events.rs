@@ -52,7 +52,7 @@ impl Events for Log {
     fn contended(&self, _: &Contended<'_>) {
         self.note("contended");
     }
-    fn has_been_run(&self, _: &HasBeenRun<'_>) {
+    fn already_run(&self, _: &AlreadyRun<'_>) {
         self.note("has been run");
     }
     fn failed(&self, failed: &AcquireFailed<'_>) {

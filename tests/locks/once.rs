@@ -36,7 +36,7 @@ fn once(lock: &Lock, period: Duration) -> &'static str {
 
 fn outcome<T, E>(done: &Result<Once<T, E>>) -> &'static str {
     match done {
-        Ok(Once::HasBeenRun(_)) => "has been run",
+        Ok(Once::AlreadyRun(_)) => "has been run",
         Ok(Once::Ran(ran)) => match &ran.released {
             Ok(()) => "run",
             Err(Error::Unknown { .. }) => "run, unknown",
@@ -71,7 +71,7 @@ fn it_is_run_once_in_a_period_on_whichever_host_and_tells_who_did_it() {
         assert!(is_free(&mut conn));
         let other = crate::connect(&server.url()).lock("a");
         let ran = other.run_once(DAY, LONG, |_| -> Result<()> { panic!("run twice") });
-        let Ok(Once::HasBeenRun(run)) = ran else {
+        let Ok(Once::AlreadyRun(run)) = ran else {
             panic!("{ran:?}");
         };
         assert_eq!(run.by(), Some(&me));

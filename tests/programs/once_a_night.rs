@@ -40,7 +40,7 @@ fn where_the_first_host_fails_another_that_waits_does_the_job() {
         assert!(wait::comes_true(has_asked));
         Err::<(), _>(Error::other("the disk is full"))
     });
-    assert!(!matches!(first, Ok(Once::HasBeenRun(_))), "{first:?}");
+    assert!(!matches!(first, Ok(Once::AlreadyRun(_))), "{first:?}");
     let ended = second.unwrap().wait_with_output().unwrap();
     let said = String::from_utf8(ended.stdout).unwrap();
     assert!(

@@ -371,7 +371,7 @@ fn what_is_done_once_is_not_done_again_until_the_period_is_over() {
             let run = |lock: &Lock, fails: bool| {
                 let work = |_: &Lease| if fails { Err("on purpose") } else { Ok(()) };
                 match lock.run_once(period, MS, work).unwrap() {
-                    Once::HasBeenRun(run) => format!("by {:?}", run.by()),
+                    Once::AlreadyRun(run) => format!("by {:?}", run.by()),
                     Once::Failed(failed) => failed.value.to_owned(),
                     Once::Ran(ran) => told(&ran.released).to_owned(),
                     other => format!("{other:?}"),
@@ -402,7 +402,7 @@ fn a_shorter_period_takes_no_mark_away() {
         let lock = world.locks().lock("a");
         let run = |period: Duration| match lock.run_once(period, MS, |_| Ok::<_, Error>(())) {
             Ok(Once::Ran(ran)) => told(&ran.released).to_owned(),
-            Ok(Once::HasBeenRun(_)) => "has been run".to_owned(),
+            Ok(Once::AlreadyRun(_)) => "has been run".to_owned(),
             other => format!("{other:?}"),
         };
         let mut did = vec![run(1_000 * LONG)];

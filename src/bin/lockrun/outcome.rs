@@ -41,7 +41,7 @@ pub(crate) enum Outcome {
     /// Somebody else had the lock for the whole wait.
     Busy(Busy),
     /// There was nothing to do: it has been run within the period.
-    HasBeenRun(LastRun),
+    AlreadyRun(LastRun),
     /// There was no lock.
     Failed(Error),
     /// The system refused.
@@ -153,7 +153,7 @@ impl Report {
             Outcome::NotRun(_) => CANNOT_BE_RUN,
             Outcome::Told(signal) => of_signal(*signal),
             Outcome::Busy(_) => BUSY,
-            Outcome::HasBeenRun(_) => 0,
+            Outcome::AlreadyRun(_) => 0,
             Outcome::Failed(error) => code_of(error),
             Outcome::System(_) => SYSTEM,
         }
@@ -165,7 +165,7 @@ impl Report {
         }
         // Another host has the lock, or has done the work: that is no failure, but what the lock is
         // for.
-        let is_usual = matches!(self.outcome, Outcome::Busy(_) | Outcome::HasBeenRun(_));
+        let is_usual = matches!(self.outcome, Outcome::Busy(_) | Outcome::AlreadyRun(_));
         match self.message(arguments) {
             Some(message) if !(is_usual && arguments.quiet) => {
                 Told::Err(format!("lockrun: {message}"))
@@ -179,7 +179,7 @@ impl Report {
             Outcome::Ended(_) => "ended",
             Outcome::NotRun(_) => "not_run",
             Outcome::Told(_) => "interrupted",
-            Outcome::HasBeenRun(_) => "has_been_run",
+            Outcome::AlreadyRun(_) => "has_been_run",
             _ => word_of(self.code()),
         }
     }
@@ -192,7 +192,7 @@ impl Report {
                 why.map(|why| format!("`{name}` may be run again, since {why}"))
             }
             Outcome::Told(_) => None,
-            Outcome::HasBeenRun(run) => Some(format!("`{name}` {}", last_run(run))),
+            Outcome::AlreadyRun(run) => Some(format!("`{name}` {}", last_run(run))),
             Outcome::Lost(loss) => Some(format!("`{name}` {loss}")),
             Outcome::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
@@ -220,7 +220,7 @@ impl Report {
             "exit_code": self.code(),
             "message": self.message(arguments),
             "last_run": match &self.outcome {
-                Outcome::HasBeenRun(run) => last_run_in_json(run),
+                Outcome::AlreadyRun(run) => last_run_in_json(run),
                 _ => Value::Null,
             },
             "holders": holders.iter().map(holder_in_json).collect::<Vec<_>>(),

@@ -31,7 +31,7 @@ const TOLD: &str = "lockrun was told to end";
 
 /// What has become of the lock and the command.
 enum Done {
-    HasBeenRun(LastRun),
+    AlreadyRun(LastRun),
     NotRun(Outcome),
     /// The command was run. With the result of letting the lock go.
     Run(Ended, Held<()>),
@@ -82,7 +82,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
         report.waited = asked.elapsed();
     }
     match done {
-        Ok(Done::HasBeenRun(run)) => Err(Outcome::HasBeenRun(run)),
+        Ok(Done::AlreadyRun(run)) => Err(Outcome::AlreadyRun(run)),
         Ok(Done::NotRun(outcome)) => Err(outcome),
         Ok(Done::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
         Err(Error::Contended { .. }) => Err(Outcome::Busy(Busy::with(&lock))),
@@ -128,7 +128,7 @@ fn once(
         not_marked => Err(not_marked),
     })?;
     Ok(match once {
-        Once::HasBeenRun(run) => Done::HasBeenRun(run),
+        Once::AlreadyRun(run) => Done::AlreadyRun(run),
         Once::Ran(Ran {
             value, released, ..
         }) => Done::Run(value, released),

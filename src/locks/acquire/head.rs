@@ -104,7 +104,7 @@ impl Wait<'_> {
             } => {
                 return Some(Asked::Granted(grant, next_asks_at));
             }
-            Outcome::HasBeenRun => return Some(Asked::InVain),
+            Outcome::AlreadyRun => return Some(Asked::InVain),
             // The same shard at another address.
             Outcome::Moved => place.failed(None, self.now()),
             Outcome::Refused {

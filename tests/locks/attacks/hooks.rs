@@ -84,7 +84,7 @@ impl Events for Meddling {
         self.meddle();
     }
 
-    fn has_been_run(&self, _: &event::HasBeenRun<'_>) {
+    fn already_run(&self, _: &event::AlreadyRun<'_>) {
         self.meddle();
     }
 }
