@@ -292,6 +292,14 @@ impl Error {
     }
 }
 
+/// Refuses an argument that does not keep to a rule.
+pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Result<()> {
+    if is_kept {
+        return Ok(());
+    }
+    Err(Error::invalid(argument, reason))
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(ErrorContext { operation, lock }) = self.context()

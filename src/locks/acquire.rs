@@ -31,7 +31,7 @@ use std::{
 use super::{
     attempts::{Attempts, Outcome},
     lease::{Grant, Lease},
-    settings::Settings,
+    options::Settings,
     stack::Stack,
     stacks::Stacks,
 };
@@ -122,7 +122,7 @@ pub(crate) fn acquire(
         hold.unfenced()
     };
     let hold = hold.reserving(settings.reserved());
-    let hold = Arc::new(hold.confirmed_by(settings.replicas()));
+    let hold = Arc::new(hold.confirmed_by(settings.replicas));
     let clock = stacks.clock;
     let started = clock.now();
     let deadline = clock.at(started.checked_add(timeout));

@@ -23,7 +23,7 @@ use std::{
 
 use redis::RedisError;
 
-use super::{lease::Grant, settings::Settings};
+use super::{lease::Grant, options::Settings};
 use crate::{
     error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass},
     recipes::{

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     error::LostReason,
     event::HoldEnd,
-    locks::{settings::Settings, stack::Stack},
+    locks::{options::Settings, stack::Stack},
     renewing::{
         entry::{Ask, Terms},
         handle::Handle,

@@ -8,8 +8,7 @@ use super::{
     acquire::{Waited, acquire},
     inspection::Inspection,
     lease::Lease,
-    options::Options,
-    settings::Settings,
+    options::{Options, Settings},
     stack::Stack,
     stacks::Stacks,
 };
@@ -53,7 +52,7 @@ impl Lock {
 
     /// The same lock, held by these options; what they do not name stays as it was.
     pub fn with(mut self, options: Options) -> Self {
-        self.settings = self.settings.changed_by(options);
+        self.settings = self.settings.changed_by(&options);
         self
     }
 

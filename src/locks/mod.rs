@@ -17,7 +17,6 @@ mod once;
 mod options;
 mod release;
 mod run;
-mod settings;
 mod stack;
 mod stacks;
 mod transaction;
@@ -40,7 +39,7 @@ use crate::{
     recipes::hold::LockKind,
     server::{RedisServer, Server},
 };
-use settings::Settings;
+use options::Settings;
 use stacks::Stacks;
 
 /// Locks of all kinds on one server, or on a Redis Cluster: guards that wait in turn, renew
@@ -162,7 +161,7 @@ impl Locks {
     pub fn with(&self, options: Options) -> Self {
         Self {
             stacks: self.stacks.clone(),
-            settings: self.settings.clone().changed_by(options),
+            settings: self.settings.clone().changed_by(&options),
         }
     }
 

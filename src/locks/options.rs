@@ -1,13 +1,26 @@
-//! What a user says of how locks are held.
+//! How locks are held: [`Options`], as a user names them, and [`Settings`], which they change.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     cancel::Cancel,
+    error::{Result, ensure},
     event::{EventSink, Events},
     name::Owner,
-    script::Replicas,
+    script::{MOST_REPLICAS, Replicas},
+    server::Server,
+    time::lease_millis,
+    waiting::HandOverBudget,
 };
+
+/// So many fencing tokens are the last 10 ms.
+const MOST_RESERVED: u64 = 10_000;
+const MOST_TURNS: u32 = 1_000_000;
+const MILLI: Duration = Duration::from_millis(1);
 
 /// How locks are held: by value. What is not named stays as it was, and is a default at first.
 ///
@@ -30,35 +43,11 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Options {
-    pub(super) prefix: Option<Arc<str>>,
-    pub(super) lease: Option<Duration>,
-    pub(super) renewal: Option<bool>,
-    pub(super) max_hold: Option<Duration>,
-    pub(super) backoff: Option<Pauses>,
-    pub(super) drop_timeout: Option<Duration>,
-    pub(super) fencing: Option<bool>,
-    pub(super) replicas: Option<Replicas>,
-    pub(super) clock_skew: Option<Duration>,
-    pub(super) hand_over: Option<HandOver>,
-    pub(super) owner: Option<Owner>,
-    pub(super) events: Option<Arc<EventSink>>,
-    pub(super) cancel: Option<Cancel>,
+    changes: Vec<Change>,
 }
 
-/// The pauses between attempts: the first, doubled up to the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pauses {
-    pub(crate) first: Duration,
-    pub(crate) last: Duration,
-}
-
-/// How often a lock may be handed over before it is released at the server, and for how long in
-/// all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HandOver {
-    pub(super) turns: u32,
-    pub(super) longest: Duration,
-}
+/// What one option changes.
+type Change = Arc<dyn Fn(&mut Settings) + Send + Sync>;
 
 impl Options {
     /// None is named.
@@ -70,18 +59,16 @@ impl Options {
     ///
     /// Longer survives a longer outage of the server, and keeps everybody else waiting longer after
     /// a crash.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
+    pub fn lease(self, lease: Duration) -> Self {
+        self.and(move |settings| settings.lease = lease)
     }
 
     /// Whether the lease is renewed, at a third of it, for as long as the guard lives. Default yes.
     ///
     /// Without renewal the lock is lost when the lease has ended, however the work goes: for work
     /// that is known to be short, where a holder that hangs is worse than one that is late.
-    pub fn renewal(mut self, renewal: bool) -> Self {
-        self.renewal = Some(renewal);
-        self
+    pub fn renewal(self, renewal: bool) -> Self {
+        self.and(move |settings| settings.renewal = renewal)
     }
 
     /// How long a lock may be held in all, however often it is renewed: at least 1 ms. Default no
@@ -89,9 +76,8 @@ impl Options {
     ///
     /// With a limit a holder that hangs lets the others in at last, and work that takes longer
     /// loses its lock.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.max_hold = Some(max_hold);
-        self
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.and(move |settings| settings.max_hold = Some(max_hold))
     }
 
     /// What stands before a lock's name in its key, also nothing; at most 128 bytes, no braces.
@@ -99,9 +85,9 @@ impl Options {
     ///
     /// If it is the prefix that another library uses, that library's locks and ours exclude each
     /// other.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.prefix = Some(prefix.into());
-        self
+    pub fn prefix(self, prefix: &str) -> Self {
+        let prefix: Arc<str> = prefix.into();
+        self.and(move |settings| settings.prefix = Arc::clone(&prefix))
     }
 
     /// Pauses between attempts where the server tells us of no release, or does not answer: the
@@ -109,18 +95,16 @@ impl Options {
     /// most 1 min. Default 1 ms and 10 ms.
     ///
     /// Where the server does tell, as it usually does, no thread waits for a pause.
-    pub fn backoff(mut self, first: Duration, last: Duration) -> Self {
-        self.backoff = Some(Pauses { first, last });
-        self
+    pub fn backoff(self, first: Duration, last: Duration) -> Self {
+        self.and(move |settings| settings.backoff = Pauses { first, last })
     }
 
     /// How long dropping a [`Lease`](crate::Lease) may take, 1 ms to 24 h. Default 1 s.
     ///
     /// What cannot be released in this time is released by the watchdog's thread later, or ends
     /// with its lease.
-    pub fn drop_timeout(mut self, timeout: Duration) -> Self {
-        self.drop_timeout = Some(timeout);
-        self
+    pub fn drop_timeout(self, timeout: Duration) -> Self {
+        self.and(move |settings| settings.drop_timeout = timeout)
     }
 
     /// Whether each hold of a [mutex](crate::Locks::lock) gets a [fencing
@@ -139,9 +123,8 @@ impl Options {
     /// bare command does; a wait says [`Error::WrongKind`](crate::Error::WrongKind). The option
     /// changes nothing for other kinds of lock: a reentrant lock keeps its acquisitions in that
     /// key, and a writer its number.
-    pub fn fencing(mut self, fencing: bool) -> Self {
-        self.fencing = Some(fencing);
-        self
+    pub fn fencing(self, fencing: bool) -> Self {
+        self.and(move |settings| settings.fencing = fencing)
     }
 
     /// How many replicas must have a lock before it counts as granted, and how long they are waited
@@ -172,9 +155,9 @@ impl Options {
     /// Costs an acquire what the replicas' answer takes, and no round trip. It shares no write with
     /// other threads': of many locks that end at one moment, each is granted a round trip after the
     /// one before.
-    pub fn replicas(mut self, count: u32, wait: Duration) -> Self {
-        self.replicas = Some(Replicas { count, wait });
-        self
+    pub fn replicas(self, count: u32, wait: Duration) -> Self {
+        let replicas = (count > 0).then_some(Replicas { count, wait });
+        self.and(move |settings| settings.replicas = replicas)
     }
 
     /// How much sooner than on the server a lease ends by our clock. Default nothing on one server;
@@ -184,9 +167,8 @@ impl Options {
     /// The end of a lease is a moment of the server's clock. A replica that is promoted ends it by
     /// its own: one whose clock is ahead by more than this ends a lease while its holder still
     /// believes in it.
-    pub fn clock_skew(mut self, skew: Duration) -> Self {
-        self.clock_skew = Some(skew);
-        self
+    pub fn clock_skew(self, skew: Duration) -> Self {
+        self.and(move |settings| settings.clock_skew = Some(skew))
     }
 
     /// How often a lock may be handed to the next thread of this process that waits for it without
@@ -228,9 +210,10 @@ impl Options {
     /// });
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn hand_over(mut self, turns: u32, longest: Duration) -> Self {
-        self.hand_over = Some(HandOver { turns, longest });
-        self
+    pub fn hand_over(self, turns: u32, longest: Duration) -> Self {
+        // In no time at all there is no turn.
+        let turns = if longest.is_zero() { 0 } else { turns };
+        self.and(move |settings| settings.hand_over = HandOver { turns, longest })
     }
 
     /// Who holds the lock, for people to read in [`Lock::inspect`](crate::Lock::inspect). Default
@@ -238,9 +221,8 @@ impl Options {
     ///
     /// For a [reentrant](crate::Locks::reentrant) lock it is also who may enter again, and the
     /// default is the [thread](Owner::current_thread).
-    pub fn owner(mut self, owner: Owner) -> Self {
-        self.owner = Some(owner);
-        self
+    pub fn owner(self, owner: Owner) -> Self {
+        self.and(move |settings| settings.owner = Some(owner.clone()))
     }
 
     /// What calls off waits for these locks. Default nothing.
@@ -249,39 +231,259 @@ impl Options {
     /// [`run_once`](crate::Lock::run_once) before the lock is held, and
     /// [`try_acquire`](crate::Lock::try_acquire) before anything is sent, with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
-    pub fn cancel(mut self, cancel: &Cancel) -> Self {
-        self.cancel = Some(cancel.clone());
-        self
+    pub fn cancel(self, cancel: &Cancel) -> Self {
+        let cancel = cancel.clone();
+        self.and(move |settings| settings.cancel = Some(cancel.clone()))
     }
 
     /// Who is told of what happens. Default nobody.
-    pub fn events(mut self, events: Arc<dyn Events>) -> Self {
-        self.events = Some(EventSink::new(events));
+    pub fn events(self, events: Arc<dyn Events>) -> Self {
+        let events = EventSink::new(events);
+        self.and(move |settings| settings.events = Some(Arc::clone(&events)))
+    }
+
+    fn and(mut self, change: impl Fn(&mut Settings) + Send + Sync + 'static) -> Self {
+        self.changes.push(Arc::new(change));
         self
     }
 }
 
-/// What is named, but for the hooks.
+/// Shows the settings that they lead to.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut named = f.debug_struct("Options");
-        let mut field = |name, value: Option<&dyn fmt::Debug>| {
-            if let Some(value) = value {
-                named.field(name, value);
-            }
+        let settings = Settings::default().changed_by(self);
+        f.debug_tuple("Options").field(&settings).finish()
+    }
+}
+
+/// How one lock is held, with every option known.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) prefix: Arc<str>,
+    pub(crate) lease: Duration,
+    pub(crate) renewal: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) backoff: Pauses,
+    pub(crate) drop_timeout: Duration,
+    pub(crate) fencing: bool,
+    /// Who has to have a lock before it counts.
+    pub(crate) replicas: Option<Replicas>,
+    clock_skew: Option<Duration>,
+    hand_over: HandOver,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) events: Option<Arc<EventSink>>,
+    pub(crate) cancel: Option<Cancel>,
+}
+
+/// The pauses between attempts: the first, doubled up to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pauses {
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+}
+
+/// How often a lock may be handed over before it is released at the server, and for how long in
+/// all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HandOver {
+    turns: u32,
+    longest: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: "lock:".into(),
+            lease: Duration::from_secs(10),
+            renewal: true,
+            max_hold: None,
+            backoff: Pauses {
+                first: Duration::from_millis(1),
+                last: Duration::from_millis(10),
+            },
+            drop_timeout: Duration::from_secs(1),
+            fencing: true,
+            replicas: None,
+            clock_skew: None,
+            hand_over: HandOver {
+                turns: 0,
+                longest: Duration::ZERO,
+            },
+            owner: None,
+            events: None,
+            cancel: None,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn changed_by(mut self, options: &Options) -> Self {
+        for change in &options.changes {
+            change(&mut self);
+        }
+        self
+    }
+
+    /// The same, for the thread or job that is called so.
+    pub(crate) fn of(self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self
+        }
+    }
+
+    /// Waits by these settings are called off.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
+    }
+
+    /// The lease in milliseconds, if all can be used.
+    pub(crate) fn checked(&self) -> Result<u64> {
+        let millis = lease_millis("lease", self.lease)?;
+        lease_millis("drop_timeout", self.drop_timeout)?;
+        let is_long_enough = self.max_hold.is_none_or(|longest| longest >= MILLI);
+        ensure(is_long_enough, "max_hold", "it has to be at least 1 ms")?;
+        let is_short_enough = self.hand_over.turns <= MOST_TURNS;
+        ensure(is_short_enough, "hand_over", "at most a million turns")?;
+        let Pauses { first, last } = self.backoff;
+        ensure(
+            first >= MILLI / 10 && last >= first && last <= 60_000 * MILLI,
+            "backoff",
+            "it has to be at least 100 µs, then at least as much, and at most 1 min",
+        )?;
+        let most = self.longest_at_first() / 2;
+        let is_small_enough = self.clock_skew.is_none_or(|skew| skew <= most);
+        let reason = "it has to be at most half of the lease";
+        ensure(is_small_enough, "clock_skew", reason)?;
+        match self.max_hold {
+            Some(longest) if longest < self.lease => lease_millis("max_hold", longest),
+            _ => Ok(millis),
+        }
+    }
+
+    /// Whether replicas can be waited for so long, where an answer is waited for this long.
+    pub(crate) fn check_wait(&self, answer: Duration) -> Result<()> {
+        let Some(Replicas { count, wait }) = self.replicas else {
+            return Ok(());
         };
-        field("prefix", self.prefix.as_ref().map(|it| it as _));
-        field("lease", self.lease.as_ref().map(|it| it as _));
-        field("renewal", self.renewal.as_ref().map(|it| it as _));
-        field("max_hold", self.max_hold.as_ref().map(|it| it as _));
-        field("backoff", self.backoff.as_ref().map(|it| it as _));
-        field("drop_timeout", self.drop_timeout.as_ref().map(|it| it as _));
-        field("fencing", self.fencing.as_ref().map(|it| it as _));
-        field("replicas", self.replicas.as_ref().map(|it| it as _));
-        field("clock_skew", self.clock_skew.as_ref().map(|it| it as _));
-        field("hand_over", self.hand_over.as_ref().map(|it| it as _));
-        field("owner", self.owner.as_ref().map(|it| it as _));
-        field("cancel", self.cancel.as_ref().map(|it| it as _));
-        named.finish_non_exhaustive()
+        lease_millis("replicas", wait)?;
+        ensure(
+            count <= MOST_REPLICAS && wait < answer && wait <= self.longest_at_first() / 2,
+            "replicas",
+            "at most 100, waited for less than the pool's I/O time-out and at most half of the lease",
+        )
+    }
+
+    /// How much sooner a lease ends by our clock than on this server.
+    pub(crate) fn skew_on(&self, server: &dyn Server) -> Duration {
+        self.clock_skew
+            .unwrap_or_else(|| server.clock_skew().min(self.longest_at_first() / 10))
+    }
+
+    /// How long a lease is before it is renewed.
+    pub(crate) fn longest_at_first(&self) -> Duration {
+        (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
+    }
+
+    /// Whether a lock that is held by these options may be handed over.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.hand_over.turns > 0
+    }
+
+    /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10
+    /// ms, so that a failover that lost the last grants has taken longer.
+    pub(crate) fn reserved(&self) -> u64 {
+        if !self.fencing {
+            return 0;
+        }
+        u64::from(self.hand_over.turns).min(MOST_RESERVED)
+    }
+
+    /// How often a lock that was granted at this moment with so many more fencing tokens may be
+    /// handed on.
+    pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
+        let allowed = self.hand_over.turns;
+        let turns = match u32::try_from(reserved) {
+            Ok(more) if self.fencing => more.min(allowed),
+            _ => allowed,
+        };
+        // A time further away than the clock can tell is no bound.
+        let until = granted_at.checked_add(self.hand_over.longest);
+        (turns > 0).then(|| HandOverBudget::new(turns, until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(options: Options) -> Settings {
+        Settings::default().changed_by(&options)
+    }
+
+    #[test]
+    fn options_change_what_they_name_and_nothing_else() {
+        let ms = Duration::from_millis;
+        let named = [
+            Options::new(),
+            Options::new().prefix("job:"),
+            Options::new().lease(ms(1)),
+            Options::new().renewal(false),
+            Options::new().max_hold(ms(2)),
+            Options::new().backoff(ms(3), ms(4)),
+            Options::new().drop_timeout(ms(5)),
+            Options::new().fencing(false),
+            Options::new().replicas(2, ms(8)),
+            Options::new().clock_skew(ms(9)),
+            Options::new().hand_over(6, ms(7)),
+            Options::new().owner(Owner::new("me").unwrap()),
+        ];
+        let lines = |settings: &Settings| format!("{settings:#?}");
+        let together = named.iter().fold(Settings::default(), Settings::changed_by);
+        for options in &named {
+            let again = together.clone().changed_by(options);
+            assert_eq!(lines(&again), lines(&together), "{options:?}");
+            let alone = Settings::default().changed_by(options);
+            let back = alone.clone().changed_by(&Options::new());
+            assert_eq!(lines(&back), lines(&alone), "{options:?}");
+        }
+        for key in [
+            "prefix",
+            "lease",
+            "renewal",
+            "max_hold",
+            "drop_timeout",
+            "fencing",
+            "replicas",
+            "clock_skew",
+            "owner",
+        ] {
+            let line = |settings: &Settings| {
+                let lines = lines(settings);
+                let (_, rest) = lines.split_once(&format!("    {key}: ")).unwrap();
+                rest.lines().take(2).collect::<String>()
+            };
+            assert_ne!(line(&together), line(&Settings::default()), "{key}");
+        }
+        assert_ne!(together.backoff, Settings::default().backoff);
+        assert_ne!(together.hand_over, Settings::default().hand_over);
+    }
+
+    #[test]
+    fn there_are_no_more_turns_than_fencing_tokens() {
+        let now = crate::time::now();
+        let options = with(Options::new().hand_over(1_000_000, Duration::MAX));
+        assert_eq!(
+            options.turns(999, now),
+            Some(HandOverBudget::new(999, None))
+        );
+        assert_eq!(options.turns(0, now), None);
+        let few = with(Options::new().hand_over(3, Duration::MAX));
+        assert_eq!(few.turns(999, now), Some(HandOverBudget::new(3, None)));
+        for never in [(0, Duration::MAX), (1_000, Duration::ZERO)] {
+            let never = with(Options::new().hand_over(never.0, never.1));
+            assert_eq!(never.turns(1_000, now), None);
+            assert!(never.reserved() == 0 && !never.hands_over());
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     lease::{Grant, Lease},
-    settings::Settings,
+    options::Settings,
 };
 use crate::{
     error::{Error, LostReason, Result, no_answer},
@@ -240,7 +240,7 @@ impl Lease {
             // One of the two has a fencing token and the other has none.
             return None;
         }
-        if self.hold().replicas() != settings.replicas() {
+        if self.hold().replicas() != settings.replicas {
             // Other replicas have confirmed this hold than the next one asks for.
             return None;
         }

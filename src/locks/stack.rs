@@ -9,7 +9,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::settings::Settings;
+use super::options::Settings;
 use crate::{
     connection::Process,
     error::{Error, Result},

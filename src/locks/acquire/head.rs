@@ -5,7 +5,12 @@ use std::{sync::Arc, time::Duration};
 use super::{Asked, Wait};
 use crate::{
     error::{Error, Result, unanswered_ahead},
-    locks::{attempts::Outcome, lease::Lease, options::Pauses, settings::Settings, stack::Stack},
+    locks::{
+        attempts::Outcome,
+        lease::Lease,
+        options::{Pauses, Settings},
+        stack::Stack,
+    },
     script::Refusal,
     time::{Backoff, Deadline},
     waiting::{LastAnswer, Place},
