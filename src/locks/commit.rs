@@ -1,4 +1,4 @@
-//! Writing while a lock is held: in a transaction that watches the lock.
+//! Writing while a lock is held, and reading before it: in a transaction that watches the lock.
 //!
 //! Called on the holder's thread. What is sent goes by a connection of the pool, or by the
 //! caller's, with nothing locked.
@@ -9,14 +9,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Connection, FromRedisValue, Pipeline, RedisError, Value};
+use redis::{Connection, FromRedisValue, Pipeline, Value};
 
 use super::lease::Lease;
 use crate::{
-    connection::HOPS,
     error::{Error, LostReason, Operation, Result},
     name::check_size,
-    recipes::commit::Commit,
+    recipes::{
+        commit::Commit,
+        simple::PATIENCE,
+        transaction::{Transaction, WatchedConnection},
+    },
     renewing::{entry::Ask, lease_state::RenewalState},
     time::{Backoff, Deadline, lease_millis},
 };
@@ -223,9 +226,7 @@ impl Lease {
         // The caller's closure may have forked.
         self.stack.process.refuse_forked_child()?;
         // From here on no renewal touches the lock.
-        let Some(state) = self.stop_renewing(Deadline::after(Duration::MAX)) else {
-            return Err(operation.lost());
-        };
+        let state = self.stop_renewing(Deadline::after(Duration::MAX));
         let done = match state {
             RenewalState::Lost(reason) => Err(operation.lost_because(Some(reason))),
             RenewalState::Held | RenewalState::Unknown => self.send(&commit),
@@ -239,6 +240,81 @@ impl Lease {
         // What is to be said of it is said by the outcome of the commit.
         let _ = self.settle(RELEASING, given_back, state);
         done.map(drop)
+    }
+
+    /// Reads, decides and writes in one transaction, only while the lock is held: in the shape of
+    /// redis-rs's [`transaction`](redis::transaction). Does not release the lock.
+    ///
+    /// Watches the lock and the keys, and calls `attempt` with the connection and a pipeline. It
+    /// reads on the connection, puts what is to be written into the pipeline, and returns; it does
+    /// not send the pipeline. Then the pipeline is executed, in one `EXEC`, if neither the lock nor
+    /// any of the keys has changed since it was read; an empty one is not sent. If a key has
+    /// changed, or the lock was renewed, all of it starts again, at once, for up to 5 s:
+    /// **`attempt` may be called several times**, and should do nothing but read and decide.
+    ///
+    /// Name in `keys` whatever the decision rests on and others may change without this lock. What
+    /// only holders of this lock change need not be named.
+    ///
+    /// An error of `attempt` ends the transaction, nothing is written, and this lease goes on: also
+    /// where the error is the loss of another lease. `?` takes what redis-rs says; for an error of
+    /// your own there is [`Error::other`](crate::Error::other). A refusal that is no error is
+    /// better a value. Whatever happens, panics included, nothing is left watched.
+    ///
+    /// **Two round trips if it reads once**: `WATCH` goes out with the first read. Several values
+    /// are read at once by `MGET`, several fields of a hash by `HMGET`; each further read is a
+    /// round trip more. A key that may be missing is read as an `Option`.
+    ///
+    /// `attempt` must not go on in the child of a fork: parent and child would have one connection.
+    ///
+    /// It needs a real server: on the stand-in of the feature `testing`, which has nothing to read,
+    /// it is an [`Error::Invalid`](crate::Error::Invalid), and `attempt` is not called. That
+    /// records [commits](Self::commit).
+    ///
+    /// # Errors
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours any more. Nothing was written.
+    /// - [`Error::Contended`](crate::Error::Contended): the keys changed again and again, for 5 s.
+    ///   Nothing was written.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came to the `EXEC`. Either all was
+    ///   written or nothing.
+    /// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC`, the others
+    ///   were executed.
+    /// - [`Error::Invalid`](crate::Error::Invalid): a command that would end the transaction, on
+    ///   the connection or in the pipeline.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::WrongKind`](crate::Error::WrongKind),
+    ///   [`Error::Redis`](crate::Error::Redis): nothing was written.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Locks, redis::Commands};
+    ///
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let lease = locks.lock("order:4711").acquire(Duration::from_secs(5))?;
+    /// let paid = lease.transaction(&["wallet:7"], |conn, pipe| {
+    ///     let funds: Option<i64> = conn.get("wallet:7")?;
+    ///     if funds.unwrap_or(0) < 5 {
+    ///         return Ok(false); // nothing is written
+    ///     }
+    ///     pipe.decr("wallet:7", 5).incr("wallet:8", 5);
+    ///     Ok(true)
+    /// })?;
+    /// lease.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn transaction<T>(
+        &self,
+        keys: &[&str],
+        mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
+    ) -> Result<T> {
+        let name = "Lease::transaction";
+        self.check_here(name)?;
+        let proof = self.hold().proof();
+        let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(proof);
+        let attempted = self.while_out(name, || {
+            self.by_the_pool(|conn| transaction.run(conn, &mut attempt))
+        })?;
+        attempted.map(|done| done.value)
     }
 
     fn committed(
@@ -312,11 +388,7 @@ impl Lease {
     /// Sends a transaction to the server that keeps the lock, and tells of a loss that this server
     /// answers. An error of `send` is one that the transaction has met, never one of a caller's
     /// closure.
-    pub(super) fn while_out<T>(
-        &self,
-        name: &'static str,
-        send: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    fn while_out<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.until_answered(send);
         if let Err(Error::Lost { .. }) = done {
             self.handle.lose(LostReason::TakenAway);
@@ -350,39 +422,24 @@ impl Lease {
         }
     }
 
-    /// By a connection of the pool, and by another one where the first turns out to have been
-    /// closed before anything was written, as after a restart of the server, and where the lock is
-    /// on another server by now, or on its way.
-    pub(super) fn by_the_pool<T>(
-        &self,
-        mut send: impl FnMut(&mut Connection) -> Result<T>,
-    ) -> Result<T> {
-        let (server, key) = (&self.stack.server, self.hold().lock_name().key());
+    /// Sends by a connection of the pool, and by another one where the first turns out to have been
+    /// closed before anything was written, as after a restart of the server. Where the lock is on
+    /// another server by now, or on its way, sends again after a pause, for one I/O time-out.
+    fn by_the_pool<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
+        let server = &self.stack.server;
         let patience = Deadline::after(server.limits().answer);
-        let (mut pauses, mut between_hops) = (Backoff::new(), Backoff::between_hops());
-        let (mut hops, mut has_been_dropped) = (0, false);
+        let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {
-            let mut conn = server.lend(key)?;
+            let mut conn = server.lend(self.hold().lock_name().key())?;
             let done = send(conn.connection());
+            drop(conn);
             let Err(Error::Redis { source, .. }) = &done else {
                 return done;
             };
-            drop(conn);
-            if RedisError::is_connection_dropped(source) && !has_been_dropped {
-                has_been_dropped = true;
-            } else if hops < HOPS && server.is_elsewhere(source) {
-                let has_moved = source.code() == Some("MOVED");
-                let is_hop = has_moved && hops > 0;
-                hops += u32::from(has_moved);
-                let pauses = if is_hop {
-                    &mut between_hops
-                } else {
-                    &mut pauses
-                };
-                if !pauses.pause(patience) {
-                    return done;
-                }
-            } else {
+            let is_closed = source.is_connection_dropped() && !was_closed;
+            was_closed |= is_closed;
+            let is_elsewhere = server.is_elsewhere(source) && pauses.pause(patience);
+            if !is_closed && !is_elsewhere {
                 return done;
             }
         }

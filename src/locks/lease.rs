@@ -78,8 +78,8 @@ pub(super) const CHECK: &str = "Lease::check";
 pub struct Lease {
     pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
-    /// A moment before the server was asked for it, or that at which the lock was handed over.
-    pub(crate) since: Instant,
+    /// What its queue is told at its end.
+    pub(super) turn: PastHold,
     /// How it may be handed over, if it may be.
     turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
@@ -90,8 +90,6 @@ pub struct Lease {
     /// A user has it. A guard that no user has taken is never handed on, and its release is not
     /// reported.
     pub(crate) is_claimed: bool,
-    /// It was granted to the head of a queue, or handed over.
-    stood_in_queue: bool,
     /// The token was given out, and whoever has it may release the lock.
     disclosed: AtomicBool,
 }
@@ -143,28 +141,22 @@ impl Lease {
         Some(Self {
             stack: Arc::clone(stack),
             handle,
-            since: grant.since,
+            turn: PastHold {
+                since: grant.since,
+                stood_in_queue: false,
+            },
             turns: grant.turns,
             drop_timeout: settings.drop_timeout,
             skew: terms.skew,
             end: None,
             is_claimed: false,
-            stood_in_queue: false,
             disclosed: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn having_stood_in_queue(mut self) -> Self {
-        self.stood_in_queue = true;
+        self.turn.stood_in_queue = true;
         self
-    }
-
-    /// What its queue is told at its end.
-    pub(super) fn turn(&self) -> PastHold {
-        PastHold {
-            since: self.since,
-            stood_in_queue: self.stood_in_queue,
-        }
     }
 
     /// From now on the hooks of its options are told of a loss as soon as it is known.

@@ -2,32 +2,27 @@
 //!
 //! `Locks` makes a [`lock`]; [`acquire`] waits for it, with [`attempts`] for what the answers lead
 //! to, and makes a [`lease`], the guard. [`release`] hands it over, gives it back, or leaves that
-//! to the watchdog's thread; after a failover it is done again: [`given_back`]. [`run`] and
-//! [`once`] do work under a lock, [`commit`] writes while it is held, [`inspection`] is for
-//! operators. A [`stack`] is what all of them share: the server, the keeper of the leases and the
+//! to the watchdog's thread. [`run`] does work under a lock, [`commit`] reads and writes while it
+//! is held. A [`stack`] is what all of them share: the server, the keeper of the leases and the
 //! queues; [`stacks`] says which one a key has.
 
 mod acquire;
 mod attempts;
 mod commit;
-mod inspection;
 mod lease;
 mod lock;
-mod once;
 mod options;
 mod release;
 mod run;
 mod stack;
 mod stacks;
-mod transaction;
 
 pub use crate::recipes::{inspect::Holder, once::LastRun, ran::Ran};
 pub use commit::Committed;
-pub use inspection::Inspection;
 pub use lease::Lease;
-pub use lock::Lock;
-pub use once::Once;
+pub use lock::{Inspection, Lock};
 pub use options::Options;
+pub use run::Once;
 
 use std::{fmt, sync::Arc};
 

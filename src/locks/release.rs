@@ -91,37 +91,22 @@ impl Lease {
             return (self.hold().token().clone(), Duration::ZERO);
         }
         let left = self.remaining();
-        if let Some(state) = self.stop_renewing_here(Deadline::after(Duration::MAX)) {
-            self.end = Some(match state {
-                RenewalState::Lost(reason) => HoldEnd::Lost(reason),
-                RenewalState::Held | RenewalState::Unknown => HoldEnd::Detached,
-            });
-        }
-        self.stack
-            .released(self.hold().lock_name().key(), &self.turn());
+        self.end = Some(match self.stop_renewing(Deadline::after(Duration::MAX)) {
+            RenewalState::Lost(reason) => HoldEnd::Lost(reason),
+            RenewalState::Held | RenewalState::Unknown => HoldEnd::Detached,
+        });
+        self.tell_queue();
         (self.hold().token().clone(), left)
     }
 
-    /// Says how the lease stood. `None`: it was stopped before, or this is a child's copy.
-    pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        if self.end.is_some() || self.is_forked_child() {
-            return None;
-        }
-        self.stop_renewing_here(deadline)
-    }
-
-    /// The same, for a caller that has made sure that this is no child's copy.
-    fn stop_renewing_here(&mut self, deadline: Deadline) -> Option<RenewalState> {
-        if self.end.is_some() {
-            return None;
-        }
+    /// Ends the keeping, and says how the lease stood. Not to be called in a child.
+    pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> RenewalState {
         // Until more is known.
         self.end = Some(HoldEnd::Unknown);
-        Some(self.handle.stop_by(deadline))
+        self.handle.stop_by(deadline)
     }
 
-    /// Hands the lock over or gives it back. A second call does nothing. Not to be called in a
-    /// child.
+    /// Hands the lock over or gives it back. Not to be called in a child, nor twice.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         if self.hand_over() {
             // A look may have found a loss at this moment.
@@ -129,9 +114,7 @@ impl Lease {
             return self.ends(RELEASE, Ok(true), state);
         }
         let deadline = Deadline::after(patience);
-        let Some(state) = self.stop_renewing_here(deadline) else {
-            return Ok(());
-        };
+        let state = self.stop_renewing(deadline);
         let given_back = self.give_back(deadline);
         self.settle(RELEASE, given_back, state)
     }
@@ -149,9 +132,14 @@ impl Lease {
         if failed || comes_late {
             self.stack.keeper.abandon(self.hold(), comes_late);
         }
-        self.stack
-            .released(self.hold().lock_name().key(), &self.turn());
+        self.tell_queue();
         self.ends(name, given_back, state)
+    }
+
+    /// This process has let the lock go: the next in the queue asks.
+    fn tell_queue(&self) {
+        let key = self.hold().lock_name().key();
+        self.stack.released(key, &self.turn);
     }
 
     /// Notes how it has ended, for the hooks and for the caller: a loss that is known comes first.
@@ -186,22 +174,15 @@ impl Lease {
         if let HoldEnd::Lost(reason) = end {
             self.lease_state().tell_loss(reason);
         }
-        let held = self.stack.clock.since(self.since);
+        let held = self.stack.clock.since(self.turn.since);
         events.tell(|events| events.released(&Released::new(self.name(), held, end)));
     }
 
     /// Sends the release. False: the lock was not ours any more.
     pub(super) fn give_back(&self, deadline: Deadline) -> Result<bool> {
         let operation = self.operation(RELEASE);
-        let remaining = deadline.remaining();
-        let patience = Patience {
-            lent: remaining,
-            whole: remaining,
-            answer: Some(deadline),
-            ..Patience::USUAL
-        };
         let giving_back = self.hold().giving_back();
-        let asked = self.stack.server.ask(&giving_back, patience)?;
+        let asked = (self.stack.server).ask(&giving_back, Patience::until(deadline))?;
         let again = asked.again;
         match asked.of_both().and_then(|answer| count(&answer)) {
             // It was sent twice, and the first may have released the lock: the no to the second

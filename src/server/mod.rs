@@ -162,6 +162,16 @@ impl Patience<'_> {
         cancel: None,
     };
 
+    /// Until then, for connection and answer together.
+    pub(crate) fn until(deadline: Deadline) -> Self {
+        let answer = Some(deadline);
+        Self {
+            answer,
+            ..Self::USUAL
+        }
+        .left()
+    }
+
     /// The same when a part of the time for the answer has passed: no connection is waited for
     /// beyond it.
     pub(crate) fn left(self) -> Self {
