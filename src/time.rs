@@ -65,6 +65,10 @@ impl Clock {
     }
 }
 
+/// A test moves a clock no further than this: a hundred years, in nanoseconds.
+#[cfg(feature = "testing")]
+const FURTHEST: u64 = 100 * 365 * 24 * 60 * 60 * 1_000_000_000;
+
 #[cfg(feature = "testing")]
 impl Clock {
     /// A clock that a test can move. It leaks eight bytes, so that clocks can be copied.
@@ -83,7 +87,7 @@ impl Clock {
     pub(crate) fn advance(self, by: Duration) {
         if let Some(ahead) = self.ahead {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-            let moved = |nanos: u64| Some(nanos.saturating_add(by));
+            let moved = |nanos: u64| Some(nanos.saturating_add(by).min(FURTHEST));
             let _ = ahead.fetch_update(Ordering::SeqCst, Ordering::SeqCst, moved);
         }
     }
