@@ -41,7 +41,7 @@ fn without_asking(redis: &Redis) -> anyhow::Result<()> {
     let [_first, second] = both_take_the_lock(&mut conn, &mut scene)?;
     scene.send("B", &mut conn, "SET problem-3:report by-B")?;
     scene.send("A", &mut conn, "SET problem-3:report by-A")?;
-    mutex::release(&mut *conn, NAME, &second.token)?;
+    mutex::release(&mut conn, NAME, &second.token)?;
     let wrong = report(&mut conn)? == "by-A";
     scene.goes_wrong(wrong, "An old report over a new one.")
 }
@@ -63,7 +63,7 @@ fn with_commit_while_held(redis: &Redis) -> anyhow::Result<()> {
         };
         scene.tell(who, &format!("commit_while_held\n{answer}"))?;
     }
-    mutex::release(&mut *conn, NAME, &second.token)?;
+    mutex::release(&mut conn, NAME, &second.token)?;
     let right = report(&mut conn)? == "by-B";
     scene.goes_right(right, "The new report stands, and A is told.")
 }
@@ -85,7 +85,7 @@ fn with_a_fencing_token(redis: &Redis) -> anyhow::Result<()> {
             &format!("{answer}: the report is {}", disk.report),
         )?;
     }
-    mutex::release(&mut *conn, NAME, &second.token)?;
+    mutex::release(&mut conn, NAME, &second.token)?;
     let right = disk.report == "by-B";
     scene.goes_right(
         right,

@@ -222,17 +222,6 @@ impl Call {
             .map_err(|error| operation.unanswered(None, error))
     }
 
-    /// Sends it and takes a fencing token, or nil where none is granted.
-    pub(crate) fn grants(
-        &self,
-        conn: &mut dyn ConnectionLike,
-    ) -> RedisResult<Option<FencingToken>> {
-        match self.send(conn)? {
-            Value::Nil => Ok(None),
-            fence => fencing_token(&fence).map(Some),
-        }
-    }
-
     /// Sends it and takes a number that is not negative.
     pub(crate) fn counts(&self, conn: &mut dyn ConnectionLike) -> RedisResult<u64> {
         count(&self.send(conn)?)

@@ -125,7 +125,10 @@ impl<'a> Attempts<'a> {
             self.failure = Some(self.operation.told(error.clone()));
             return Ok(Outcome::Moved);
         }
-        let attempt = match reply.answer.and_then(|answer| self.hold.understood(answer)) {
+        let attempt = match reply
+            .answer
+            .and_then(|answer| self.hold.understood(&answer))
+        {
             Ok(attempt) => attempt,
             Err(error) => return self.failed(error, reply.again),
         };
@@ -137,8 +140,8 @@ impl<'a> Attempts<'a> {
                 self.uncertain = true;
                 Ok(Outcome::Failed)
             }
-            Attempt::Granted { fence, reserved } => {
-                let turns = self.settings.turns(reserved, sent);
+            Attempt::Granted { fence, number } => {
+                let turns = self.settings.turns(number, sent);
                 let grant = Grant {
                     fence,
                     since: sent,

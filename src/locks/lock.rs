@@ -17,7 +17,7 @@ use crate::{
     name::{LockName, Owner},
     recipes::{
         hold::{Hold, LockKind},
-        inspect::{Found, Holder, calls, understood, understood_taken},
+        inspect::{Found, Holder, force_releasing, inspecting, understood, understood_taken},
     },
     script::Call,
     server::Patience,
@@ -160,7 +160,7 @@ impl Lock {
     pub fn inspect(&self) -> Result<Inspection> {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
-        let answer = self.ask(&lock, calls::inspect)?;
+        let answer = self.ask(&lock, inspecting)?;
         let found = answer.and_then(|answer| understood(&answer));
         found
             .map(|found| Inspection::new(found, self.stacks.waiting(lock.key())))
@@ -197,7 +197,7 @@ impl Lock {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::force_release", &self.name);
         let stack = self.stack(&lock)?;
-        let answer = stack.server.ask_once(&calls::force_release(&lock))?;
+        let answer = stack.server.ask_once(&force_releasing(&lock))?;
         // Whoever had it has lost it, and the next in the queue asks at once.
         let taken = PastHold {
             since: stack.clock.now(),
@@ -248,7 +248,7 @@ impl Lock {
         };
         let look = self
             .lock_name()
-            .and_then(|lock| self.ask(&lock, calls::inspect));
+            .and_then(|lock| self.ask(&lock, inspecting));
         let seen = look.map(|answer| answer.and_then(|answer| understood(&answer)));
         let Ok(Ok((kind, _))) = seen else {
             return error;

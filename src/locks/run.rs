@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Operation, Result, is_unconfirmed},
     recipes::{
         hold::LockKind,
-        once::{LastRun, calls, understood},
+        once::{LastRun, last_run, understood},
         ran::Ran,
     },
     renewing::lease_state::RenewalState,
@@ -180,7 +180,7 @@ impl Lock {
     pub fn last_run(&self) -> Result<Option<LastRun>> {
         let operation = Operation::new("Lock::last_run", self.name());
         let lock = self.lock_name()?;
-        let answer = self.ask(&lock, calls::last_run)?;
+        let answer = self.ask(&lock, last_run)?;
         answer
             .and_then(|answer| understood(&answer))
             .map_err(|error| operation.failed(error))

@@ -1,15 +1,16 @@
 //! What each kind of lock does on the server, as plain functions on one connection.
 
-// A kind is a folder: `mod.rs` has its functions and what they promise, the Lua files are its
-// scripts, `calls.rs` makes a typed call of each. `wait` is the loop of all functions that wait.
+// A kind is a folder: the Lua files are its scripts, `mod.rs` has the plain functions and makes a
+// call of each script. `hold` is what all kinds have in common, and `calls` chooses the call of a
+// hold by its kind. `wait` is the loop of all functions that wait.
 //
-// A new kind, such as a semaphore, is a new folder here and a `LockKind` in `hold`, which says
-// what to send and what the answers mean; the rooms above know a `Hold`. Where kinds wait or are
-// released in different ways, `locks` asks it for its kind: in `acquire`, `acquire/head`,
-// `attempts`, `lock` and `once`. The stand-in for tests needs a function for each of its scripts,
-// in `testing/store/scripts.rs`.
+// A new kind, such as a semaphore, is a new folder here, a `LockKind` and an arm in each `match` of
+// `calls`; the rooms above know a `Hold`. Where kinds wait or are released in different ways,
+// `locks` asks it for its kind: in `acquire`, `acquire/head`, `attempts`, `lock` and `once`. The
+// stand-in for tests needs a function for each of its scripts, in `testing/store/scripts.rs`.
 
 mod article;
+mod calls;
 pub(crate) mod commit;
 pub(crate) mod hold;
 pub(crate) mod inspect;
@@ -22,4 +23,19 @@ pub mod simple;
 pub(crate) mod transaction;
 mod wait;
 
-pub use hold::Hold;
+use redis::Value;
+
+pub use hold::{Grant, Hold};
+
+/// A text that a script has read.
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// A whole number in digits that a script has read.
+fn number(value: &Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}

@@ -208,7 +208,7 @@ fn sentinels_that_want_a_password_get_it_by_the_url_or_the_builder() {
         .build_on_sentinels(&clients, MASTER, &server)
         .unwrap();
     let granted = mutex::try_acquire(
-        &mut *pool.get().unwrap(),
+        &mut pool.get().unwrap(),
         "a",
         &Token::random(),
         mutex::End::After(LONG),

@@ -104,7 +104,7 @@ fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_ha
             let token = acquire_lock_with_timeout(&mut conn, name, MS, lease)?;
             let token = token.unwrap();
             let hold = Hold::mutex(name, &token)?;
-            Ok::<_, Error>(hold.confirm_by_replicas(&mut *conn, 1, 100 * MS))
+            Ok::<_, Error>(hold.confirm_by_replicas(&mut conn, 1, 100 * MS))
         });
         cluster.wait_until_master(3).unwrap();
         let others = Nodes::connect(&cluster.url()).unwrap();

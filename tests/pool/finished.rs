@@ -34,11 +34,11 @@ fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection(
         let name = format!("a{n}");
         let failed = match command {
             "SET" => acquire_lock_with_timeout(&mut conn, &name, Duration::ZERO, LONG).err(),
-            "EVALSHA" => mutex::try_acquire(&mut *conn, &name, &token, end).err(),
+            "EVALSHA" => mutex::try_acquire(&mut conn, &name, &token, end).err(),
             "WATCH" => leasehold::release_lock(&mut conn, &name, &token).err(),
             _ => {
                 let owner = leasehold::Owner::new("me").unwrap();
-                leasehold::recipes::reentrant::holds(&mut *conn, &name, &owner).err()
+                leasehold::recipes::reentrant::holds(&mut conn, &name, &owner).err()
             }
         };
         assert!(
@@ -90,7 +90,7 @@ fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
         let name = format!("{}{}", "x".repeat(pad), "名".repeat(60));
         let mut conn = pool.get().unwrap();
         let end = mutex::End::After(LONG);
-        assert!(mutex::try_acquire(&mut *conn, &name, &Token::random(), end).is_err());
+        assert!(mutex::try_acquire(&mut conn, &name, &Token::random(), end).is_err());
         drop(conn);
         let mut conn = pool.get().unwrap();
         let token = leasehold::acquire_lock(&mut conn, "endless", Duration::ZERO).unwrap();

@@ -195,7 +195,7 @@ fn count_is_at_least(hand: &mut Hand, levels: &[&Lease], owner: &Owner) {
     let Ok(mut conn) = hand.connection("r0") else {
         return;
     };
-    let Ok(count) = holds(&mut *conn, "r0", owner) else {
+    let Ok(count) = holds(&mut conn, "r0", owner) else {
         return;
     };
     // Held also after the answer, and so before it.

@@ -5,7 +5,7 @@ pub mod two_key;
 
 use std::time::Duration;
 
-use redis::ConnectionLike;
+use redis::Connection;
 
 use super::wait::until_granted;
 use crate::{
@@ -14,29 +14,16 @@ use crate::{
     token::Token,
 };
 
-/// One attempt at a lock of one of the article's editions, which grant a yes or a no.
-fn once(
-    conn: &mut dyn ConnectionLike,
-    operation: Operation<'_>,
-    token: &Token,
-    attempt: &Call,
-) -> Result<bool> {
-    attempt
-        .asks(conn)
-        .map_err(|error| operation.unanswered(Some(token), error))
-}
-
-/// The same attempt until it is granted or the time is over.
-fn repeatedly<C: ConnectionLike>(
-    conn: &mut C,
+/// Attempts until a lock of either edition is granted or the time is over, once at least.
+fn acquired(
+    conn: &mut Connection,
     operation: Operation<'_>,
     token: &Token,
     acquire_timeout: Duration,
     attempt: &Call,
 ) -> Result<bool> {
-    until_granted(conn, operation, token, acquire_timeout, |conn| {
-        let granted = attempt.asks(conn)?;
-        Ok(granted.then_some(()))
-    })
-    .map(|granted| granted.is_some())
+    let granted = until_granted(operation, token, acquire_timeout, || {
+        Ok(attempt.asks(conn)?.then_some(()))
+    })?;
+    Ok(granted.is_some())
 }

@@ -1,6 +1,5 @@
 //! Who has a lock, as far as the server knows.
 
-pub(crate) mod calls;
 mod holder;
 
 use std::time::{Duration, SystemTime};
@@ -10,12 +9,28 @@ use redis::{RedisResult, Value};
 pub use self::holder::Holder;
 
 use self::holder::Part;
+use super::{number, text};
 use crate::{
     error::makes_no_sense,
-    name::Owner,
-    script::{fencing_token, yes_or_no},
+    name::{LockName, Owner},
+    script::{Call, fencing_token, scripts, yes_or_no},
     token::FencingToken,
 };
+
+scripts! {
+    INSPECT = "look.lua" then "inspect.lua";
+    FORCE_RELEASE = "look.lua" then "force_release.lua";
+}
+
+/// Answers what stands at the lock and beside it.
+pub(crate) fn inspecting(lock: &LockName) -> Call {
+    INSPECT.on([lock.key(), &lock.companion()])
+}
+
+/// Deletes it, whoever has it, and answers what stood there until then. Not safe to send twice.
+pub(crate) fn force_releasing(lock: &LockName) -> Call {
+    FORCE_RELEASE.on([lock.key(), &lock.companion()])
+}
 
 /// What stands at a lock's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +59,7 @@ pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec
 
 /// What a look at a lock and its companion has found.
 pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Holder>)> {
-    let reply = Reply::parse(answer).ok_or_else(makes_no_sense)?;
+    let reply = Looked::parse(answer).ok_or_else(makes_no_sense)?;
     let found = match reply.kind {
         "none" => Some((Found::Nothing, Vec::new())),
         "string" => reply.string(),
@@ -56,20 +71,20 @@ pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Holder>)> {
 }
 
 /// What look.lua answers.
-struct Reply<'a> {
+struct Looked<'a> {
     /// The type of the lock's key.
     kind: &'a str,
     /// How long the key has left, if it has an end.
     left: Option<Duration>,
     /// Its value, or its fields and values.
     stored: &'a [Value],
-    companion: Companion<'a>,
+    companion: Beside<'a>,
     /// Milliseconds since 1970, by the server's clock.
     now: u64,
 }
 
 /// What the companion says of the hold that it tells of.
-struct Companion<'a> {
+struct Beside<'a> {
     /// The last that is reserved.
     fence: Option<FencingToken>,
     token: Option<&'a str>,
@@ -79,7 +94,7 @@ struct Companion<'a> {
     reserved: u64,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> Looked<'a> {
     fn parse(answer: &'a Value) -> Option<Self> {
         let Value::Array(parts) = answer else {
             return None;
@@ -101,7 +116,7 @@ impl<'a> Reply<'a> {
             },
             left: u64::try_from(*left).ok().map(Duration::from_millis),
             stored,
-            companion: Companion {
+            companion: Beside {
                 fence: companion
                     .first()
                     .and_then(|fence| fencing_token(fence).ok()),
@@ -183,23 +198,12 @@ impl<'a> Reply<'a> {
     }
 }
 
-impl Companion<'_> {
+impl Beside<'_> {
     fn tells_of(&self, holder: &mut Holder) {
         holder.owner = self.owner.and_then(|owner| Owner::new(owner).ok());
         holder.since = self.since;
         holder.fence = self.fence;
     }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
-}
-
-fn number(value: &Value) -> Option<u64> {
-    text(value)?.parse().ok()
 }
 
 fn moment(millis: u64) -> Option<SystemTime> {

@@ -54,22 +54,28 @@
 //! - A release leaves the lock's companion, so that the next fencing token is greater. It ends by
 //!   itself, a day or ten leases after the lock was last taken or renewed.
 
-pub(crate) mod calls;
-
 use std::time::{Duration, SystemTime};
 
-use redis::{ConnectionLike, RedisResult};
+use redis::{Cmd, Connection};
 
-use calls::{EndMillis, Request};
-
-use super::wait::until_granted;
+pub use super::hold::Grant;
+use super::hold::Hold;
 use crate::{
     error::{Error, Operation, Result},
-    name::{LockName, Owner},
-    script::{Refusal, ask},
+    name::LockName,
+    script::{Call, Refusal, ask, scripts},
     time::{epoch_millis, lease_millis},
-    token::{FencingToken, Token},
+    token::Token,
 };
+
+scripts! {
+    ACQUIRE_MUTEX = "acquire.lua";
+    ACQUIRE_UNFENCED_MUTEX = "acquire_unfenced.lua";
+    ACQUIRE_MUTEX_UNLESS_RUN = "../once/mark.lua" then "../once/unless_run.lua" then "acquire.lua";
+    ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN = "../once/mark.lua" then "../once/unless_run.lua" then "acquire_unfenced.lua";
+    RENEW_MUTEX = "../companion.lua" then "renew.lua";
+    RELEASE_MUTEX = "release.lua";
+}
 
 /// When a lease ends.
 ///
@@ -93,25 +99,6 @@ pub enum End {
     /// At this moment, in milliseconds, rounded up. The server's clock judges it: it may not be
     /// past there, and at most 24 h ahead.
     At(SystemTime),
-}
-
-/// What an acquire grants beside the lock itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Grant {
-    fencing_token: FencingToken,
-}
-
-impl Grant {
-    pub(crate) fn new(fencing_token: FencingToken) -> Self {
-        Self { fencing_token }
-    }
-
-    /// The number to hand to the resource that the lock protects.
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
 }
 
 /// Takes the lock if it is free, or ours already. Never waits.
@@ -144,22 +131,21 @@ impl Grant {
 /// # let mut conn = pool.get()?;
 /// let token = Token::random();
 /// let end = End::After(Duration::from_secs(10));
-/// if let Some(grant) = mutex::try_acquire(&mut *conn, "report", &token, end)? {
+/// if let Some(grant) = mutex::try_acquire(&mut conn, "report", &token, end)? {
 ///     println!("write with fencing token {}", grant.fencing_token());
-///     mutex::release(&mut *conn, "report", &token)?;
+///     mutex::release(&mut conn, "report", &token)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     end: End,
 ) -> Result<Option<Grant>> {
-    let lock = LockName::new(name)?;
-    let end = end.checked()?;
-    let operation = Operation::new("mutex::try_acquire", name);
-    attempt(conn, &lock, token, end).map_err(|error| operation.unanswered(Some(token), error))
+    let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
+    let call = acquiring(&hold, lease, Refusal::Bare);
+    hold.acquire(conn, "mutex::try_acquire", Duration::ZERO, &call)
 }
 
 /// Takes the lock, waiting up to `acquire_timeout` for it.
@@ -184,22 +170,19 @@ pub fn try_acquire<C: ConnectionLike>(
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// let (token, wait) = (Token::random(), Duration::from_secs(5));
-/// let granted = mutex::acquire(&mut *conn, "report", &token, wait, End::After(Duration::from_secs(60)))?;
+/// let granted = mutex::acquire(&mut conn, "report", &token, wait, End::After(Duration::from_secs(60)))?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     acquire_timeout: Duration,
     end: End,
 ) -> Result<Option<Grant>> {
-    let lock = LockName::new(name)?;
-    let end = end.checked()?;
-    let operation = Operation::new("mutex::acquire", name);
-    until_granted(conn, operation, token, acquire_timeout, |conn| {
-        attempt(conn, &lock, token, end)
-    })
+    let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
+    let call = acquiring(&hold, lease, Refusal::Bare);
+    hold.acquire(conn, "mutex::acquire", acquire_timeout, &call)
 }
 
 /// Takes the lock by the bare `SET … NX PX`, without a fencing token. Never waits.
@@ -227,20 +210,19 @@ pub fn acquire<C: ConnectionLike>(
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// let token = Token::random();
-/// let is_ours = mutex::try_acquire_unfenced(&mut *conn, "report", &token, Duration::from_secs(10))?;
+/// let is_ours = mutex::try_acquire_unfenced(&mut conn, "report", &token, Duration::from_secs(10))?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_unfenced<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_unfenced(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
     let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
+    let set = set_if_free(lock.key(), token.as_str(), lease_millis("lease", lease)?);
     let operation = Operation::new("mutex::try_acquire_unfenced", name);
-    ask(&calls::set_if_free(lock.key(), token, millis), conn)
-        .map_err(|error| operation.unanswered(Some(token), error))
+    ask(&set, conn).map_err(|error| operation.unanswered(Some(token), error))
 }
 
 /// Sets the end of the lease anew, never earlier. `Ok(false)`: the lock is not ours any more.
@@ -261,21 +243,14 @@ pub fn try_acquire_unfenced<C: ConnectionLike>(
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// # let token = leasehold::Token::random();
-/// if !leasehold::recipes::mutex::renew(&mut *conn, "report", &token, Duration::from_secs(10))? {
+/// if !leasehold::recipes::mutex::renew(&mut conn, "report", &token, Duration::from_secs(10))? {
 ///     println!("the lock is not ours any more: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn renew<C: ConnectionLike>(
-    conn: &mut C,
-    name: &str,
-    token: &Token,
-    lease: Duration,
-) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("mutex::renew", name);
-    calls::renew(&lock, token, millis).asks_for(operation, conn)
+pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) -> Result<bool> {
+    let call = renewing(&Hold::mutex(name, token)?, lease_millis("lease", lease)?);
+    call.asks_for(Operation::new("mutex::renew", name), conn)
 }
 
 /// Gives the lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was
@@ -294,21 +269,21 @@ pub fn renew<C: ConnectionLike>(
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// # let token = leasehold::Token::random();
-/// let was_ours_to_the_end = leasehold::recipes::mutex::release(&mut *conn, "report", &token)?;
+/// let was_ours_to_the_end = leasehold::recipes::mutex::release(&mut conn, "report", &token)?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn release<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let operation = Operation::new("mutex::release", name);
-    calls::release(&lock, token).asks_for(operation, conn)
+pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
+    let call = releasing(LockName::new(name)?.key(), token);
+    call.asks_for(Operation::new("mutex::release", name), conn)
 }
 
 impl End {
-    fn checked(self) -> Result<EndMillis> {
+    /// The hold that ends then, and its lease in milliseconds, which does not count for a moment.
+    fn of(self, hold: Hold) -> Result<(Hold, u64)> {
         match self {
-            Self::After(lease) => lease_millis("lease", lease).map(EndMillis::After),
+            Self::After(lease) => Ok((hold, lease_millis("lease", lease)?)),
             Self::At(moment) => match epoch_millis(moment) {
-                Some(millis) => Ok(EndMillis::At(millis)),
+                ends_at @ Some(_) => Ok((Hold { ends_at, ..hold }, 0)),
                 None => Err(Error::invalid(
                     "end",
                     "it has to lie between 1970 and the year 9999",
@@ -318,19 +293,58 @@ impl End {
     }
 }
 
-fn attempt(
-    conn: &mut dyn ConnectionLike,
-    lock: &LockName,
-    token: &Token,
-    end: EndMillis,
-) -> RedisResult<Option<Grant>> {
-    let request = Request {
-        token,
-        end,
-        who: &Owner::described(),
-        refusal: Refusal::Bare,
-        reserved: 0,
+/// Answers the fencing token, and the number of reserved ones if any were asked for, or nil if
+/// somebody else has the lock; where it is wanted unless the work has been run, who ran it and
+/// when.
+///
+/// Without a fencing token it answers 1 or nil, and is first sent as the bare command, which
+/// answers OK. That does not recognise its own token, so whatever comes after it is the script.
+pub(super) fn acquiring(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
+    let (lock, token) = (&hold.lock, hold.token.as_str());
+    let call = match (hold.is_fenced, hold.period_millis) {
+        (true, None) => ACQUIRE_MUTEX.on([lock.key(), &lock.companion()]),
+        (true, Some(_)) => {
+            ACQUIRE_MUTEX_UNLESS_RUN.on([lock.key(), &lock.companion(), &lock.run_mark()])
+        }
+        (false, None) => ACQUIRE_UNFENCED_MUTEX
+            .on([lock.key()])
+            .first_as(set_if_free(lock.key(), token, lease_millis)),
+        (false, Some(_)) => ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN.on([lock.key(), &lock.run_mark()]),
     };
-    let granted = calls::acquire(lock, &request).grants(conn)?;
-    Ok(granted.map(Grant::new))
+    let call = call.arg(token).arg(lease_millis);
+    let call = if hold.is_fenced {
+        // The last ones are left out where they say nothing: each costs the server a little.
+        let reserved = (hold.reserved > 0 || hold.ends_at.is_some()).then_some(hold.reserved);
+        call.arg(hold.owner.as_str())
+            .arg(refusal.flag())
+            .arg(reserved)
+            .arg(hold.ends_at)
+    } else {
+        call.arg(refusal.flag())
+    };
+    call.arg(hold.period_millis)
+}
+
+/// The shortest way to take a lock.
+fn set_if_free(key: &str, token: &str, lease_millis: u64) -> Cmd {
+    let mut set = redis::cmd("SET");
+    set.arg(&[key, token, "NX", "PX"]).arg(lease_millis);
+    set
+}
+
+/// Answers whether the lock is ours, and now lasts at least so long. The plain functions may have
+/// taken a lock that has no companion, though this hold is to have one.
+pub(super) fn renewing(hold: &Hold, lease_millis: u64) -> Call {
+    let lock = &hold.lock;
+    let call = if hold.is_fenced {
+        RENEW_MUTEX.on([lock.key(), &lock.companion()])
+    } else {
+        RENEW_MUTEX.on([lock.key()])
+    };
+    call.arg(hold.token.as_str()).arg(lease_millis)
+}
+
+/// Answers whether the lock at this key was ours until now.
+pub(super) fn releasing(key: &str, token: &Token) -> Call {
+    RELEASE_MUTEX.on([key]).arg(token.as_str())
 }

@@ -1,13 +1,38 @@
-//! Work that is done once in a period: the mark that a run leaves beside its lock, and what it
-//! tells.
-
-pub(crate) mod calls;
+//! Work that is done once in a period: the mark that a run leaves beside its lock.
 
 use std::time::{Duration, SystemTime};
 
 use redis::{RedisResult, Value};
 
-use crate::{error::makes_no_sense, name::Owner};
+use super::{number, text};
+use crate::{
+    error::makes_no_sense,
+    name::{LockName, Owner},
+    script::{Call, scripts},
+    token::Token,
+};
+
+scripts! {
+    FINISH_RUN = "mark.lua" then "finish.lua";
+    LAST_RUN = "mark.lua" then "last_run.lua";
+}
+
+/// Answers 1 if the lock was ours until now: the run is marked, and the lock is free.
+pub(super) fn finishing(
+    lock: &LockName,
+    (token, who): (&Token, &Owner),
+    period_millis: u64,
+) -> Call {
+    FINISH_RUN
+        .on([lock.key(), &lock.run_mark()])
+        .arg(&[token.as_str(), who.as_str()])
+        .arg(period_millis.saturating_mul(2))
+}
+
+/// Answers who ran it last and when, or nil.
+pub(crate) fn last_run(lock: &LockName) -> Call {
+    LAST_RUN.on([&lock.run_mark()])
+}
 
 /// Who did some work last under a lock, and when. See [`Lock::run_once`](crate::Lock::run_once) and
 /// [`Lock::last_run`](crate::Lock::last_run).
@@ -40,7 +65,7 @@ impl LastRun {
     }
 }
 
-/// What a mark says, if this is the answer of a script that has read one.
+/// Reads the mark, if this is the answer of a script that has read one.
 pub(crate) fn understood(answer: &Value) -> RedisResult<Option<LastRun>> {
     let Value::Array(parts) = answer else {
         return Ok(None);
@@ -60,15 +85,4 @@ pub(crate) fn understood(answer: &Value) -> RedisResult<Option<LastRun>> {
         by: text(by).and_then(|by| Owner::new(by).ok()),
         ago: Duration::from_millis(now).saturating_sub(at),
     }))
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
-}
-
-fn number(value: &Value) -> Option<u64> {
-    text(value)?.parse().ok()
 }

@@ -67,7 +67,6 @@
 //! - A writer gets a fencing token, and both kinds of hold can be renewed.
 //! - A release says whether the hold was still ours.
 
-pub(crate) mod calls;
 mod readers;
 mod writers;
 
@@ -77,5 +76,79 @@ pub use self::{
 };
 pub use super::{
     article::{one_hash, two_key},
-    mutex::Grant,
+    hold::Grant,
 };
+
+use super::hold::Hold;
+use crate::{
+    script::{Call, Refusal, scripts},
+    token::Token,
+};
+
+scripts! {
+    ACQUIRE_READ = "holders.lua" then "acquire_read.lua";
+    ACQUIRE_WRITE = "../companion.lua" then "holders.lua" then "acquire_write.lua";
+    RENEW_READ_WRITE = "../companion.lua" then "renew.lua";
+    RELEASE_READ_WRITE = "holders.lua" then "release.lua";
+}
+
+/// A field of a read-write lock.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Reader,
+    Writer,
+    /// That of a writer that waits.
+    Intent,
+}
+
+impl Side {
+    pub(super) fn field(self, token: &Token) -> String {
+        match self {
+            Self::Reader => format!("r:{token}"),
+            Self::Writer => format!("w:{token}"),
+            Self::Intent => format!("i:{token}"),
+        }
+    }
+}
+
+/// Answers whether we are among the readers.
+pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
+    ACQUIRE_READ
+        .on([hold.lock.key()])
+        .arg(hold.token.as_str())
+        .arg(lease_millis)
+        .arg(refusal.flag())
+}
+
+/// Answers the fencing token, or nil if somebody else is in. A writer that waits keeps new readers
+/// out.
+pub(super) fn acquiring_write(
+    hold: &Hold,
+    lease_millis: u64,
+    waits: bool,
+    refusal: Refusal,
+) -> Call {
+    ACQUIRE_WRITE
+        .on([hold.lock.key(), &hold.lock.companion()])
+        .arg(hold.token.as_str())
+        .arg(lease_millis)
+        .arg(u8::from(waits))
+        .arg(hold.owner.as_str())
+        .arg(refusal.flag())
+}
+
+/// Answers whether we are still in, and now for at least so long.
+pub(super) fn renewing(hold: &Hold, side: Side, lease_millis: u64) -> Call {
+    let lock = &hold.lock;
+    let call = match side {
+        Side::Writer => RENEW_READ_WRITE.on([lock.key(), &lock.companion()]),
+        _ => RENEW_READ_WRITE.on([lock.key()]),
+    };
+    call.arg(side.field(&hold.token)).arg(lease_millis)
+}
+
+/// Answers whether it was ours until now.
+pub(super) fn releasing(hold: &Hold, side: Side) -> Call {
+    let call = RELEASE_READ_WRITE.on([hold.lock.key()]);
+    call.arg(side.field(&hold.token))
+}

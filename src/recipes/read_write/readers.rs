@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use redis::{ConnectionLike, RedisResult};
+use redis::Connection;
 
-use super::calls::{self, Side};
+use super::{Side, acquiring_read, releasing, renewing};
 use crate::{
     error::{Operation, Result},
-    name::LockName,
-    recipes::wait::until_granted,
+    recipes::hold::Hold,
     script::Refusal,
     time::lease_millis,
     token::Token,
@@ -49,18 +48,16 @@ use crate::{
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_read(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("read_write::try_acquire_read", name);
-    attempt(conn, &lock, token, millis)
-        .map(|granted| granted.is_some())
-        .map_err(|error| operation.unanswered(Some(token), error))
+    let hold = Hold::read(name, token)?;
+    let call = acquiring_read(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    let granted = hold.acquire(conn, "read_write::try_acquire_read", Duration::ZERO, &call)?;
+    Ok(granted.is_some())
 }
 
 /// Comes in as a reader, waiting up to `acquire_timeout` for the writers to leave.
@@ -88,20 +85,17 @@ pub fn try_acquire_read<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire_read(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("read_write::acquire_read", name);
-    until_granted(conn, operation, token, acquire_timeout, |conn| {
-        attempt(conn, &lock, token, millis)
-    })
-    .map(|granted| granted.is_some())
+    let hold = Hold::read(name, token)?;
+    let call = acquiring_read(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    let granted = hold.acquire(conn, "read_write::acquire_read", acquire_timeout, &call)?;
+    Ok(granted.is_some())
 }
 
 /// Lets a reader's hold end `lease` from now, but never earlier than it does. `Ok(false)`: it is
@@ -132,16 +126,15 @@ pub fn acquire_read<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn renew_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn renew_read(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("read_write::renew_read", name);
-    calls::renew(&lock, Side::Reader, token, millis).asks_for(operation, conn)
+    let (hold, lease) = (Hold::read(name, token)?, lease_millis("lease", lease)?);
+    renewing(&hold, Side::Reader, lease)
+        .asks_for(Operation::new("read_write::renew_read", name), conn)
 }
 
 /// Ends a reader's hold. `Ok(false)`: its lease had ended before, so that a writer may have come in
@@ -165,18 +158,7 @@ pub fn renew_read<C: ConnectionLike>(
 /// let was_ours_to_the_end = leasehold::recipes::read_write::release_read(&mut conn, "prices", &token)?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn release_read<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let operation = Operation::new("read_write::release_read", name);
-    calls::release(&lock, Side::Reader, token).asks_for(operation, conn)
-}
-
-fn attempt(
-    conn: &mut dyn ConnectionLike,
-    lock: &LockName,
-    token: &Token,
-    lease_millis: u64,
-) -> RedisResult<Option<()>> {
-    let granted = calls::acquire_read(lock, token, lease_millis, Refusal::Bare).asks(conn)?;
-    Ok(granted.then_some(()))
+pub fn release_read(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
+    let call = releasing(&Hold::read(name, token)?, Side::Reader);
+    call.asks_for(Operation::new("read_write::release_read", name), conn)
 }

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use redis::{ConnectionLike, RedisResult};
+use redis::Connection;
 
-use super::{
-    Grant,
-    calls::{self, Side},
-};
+use super::{Grant, Side, acquiring_write, releasing, renewing};
 use crate::{
     error::{Error, Operation, Result},
-    name::{LockName, Owner},
-    recipes::wait::until_granted,
+    recipes::hold::Hold,
     script::Refusal,
     time::lease_millis,
     token::Token,
@@ -54,17 +50,15 @@ use crate::{
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_write(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("read_write::try_acquire_write", name);
-    attempt(conn, &lock, token, millis, false)
-        .map_err(|error| operation.unanswered(Some(token), error))
+    let hold = Hold::write(name, token)?;
+    let call = acquiring_write(&hold, lease_millis("lease", lease)?, false, Refusal::Bare);
+    hold.acquire(conn, "read_write::try_acquire_write", Duration::ZERO, &call)
 }
 
 /// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave, and keeping
@@ -99,23 +93,20 @@ pub fn try_acquire_write<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire_write(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("read_write::acquire_write", name);
+    let hold = Hold::write(name, token)?;
     let waits = !acquire_timeout.is_zero();
-    let granted = until_granted(conn, operation, token, acquire_timeout, |conn| {
-        attempt(conn, &lock, token, millis, waits)
-    });
+    let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, Refusal::Bare);
+    let granted = hold.acquire(conn, "read_write::acquire_write", acquire_timeout, &call);
     if waits && has_given_up(&granted) {
         // If this fails the intent ends by itself, within the second.
-        let _ = calls::release(&lock, Side::Intent, token).asks(conn);
+        let _ = releasing(&hold, Side::Intent).asks(conn);
     }
     granted
 }
@@ -144,16 +135,15 @@ pub fn acquire_write<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn renew_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn renew_write(
+    conn: &mut Connection,
     name: &str,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let operation = Operation::new("read_write::renew_write", name);
-    calls::renew(&lock, Side::Writer, token, millis).asks_for(operation, conn)
+    let (hold, lease) = (Hold::write(name, token)?, lease_millis("lease", lease)?);
+    renewing(&hold, Side::Writer, lease)
+        .asks_for(Operation::new("read_write::renew_write", name), conn)
 }
 
 /// Ends the writer's hold. `Ok(false)`: its lease had ended before, so that somebody else may have
@@ -175,23 +165,9 @@ pub fn renew_write<C: ConnectionLike>(
 /// let was_ours_to_the_end = leasehold::recipes::read_write::release_write(&mut conn, "prices", &token)?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn release_write<C: ConnectionLike>(conn: &mut C, name: &str, token: &Token) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let operation = Operation::new("read_write::release_write", name);
-    calls::release(&lock, Side::Writer, token).asks_for(operation, conn)
-}
-
-fn attempt(
-    conn: &mut dyn ConnectionLike,
-    lock: &LockName,
-    token: &Token,
-    lease_millis: u64,
-    waits: bool,
-) -> RedisResult<Option<Grant>> {
-    let who = Owner::described();
-    let granted =
-        calls::acquire_write(lock, token, lease_millis, waits, &who, Refusal::Bare).grants(conn)?;
-    Ok(granted.map(Grant::new))
+pub fn release_write(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
+    let call = releasing(&Hold::write(name, token)?, Side::Writer);
+    call.asks_for(Operation::new("read_write::release_write", name), conn)
 }
 
 /// Whether it stops waiting on a connection that still answers. After an unknown outcome it may

@@ -67,43 +67,24 @@
 //! - After the lease has ended and the owner has taken the lock anew, the releases of the hold
 //!   before do nothing; there they free the new one.
 
-pub(crate) mod calls;
-
 use std::time::Duration;
 
-use redis::{ConnectionLike, RedisResult};
+use redis::Connection;
 
-use self::calls::Levels;
-use super::wait::until_granted;
+pub use super::hold::Grant;
+use super::hold::Hold;
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
-    script::{Call, Refusal, ask},
+    script::{Call, Refusal, Script, ask, scripts},
     time::lease_millis,
-    token::{FencingToken, Token},
+    token::Token,
 };
 
-/// What an acquire grants beside the lock itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Grant {
-    fencing_token: FencingToken,
-    count: u64,
-}
-
-impl Grant {
-    /// The number to hand to the resource that the lock protects: the same from the first
-    /// acquisition of a hold until its last release.
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
-
-    /// How often the owner holds the lock now: 1 for the first time.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.count
-    }
+scripts! {
+    ACQUIRE_REENTRANT = "../companion.lua" then "levels.lua" then "acquire.lua";
+    RENEW_REENTRANT = "../companion.lua" then "levels.lua" then "renew.lua";
+    RELEASE_REENTRANT = "../companion.lua" then "levels.lua" then "release.lua";
 }
 
 /// What a release has done.
@@ -153,24 +134,22 @@ pub enum Release {
 /// # let mut conn = pool.get()?;
 /// let (owner, token) = (Owner::current_thread(), Token::random());
 /// let lease = Duration::from_secs(10);
-/// if let Some(grant) = reentrant::try_acquire(&mut *conn, "report", &owner, &token, lease)? {
+/// if let Some(grant) = reentrant::try_acquire(&mut conn, "report", &owner, &token, lease)? {
 ///     println!("held {} times, write with {}", grant.count(), grant.fencing_token());
-///     reentrant::release(&mut *conn, "report", &owner, &token)?;
+///     reentrant::release(&mut conn, "report", &owner, &token)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire(
+    conn: &mut Connection,
     name: &str,
     owner: &Owner,
     token: &Token,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let call = calls::acquire(&lock, owner, token, millis, Refusal::Bare);
-    let operation = Operation::new("reentrant::try_acquire", name);
-    attempt(conn, &call).map_err(|error| operation.unanswered(Some(token), error))
+    let hold = Hold::reentrant(name, owner, token)?;
+    let call = acquiring(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    hold.acquire(conn, "reentrant::try_acquire", Duration::ZERO, &call)
 }
 
 /// Takes the lock, or enters it again, waiting up to `acquire_timeout` while another owner has it.
@@ -195,24 +174,20 @@ pub fn try_acquire<C: ConnectionLike>(
 /// # let mut conn = pool.get()?;
 /// let (owner, token) = (Owner::new("night job")?, Token::random());
 /// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
-/// let granted = reentrant::acquire(&mut *conn, "report", &owner, &token, wait, lease)?;
+/// let granted = reentrant::acquire(&mut conn, "report", &owner, &token, wait, lease)?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire(
+    conn: &mut Connection,
     name: &str,
     owner: &Owner,
     token: &Token,
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let call = calls::acquire(&lock, owner, token, millis, Refusal::Bare);
-    let operation = Operation::new("reentrant::acquire", name);
-    until_granted(conn, operation, token, acquire_timeout, |conn| {
-        attempt(conn, &call)
-    })
+    let hold = Hold::reentrant(name, owner, token)?;
+    let call = acquiring(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    hold.acquire(conn, "reentrant::acquire", acquire_timeout, &call)
 }
 
 /// Sets the end of one acquisition's lease anew, never earlier. `Ok(false)`: it is not the owner's
@@ -242,23 +217,21 @@ pub fn acquire<C: ConnectionLike>(
 /// # let mut conn = pool.get()?;
 /// # let token = Token::random();
 /// let owner = Owner::current_thread();
-/// if !reentrant::renew(&mut *conn, "report", &owner, &token, Duration::from_secs(10))? {
+/// if !reentrant::renew(&mut conn, "report", &owner, &token, Duration::from_secs(10))? {
 ///     println!("the lock is not ours any more: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn renew<C: ConnectionLike>(
-    conn: &mut C,
+pub fn renew(
+    conn: &mut Connection,
     name: &str,
     owner: &Owner,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let millis = lease_millis("lease", lease)?;
-    let call = calls::renew(&lock, owner, token, millis, Levels::AlsoOfTheNotes);
-    let operation = Operation::new("reentrant::renew", name);
-    call.asks_for(operation, conn)
+    let hold = Hold::reentrant(name, owner, token)?;
+    let call = renewing(&hold, lease_millis("lease", lease)?, Levels::AlsoOfTheNotes);
+    call.asks_for(Operation::new("reentrant::renew", name), conn)
 }
 
 /// Gives one acquisition back, and the lock with the last of them.
@@ -287,28 +260,23 @@ pub fn renew<C: ConnectionLike>(
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// # let (owner, token) = (leasehold::Owner::current_thread(), leasehold::Token::random());
-/// match reentrant::release(&mut *conn, "report", &owner, &token)? {
+/// match reentrant::release(&mut conn, "report", &owner, &token)? {
 ///     Release::Freed => println!("free"),
 ///     Release::StillHeld { count } => println!("still held {count} times"),
 ///     Release::NotHeld => println!("the lease had ended before"),
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn release<C: ConnectionLike>(
-    conn: &mut C,
-    name: &str,
-    owner: &Owner,
-    token: &Token,
-) -> Result<Release> {
-    let lock = LockName::new(name)?;
+pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) -> Result<Release> {
+    let hold = Hold::reentrant(name, owner, token)?;
     let operation = Operation::new("reentrant::release", name);
-    let held = calls::release(&lock, owner, token, Levels::AlsoOfTheNotes)
+    let levels = releasing(&hold, Levels::AlsoOfTheNotes)
         .counts(conn)
         .map_err(|error| operation.unanswered(None, error))?;
-    Ok(match held {
+    Ok(match levels {
         0 => Release::NotHeld,
         1 => Release::Freed,
-        _ => Release::StillHeld { count: held - 1 },
+        _ => Release::StillHeld { count: levels - 1 },
     })
 }
 
@@ -332,46 +300,68 @@ pub fn release<C: ConnectionLike>(
 ///
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
-/// let times = reentrant::holds(&mut *conn, "report", &Owner::current_thread())?;
+/// let times = reentrant::holds(&mut conn, "report", &Owner::current_thread())?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn holds<C: ConnectionLike>(conn: &mut C, name: &str, owner: &Owner) -> Result<u64> {
+pub fn holds(conn: &mut Connection, name: &str, owner: &Owner) -> Result<u64> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("reentrant::holds", name);
-    let (count, kind) =
-        count_and_kind(conn, &lock, owner).map_err(|error| operation.failed(error))?;
-    match (count, kind) {
+    // `kind` is a field that only a read-write lock has.
+    let mut question = redis::cmd("HMGET");
+    question.arg(&[lock.key(), owner.as_str(), "kind"]);
+    let answer: (Option<Vec<u8>>, Option<Vec<u8>>) =
+        ask(&question, conn).map_err(|error| operation.failed(error))?;
+    match answer {
         (None, None) => Ok(0),
-        (Some(count), None) => whole_number_above_0(&count)
+        (Some(count), None) => whole_number_above_0(count)
             .ok_or_else(|| operation.wrong_kind("a count that is no whole number above 0")),
         (_, Some(_)) => Err(operation.wrong_kind("a lock of another kind")),
     }
 }
 
-type Bytes = Vec<u8>;
-
-/// The owner's count, and what only the hash of a read-write lock has.
-fn count_and_kind(
-    conn: &mut dyn ConnectionLike,
-    lock: &LockName,
-    owner: &Owner,
-) -> RedisResult<(Option<Bytes>, Option<Bytes>)> {
-    let mut question = redis::cmd("HMGET");
-    question.arg(lock.key()).arg(owner.as_str()).arg("kind");
-    ask(&question, conn)
+fn whole_number_above_0(digits: Vec<u8>) -> Option<u64> {
+    let is_digits = digits.iter().all(u8::is_ascii_digit);
+    let number = String::from_utf8(digits).ok()?.parse().ok()?;
+    (is_digits && number > 0).then_some(number)
 }
 
-fn whole_number_above_0(text: &[u8]) -> Option<u64> {
-    let text = str::from_utf8(text).ok()?;
-    let number = text.parse().ok().filter(|number| *number > 0)?;
-    text.starts_with(|first: char| first.is_ascii_digit())
-        .then_some(number)
+/// Answers the fencing token and how often the owner holds the lock now, or nil if another owner
+/// has it.
+pub(super) fn acquiring(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
+    on(&ACQUIRE_REENTRANT, hold)
+        .arg(lease_millis)
+        .arg(refusal.flag())
 }
 
-fn attempt(conn: &mut dyn ConnectionLike, call: &Call) -> RedisResult<Option<Grant>> {
-    let granted: Option<(u64, u64)> = call.send(conn)?;
-    Ok(granted.map(|(number, count)| Grant {
-        fencing_token: FencingToken::new(number),
-        count,
-    }))
+/// The levels of a reentrant lock that a token may stand for.
+#[derive(Clone, Copy)]
+pub(super) enum Levels {
+    /// The acquisition that was counted with it.
+    Counted,
+    /// Also one that a program on the notes' scripts took, which counts without tokens.
+    AlsoOfTheNotes,
+}
+
+impl Levels {
+    fn flag(self) -> u8 {
+        u8::from(matches!(self, Self::Counted))
+    }
+}
+
+/// Answers whether the acquisition is ours, and now lasts at least so long.
+pub(super) fn renewing(hold: &Hold, lease_millis: u64, levels: Levels) -> Call {
+    on(&RENEW_REENTRANT, hold)
+        .arg(lease_millis)
+        .arg(levels.flag())
+}
+
+/// Answers how often the owner held the lock until now.
+pub(super) fn releasing(hold: &Hold, levels: Levels) -> Call {
+    on(&RELEASE_REENTRANT, hold).arg(levels.flag())
+}
+
+fn on(script: &'static Script, hold: &Hold) -> Call {
+    script
+        .on([hold.lock.key(), &hold.lock.companion()])
+        .arg(&[hold.owner.as_str(), hold.token.as_str()])
 }

@@ -50,13 +50,12 @@
 //!   `false` also when the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
 //!   does not reach `EXEC`, errors included.
 
-pub(crate) mod calls;
 pub(crate) mod giving_back;
 mod under_lock;
 
 use std::{mem, time::Duration};
 
-use redis::{Connection, FromRedisValue, Pipeline, RedisResult, Value};
+use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::{
     commit::{Commit, Proof},
@@ -65,11 +64,15 @@ use super::{
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::LockName,
-    script::ask,
+    script::{Call, ask, scripts},
     time::lease_millis,
     token::Token,
     transaction::{Watched, watch},
 };
+
+scripts! {
+    ACQUIRE_SIMPLE = "acquire.lua";
+}
 
 pub(crate) use under_lock::PATIENCE;
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
@@ -261,7 +264,7 @@ pub fn commit_while_held<T: FromRedisValue>(
     commit.answer(results)
 }
 
-/// The book's loop, for the operation that is named: a lock without an end, or with a lease.
+/// The book's loop: a lock without an end, or with a lease.
 pub(crate) fn acquire(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -271,12 +274,12 @@ pub(crate) fn acquire(
 ) -> Result<Option<Token>> {
     let token = Token::random();
     let mut first = true;
-    until_granted(conn, operation, &token, acquire_timeout, |conn| {
-        let ours = (mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?)
-            || calls::acquire(lock, &token, lease_millis).asks(conn)?;
-        Ok(ours.then_some(()))
-    })
-    .map(|granted| granted.map(|()| token.clone()))
+    let granted = until_granted(operation, &token, acquire_timeout, || {
+        let is_ours = mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?
+            || attempting(lock, &token, lease_millis).asks(conn)?;
+        Ok(is_ours.then_some(()))
+    })?;
+    Ok(granted.map(|()| token))
 }
 
 fn set_if_absent(
@@ -285,11 +288,31 @@ fn set_if_absent(
     token: &Token,
     lease_millis: Option<u64>,
 ) -> RedisResult<bool> {
-    match ask(&calls::set(lock, token, lease_millis), conn)? {
+    match ask(&set(lock, token, lease_millis), conn)? {
         Value::Okay => Ok(true),
         Value::Nil => Ok(false),
         _ => Err(makes_no_sense()),
     }
+}
+
+/// The first attempt: the book's `SETNX` and `EXPIRE` in one command, so that no crash can come
+/// between them.
+pub(super) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
+    let mut set = redis::cmd("SET");
+    set.arg(&[lock.key(), token.as_str(), "NX"]);
+    if let Some(millis) = lease_millis {
+        set.arg("PX").arg(millis);
+    }
+    set
+}
+
+/// One more attempt: takes the lock if it is free or ours already, and gives it an end if it has
+/// none. Answers whether it is ours.
+pub(super) fn attempting(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
+    ACQUIRE_SIMPLE
+        .on([lock.key()])
+        .arg(token.as_str())
+        .arg(lease_millis.unwrap_or(0))
 }
 
 /// Watches the lock and reads it in the same round trip. `None`: it is not ours.

@@ -14,7 +14,7 @@ use crate::{
     name::LockName,
     recipes::{
         commit::{Proof, check_commands, is_refused_in_transactions},
-        simple::{calls, giving_back::was_interrupted},
+        simple::{attempting, giving_back::was_interrupted, set},
         wait::until_granted,
     },
     token::Token,
@@ -189,30 +189,25 @@ impl WatchedConnection<'_> {
         };
         let (operation, keys) = (self.watched.operation(), self.keys);
         let (lock, token, millis) = (&entry.lock, &entry.token, Some(entry.lease_millis));
-        let mut first = Some(calls::set(lock, token, millis));
+        let mut first = Some(set(lock, token, millis));
         let mut unanswered = false;
-        let granted = until_granted(
-            &mut self.watched,
-            operation,
-            token,
-            entry.acquire_timeout,
-            |watched| {
-                if let Some(set) = first.take() {
-                    let (mut replies, missing) = watched.start(Some(&set), keys, reads, count);
-                    unanswered = missing.as_ref().is_some_and(RedisError::is_timeout);
-                    let others = replies.split_off(replies.len().min(1));
-                    match (replies.pop(), missing) {
-                        (Some(Value::Okay), missing) => return Ok(Some(Some((others, missing)))),
-                        (Some(Value::ServerError(refusal)), _) => return Err(refusal.into()),
-                        (_, Some(missing)) => return Err(missing),
-                        (Some(Value::Nil), None) => {}
-                        _ => return Err(makes_no_sense()),
-                    }
+        let watched = &mut self.watched;
+        let granted = until_granted(operation, token, entry.acquire_timeout, || {
+            if let Some(set) = first.take() {
+                let (mut replies, missing) = watched.start(Some(&set), keys, reads, count);
+                unanswered = missing.as_ref().is_some_and(RedisError::is_timeout);
+                let others = replies.split_off(replies.len().min(1));
+                match (replies.pop(), missing) {
+                    (Some(Value::Okay), missing) => return Ok(Some(Some((others, missing)))),
+                    (Some(Value::ServerError(refusal)), _) => return Err(refusal.into()),
+                    (_, Some(missing)) => return Err(missing),
+                    (Some(Value::Nil), None) => {}
+                    _ => return Err(makes_no_sense()),
                 }
-                let ours = calls::acquire(lock, token, millis).asks(watched.connection())?;
-                Ok(ours.then_some(None))
-            },
-        );
+            }
+            let ours = attempting(lock, token, millis).asks(watched.connection())?;
+            Ok(ours.then_some(None))
+        });
         if unanswered && matches!(granted, Ok(None | Some(None))) {
             // By now the server has executed that, too.
             self.watched.may_be_armed();

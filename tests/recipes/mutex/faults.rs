@@ -14,7 +14,7 @@ use leasehold::{
     Result, Token,
     recipes::mutex::{self, End},
 };
-use redis::{Cmd, Commands, Connection, ConnectionLike, RedisResult, Value};
+use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const LONGER: Duration = Duration::from_secs(20);
@@ -135,66 +135,4 @@ fn a_wait_sends_an_attempt_again_whose_answer_is_late() {
     assert!(granted.is_some() && proxy.happened());
     conn.set_read_timeout(None).unwrap();
     assert!(mutex::release(&mut conn, "a", &token).unwrap());
-}
-
-/// Sends the first command by one socket and all others by another, as a client that opens a connection anew may.
-struct Changing {
-    sockets: [Connection; 2],
-    sent: usize,
-}
-
-impl Changing {
-    fn next(&mut self) -> &mut Connection {
-        self.sent += 1;
-        &mut self.sockets[usize::from(self.sent > 1)]
-    }
-}
-
-impl ConnectionLike for Changing {
-    fn req_command(&mut self, command: &Cmd) -> RedisResult<Value> {
-        self.next().req_command(command)
-    }
-
-    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
-        self.next().req_packed_command(command)
-    }
-
-    fn req_packed_commands(
-        &mut self,
-        commands: &[u8],
-        offset: usize,
-        count: usize,
-    ) -> RedisResult<Vec<Value>> {
-        self.next().req_packed_commands(commands, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-
-    fn check_connection(&mut self) -> bool {
-        true
-    }
-
-    fn is_open(&self) -> bool {
-        true
-    }
-}
-
-#[test]
-fn a_refusal_by_another_socket_says_nothing_of_an_attempt_without_an_answer() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    mutex::try_acquire(&mut conn, "a", &Token::random(), END).unwrap();
-    let silent = proxy.connection().unwrap();
-    silent.set_read_timeout(Some(SILENCE)).unwrap();
-    proxy.at("EVALSHA").swallow();
-    let mut changing = Changing {
-        sockets: [silent, server.connection().unwrap()],
-        sent: 0,
-    };
-    let token = Token::random();
-    let waited = mutex::acquire(&mut changing, "a", &token, 2 * SILENCE, END);
-    assert_unknown(&waited, Some(&token));
 }

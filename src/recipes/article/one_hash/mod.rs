@@ -69,22 +69,25 @@
 //! # }
 //! ```
 
-mod calls;
-
 use std::time::Duration;
 
-use redis::ConnectionLike;
+use redis::Connection;
 
-use self::calls::{
-    ACQUIRE_READ_ONE_HASH, ACQUIRE_WRITE_ONE_HASH, RELEASE_READ_ONE_HASH, RELEASE_WRITE_ONE_HASH,
-};
-use super::{once, repeatedly};
+use super::acquired;
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
+    script::{Call, Script, scripts},
     time::lease_millis,
     token::Token,
 };
+
+scripts! {
+    ACQUIRE_READ_ONE_HASH = "holders.lua" then "acquire_read.lua";
+    ACQUIRE_WRITE_ONE_HASH = "holders.lua" then "acquire_write.lua";
+    RELEASE_READ_ONE_HASH = "holders.lua" then "release_read.lua";
+    RELEASE_WRITE_ONE_HASH = "holders.lua" then "release_write.lua";
+}
 
 /// How long the holds of a lock last: the same for everybody who uses it, since the lock itself
 /// says only when a hold began.
@@ -120,22 +123,20 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// The lengths of a reader's hold, a writer's and the key's life in milliseconds, once they and
-    /// the key are checked.
-    fn checked(&self, key: &str) -> Result<[u64; 3]> {
+    /// Answers whether we are in, or were until now. Checks the key and the leases first.
+    fn call(&self, script: &'static Script, key: &str, token: &Token) -> Result<Call> {
         check_size("key", key)?;
-        let lengths = [
-            lease_millis("read lease", self.read)?,
-            lease_millis("write lease", self.write)?,
-            lease_millis("key lease", self.key)?,
-        ];
-        if lengths[2] < lengths[0].max(lengths[1]) {
+        let read = lease_millis("read lease", self.read)?;
+        let write = lease_millis("write lease", self.write)?;
+        let whole = lease_millis("key lease", self.key)?;
+        if whole < read.max(write) {
             return Err(Error::invalid(
                 "key lease",
                 "a key that ends before the holds would end them early",
             ));
         }
-        Ok(lengths)
+        let call = script.on([key]).arg(token.as_str());
+        Ok(call.arg(&[read, write, whole]))
     }
 }
 
@@ -167,15 +168,15 @@ impl Leases {
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_read(
+    conn: &mut Connection,
     key: &str,
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::try_acquire_read", key);
-    let call = calls::call(&ACQUIRE_READ_ONE_HASH, key, token, leases.checked(key)?);
-    once(conn, operation, token, &call)
+    let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
+    acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
 /// Comes in as a reader, waiting up to `acquire_timeout` for the writer to leave.
@@ -201,16 +202,16 @@ pub fn try_acquire_read<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire_read(
+    conn: &mut Connection,
     key: &str,
     token: &Token,
     acquire_timeout: Duration,
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::acquire_read", key);
-    let call = calls::call(&ACQUIRE_READ_ONE_HASH, key, token, leases.checked(key)?);
-    repeatedly(conn, operation, token, acquire_timeout, &call)
+    let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
+    acquired(conn, operation, token, acquire_timeout, &call)
 }
 
 /// Takes the lock for writing, if nobody is in. Never waits.
@@ -235,15 +236,15 @@ pub fn acquire_read<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_write(
+    conn: &mut Connection,
     key: &str,
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::try_acquire_write", key);
-    let call = calls::call(&ACQUIRE_WRITE_ONE_HASH, key, token, leases.checked(key)?);
-    once(conn, operation, token, &call)
+    let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
+    acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
 /// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave.
@@ -269,16 +270,16 @@ pub fn try_acquire_write<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire_write(
+    conn: &mut Connection,
     key: &str,
     token: &Token,
     acquire_timeout: Duration,
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::acquire_write", key);
-    let call = calls::call(&ACQUIRE_WRITE_ONE_HASH, key, token, leases.checked(key)?);
-    repeatedly(conn, operation, token, acquire_timeout, &call)
+    let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
+    acquired(conn, operation, token, acquire_timeout, &call)
 }
 
 /// Ends a reader's hold. `Ok(false)`: its time was over before, so that a writer may have come in
@@ -294,14 +295,15 @@ pub fn acquire_write<C: ConnectionLike>(
 ///
 /// # Example
 /// As for [`try_acquire_read`].
-pub fn release_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn release_read(
+    conn: &mut Connection,
     key: &str,
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::release_read", key);
-    calls::call(&RELEASE_READ_ONE_HASH, key, token, leases.checked(key)?).asks_for(operation, conn)
+    let call = leases.call(&RELEASE_READ_ONE_HASH, key, token)?;
+    call.asks_for(operation, conn)
 }
 
 /// Ends the writer's hold. `Ok(false)`: its time was over before, so that somebody else may have
@@ -316,12 +318,13 @@ pub fn release_read<C: ConnectionLike>(
 ///
 /// # Example
 /// As for [`try_acquire_write`].
-pub fn release_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn release_write(
+    conn: &mut Connection,
     key: &str,
     token: &Token,
     leases: &Leases,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::release_write", key);
-    calls::call(&RELEASE_WRITE_ONE_HASH, key, token, leases.checked(key)?).asks_for(operation, conn)
+    let call = leases.call(&RELEASE_WRITE_ONE_HASH, key, token)?;
+    call.asks_for(operation, conn)
 }

@@ -61,19 +61,25 @@
 //! # }
 //! ```
 
-mod calls;
-
 use std::time::Duration;
 
-use redis::ConnectionLike;
+use redis::Connection;
 
-use super::{once, repeatedly};
+use super::acquired;
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
+    recipes::mutex::releasing,
+    script::{Call, Script, scripts},
     time::lease_millis,
     token::Token,
 };
+
+scripts! {
+    ACQUIRE_READ_TWO_KEY = "readers.lua" then "acquire_read.lua";
+    RELEASE_READ_TWO_KEY = "readers.lua" then "release_read.lua";
+    ACQUIRE_WRITE_TWO_KEY = "acquire_write.lua";
+}
 
 /// The two keys of a lock, in full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,8 +103,11 @@ impl Keys {
         Ok(Self { read, write })
     }
 
-    fn both(&self) -> [&str; 2] {
-        [&self.read, &self.write]
+    /// Answers whether we are in.
+    fn acquiring(&self, script: &'static Script, token: &Token, lease: Duration) -> Result<Call> {
+        let call = script.on([&self.read, &self.write]);
+        let call = call.arg(own(token)?);
+        Ok(call.arg(lease_millis("lease", lease)?))
     }
 }
 
@@ -132,15 +141,15 @@ impl Keys {
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_read(
+    conn: &mut Connection,
     keys: &Keys,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::try_acquire_read", &keys.read);
-    let call = calls::acquire_read(keys.both(), own(token)?, lease_millis("lease", lease)?);
-    once(conn, operation, token, &call)
+    let call = keys.acquiring(&ACQUIRE_READ_TWO_KEY, token, lease)?;
+    acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
 /// Comes in as a reader, waiting up to `acquire_timeout` for the writer to leave.
@@ -167,16 +176,16 @@ pub fn try_acquire_read<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire_read<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire_read(
+    conn: &mut Connection,
     keys: &Keys,
     token: &Token,
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::acquire_read", &keys.read);
-    let call = calls::acquire_read(keys.both(), own(token)?, lease_millis("lease", lease)?);
-    repeatedly(conn, operation, token, acquire_timeout, &call)
+    let call = keys.acquiring(&ACQUIRE_READ_TWO_KEY, token, lease)?;
+    acquired(conn, operation, token, acquire_timeout, &call)
 }
 
 /// Takes the lock for writing, if there is no reader and no writer. Never waits.
@@ -203,15 +212,15 @@ pub fn acquire_read<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn try_acquire_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn try_acquire_write(
+    conn: &mut Connection,
     keys: &Keys,
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::try_acquire_write", &keys.write);
-    let call = calls::acquire_write(keys.both(), own(token)?, lease_millis("lease", lease)?);
-    once(conn, operation, token, &call)
+    let call = keys.acquiring(&ACQUIRE_WRITE_TWO_KEY, token, lease)?;
+    acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
 /// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave.
@@ -238,16 +247,16 @@ pub fn try_acquire_write<C: ConnectionLike>(
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn acquire_write<C: ConnectionLike>(
-    conn: &mut C,
+pub fn acquire_write(
+    conn: &mut Connection,
     keys: &Keys,
     token: &Token,
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
     let operation = Operation::new("two_key::acquire_write", &keys.write);
-    let call = calls::acquire_write(keys.both(), own(token)?, lease_millis("lease", lease)?);
-    repeatedly(conn, operation, token, acquire_timeout, &call)
+    let call = keys.acquiring(&ACQUIRE_WRITE_TWO_KEY, token, lease)?;
+    acquired(conn, operation, token, acquire_timeout, &call)
 }
 
 /// Ends a reader's hold. `Ok(false)`: it is not listed any more, because its lease has ended, or
@@ -262,9 +271,10 @@ pub fn acquire_write<C: ConnectionLike>(
 ///
 /// # Example
 /// As for [`try_acquire_read`].
-pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
+pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_read", &keys.read);
-    calls::release_read(&keys.read, token).asks_for(operation, conn)
+    let call = RELEASE_READ_TWO_KEY.on([&keys.read]).arg(token.as_str());
+    call.asks_for(operation, conn)
 }
 
 /// Ends the writer's hold. `Ok(false)`: it was not ours any more, and nothing was deleted.
@@ -277,18 +287,20 @@ pub fn release_read<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token)
 ///
 /// # Example
 /// As for [`try_acquire_write`].
-pub fn release_write<C: ConnectionLike>(conn: &mut C, keys: &Keys, token: &Token) -> Result<bool> {
+pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_write", &keys.write);
-    calls::release_write(&keys.write, own(token)?).asks_for(operation, conn)
+    own(token)?;
+    // The write key is a mutex.
+    releasing(&keys.write, token).asks_for(operation, conn)
 }
 
-/// The article's writers write `1`: a token like that would take every one of them for ours.
-fn own(token: &Token) -> Result<&Token> {
-    if token.as_str() == "1" {
-        return Err(Error::invalid(
+/// Refuses `1`, which the article's writers write: all of them would be taken for ours.
+fn own(token: &Token) -> Result<&str> {
+    match token.as_str() {
+        "1" => Err(Error::invalid(
             "token",
             "it is what the article's writers write",
-        ));
+        )),
+        text => Ok(text),
     }
-    Ok(token)
 }
