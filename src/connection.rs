@@ -4,21 +4,19 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
 //! `get_here`, and the connections that `server` keeps beside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the last failure, what is
-//! wanted of r2d2 and what is distrusted. While sentinels or nodes of a cluster are asked where to
+//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the attempts of r2d2 and what
+//! is distrusted. While sentinels or nodes of a cluster are asked where to
 //! go, their `asking` is locked, and `known` within it for a moment; who need not ask does not wait
 //! for it. Nothing of another room is called meanwhile.
 
 #[cfg(feature = "cluster")]
 mod cluster;
-mod connections;
+mod connector;
 mod dial;
-mod hints;
 mod manager;
-mod master_locator;
-mod opener;
 mod permits;
 mod process;
+mod reasons;
 mod sentinels;
 mod settings;
 mod url;
@@ -28,7 +26,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, atomic::Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::{Client, Connection};
@@ -37,18 +35,16 @@ use crate::{
     cancel::Cancel,
     error::{Error, Result},
     exchange::Finished,
-    time::{self, Deadline},
+    time::Deadline,
 };
 #[cfg(feature = "cluster")]
 pub use cluster::{Nodes, NodesBuilder};
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{Redirect, ShardId};
-use connections::Connections;
 #[cfg(feature = "cluster")]
-pub(crate) use manager::CLOCK_SKEW;
-pub(crate) use manager::{Connector, Limits};
-use manager::{Manager, Shared, Waiting};
-pub(crate) use opener::Opened;
+pub(crate) use connector::CLOCK_SKEW;
+pub(crate) use connector::{Connector, Limits, Opened};
+use manager::{Connections, Manager, PoolState};
 use permits::{Borrower, Permit, Permits};
 pub(crate) use process::Process;
 pub use settings::PoolBuilder;
@@ -62,6 +58,8 @@ pub(crate) const HOPS: u32 = 5;
 
 /// How often a call that waits for a new connection looks whether the attempt has failed.
 const LOOK: Duration = Duration::from_millis(2);
+/// After this time a call that still waits asks for another connection.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// A pool of blocking connections for the functions of this crate. Cloning it shares it.
 ///
@@ -130,7 +128,7 @@ const LOOK: Duration = Duration::from_millis(2);
 pub struct Pool {
     connections: Arc<Connections>,
     permits: Permits,
-    shared: Arc<Shared>,
+    state: Arc<PoolState>,
 }
 
 impl Pool {
@@ -139,9 +137,8 @@ impl Pool {
     /// Opens no connection and waits for nothing.
     /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
     /// TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket
-    /// on this machine. `?db=`, `user`, `password` and `protocol` (`resp2` or `resp3`) say the same
-    /// of any URL; whatever else it has is refused. Other libraries' spellings, such as
-    /// `redis-sentinel://…?sentinelMasterId=`, are understood.
+    /// on this machine. `?db=`, `user`, `password` and `protocol` (`resp2` or `resp3`) work in any
+    /// URL; whatever else it has is refused, also what other libraries understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to
@@ -237,13 +234,13 @@ impl Pool {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
-        let longest = self.shared.get_timeout;
+        let longest = self.state.get_timeout;
         self.refuse_forked_child()?;
         self.lend(Borrower::Caller, longest, longest, None)
     }
 
-    /// The same for who knows that this is no child of a fork, by a deadline that is perhaps
-    /// sooner.
+    /// As [`get`](Self::get), by a deadline that is perhaps sooner, and without asking whether this
+    /// is a child of a fork.
     #[cfg(feature = "cluster")]
     pub(crate) fn get_by(&self, deadline: Deadline) -> Result<PooledConnection> {
         let longest = deadline.remaining();
@@ -256,8 +253,9 @@ impl Pool {
         self.get_here(Duration::MAX, Duration::MAX, None)
     }
 
-    /// The same for who knows that this is no child of a fork, with a shorter wait while all are
-    /// lent, and a shorter one for the whole. While all are lent, the wait may be called off.
+    /// As `get_for_ourselves`, without asking whether this is a child of a fork, with a shorter wait
+    /// while all are lent, and a shorter one for the whole. While all are lent, the wait may be
+    /// called off.
     pub(crate) fn get_here(
         &self,
         lent: Duration,
@@ -274,7 +272,7 @@ impl Pool {
         whole: Duration,
         cancel: Option<&Cancel>,
     ) -> Result<PooledConnection> {
-        let whole = whole.min(self.shared.get_timeout);
+        let whole = whole.min(self.state.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
         let permit = self
             .permits
@@ -282,7 +280,7 @@ impl Pool {
             .map_err(|callers| self.all_are_lent(lent, callers))?;
         loop {
             let mut lent = self.idle_or_new(deadline)?;
-            match self.shared.prove(&mut lent, deadline) {
+            match self.state.prove(&mut lent, deadline) {
                 Ok(()) => {
                     return Ok(PooledConnection {
                         lent,
@@ -297,45 +295,30 @@ impl Pool {
     }
 
     /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there,
-    /// but not when the attempt has failed. So we look. What was opened for this call another may
-    /// have taken: then it asks again.
+    /// but not when the attempt has failed. So we look. Another call may have taken what was opened
+    /// for this one: then it asks again.
     fn idle_or_new(&self, deadline: Deadline) -> Result<r2d2::PooledConnection<Manager>> {
         if let Some(lent) = self.connections.try_get() {
             return Ok(lent);
         }
-        let asked = time::now();
-        let waiting = self.shared.wait();
-        loop {
+        let waiting = self.state.await_opening();
+        while !deadline.has_passed() {
+            // Each call asks r2d2 for one connection more.
             if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
                 return Ok(lent);
             }
-            if let Some(lent) = self.opened_for(&waiting, asked, deadline)? {
-                return Ok(lent);
+            let asks_again = Deadline::after(ASK_AGAIN).or_sooner(deadline.moment());
+            while !asks_again.has_passed() {
+                if let Some(lent) = self.connections.try_get() {
+                    return Ok(lent);
+                }
+                if let Some(failure) = waiting.failure() {
+                    return Err(failure);
+                }
+                thread::sleep(asks_again.remaining().min(LOOK));
             }
-            waiting.asks_again();
         }
-    }
-
-    /// `None`: another call has taken it.
-    fn opened_for(
-        &self,
-        waiting: &Waiting<'_>,
-        asked: Instant,
-        deadline: Deadline,
-    ) -> Result<Option<r2d2::PooledConnection<Manager>>> {
-        while !deadline.has_passed() {
-            if let Some(lent) = self.connections.try_get() {
-                return Ok(Some(lent));
-            }
-            if let Some(failure) = self.shared.failure_since(asked) {
-                return Err(failure);
-            }
-            if waiting.are_all_taken() {
-                return Ok(None);
-            }
-            thread::sleep(deadline.remaining().min(LOOK));
-        }
-        Err(self.shared.no_answer())
+        Err(self.state.no_answer())
     }
 
     /// How many connections there may be.
@@ -345,19 +328,19 @@ impl Pool {
 
     /// How long a connection is waited for at most.
     pub(crate) fn get_timeout(&self) -> Duration {
-        self.shared.get_timeout
+        self.state.get_timeout
     }
 
     /// # Errors
     /// [`Error::Forked`] in the child of a fork, if the parent made the pool.
     pub(crate) fn refuse_forked_child(&self) -> Result<()> {
-        self.shared.process.refuse_forked_child()
+        self.state.connector.process().refuse_forked_child()
     }
 
     /// Opens connections like the pool's beside it: they are never lent to anybody and do not
     /// count.
     pub(crate) fn connector(&self) -> Connector {
-        Connector(Arc::clone(&self.shared))
+        self.state.connector.clone()
     }
 
     /// `callers`: how many of them [`get`](Self::get) has lent.

@@ -1,38 +1,38 @@
-//! A Redis Cluster: which shard has a key, and a pool for each shard.
+//! Leads to the masters of a Redis Cluster, by a pool for each shard.
 //!
 //! Others use [`Nodes`]. Below it, [`map`] asks the nodes and enters their answers, which
-//! [`layout`] reads, in the [`slot_map`]; [`shard`] leads the connections of a pool, and
-//! [`redirect`] reads a `MOVED` and its like.
+//! [`layout`] reads, in the [`slot_map`].
 //!
 //! Locks: `pools`, for a moment; see [`map`] for its own.
 
 mod layout;
 mod map;
-mod redirect;
-mod settings;
-mod shard;
-mod slot;
 mod slot_map;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redis::{Client, Connection, RedisError};
+use redis::{Client, Connection, ConnectionAddr, RedisError};
 
 use super::{
-    HOPS, Pool, PooledConnection, dial, manager::Limits, process::Process, settings::PoolBuilder,
+    HOPS, Pool, PooledConnection,
+    connector::{Limits, MasterLocator, MasterPlace},
+    dial,
+    process::Process,
+    reasons,
+    settings::PoolBuilder,
+    url,
 };
 use crate::{
     error::{Error, Result},
     name::LockName,
     time::{Backoff, Deadline},
 };
-pub(crate) use layout::Address;
+use layout::{Address, AddressMap};
 use map::Map;
-pub(crate) use redirect::Redirect;
-pub use settings::NodesBuilder;
-use shard::ToShard;
+pub(crate) use map::Redirect;
 pub(crate) use slot_map::ShardId;
+use slot_map::slot_of;
 
 /// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning
 /// it shares it. With the feature `cluster`.
@@ -218,14 +218,11 @@ impl Nodes {
 
     /// Which shard has this key, as far as is known: nothing is asked or waited for.
     pub(crate) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
-        self.inner.map.known_shard_of(key)
+        self.inner.map.known.lock().shard_of(slot_of(key))
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            connect: self.inner.settings.longest_attempt(),
-            answer: self.inner.settings.io_timeout,
-        }
+        self.inner.settings.limits()
     }
 
     /// The process that made them. All their connections belong to it.
@@ -245,7 +242,10 @@ impl Nodes {
         if let Some(pool) = pools.get(&shard) {
             return Ok(pool.clone());
         }
-        let to_shard = Arc::new(ToShard::new(&self.inner.map, shard));
+        let to_shard = Arc::new(ShardLocator {
+            map: Arc::clone(&self.inner.map),
+            shard,
+        });
         let pool = (self.inner.settings.clone()).build_to(&self.inner.client, Some(to_shard))?;
         pools.insert(shard, pool.clone());
         Ok(pool)
@@ -254,7 +254,7 @@ impl Nodes {
     /// Reads a refusal that says where to go instead, and enters it in the map. Asks and waits for
     /// nothing.
     pub(crate) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
-        Redirect::learnt(&self.inner.map, error)
+        self.inner.map.redirect(error)
     }
 
     /// A connection beside the pools to the master of a shard. It is not asked for its role. Ends
@@ -263,20 +263,21 @@ impl Nodes {
         let map = &self.inner.map;
         let place = map.look(shard, deadline)?;
         let address = Address::new(&place.host, place.port);
-        let limit = self.inner.settings.longest_attempt();
+        let limit = self.limits().connect;
         let opened = map.open_at(&address, deadline);
-        let opened = opened.map_err(|error| dial::failure(&address, limit, error));
-        opened.inspect_err(|_| map.doubt(shard))
+        let opened = opened.map_err(|error| reasons::failure(&address, limit, error));
+        opened.inspect_err(|_| self.doubt(shard))
     }
 
     /// Whether this shard serves any slot, as far as is known.
     pub(crate) fn serves_slots(&self, shard: ShardId) -> bool {
-        self.inner.map.serves_slots(shard)
+        self.inner.map.known.lock().serves_slots(shard)
     }
 
     /// A connection to the master of this shard has failed.
     pub(crate) fn doubt(&self, shard: ShardId) {
-        self.inner.map.doubt(shard);
+        let mut known = self.inner.map.known.lock();
+        known.set_in_doubt(shard, None, true);
     }
 
     fn lend_for(&self, key: &str, deadline: Deadline) -> Result<PooledConnection> {
@@ -294,5 +295,179 @@ impl fmt::Debug for Nodes {
         f.debug_struct("Nodes")
             .field("shards_in_use", &self.inner.pools.lock().len())
             .finish_non_exhaustive()
+    }
+}
+
+/// Leads the connections of a pool to the master of a shard.
+struct ShardLocator {
+    map: Arc<Map>,
+    shard: ShardId,
+}
+
+impl MasterLocator for ShardLocator {
+    fn look(&self, deadline: Deadline) -> Result<MasterPlace> {
+        self.map.look(self.shard, deadline)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.map.known.lock().epoch(self.shard)
+    }
+
+    fn confirm(&self, epoch: u64) {
+        let mut known = self.map.known.lock();
+        known.set_in_doubt(self.shard, Some(epoch), false);
+    }
+
+    /// The nodes are not asked for that: whether the next connection can be opened to this master
+    /// says more, and nodes of other shards may be silent.
+    fn doubt(&self) {}
+
+    fn not_reached(&self, epoch: u64) {
+        let mut known = self.map.known.lock();
+        known.set_in_doubt(self.shard, Some(epoch), true);
+    }
+
+    fn moved(&self) {
+        self.map.known.lock().in_doubt = true;
+    }
+
+    fn check(&self, unless_within: Duration) {
+        self.map.check(self.shard, unless_within);
+    }
+
+    fn whom(&self) -> String {
+        let place = self.map.known.lock().place(self.shard);
+        let place = place.map_or_else(String::new, |it| format!(", {}:{}", it.host, it.port));
+        format!("the master of a shard{place}")
+    }
+}
+
+/// The settings of [`Nodes`], by value.
+///
+/// ```
+/// let nodes = leasehold::Nodes::builder()
+///     .max_size(4)
+///     .connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000")?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct NodesBuilder {
+    pools: PoolBuilder,
+    address_map: Option<AddressMap>,
+}
+
+impl NodesBuilder {
+    /// How many connections there may be to each master, 1 to 10,000. Default 10.
+    pub fn max_size(mut self, connections: u32) -> Self {
+        self.pools = self.pools.max_size(connections);
+        self
+    }
+
+    /// How long [`Nodes::get_for`] takes at most: asking the nodes, waiting while all connections
+    /// are lent, and connecting; and for how long [`Nodes::run`] tries again after a node's
+    /// refusal. A node that cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
+    pub fn get_timeout(mut self, timeout: Duration) -> Self {
+        self.pools = self.pools.get_timeout(timeout);
+        self
+    }
+
+    /// As [`PoolBuilder::connect_timeout`]; asking the nodes who has which keys takes no longer
+    /// either. 1 ms to 24 h, default 2 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.pools = self.pools.connect_timeout(timeout);
+        self
+    }
+
+    /// As [`PoolBuilder::io_timeout`]. 1 ms to 24 h, default 2 s.
+    pub fn io_timeout(mut self, timeout: Duration) -> Self {
+        self.pools = self.pools.io_timeout(timeout);
+        self
+    }
+
+    /// Where a node is reached from here, by the host and the port that the nodes name: for a
+    /// cluster behind network address translation, or in containers; with TLS, where certificates
+    /// are for names, or the nodes (`tls-cluster no`) name their ports without TLS. Default: where
+    /// they say.
+    ///
+    /// It has to return the same for the same node each time, for a node that it does not know the
+    /// two that it was given, and must not wait for anything. The nodes in the URL are not asked of
+    /// it.
+    ///
+    /// ```
+    /// let nodes = leasehold::Nodes::builder()
+    ///     .address_map(|host, port| match host {
+    ///         "172.18.0.2" => (String::from("redis.example.org"), port + 1_000),
+    ///         host => (host.to_owned(), port),
+    ///     })
+    ///     .connect("redis+cluster://redis.example.org:8000")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn address_map(
+        mut self,
+        map: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
+    ) -> Self {
+        self.address_map = Some(AddressMap(Arc::new(map)));
+        self
+    }
+
+    /// The nodes of the cluster at a URL as [`Nodes::connect`] takes it. Opens no connection and
+    /// waits for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the URL cannot be read, or for a size or a time-out outside its
+    /// limits.
+    pub fn connect(self, url: &str) -> Result<Nodes> {
+        self.build(&url::nodes_of(url)?)
+    }
+
+    /// The nodes of the cluster to which these belong: for settings that a URL has no place for,
+    /// such as a private CA. Opens no connection and waits for nothing.
+    ///
+    /// The first says how to connect to all nodes: password, TLS. Of the others only the address is
+    /// used.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and if there is none, or one that is not reached by TCP, or
+    /// names another database than 0: a cluster has no other.
+    ///
+    /// ```
+    /// use leasehold::{Nodes, redis::Client};
+    ///
+    /// let some = ["10.0.0.1", "10.0.0.2"]
+    ///     .map(|host| Client::open(format!("redis://:password@{host}:7000/")).unwrap());
+    /// let nodes = Nodes::builder().build(&some)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn build(self, nodes: &[Client]) -> Result<Nodes> {
+        self.pools.check()?;
+        let seeds = nodes.iter().map(address_of).collect::<Result<Vec<_>>>()?;
+        let first = nodes.first();
+        let first = first.ok_or_else(|| Error::invalid("nodes", "there has to be at least one"))?;
+        let client = dial::prepared(first)?;
+        let limit = self.pools.limits().connect;
+        Ok(Nodes {
+            inner: Arc::new(Inner {
+                process: Process::current(),
+                map: Arc::new(Map::new(client.clone(), seeds, self.address_map, limit)),
+                pools: Mutex::new(HashMap::new()),
+                settings: self.pools,
+                client,
+            }),
+        })
+    }
+}
+
+fn address_of(client: &Client) -> Result<Address> {
+    let settings = client.get_connection_info();
+    if settings.redis_settings().db() != 0 {
+        let reason = "a cluster has no other database than 0";
+        return Err(Error::invalid("nodes", reason));
+    }
+    match settings.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Ok(Address::new(host, *port))
+        }
+        _ => Err(Error::invalid("nodes", "they have to be reached by TCP")),
     }
 }

@@ -1,15 +1,16 @@
-//! What it takes to connect to one address: settings, time-outs, whether the server is new enough,
-//! and in words why it failed.
+//! Opens a connection to one address: settings, time-outs, and whether the server is one to lock on.
 
 use std::{net::ToSocketAddrs, time::Duration};
 
 use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
-    RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind,
+    RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
+use super::reasons::{failure, is_unknown_command, refuse_sentinel};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, makes_no_sense},
+    exchange::{exchange, is_interrupted},
     time::Deadline,
 };
 
@@ -35,15 +36,16 @@ pub(super) fn prepared(client: &Client) -> Result<Client> {
     client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))
 }
 
-/// The same client by another protocol.
+/// The client by another protocol.
 pub(super) fn speaking(client: &Client, protocol: ProtocolVersion) -> Result<Client> {
     let settings = client.get_connection_info().clone();
     let login = settings.redis_settings().clone().set_protocol(protocol);
     client_by(settings.set_redis_settings(login))
 }
 
-/// The same settings, for another address; TLS as before.
-pub(super) fn with_address(settings: ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+/// The client for another address; TLS as before.
+pub(super) fn with_address(client: &Client, host: &str, port: u16) -> RedisResult<Client> {
+    let settings = client.get_connection_info().clone();
     let host = host.to_owned();
     let address = match settings.addr().clone() {
         ConnectionAddr::TcpTls {
@@ -58,12 +60,76 @@ pub(super) fn with_address(settings: ConnectionInfo, host: &str, port: u16) -> C
         },
         _ => ConnectionAddr::Tcp(host, port),
     };
-    settings.set_addr(address)
+    Client::open(settings.set_addr(address))
 }
 
-/// Opens a connection. Whatever the server answers to the login, that it has too many clients for
-/// one, redis-rs calls a wrong password: then the server is asked once more, for its own words.
-pub(super) fn connected(client: &Client, limit: Duration) -> RedisResult<Connection> {
+/// Opens a connection to a server that is new enough and, if it has to be, a master. Ends by the
+/// deadline, and within `limit`.
+pub(super) fn open(
+    client: &Client,
+    attempt: Deadline,
+    limit: Duration,
+    has_to_be_master: bool,
+) -> Result<Connection> {
+    let server = client.get_connection_info().addr();
+    let greet = || greeted(client, attempt.remaining_up_to(limit), has_to_be_master);
+    let mut greeted = greet();
+    if greeted.as_ref().is_err_and(is_interrupted) && !attempt.has_passed() {
+        // Nothing was asked for yet.
+        greeted = greet();
+    }
+    let (connection, info, role) = greeted.map_err(|error| failure(server, limit, error))?;
+    if let Some(role) = role.filter(|role| role != "master") {
+        return Err(Error::Pool {
+            reason: format!("{server}, which is named as the master, is no master: {role}"),
+            source: None,
+        });
+    }
+    refuse_sentinel(server, &info)?;
+    refuse_old_server(&info)?;
+    Ok(connection)
+}
+
+/// A connection, what the server says of itself, and its role, if it was asked for that.
+fn greeted(
+    client: &Client,
+    limit: Duration,
+    asks_for_role: bool,
+) -> RedisResult<(Connection, String, Option<String>)> {
+    let mut connection = connect(client, limit)?;
+    let mut questions = redis::pipe();
+    questions.cmd("INFO").arg("server");
+    if asks_for_role {
+        questions.cmd("ROLE");
+    }
+    let count = questions.len();
+    let replies = exchange(&mut connection, &questions.get_packed_pipeline(), count)?;
+    let mut replies = replies.into_iter().map(Value::extract_error);
+    let info = match replies.next().ok_or_else(makes_no_sense)? {
+        Ok(info) => redis::from_redis_value(info)?,
+        Err(error) if is_forbidden(&error) => String::new(),
+        Err(error) => return Err(error),
+    };
+    let role = match replies.next().transpose()? {
+        Some(Value::Array(parts)) => parts.into_iter().next(),
+        role => role,
+    };
+    let role = role.map(redis::from_redis_value).transpose()?;
+    Ok((connection, info, role))
+}
+
+/// Opens a connection whose time-outs are what is left of the limit.
+pub(super) fn connect(client: &Client, limit: Duration) -> RedisResult<Connection> {
+    let deadline = Deadline::after(limit);
+    // redis-rs tries the addresses of a host one after another, each for so long.
+    let connection = logged_in(client, limit / addresses(client))?;
+    set_timeouts(&connection, deadline.remaining_up_to(limit))?;
+    Ok(connection)
+}
+
+/// Whatever the server answers to the login, that it has too many clients for one, redis-rs calls a
+/// wrong password: then the server is asked once more, for its own words.
+fn logged_in(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
     client.get_connection_with_timeout(limit).map_err(|error| {
         if error.kind() != ErrorKind::AuthenticationFailed {
@@ -87,7 +153,7 @@ fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
 }
 
 /// How many addresses the host has, at least one.
-pub(super) fn addresses(client: &Client) -> u32 {
+fn addresses(client: &Client) -> u32 {
     let (host, port) = match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
             (host.as_str(), *port)
@@ -97,35 +163,6 @@ pub(super) fn addresses(client: &Client) -> u32 {
     let found = (host, port).to_socket_addrs();
     let count = found.map_or(1, Iterator::count).max(1);
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-/// The system's own words for a time-out are "resource temporarily unavailable".
-pub(super) fn failure(server: &impl ToString, limit: Duration, error: RedisError) -> Error {
-    let server = server.to_string();
-    if error.is_timeout() {
-        return no_answer(&server, limit, Some(error));
-    }
-    let reason = match error.kind() {
-        ErrorKind::Io => format!("could not connect to {server}"),
-        ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
-        _ if error.code() == Some("NOAUTH") => format!(
-            "{server} refused the connection: it wants a password, and the URL has none (redis://:PASSWORD@{server})"
-        ),
-        _ => format!("{server} refused the connection"),
-    };
-    Error::Pool {
-        reason,
-        source: Some(error),
-    }
-}
-
-pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError>) -> Error {
-    let whole_millis = u64::try_from(limit.as_nanos().div_ceil(1_000_000));
-    let limit = whole_millis.map_or(limit, Duration::from_millis);
-    Error::Pool {
-        reason: format!("no answer from {server} within {limit:?}"),
-        source,
-    }
 }
 
 /// redis-rs takes the crypto provider of the process, and panics where there is none and rustls
@@ -154,12 +191,6 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
         ErrorKind::Server(ServerErrorKind::NoPerm) => true,
         _ => is_unknown_command(error),
     }
-}
-
-pub(super) fn is_unknown_command(error: &RedisError) -> bool {
-    let words = error.detail().unwrap_or_default();
-    error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
-        && words.starts_with("unknown command")
 }
 
 /// Refuses a server that says it is older than what this library is tested with. One that says

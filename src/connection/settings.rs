@@ -6,10 +6,8 @@ use redis::Client;
 
 use super::{
     Pool,
-    connections::Connections,
-    manager::{Manager, Shared},
-    master_locator::MasterLocator,
-    opener::Opener,
+    connector::{Connector, Limits, MasterLocator},
+    manager::{Connections, Manager, PoolState},
     permits::Permits,
     sentinels::Sentinels,
     url::Target,
@@ -41,7 +39,7 @@ pub struct PoolBuilder {
     max_size: u32,
     pub(super) get_timeout: Duration,
     connect_timeout: Duration,
-    pub(super) io_timeout: Duration,
+    io_timeout: Duration,
 }
 
 impl Default for PoolBuilder {
@@ -173,9 +171,11 @@ impl PoolBuilder {
         check_length("io_timeout", self.io_timeout)
     }
 
-    /// How long it takes at most to open a connection.
-    pub(super) fn longest_attempt(&self) -> Duration {
-        self.connect_timeout.min(self.get_timeout)
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            connect: self.connect_timeout.min(self.get_timeout),
+            answer: self.io_timeout,
+        }
     }
 
     pub(super) fn build_to(
@@ -184,8 +184,9 @@ impl PoolBuilder {
         locator: Option<Arc<dyn MasterLocator>>,
     ) -> Result<Pool> {
         self.check()?;
-        let opener = Opener::new(client, locator, self.longest_attempt())?;
-        let shared = Arc::new(Shared::new(opener, self.get_timeout, self.io_timeout));
+        let connector = Connector::new(client, locator, self.limits())?;
+        let process = connector.process();
+        let state = Arc::new(PoolState::new(connector, self.get_timeout));
         let builder = r2d2::Pool::builder()
             .max_size(self.max_size)
             .min_idle(Some(0))
@@ -193,15 +194,13 @@ impl PoolBuilder {
             .connection_timeout(twice_the_retry_interval(self.get_timeout))
             .error_handler(Box::new(r2d2::NopErrorHandler));
         // It starts threads, and panics where none can be started.
-        let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&shared))));
+        let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&state))));
         let connections =
             connections.ok_or_else(|| Error::thread(io::Error::other("those of the pool")))?;
-        let connections = Arc::new(Connections::new(connections, shared.process));
-        let permits = Permits::new(self.max_size);
         Ok(Pool {
-            connections,
-            permits,
-            shared,
+            connections: Arc::new(Connections::new(connections, process)),
+            permits: Permits::new(self.max_size),
+            state,
         })
     }
 }

@@ -49,10 +49,6 @@ fn who_waits_for_a_connection_that_another_takes_asks_for_one_more() {
             while taken.is_none() && !waits.is_finished() {
                 taken = pool.connections.try_get();
             }
-            if let Some(held) = &mut taken {
-                let soon = Deadline::after(Duration::MAX);
-                pool.shared.prove(held, soon).unwrap();
-            }
             let waited = waits.join().unwrap();
             assert!(waited.is_ok(), "{:?}", waited.err());
         });

@@ -242,7 +242,7 @@ fn a_database_in_the_query_is_that_of_the_connection() {
         .unwrap();
     for url in [
         format!("redis://{address}?db=3"),
-        format!("redis://{address}/?database=3"),
+        format!("redis://{address}/?db=3"),
         format!("redis+unix://{path}?db=3"),
     ] {
         let mut conn = Pool::connect(&url).unwrap().get().unwrap();

@@ -1,10 +1,11 @@
-//! A node's answer to `CLUSTER SLOTS`: who serves which slots.
+//! Reads a node's answer to `CLUSTER SLOTS`.
 
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 use redis::Value;
 
-use super::slot::SLOTS;
+/// The number of slots of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
 
 /// Where a node is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,8 +41,11 @@ type Translation = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
 pub(super) struct AddressMap(pub(super) Arc<Translation>);
 
 impl AddressMap {
-    pub(super) fn reached(&self, said: &Address) -> Address {
-        let (host, port) = (self.0)(&said.host, said.port);
+    pub(super) fn reached(map: Option<&Self>, said: Address) -> Address {
+        let Some(Self(map)) = map else {
+            return said;
+        };
+        let (host, port) = map(&said.host, said.port);
         Address { host, port }
     }
 }
@@ -52,7 +56,7 @@ impl fmt::Debug for AddressMap {
     }
 }
 
-/// A node, by the name that it has for ever.
+/// A node, by the id that it keeps for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) id: String,
@@ -60,16 +64,16 @@ pub(super) struct Node {
     pub(super) address: Option<Address>,
 }
 
-/// A master, its replicas and its slots.
+/// A master with its replicas, and its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct ShardLayout {
     pub(super) master: Node,
     pub(super) replicas: Vec<Node>,
     pub(super) slots: Vec<RangeInclusive<u16>>,
 }
 
-/// Who serves what, as one node says.
-pub(super) type Layout = Vec<Group>;
+/// Which shards there are, as one node says.
+pub(super) type Layout = Vec<ShardLayout>;
 
 /// Reads the answer of the node at this address. `None`: it makes no sense.
 pub(super) fn read(
@@ -79,21 +83,17 @@ pub(super) fn read(
 ) -> Option<Layout> {
     let mut layout = Layout::new();
     for range in redis::from_redis_value::<Vec<Value>>(answer).ok()? {
-        let mut parts = redis::from_redis_value::<Vec<Value>>(range)
-            .ok()?
-            .into_iter();
-        let first = read_number(parts.next()?)?;
-        let last = read_number(parts.next()?)?;
+        let mut parts = parts_of(range)?;
+        let (first, last) = (read_number(parts.next()?)?, read_number(parts.next()?)?);
         if first > last || last >= SLOTS {
             return None;
         }
         let mut nodes = parts.map(|node| read_node(node, asked, address_map));
         let master = nodes.next()??;
         let replicas = nodes.collect::<Option<Vec<_>>>()?;
-        let known = layout.iter_mut().find(|group| group.master.id == master.id);
-        match known {
-            Some(group) => group.slots.push(first..=last),
-            None => layout.push(Group {
+        match layout.iter_mut().find(|it| it.master.id == master.id) {
+            Some(shard) => shard.slots.push(first..=last),
+            None => layout.push(ShardLayout {
                 master,
                 replicas,
                 slots: vec![first..=last],
@@ -103,36 +103,34 @@ pub(super) fn read(
     Some(layout)
 }
 
+/// A node that does not know its own address names none: it is where it was asked. For a node whose
+/// address it does not know it says `?`.
 fn read_node(node: Value, asked: &Address, address_map: Option<&AddressMap>) -> Option<Node> {
-    let mut parts = redis::from_redis_value::<Vec<Value>>(node)
-        .ok()?
-        .into_iter();
+    let mut parts = parts_of(node)?;
     let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
     let port = read_number(parts.next()?)?;
     let id = redis::from_redis_value(parts.next()?).ok()?;
-    let address = said_by(host.as_deref().unwrap_or_default(), port, asked);
-    let address = address.map(|said| match address_map {
-        Some(map) => map.reached(&said),
-        None => said,
-    });
+    let host = match host.as_deref().unwrap_or_default() {
+        "" => Some(&*asked.host),
+        "?" => None,
+        host => Some(host),
+    };
+    let said = host
+        .filter(|_| port != 0)
+        .map(|host| Address::new(host, port));
+    let address = said.map(|said| AddressMap::reached(address_map, said));
     Some(Node { id, address })
+}
+
+fn parts_of(value: Value) -> Option<std::vec::IntoIter<Value>> {
+    let parts: Vec<Value> = redis::from_redis_value(value).ok()?;
+    Some(parts.into_iter())
 }
 
 /// redis-rs takes a number that is too large for its last bits.
 fn read_number(value: Value) -> Option<u16> {
     let number: i64 = redis::from_redis_value(value).ok()?;
     u16::try_from(number).ok()
-}
-
-/// A node that does not know its own address names none: it is where it was asked. For a node whose
-/// address it does not know it says `?`.
-fn said_by(host: &str, port: u16, asked: &Address) -> Option<Address> {
-    match host {
-        _ if port == 0 => None,
-        "?" => None,
-        "" => Some(Address::new(&asked.host, port)),
-        host => Some(Address::new(host, port)),
-    }
 }
 
 #[cfg(test)]

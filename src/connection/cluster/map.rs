@@ -1,4 +1,4 @@
-//! Who serves which slot, as one map that all connections of a cluster share.
+//! Keeps the map of slots that all connections of a cluster share, and asks nodes for it.
 //!
 //! The nodes are asked when a slot is unknown, when something casts doubt on the map, and every ten
 //! seconds while somebody relies on it. The first node that answers is believed. If it was wrong, a
@@ -10,10 +10,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
@@ -23,18 +19,28 @@ use redis::{Client, Connection, RedisError, RedisResult, Value};
 
 use super::{
     layout::{self, Address, AddressMap, Layout},
-    slot::slot_of,
-    slot_map::{ShardId, SlotMap},
+    slot_map::{ShardId, SlotMap, slot_of},
 };
 use crate::{
     connection::{
-        dial::{addresses, connected, set_timeouts, with_address},
-        hints,
-        master_locator::MasterPlace,
+        connector::MasterPlace,
+        dial::{connect, with_address},
+        reasons,
     },
     error::{Error, Result, makes_no_sense},
     time::{self, Deadline},
 };
+
+/// A refusal by which a node says that it cannot execute a call. Nothing was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// Another node has the slot.
+    Moved,
+    /// The slot is on its way to another node (`ASK`, `TRYAGAIN`): a later attempt may succeed.
+    Moving,
+    /// No node serves the slot now, or the node cannot say.
+    Down,
+}
 
 /// Nodes are not asked again sooner.
 const REST: Duration = Duration::from_millis(100);
@@ -50,7 +56,7 @@ pub(super) struct Map {
     translation: Option<AddressMap>,
     /// The longest time in which nodes are asked one after another.
     limit: Duration,
-    known: Mutex<SlotMap>,
+    pub(super) known: Mutex<SlotMap>,
     asking: Mutex<NodeQueue>,
 }
 
@@ -98,8 +104,10 @@ impl NodeQueue {
         Some(node)
     }
 
-    fn has_rested(&self, rest: Duration) -> bool {
-        self.asked.is_none_or(|asked| asked.elapsed() >= rest)
+    /// How much of this time has not passed yet since a node was asked.
+    fn rest(&self, rest: Duration) -> Duration {
+        self.asked
+            .map_or(Duration::ZERO, |at| rest.saturating_sub(at.elapsed()))
     }
 }
 
@@ -147,73 +155,21 @@ impl Map {
         })
     }
 
-    /// The shard of this key, as far as it is known.
-    pub(super) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
-        self.known.lock().shard_of(slot_of(key))
-    }
-
     /// Where the master of a shard is. If that is in doubt, asks the nodes, unless another thread
     /// does or they were asked just now: the master that was known is tried then.
     pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<MasterPlace> {
-        let in_doubt = {
-            let known = self.known.lock();
-            known.in_doubt || known.shard(shard).is_none_or(|it| it.in_doubt)
-        };
-        if in_doubt {
+        if self.known.lock().is_in_doubt(shard) {
             // The other half is for the connection.
             self.look_around(REST, Deadline::after(deadline.remaining() / 2));
         }
-        self.place(shard)
-            .ok_or_else(|| silent("none has named this shard", None))
-    }
-
-    pub(super) fn place(&self, shard: ShardId) -> Option<MasterPlace> {
-        let known = self.known.lock();
-        let shard = known.shard(shard)?;
-        Some(MasterPlace {
-            host: shard.address.host.clone(),
-            port: shard.address.port,
-            epoch: shard.epoch.load(Ordering::SeqCst),
-        })
-    }
-
-    /// A connection to the master of this epoch was opened, and it is a master.
-    pub(super) fn confirm(&self, shard: ShardId, epoch: u64) {
-        self.set_in_doubt(shard, Some(epoch), false);
-    }
-
-    /// A connection to the master of this shard has failed, or has led to a server that is no
-    /// master.
-    pub(super) fn doubt(&self, shard: ShardId) {
-        self.set_in_doubt(shard, None, true);
-    }
-
-    /// No connection could be opened to the master of this epoch, or the server there is no master.
-    pub(super) fn not_reached(&self, shard: ShardId, epoch: u64) {
-        self.set_in_doubt(shard, Some(epoch), true);
-    }
-
-    fn set_in_doubt(&self, shard: ShardId, epoch: Option<u64>, in_doubt: bool) {
-        if let Some(shard) = self.known.lock().shard_mut(shard)
-            && epoch.is_none_or(|epoch| shard.epoch.load(Ordering::SeqCst) == epoch)
-        {
-            shard.in_doubt = in_doubt;
-        }
-    }
-
-    /// A node has answered something that the map does not explain.
-    pub(super) fn doubt_all(&self) {
-        self.known.lock().in_doubt = true;
+        let place = self.known.lock().place(shard);
+        place.ok_or_else(|| silent("none has named this shard", None))
     }
 
     /// Asks a node whether anything has changed, if that is in doubt or none was asked for ten
     /// seconds. Takes a quarter of a second at most.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
-        let in_doubt = {
-            let known = self.known.lock();
-            known.in_doubt || known.shard(shard).is_none_or(|shard| shard.in_doubt)
-        };
-        let rest = if in_doubt {
+        let rest = if self.known.lock().is_in_doubt(shard) {
             REST
         } else {
             FRESH.max(unless_within)
@@ -221,60 +177,42 @@ impl Map {
         self.look_around(rest, Deadline::after(LOOK));
     }
 
-    /// Enters a `MOVED`: this node serves the slot.
-    pub(super) fn moved(&self, slot: u16, to: &Address) {
-        self.known.lock().moved(slot, to);
-    }
-
-    /// Where the node is reached that another node has named by this text. `None`: it names no
-    /// host.
-    pub(super) fn reached(&self, said: &str) -> Option<Address> {
-        let said = Address::read(said).filter(|said| !said.host.is_empty())?;
-        Some(match &self.translation {
-            Some(map) => map.reached(&said),
-            None => said,
-        })
-    }
-
-    /// Whether this shard serves any slot, as far as is known.
-    pub(super) fn serves_slots(&self, shard: ShardId) -> bool {
-        self.known.lock().serves_slots(shard)
-    }
-
-    /// The epoch of a shard, which grows when its address changes.
-    pub(super) fn epoch_of(&self, shard: ShardId) -> Arc<AtomicU64> {
-        let known = self.known.lock();
-        known
-            .shard(shard)
-            .map_or_else(Arc::default, |it| Arc::clone(&it.epoch))
+    /// Reads a refusal that says where to go instead, and enters it in the map. Asks and waits for
+    /// nothing.
+    pub(super) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
+        let moved_to = match error.code()? {
+            "ASK" | "TRYAGAIN" => return Some(Redirect::Moving),
+            "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => None,
+            "MOVED" => error.redirect_node().and_then(|(said, slot)| {
+                let to = Address::read(said).filter(|to| !to.host.is_empty())?;
+                Some((slot, AddressMap::reached(self.translation.as_ref(), to)))
+            }),
+            _ => return None,
+        };
+        let mut known = self.known.lock();
+        let Some((slot, to)) = moved_to else {
+            known.in_doubt = true;
+            return Some(Redirect::Down);
+        };
+        known.moved(slot, &to);
+        Some(Redirect::Moved)
     }
 
     /// A connection to the node at this address, master or not.
     pub(super) fn open_at(&self, address: &Address, deadline: Deadline) -> RedisResult<Connection> {
-        let limit = deadline.remaining_up_to(self.limit);
-        let settings = self.client.get_connection_info().clone();
-        let client = Client::open(with_address(settings, &address.host, address.port))?;
-        let connection = connected(&client, limit / addresses(&client))?;
-        set_timeouts(&connection, deadline.remaining_up_to(limit))?;
-        Ok(connection)
+        let client = with_address(&self.client, &address.host, address.port)?;
+        connect(&client, deadline.remaining_up_to(self.limit))
     }
 
-    /// Asks the nodes, and waits while another thread asks them.
+    /// Asks the nodes, unless another thread was answered while this one waited for it.
     fn ask(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
-        let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
-        let asking = match deadline.moment() {
-            Some(moment) => self.asking.try_lock_until(moment),
-            None => Some(self.asking.lock()),
-        };
+        let asking = self.asking.try_lock_for(deadline.remaining());
         let asking = asking.ok_or_else(|| silent("another thread asks them", None))?;
         if asking.answered.is_some_and(|answered| answered >= wanted) {
             return Ok(());
         }
-        let rest = asking
-            .asked
-            .map_or(Duration::ZERO, |at| REST.saturating_sub(at.elapsed()));
-        thread::sleep(rest.min(deadline.remaining()));
+        thread::sleep(asking.rest(REST).min(deadline.remaining()));
         self.ask_in_turn(asking, deadline)
     }
 
@@ -282,7 +220,7 @@ impl Map {
     /// map stays as it is.
     fn look_around(&self, rest: Duration, deadline: Deadline) {
         if let Some(asking) = self.asking.try_lock()
-            && asking.has_rested(rest)
+            && asking.rest(rest).is_zero()
         {
             let _ = self.ask_in_turn(asking, deadline);
         }
@@ -292,10 +230,13 @@ impl Map {
     fn ask_in_turn(&self, mut asking: MutexGuard<'_, NodeQueue>, deadline: Deadline) -> Result<()> {
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
         let mut failure = silent("there was no time to ask them", None);
-        let mut is_misuse = self.known.lock().addresses().is_empty();
-        if let Some(node) = self.known.lock().named_by_a_move.take() {
-            asking.put_first(node);
-        }
+        let mut is_misuse = {
+            let mut known = self.known.lock();
+            if let Some(node) = known.named_by_a_move.take() {
+                asking.put_first(node);
+            }
+            known.addresses().is_empty()
+        };
         for _ in 0..asking.queue.len() {
             let Some(node) = asking.next().filter(|_| !deadline.has_passed()) else {
                 is_misuse = false;
@@ -309,22 +250,22 @@ impl Map {
                 }
                 Ok(layout) => {
                     let mut known = self.known.lock();
-                    known.enter(&layout);
+                    known.enter(layout);
                     asking.failed.remove(&node);
                     asking.update(known.addresses());
                     asking.answered = Some(time::now());
                     return Ok(());
                 }
                 Err(error) => {
-                    let reason = hints::of_node(&node, &error);
-                    let source = Some(error).filter(|error| !hints::is_misuse(error));
+                    let reason = reasons::of_node(&node, &error);
+                    let source = Some(error).filter(|error| !reasons::is_misuse(error));
                     is_misuse &= source.is_none();
                     failure = silent(&reason, source);
                 }
             }
         }
         Err(if is_misuse {
-            hints::misuse(failure)
+            reasons::misuse(failure)
         } else {
             failure
         })
@@ -341,5 +282,39 @@ fn silent(why: &str, source: Option<RedisError>) -> Error {
     Error::Pool {
         reason: format!("no node of the cluster says who has which keys: {why}"),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learnt(line: &str) -> Option<Redirect> {
+        let client = Client::open("redis://127.0.0.1/").unwrap();
+        let map = Map::new(client, Vec::new(), None, Duration::from_secs(1));
+        let answer = redis::parse_redis_value(line.as_bytes()).unwrap();
+        map.redirect(&answer.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn each_answer_is_told_from_the_others() {
+        assert_eq!(learnt("-MOVED 7 ::1:9\r\n"), Some(Redirect::Moved));
+        for line in ["-ASK 7 [::1]:9\r\n", "-ASK\r\n", "-TRYAGAIN later\r\n"] {
+            assert_eq!(learnt(line), Some(Redirect::Moving), "{line}");
+        }
+        for line in [
+            "-CLUSTERDOWN Hash slot not served\r\n",
+            "-LOADING not yet\r\n",
+            "-MASTERDOWN no\r\n",
+            // To nowhere.
+            "-MOVED 7 :9\r\n",
+            "-MOVED 7\r\n",
+            "-MOVED x y\r\n",
+        ] {
+            assert_eq!(learnt(line), Some(Redirect::Down), "{line}");
+        }
+        for line in ["-ERR no\r\n", "-CROSSSLOT no\r\n", "-NOSCRIPT no\r\n"] {
+            assert_eq!(learnt(line), None, "{line}");
+        }
     }
 }

@@ -1,21 +1,56 @@
-//! Which shard serves which slot, as a plain value that the answers of the nodes are entered into.
+//! Tells which shard serves which slot: a plain value that the answers of the nodes are entered
+//! into.
 //!
 //! A shard is a master and its replicas. It keeps its [`ShardId`] when a replica takes over: the
 //! shard then has another address, and its epoch grows. The newest answer replaces everything that
 //! was known before. If that answer is out of date, the node that it leads to answers `MOVED`, or
 //! is no master, or answers nothing.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::collections::HashMap;
 
-use super::{
-    layout::{Address, Group, Layout, Node},
-    slot::SLOTS,
+use super::layout::{Address, Layout, SLOTS, ShardLayout};
+use crate::connection::connector::MasterPlace;
+
+/// The slot of a key: by the text in its first pair of braces, if there is any, or else by all of
+/// it.
+pub(super) fn slot_of(key: &str) -> u16 {
+    crc16(hashed_part(key).as_bytes()) % SLOTS
+}
+
+fn hashed_part(key: &str) -> &str {
+    let tag = key.split_once('{').and_then(|(_, rest)| {
+        let (tag, _) = rest.split_once('}')?;
+        (!tag.is_empty()).then_some(tag)
+    });
+    tag.unwrap_or(key)
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, byte| {
+        let [high, _] = crc.to_be_bytes();
+        crc << 8 ^ BY_BYTE[usize::from(high ^ byte)]
+    })
+}
+
+/// The checksum of each byte.
+static BY_BYTE: [u16; 256] = {
+    let mut by_byte = [0; 256];
+    let mut byte: u16 = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = (byte << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            };
+            bit += 1;
+        }
+        by_byte[byte as usize] = crc;
+        byte += 1;
+    }
+    by_byte
 };
 
 /// A shard of a cluster, for as long as the process knows the cluster.
@@ -23,33 +58,23 @@ use super::{
 pub(crate) struct ShardId(usize);
 
 /// A master and its replicas.
-pub(super) struct Shard {
+struct Shard {
     /// The ids of all its nodes, the master's among them, each with its address if that is known.
     nodes: HashMap<String, Option<Address>>,
     master: String,
     /// Where its connections lead.
-    pub(super) address: Address,
+    address: Address,
     /// Grows with each change of the address.
-    pub(super) epoch: Arc<AtomicU64>,
+    epoch: u64,
     /// A connection to the master has failed since one was opened last.
-    pub(super) in_doubt: bool,
+    in_doubt: bool,
 }
 
 impl Shard {
-    fn of(group: &Group, address: &Address) -> Self {
-        Self {
-            nodes: nodes_of(group),
-            master: group.master.id.clone(),
-            address: address.clone(),
-            epoch: Arc::default(),
-            in_doubt: false,
-        }
-    }
-
-    fn lead_to(&mut self, address: &Address) {
-        if self.address != *address {
-            self.address = address.clone();
-            self.epoch.fetch_add(1, Ordering::SeqCst);
+    fn lead_to(&mut self, address: Address) {
+        if self.address != address {
+            self.address = address;
+            self.epoch += 1;
         }
     }
 }
@@ -82,12 +107,31 @@ impl SlotMap {
         self.slots.contains(&Some(id))
     }
 
-    pub(super) fn shard(&self, id: ShardId) -> Option<&Shard> {
-        self.shards.get(id.0)
+    pub(super) fn place(&self, id: ShardId) -> Option<MasterPlace> {
+        let shard = self.shards.get(id.0)?;
+        Some(MasterPlace {
+            host: shard.address.host.clone(),
+            port: shard.address.port,
+            epoch: shard.epoch,
+        })
     }
 
-    pub(super) fn shard_mut(&mut self, id: ShardId) -> Option<&mut Shard> {
-        self.shards.get_mut(id.0)
+    /// Grows when the address of the shard changes.
+    pub(super) fn epoch(&self, id: ShardId) -> u64 {
+        self.shards.get(id.0).map_or(0, |shard| shard.epoch)
+    }
+
+    pub(super) fn is_in_doubt(&self, id: ShardId) -> bool {
+        self.in_doubt || self.shards.get(id.0).is_none_or(|shard| shard.in_doubt)
+    }
+
+    /// Enters whether connections to the master of this epoch, or of any, can be opened.
+    pub(super) fn set_in_doubt(&mut self, id: ShardId, epoch: Option<u64>, in_doubt: bool) {
+        if let Some(shard) = self.shards.get_mut(id.0)
+            && epoch.is_none_or(|epoch| shard.epoch == epoch)
+        {
+            shard.in_doubt = in_doubt;
+        }
     }
 
     /// The addresses of all nodes, those of the masters first.
@@ -99,49 +143,54 @@ impl SlotMap {
 
     /// Enters a `MOVED`: this node serves the slot, as the master of its shard.
     pub(super) fn moved(&mut self, slot: u16, to: &Address) {
-        let is_master = |shard: &Shard| shard.address == *to;
         let is_node = |shard: &Shard| shard.nodes.values().flatten().any(|node| node == to);
         let mut shards = self.shards.iter();
-        let found = (shards.position(is_master)).or_else(|| self.shards.iter().position(is_node));
-        let id = found.map(ShardId);
+        let found = (shards.position(|shard| shard.address == *to))
+            .or_else(|| self.shards.iter().position(is_node));
         if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
-            *entry = id;
+            *entry = found.map(ShardId);
         }
-        if let Some(shard) = id.and_then(|id| self.shard_mut(id)) {
-            shard.lead_to(to);
+        if let Some(shard) = found.and_then(|at| self.shards.get_mut(at)) {
+            shard.lead_to(to.clone());
         } else {
             self.in_doubt = true;
             self.named_by_a_move = Some(to.clone());
         }
     }
 
-    /// Enters the answer of a node in place of all that was known. A group whose master has no
+    /// Enters the answer of a node in place of all that was known. A shard whose master has no
     /// address serves nothing.
-    pub(super) fn enter(&mut self, layout: &Layout) {
+    pub(super) fn enter(&mut self, layout: Layout) {
         let mut slots = vec![None; usize::from(SLOTS)];
         let mut entered = Vec::new();
-        for (group, id) in layout.iter().zip(self.recognised(layout)) {
-            let Some(address) = &group.master.address else {
+        let masters: Vec<_> = layout.iter().map(|it| it.master.id.clone()).collect();
+        for found in layout {
+            let known = self.recognised(&found.master.id, &masters, &entered);
+            let Some(address) = found.master.address.clone() else {
                 continue;
             };
-            let id = id.unwrap_or_else(|| {
-                self.shards.push(Shard::of(group, address));
-                ShardId(self.shards.len() - 1)
-            });
-            if let Some(shard) = self.shard_mut(id) {
-                (shard.nodes, shard.master) = (nodes_of(group), group.master.id.clone());
-                shard.lead_to(address);
+            let at = known.unwrap_or(self.shards.len());
+            if known.is_none() {
+                self.shards.push(Shard {
+                    nodes: HashMap::new(),
+                    master: String::new(),
+                    address: address.clone(),
+                    epoch: 0,
+                    in_doubt: false,
+                });
             }
-            for slot in group.slots.iter().cloned().flatten() {
-                if let Some(entry) = slots.get_mut(usize::from(slot)) {
-                    *entry = Some(id);
-                }
+            let shard = &mut self.shards[at];
+            shard.lead_to(address);
+            shard.master.clone_from(&found.master.id);
+            for slot in found.slots.iter().cloned().flatten() {
+                slots[usize::from(slot)] = Some(ShardId(at));
             }
-            entered.push(id);
+            shard.nodes = nodes_of(found);
+            entered.push(at);
         }
         // A shard that is not named any more keeps its address, but its nodes are asked nothing.
         for (at, shard) in self.shards.iter_mut().enumerate() {
-            if !entered.contains(&ShardId(at)) {
+            if !entered.contains(&at) {
                 shard.nodes.clear();
             }
         }
@@ -149,40 +198,30 @@ impl SlotMap {
         self.in_doubt = false;
     }
 
-    /// The known shard of each group: the one with the same master, or else the one that had this
-    /// master among its nodes. All masters are compared first, since a replica may also go from one
-    /// shard to another.
-    fn recognised(&self, layout: &Layout) -> Vec<Option<ShardId>> {
-        let has_master = |shard: &Shard, group: &Group| shard.master == group.master.id;
-        let has_node = |shard: &Shard, group: &Group| shard.nodes.contains_key(&group.master.id);
-        let rules: [fn(&Shard, &Group) -> bool; 2] = [has_master, has_node];
-        let mut found = vec![None; layout.len()];
-        for is_same in rules {
-            for (at, group) in layout.iter().enumerate() {
-                if found[at].is_some() {
-                    continue;
-                }
-                let mut shards = self.shards.iter().enumerate();
-                found[at] = shards
-                    .find(|(id, shard)| {
-                        !found.contains(&Some(ShardId(*id))) && is_same(shard, group)
-                    })
-                    .map(|(id, _)| ShardId(id));
-            }
-        }
-        found
+    /// The known shard of a master: the one with this master, or else one that had it among its
+    /// nodes and is left by its own master. A replica may also have gone from one shard to another.
+    fn recognised(&self, master: &str, masters: &[String], entered: &[usize]) -> Option<usize> {
+        let mut shards = self.shards.iter();
+        let same = shards.position(|shard| shard.master == master);
+        same.or_else(|| {
+            self.shards.iter().enumerate().position(|(at, shard)| {
+                shard.nodes.contains_key(master)
+                    && !masters.contains(&shard.master)
+                    && !entered.contains(&at)
+            })
+        })
     }
 }
 
-fn nodes_of(group: &Group) -> HashMap<String, Option<Address>> {
-    let all = group.replicas.iter().chain([&group.master]);
-    all.map(|node: &Node| (node.id.clone(), node.address.clone()))
-        .collect()
+fn nodes_of(shard: ShardLayout) -> HashMap<String, Option<Address>> {
+    let all = shard.replicas.into_iter().chain([shard.master]);
+    all.map(|node| (node.id, node.address)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::cluster::layout::Node;
 
     fn node(name: &str) -> Node {
         Node {
@@ -191,8 +230,8 @@ mod tests {
         }
     }
 
-    fn group(master: &str, replicas: &[&str], slots: std::ops::RangeInclusive<u16>) -> Group {
-        Group {
+    fn group(master: &str, replicas: &[&str], slots: std::ops::RangeInclusive<u16>) -> ShardLayout {
+        ShardLayout {
             master: node(master),
             replicas: replicas.iter().map(|name| node(name)).collect(),
             slots: vec![slots],
@@ -201,7 +240,7 @@ mod tests {
 
     fn two_shards() -> SlotMap {
         let mut map = SlotMap::empty();
-        map.enter(&vec![
+        map.enter(vec![
             group("a", &["c"], 0..=99),
             group("b", &["d"], 100..=16_383),
         ]);
@@ -209,20 +248,21 @@ mod tests {
     }
 
     fn address(map: &SlotMap, slot: u16) -> String {
-        let shard = map.shard_of(slot).and_then(|id| map.shard(id));
-        shard.unwrap().address.host.clone()
+        map.shard_of(slot)
+            .and_then(|id| map.place(id))
+            .unwrap()
+            .host
     }
 
     fn epoch(map: &SlotMap, slot: u16) -> u64 {
-        let shard = map.shard_of(slot).and_then(|id| map.shard(id));
-        shard.unwrap().epoch.load(Ordering::SeqCst)
+        map.epoch(map.shard_of(slot).unwrap())
     }
 
     #[test]
     fn a_shard_keeps_its_id_when_a_replica_takes_over_and_its_epoch_grows() {
         let mut map = two_shards();
         let before = map.shard_of(0);
-        map.enter(&vec![
+        map.enter(vec![
             group("c", &["a"], 0..=99),
             group("b", &["d"], 100..=16_383),
         ]);
@@ -237,7 +277,7 @@ mod tests {
         let (first, second) = (map.shard_of(0), map.shard_of(100));
         let layout = vec![group("a", &[], 0..=99), group("c", &["d"], 100..=16_383)];
         // Nobody saw it move: the first shard keeps its master, and the second one is new.
-        map.enter(&layout);
+        map.enter(layout);
         assert_eq!(map.shard_of(0), first);
         assert_ne!(map.shard_of(100), second);
         assert_eq!(address(&map, 100), "c");
@@ -246,10 +286,10 @@ mod tests {
     #[test]
     fn a_slot_that_no_answer_names_has_no_shard_and_a_later_answer_gives_it_one() {
         let mut map = two_shards();
-        map.enter(&vec![group("a", &["c"], 0..=99)]);
+        map.enter(vec![group("a", &["c"], 0..=99)]);
         assert_eq!(map.shard_of(100), None);
         let known = map.shard_of(0);
-        map.enter(&vec![group("a", &["c"], 0..=100)]);
+        map.enter(vec![group("a", &["c"], 0..=100)]);
         assert_eq!(map.shard_of(100), known);
     }
 
@@ -267,5 +307,32 @@ mod tests {
         map.moved(7, &unknown);
         assert!(map.in_doubt && map.shard_of(7).is_none());
         assert_eq!(map.named_by_a_move, Some(unknown));
+    }
+
+    #[test]
+    fn the_checksum_of_the_standards_example() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(crc16(b""), 0);
+    }
+
+    #[test]
+    fn only_what_stands_in_the_first_braces_counts() {
+        for (key, part) in [
+            ("lock:report", "lock:report"),
+            ("{lock:report}:lease", "lock:report"),
+            ("lock:{shop}:report", "shop"),
+            ("lock:{shop}{other}", "shop"),
+            ("a{}b{c}", "a{}b{c}"),
+            ("a{b", "a{b"),
+            ("a}b{c}", "c"),
+            ("{{a}}", "{a"),
+            ("", ""),
+        ] {
+            assert_eq!(hashed_part(key), part, "{key}");
+            assert!(slot_of(key) < SLOTS);
+        }
+        // As a server answers to CLUSTER KEYSLOT.
+        assert_eq!(slot_of("foo"), 12_182);
+        assert_eq!(slot_of("lock:{foo}"), 12_182);
     }
 }

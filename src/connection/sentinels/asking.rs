@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Client, Connection, ErrorKind, ProtocolVersion, RedisResult, Value};
+use redis::{Client, Connection, ConnectionAddr, ErrorKind, ProtocolVersion, RedisResult, Value};
 
-use super::known::Master;
+use super::known::NamedMaster;
 use crate::{
-    connection::dial::{connected, set_timeouts, speaking},
+    connection::dial::{connect, set_timeouts, speaking},
     error::makes_no_sense,
     exchange::exchange,
     time::{self, Deadline},
@@ -68,8 +68,8 @@ impl SentinelConnections {
         order
     }
 
-    pub(super) fn client(&self, at: usize) -> &Client {
-        &self.sentinels[at].client
+    pub(super) fn address(&self, at: usize) -> &ConnectionAddr {
+        self.sentinels[at].client.get_connection_info().addr()
     }
 
     pub(super) fn was_silent_lately(&self, at: usize) -> bool {
@@ -83,7 +83,7 @@ impl SentinelConnections {
         at: usize,
         master: &str,
         limit: Duration,
-    ) -> RedisResult<(Master, Duration)> {
+    ) -> RedisResult<(NamedMaster, Duration)> {
         let sentinel = &mut self.sentinels[at];
         let said = sentinel.ask(master, limit);
         match &said {
@@ -130,7 +130,7 @@ impl SentinelConnections {
 }
 
 impl SentinelConnection {
-    fn ask(&mut self, master: &str, limit: Duration) -> RedisResult<(Master, Duration)> {
+    fn ask(&mut self, master: &str, limit: Duration) -> RedisResult<(NamedMaster, Duration)> {
         let deadline = Deadline::after(limit);
         if let Some(mut connection) = self.kept.take() {
             match question(&mut connection, master, limit) {
@@ -142,8 +142,7 @@ impl SentinelConnection {
                 }
             }
         }
-        let left = deadline.remaining_up_to(limit);
-        let mut connection = connected(&self.client, left)?;
+        let mut connection = connect(&self.client, deadline.remaining_up_to(limit))?;
         let said = question(&mut connection, master, deadline.remaining_up_to(limit))?;
         self.kept = Some(connection);
         Ok(said)
@@ -151,10 +150,8 @@ impl SentinelConnection {
 
     /// A connection by the newer protocol, in which what comes unasked is told from answers.
     fn subscribed(&self) -> Option<Connection> {
-        let deadline = Deadline::after(SUBSCRIBING);
         let client = speaking(&self.client, ProtocolVersion::RESP3).ok()?;
-        let mut connection = client.get_connection_with_timeout(SUBSCRIBING).ok()?;
-        set_timeouts(&connection, deadline.remaining_up_to(SUBSCRIBING)).ok()?;
+        let mut connection = connect(&client, SUBSCRIBING).ok()?;
         let mut subscribe = redis::cmd("SUBSCRIBE");
         let subscribe = subscribe.arg(&CHANNELS).get_packed_command();
         connection.send_packed_command(&subscribe).ok()?;
@@ -176,7 +173,7 @@ fn question(
     connection: &mut Connection,
     master: &str,
     limit: Duration,
-) -> RedisResult<(Master, Duration)> {
+) -> RedisResult<(NamedMaster, Duration)> {
     set_timeouts(connection, limit)?;
     let mut both = redis::pipe();
     both.cmd("SENTINEL")
@@ -196,7 +193,7 @@ fn question(
     let facts: HashMap<String, String> = redis::from_redis_value(facts)?;
     let number = |name: &str| facts.get(name)?.parse().ok();
     let config_epoch = number("config-epoch").ok_or_else(makes_no_sense)?;
-    let master = Master {
+    let master = NamedMaster {
         host,
         port,
         config_epoch,

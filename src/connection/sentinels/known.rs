@@ -1,4 +1,4 @@
-//! What sentinels have said, and what of it is believed.
+//! Decides which answers of sentinels are believed.
 //!
 //! - A newer configuration than the one that is known, by its config-epoch, whoever names it.
 //! - No older one: a sentinel that lags behind would lead back to the master that was replaced.
@@ -12,13 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::{connection::connector::MasterPlace, time};
+
 /// A sentinel that lags behind hears from the others every two seconds.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// What they have said.
+/// After a new master is known, no lock is asked for there for this time. Other processes hear of
+/// it meanwhile, and are told which of their leases the new master does not have.
+pub(super) const HEARING: Duration = Duration::from_millis(500);
+
+/// The master that is believed in, and the answers that it rests on.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    pub(super) master: Option<Master>,
+    pub(super) master: Option<NamedMaster>,
+    /// Grows when another server has become the master.
+    pub(super) epoch: u64,
     /// When this master took the place of another one, if that was heard of.
     pub(super) replaced: Option<Instant>,
     /// When one of them last said where it is.
@@ -33,81 +41,81 @@ pub(super) struct Known {
     contradicted_by: BTreeSet<usize>,
 }
 
+/// The master that a sentinel names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Master {
+pub(super) struct NamedMaster {
     pub(super) host: String,
     pub(super) port: u16,
     /// Counts the failovers.
     pub(super) config_epoch: u64,
 }
 
-/// What follows from an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Belief {
-    /// There is another configuration than was known, or the first.
-    News,
-    /// The master is where it was.
-    AsBefore,
-    /// It is not believed.
-    Not(&'static str),
-}
-
 impl Known {
-    /// Judges what one of so many sentinels says now.
+    pub(super) fn place(&self) -> Option<MasterPlace> {
+        let master = self.master.as_ref()?;
+        Some(MasterPlace {
+            host: master.host.clone(),
+            port: master.port,
+            epoch: self.epoch,
+        })
+    }
+
+    /// A process that has just started is told for how long the master has been one: other
+    /// processes may not have heard of a failover yet.
+    pub(super) fn heard_at_first(&mut self, since: Duration) {
+        if let Some(at) = time::now().checked_sub(since).filter(|_| since < HEARING) {
+            self.replaced = self.replaced.max(Some(at));
+        }
+    }
+
+    /// Enters the answer that one of so many sentinels gives now. `true`: this is another
+    /// configuration than was known, or the first.
+    ///
+    /// # Errors
+    /// The answer is not believed; why.
     pub(super) fn believe(
         &mut self,
         (at, count): (usize, usize),
-        said: Master,
+        said: NamedMaster,
         now: Instant,
-    ) -> Belief {
+    ) -> Result<bool, &'static str> {
         let Some(known) = &self.master else {
-            return self.accept(said, now);
+            self.in_doubt = false;
+            self.name(said, now);
+            return Ok(true);
         };
         let is_here = (&said.host, said.port) == (&known.host, known.port);
-        if said.config_epoch < known.config_epoch {
+        let is_older = said.config_epoch < known.config_epoch;
+        let is_newer = said.config_epoch > known.config_epoch;
+        if is_older {
             self.contradicted_by.insert(at);
-            return match (is_here, self.is_forgotten(count, now)) {
-                (false, false) => Belief::Not(
-                    "the last one knows an older configuration than was heard of before",
-                ),
-                (false, true) => self.accept(said, now),
-                (true, is_forgotten) => {
-                    if is_forgotten {
-                        self.name(said, now);
-                    }
-                    self.answered = Some(now);
-                    Belief::AsBefore
-                }
-            };
+            let is_old = |named| now.saturating_duration_since(named) >= FORGOTTEN;
+            let is_forgotten =
+                self.contradicted_by.len() * 2 > count && self.named.is_some_and(is_old);
+            if is_here {
+                self.answered = Some(now);
+            }
+            if !is_forgotten {
+                let why = "the last one knows an older configuration than was heard of before";
+                return if is_here { Ok(false) } else { Err(why) };
+            }
+        } else if !is_newer && !is_here && !self.in_doubt {
+            return Err("the last one names another master for the same configuration");
         }
-        if said == *known {
-            self.name(said, now);
-            return Belief::AsBefore;
-        }
-        if said.config_epoch == known.config_epoch && !self.in_doubt {
-            return Belief::Not("the last one names another master for the same configuration");
-        }
-        self.accept(said, now)
-    }
-
-    fn accept(&mut self, said: Master, now: Instant) -> Belief {
-        if self.master.is_some() {
+        let is_news = !is_here || is_newer;
+        if is_news {
             self.replaced = Some(now);
+            self.epoch += 1;
+            self.in_doubt = false;
         }
-        self.in_doubt = false;
         self.name(said, now);
-        Belief::News
+        Ok(is_news)
     }
 
-    fn name(&mut self, said: Master, now: Instant) {
+    fn name(&mut self, said: NamedMaster, now: Instant) {
         self.master = Some(said);
         (self.answered, self.named) = (Some(now), Some(now));
         self.contradicted_by.clear();
-    }
-
-    fn is_forgotten(&self, count: usize, now: Instant) -> bool {
-        let is_old = |named| now.saturating_duration_since(named) >= FORGOTTEN;
-        self.contradicted_by.len() * 2 > count && self.named.is_some_and(is_old)
     }
 }
 
@@ -117,8 +125,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn master(port: u16, config_epoch: u64) -> Master {
-        Master {
+    fn master(port: u16, config_epoch: u64) -> NamedMaster {
+        NamedMaster {
             host: String::from("a"),
             port,
             config_epoch,
@@ -128,8 +136,8 @@ mod tests {
     /// Master 1 at epoch 7.
     fn known(now: Instant) -> Known {
         let mut known = Known::default();
-        assert_eq!(known.believe((0, 3), master(1, 7), now), Belief::News);
-        assert_eq!(known.believe((1, 3), master(1, 7), now), Belief::AsBefore);
+        assert_eq!(known.believe((0, 3), master(1, 7), now), Ok(true));
+        assert_eq!(known.believe((1, 3), master(1, 7), now), Ok(false));
         known
     }
 
@@ -137,25 +145,25 @@ mod tests {
     fn told(
         known: &mut Known,
         who: &[usize],
-        said: &Master,
+        said: &NamedMaster,
         seconds: std::ops::Range<u32>,
         start: Instant,
-    ) -> Vec<Belief> {
+    ) -> Vec<Result<bool, &'static str>> {
         let told = seconds.flat_map(|second| who.iter().map(move |at| (second, *at)));
         let told =
             told.map(|(second, at)| known.believe((at, 3), said.clone(), start + second * SECOND));
         told.collect()
     }
 
-    fn are_refused(beliefs: &[Belief]) -> bool {
-        beliefs.iter().all(|it| matches!(it, Belief::Not(_)))
+    fn are_refused(beliefs: &[Result<bool, &'static str>]) -> bool {
+        beliefs.iter().all(Result::is_err)
     }
 
     #[test]
     fn a_greater_config_epoch_is_believed_whoever_names_it() {
         let start = Instant::now();
         let mut known = known(start);
-        assert_eq!(known.believe((2, 3), master(2, 8), start), Belief::News);
+        assert_eq!(known.believe((2, 3), master(2, 8), start), Ok(true));
         assert_eq!(known.replaced, Some(start));
         assert!(are_refused(&told(
             &mut known,
@@ -178,7 +186,7 @@ mod tests {
             start
         )));
         known.in_doubt = true;
-        assert_eq!(known.believe((2, 3), master(2, 7), start), Belief::News);
+        assert_eq!(known.believe((2, 3), master(2, 7), start), Ok(true));
         assert!(are_refused(&told(
             &mut known,
             &[0],
@@ -209,7 +217,7 @@ mod tests {
             start
         )));
         let beliefs = told(&mut two, &[0, 2], &master(2, 1), 10..11, start);
-        assert_eq!(beliefs, [Belief::News, Belief::AsBefore]);
+        assert_eq!(beliefs, [Ok(true), Ok(false)]);
     }
 
     #[test]
@@ -218,7 +226,7 @@ mod tests {
         let mut known = known(start);
         told(&mut known, &[0, 1], &master(2, 1), 0..10, start);
         let now = start + 9 * SECOND;
-        assert_eq!(known.believe((2, 3), master(1, 7), now), Belief::AsBefore);
+        assert_eq!(known.believe((2, 3), master(1, 7), now), Ok(false));
         assert!(are_refused(&told(
             &mut known,
             &[0, 1],
@@ -227,7 +235,7 @@ mod tests {
             start
         )));
         let beliefs = told(&mut known, &[0], &master(2, 1), 19..20, start);
-        assert_eq!(beliefs, [Belief::News]);
+        assert_eq!(beliefs, [Ok(true)]);
     }
 
     #[test]
@@ -235,10 +243,10 @@ mod tests {
         let start = Instant::now();
         let mut known = known(start);
         let beliefs = told(&mut known, &[0, 1], &master(1, 0), 0..11, start);
-        assert!(beliefs.iter().all(|it| *it == Belief::AsBefore));
+        assert!(beliefs.iter().all(|it| *it == Ok(false)));
         assert_eq!(known.replaced, None);
         // The next failover is one.
         let now = start + 12 * SECOND;
-        assert_eq!(known.believe((0, 3), master(2, 1), now), Belief::News);
+        assert_eq!(known.believe((0, 3), master(2, 1), now), Ok(true));
     }
 }

@@ -1,0 +1,324 @@
+//! Opens connections to one server, or to whichever server is the master.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{Client, Connection, ProtocolVersion, RedisError};
+
+use super::{
+    dial::{self, prepared, set_timeouts, speaking, with_address},
+    process::Process,
+    reasons,
+};
+use crate::{
+    error::{Error, Result, is_left_by_replicas},
+    time::Deadline,
+};
+
+/// Between attempts while a server is named as the master that is none yet.
+const NOT_YET: Duration = Duration::from_millis(20);
+/// By how much the clocks of a master and its replicas may differ, unless somebody says otherwise.
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
+
+/// Says where the master is: sentinels do, or the nodes of a cluster.
+pub(super) trait MasterLocator: Send + Sync {
+    /// Where the master is. Asks if that is in doubt. Ends by the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Pool`]: nobody has said anything that can be believed.
+    fn look(&self, deadline: Deadline) -> Result<MasterPlace>;
+
+    /// Grows when another server has become the master: a connection of an earlier epoch must not
+    /// be used again.
+    fn epoch(&self) -> u64;
+
+    /// The connection to this place was opened, and it is a master.
+    fn confirm(&self, epoch: u64);
+
+    /// A connection to the master has failed, has led to a server that is no master, or to one that
+    /// its replicas have left.
+    fn doubt(&self);
+
+    /// No connection could be opened to the master of this epoch, or the server there is none.
+    fn not_reached(&self, _epoch: u64) {
+        self.doubt();
+    }
+
+    /// A key was not where it was looked for: where there are shards, another one may have it.
+    fn moved(&self) {}
+
+    /// Looks whether another server has become the master, unless that was done within this time.
+    fn check(&self, unless_within: Duration);
+
+    /// Reads the announcements of another master, where there are any. Takes a moment.
+    fn listen(&self) {}
+
+    /// When the first lock may be asked for on this master, if it has taken the place of another.
+    fn grants_from(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Names the master in errors.
+    fn whom(&self) -> String;
+}
+
+/// Where a connection leads.
+#[derive(Clone, Debug)]
+pub(super) struct MasterPlace {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) epoch: u64,
+}
+
+/// How long the server may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For one attempt to connect.
+    pub(crate) connect: Duration,
+    /// For a write, or an answer.
+    pub(crate) answer: Duration,
+}
+
+/// A connection that was just opened.
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    /// Where it leads: see [`Connector::epoch`].
+    pub(crate) epoch: u64,
+}
+
+/// Opens connections for a pool, and others like them beside it.
+#[derive(Clone)]
+pub(crate) struct Connector(Arc<Route>);
+
+struct Route {
+    process: Process,
+    /// How to connect. If `locator` says where the master is, the address in it is not used.
+    client: Client,
+    locator: Option<Arc<dyn MasterLocator>>,
+    limits: Limits,
+}
+
+impl Connector {
+    pub(super) fn new(
+        client: &Client,
+        locator: Option<Arc<dyn MasterLocator>>,
+        limits: Limits,
+    ) -> Result<Self> {
+        Ok(Self(Arc::new(Route {
+            process: Process::current(),
+            client: prepared(client)?,
+            locator,
+            limits,
+        })))
+    }
+
+    /// The process that the connections belong to.
+    pub(crate) fn process(&self) -> Process {
+        self.0.process
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.0.limits
+    }
+
+    /// A connection to a server that is new enough. Where others say where it is, to one that is a
+    /// master, and not before that may grant locks.
+    pub(crate) fn open(&self) -> Result<Opened> {
+        self.open_by(&self.0.client, true)
+    }
+
+    /// A connection to look at leases and to renew them: where the master was replaced, it leads to
+    /// the new one before that grants locks.
+    pub(crate) fn open_to_look(&self) -> Result<Opened> {
+        self.open_by(&self.0.client, false)
+    }
+
+    /// A connection for messages: by the older protocol, in which nothing but messages comes
+    /// unasked.
+    pub(crate) fn open_to_listen(&self) -> Result<Opened> {
+        self.open_by(&speaking(&self.0.client, ProtocolVersion::RESP2)?, false)
+    }
+
+    fn open_by(&self, client: &Client, asks_for_locks: bool) -> Result<Opened> {
+        let Limits { connect, answer } = self.0.limits;
+        let attempt = Deadline::after(connect);
+        let opened = match &self.0.locator {
+            Some(locator) => self.open_to_master(&**locator, client, asks_for_locks, attempt)?,
+            None => Opened {
+                connection: dial::open(client, attempt, connect, false)?,
+                epoch: 0,
+            },
+        };
+        set_timeouts(&opened.connection, answer).map_err(|error| self.failure(answer, error))?;
+        Ok(opened)
+    }
+
+    fn open_to_master(
+        &self,
+        locator: &dyn MasterLocator,
+        client: &Client,
+        asks_for_locks: bool,
+        attempt: Deadline,
+    ) -> Result<Opened> {
+        let mut place = locator.look(attempt)?;
+        let mut denied = None;
+        loop {
+            if asks_for_locks {
+                wait_until_it_grants(locator, attempt)?;
+            }
+            let epoch = place.epoch;
+            let client = with_address(client, &place.host, place.port)
+                .map_err(|error| self.failure(self.0.limits.connect, error))?;
+            let error = match dial::open(&client, attempt, self.0.limits.connect, true) {
+                Ok(connection) => {
+                    locator.confirm(epoch);
+                    return Ok(Opened { connection, epoch });
+                }
+                Err(error) => error,
+            };
+            locator.not_reached(epoch);
+            let is_denied = matches!(error, Error::Pool { source: None, .. });
+            // For the last try hardly any time may have been left: the role that the server gave
+            // before says more than its silence.
+            let error = denied
+                .take()
+                .filter(|_| is_silence(&error))
+                .unwrap_or(error);
+            match locator.look(attempt) {
+                Ok(now) if !attempt.has_passed() => place = now,
+                _ => return Err(error),
+            }
+            if place.epoch == epoch {
+                if !is_denied {
+                    return Err(error);
+                }
+                // The server is about to become the master, or those who named it are about to hear
+                // that it is not.
+                denied = Some(error);
+                thread::sleep(attempt.remaining().min(NOT_YET));
+            }
+        }
+    }
+
+    /// The epoch of a connection that is opened now. It grows when another server has become the
+    /// master; a connection of an earlier epoch must not be used again.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.0.locator.as_ref().map_or(0, |it| it.epoch())
+    }
+
+    /// Asks whether another server has become the master, unless that was asked within this time.
+    /// Does nothing where no other server can become it.
+    pub(crate) fn check(&self, unless_within: Duration) {
+        self.tell(|locator| locator.check(unless_within));
+    }
+
+    /// Reads the announcements of another master, where there are any. Takes a moment.
+    pub(crate) fn listen(&self) {
+        self.tell(|locator| locator.listen());
+    }
+
+    /// Tells it what the server has answered.
+    pub(crate) fn was_refused(&self, error: &RedisError) {
+        if is_left_by_replicas(error) {
+            self.doubt();
+        }
+    }
+
+    /// A connection has failed, or leads to a server that is no master.
+    pub(crate) fn doubt(&self) {
+        self.tell(|locator| locator.doubt());
+    }
+
+    /// A key was not where it was looked for.
+    pub(super) fn moved(&self) {
+        self.tell(|locator| locator.moved());
+    }
+
+    fn tell(&self, what: impl FnOnce(&dyn MasterLocator)) {
+        if let Some(locator) = &self.0.locator {
+            what(&**locator);
+        }
+    }
+
+    /// How far the clock of a server that takes the place of this one may be ahead: as far as
+    /// clocks in one place differ.
+    pub(crate) fn clock_skew(&self) -> Duration {
+        (self.0.locator.as_ref()).map_or(Duration::ZERO, |_| CLOCK_SKEW)
+    }
+
+    /// Why there is no connection any more.
+    pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
+        reasons::failure(&self.server(), limit, error)
+    }
+
+    pub(super) fn no_answer(&self, limit: Duration) -> Error {
+        reasons::no_answer(&self.server(), limit, None)
+    }
+
+    fn server(&self) -> String {
+        match &self.0.locator {
+            Some(locator) => locator.whom(),
+            None => self.0.client.get_connection_info().addr().to_string(),
+        }
+    }
+}
+
+fn is_silence(error: &Error) -> bool {
+    matches!(error, Error::Pool { source: Some(source), .. } if source.is_timeout())
+}
+
+/// Waits until the first lock may be asked for on a master that has taken the place of another.
+fn wait_until_it_grants(locator: &dyn MasterLocator, attempt: Deadline) -> Result<()> {
+    let Some(moment) = locator.grants_from() else {
+        return Ok(());
+    };
+    thread::sleep(attempt.or_sooner(Some(moment)).remaining());
+    if !attempt.has_passed() {
+        return Ok(());
+    }
+    Err(Error::Pool {
+        reason: format!("{} was replaced a moment ago", locator.whom()),
+        source: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings_of(client: &Client) -> redis::ConnectionInfo {
+        let connect = Duration::from_secs(1);
+        let answer = connect;
+        let connector = Connector::new(client, None, Limits { connect, answer }).unwrap();
+        connector.0.client.get_connection_info().clone()
+    }
+
+    #[test]
+    fn every_socket_sends_without_delay() {
+        let client = Client::open("redis://127.0.0.1/").unwrap();
+        assert!(!client.get_connection_info().tcp_settings().nodelay());
+        assert!(settings_of(&client).tcp_settings().nodelay());
+    }
+
+    #[test]
+    fn the_clients_own_settings_are_kept() {
+        let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
+        let settings = client.get_connection_info().clone();
+        let login = settings.redis_settings().clone().set_lib_name("mine", "1");
+        dial::prepare_tls(settings.addr());
+        let client = Client::open(settings.set_redis_settings(login)).unwrap();
+
+        let settings = settings_of(&client);
+        let login = settings.redis_settings();
+        assert_eq!(settings.addr().to_string(), "example.org:7000");
+        assert_eq!(
+            (login.username(), login.password()),
+            (Some("me"), Some("secret"))
+        );
+        assert_eq!((login.db(), login.lib_name()), (3, Some("mine")));
+        assert!(login.protocol().supports_resp3() && !login.skip_set_lib_name());
+    }
+}
