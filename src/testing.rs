@@ -125,7 +125,7 @@ impl StandIn {
     /// by then has been done on return, and all [callbacks](crate::LostSignal::notify) and
     /// [hooks](crate::Events) have been called; an acquire that waits returns soon after.
     ///
-    /// 584 years at most, all in all.
+    /// A hundred years at most, all in all.
     pub fn advance(&self, by: Duration) {
         self.server.advance(by);
     }

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use parking_lot::{Condvar, MutexGuard};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -130,6 +131,15 @@ impl Deadline {
 
     pub(crate) fn has_passed(self) -> bool {
         self.remaining().is_zero()
+    }
+
+    /// Sleeps until somebody notifies, or the deadline has passed. Returns true if it has.
+    pub(crate) fn wait<T>(self, woken: &Condvar, locked: &mut MutexGuard<'_, T>) -> bool {
+        if let Some(moment) = self.moment() {
+            return woken.wait_until(locked, moment).timed_out();
+        }
+        woken.wait(locked);
+        false
     }
 }
 

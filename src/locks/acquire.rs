@@ -42,7 +42,7 @@ use crate::{
         hold::{Hold, LockKind},
         once::LastRun,
     },
-    renewing::handle::Handle,
+    renewing::keeper::Handle,
     script::Refusal,
     server::Patience,
     time::{Backoff, Deadline},

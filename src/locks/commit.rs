@@ -400,10 +400,10 @@ impl Lease {
     /// Sends a transaction, which is out for as long as it has no answer.
     fn until_answered<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
         // A panic in between leaves it out.
-        self.lease_state().commit_is_out();
+        self.lease_state().outstanding().commit_is_out();
         let done = send();
         if !matches!(done, Err(Error::Unknown { .. })) {
-            self.lease_state().commit_is_answered();
+            self.lease_state().outstanding().commit_is_answered();
         }
         done
     }

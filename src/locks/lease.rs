@@ -15,7 +15,7 @@ use crate::{
     locks::{options::Settings, stack::Stack},
     renewing::{
         entry::{Ask, Terms},
-        handle::Handle,
+        keeper::Handle,
         lease_state::{LeaseState, RenewalState},
         signal::LostSignal,
     },
@@ -133,9 +133,9 @@ impl Lease {
             skew: settings.skew_on(&*stack.server),
         };
         let events = settings.events.clone();
-        let mut lease_state = LeaseState::new(hold, grant.fence, &terms, events, stack.clock);
+        let lease_state = LeaseState::new(hold, grant.fence, &terms, events, stack.clock);
         if grant.unanswered_before {
-            lease_state = lease_state.after_an_unanswered_acquire();
+            lease_state.outstanding().acquire_is_out();
         }
         let handle = keep(lease_state, terms)?;
         Some(Self {
@@ -262,7 +262,10 @@ impl Lease {
     /// it did before.
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
-        let lease = self.lease_state().capped(lease);
+        let lease = self
+            .lease_state()
+            .terms()
+            .capped(lease, self.stack.clock.now());
         let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
         if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
             return Ok(());
@@ -319,7 +322,7 @@ impl Lease {
         let asked = (self.stack.server).ask(&ask.of(self.hold()), Patience::USUAL);
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
             // The first may be executed later, whatever the second has come to.
-            self.lease_state().renewal_is_out();
+            self.lease_state().outstanding().renewal_is_out();
         }
         let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
             let sent = asked.sent;

@@ -128,7 +128,7 @@ impl Lease {
         state: RenewalState,
     ) -> Result<()> {
         let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
-        let comes_late = self.lease_state().may_be_acquired_late() && !self.is_disclosed();
+        let comes_late = self.lease_state().outstanding().may_acquire() && !self.is_disclosed();
         if failed || comes_late {
             self.stack.keeper.abandon(self.hold(), comes_late);
         }
@@ -230,7 +230,7 @@ impl Lease {
             return None;
         }
         let now = self.stack.clock.now();
-        let end = self.lease_state().end()?;
+        let end = self.lease_state().terms().end?;
         let grant = Grant {
             fence: self.fencing_token().map(FencingToken::next),
             since: now,

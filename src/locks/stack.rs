@@ -41,7 +41,7 @@ impl<L: Send + 'static> Stack<L> {
         let clock = server.clock();
         let stack = Arc::new(Self {
             clock,
-            keeper: Keeper::start(server.renewals(), server.limits(), true, clock)?,
+            keeper: Keeper::start(server.renewals(), server.limits(), clock)?,
             queues: Queues::new(clock),
             process: Process::current(),
             server,
@@ -90,7 +90,7 @@ impl<L: Send> Observer for Stack<L> {
     }
 
     fn renew_again(&self) {
-        self.keeper.repeat_all();
+        self.keeper.renew_all();
     }
 
     fn waits(&self) -> bool {
@@ -124,7 +124,7 @@ impl<L> Drop for Stack<L> {
     /// Its threads end by themselves: a lease may be what is dropped last, in no more than its own
     /// time.
     fn drop(&mut self) {
-        if self.keeper.is_forked_child() {
+        if self.keeper.process.is_forked_child() {
             return;
         }
         self.server.close();

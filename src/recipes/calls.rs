@@ -88,12 +88,6 @@ impl Hold {
         self.prolonging(lease_millis).confirmed_by(self.replicas)
     }
 
-    /// Renews it once more for what is left of it, by a master that may not know of the last
-    /// renewal. The end that its holder goes by stays, so that no replicas are waited for.
-    pub(crate) fn repetition(&self, left_millis: u64) -> Call {
-        self.prolonging(left_millis)
-    }
-
     /// Whether it is ours, by the shortest renewal, which changes nothing.
     pub(crate) fn look(&self) -> Call {
         self.prolonging(1)

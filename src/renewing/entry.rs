@@ -1,5 +1,10 @@
-//! One lease of the [`Schedule`](super::schedule::Schedule): when it is due, and what an answer of
-//! the server means for it.
+//! One lease of the [`Schedule`](super::schedule::Schedule): when the server is asked about it, and
+//! the meaning of an answer.
+//!
+//! An entry wants a renewal at `renew_at` and a look at `look_at`. A question fulfils the wishes
+//! that were due when it was asked, once its answer is a yes; until then they stay. A wish that
+//! comes while a question is on its way lies later than the question, so that its answer leaves the
+//! wish alone.
 
 use std::time::{Duration, Instant};
 
@@ -10,100 +15,73 @@ use crate::{
 /// The pause after the first refusal of a renewal. It doubles with each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
-/// The least time between two looks at the same lease.
+/// The shortest time between two questions that others cause, so that they cannot keep us busy.
 pub(crate) const REST: Duration = Duration::from_millis(10);
-/// The least that can be asked of the server.
+/// The shortest lease that Redis takes.
 const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
-/// How a lease is kept.
+/// The terms on which a lease is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
-    /// When it has to end at the latest, however often it is renewed.
+    /// The latest end, however often the lease is renewed.
     pub(crate) cap: Option<Instant>,
-    /// Its end, if that is known.
+    /// The end by our clock; `None` until the first answer.
     pub(crate) end: Option<Instant>,
-    /// Whether it is renewed. Otherwise it runs out.
+    /// False for a lease that runs out.
     pub(crate) renews: bool,
-    /// When the server is asked about it for the first time. From then on the server tells when its
-    /// key is changed.
+    /// The first look. From then on the server tells of changes of the key.
     pub(crate) look_at: Option<Instant>,
-    /// How much sooner than on the server it ends by our clock.
+    /// The lease ends by our clock this much sooner than on the server.
     pub(crate) skew: Duration,
 }
 
-/// What the server is asked about a lease.
+/// A question to the server about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ask {
-    /// Whether it is ours, and to let it last so long.
+    /// Is it ours? If so, let it last at least this long.
     Renew(Duration),
-    /// The same for as long as it lasts anyway by what we know: the server may not know of the last
-    /// renewal.
-    Repeat(Duration),
-    /// Whether it is ours: the shortest renewal, which changes nothing.
+    /// Is it ours? Sent as the shortest renewal, which changes nothing.
     Look,
 }
 
 impl Ask {
-    /// Whether it may move the end on the server.
     pub(crate) fn is_renewal(self) -> bool {
         self != Self::Look
     }
 
-    /// For how long the lock is ours then, counted from the question.
-    #[cfg(test)]
-    pub(crate) fn lease(self) -> Duration {
-        match self {
-            Self::Renew(lease) | Self::Repeat(lease) => lease,
-            Self::Look => SHORTEST_LEASE,
-        }
-    }
-
-    /// The call that asks it about this hold.
     pub(crate) fn of(self, hold: &Hold) -> Call {
         match self {
             Self::Renew(lease) => hold.renewal(whole_millis(lease)),
-            Self::Repeat(left) => hold.repetition(whole_millis(left)),
             Self::Look => hold.look(),
         }
     }
 }
 
+/// A lease in the schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact that depends on no other"
-)]
-pub(crate) struct Entry<T> {
+pub(crate) struct LeaseEntry<T> {
     pub(crate) item: T,
     pub(crate) terms: Terms,
-    /// When there is something to ask: the earlier of `renew_at` and `look_at`.
-    pub(crate) due: Instant,
-    renew_at: Instant,
+    /// The next renewal; the end, if no renewal can move that.
+    pub(crate) renew_at: Instant,
     pub(crate) look_at: Option<Instant>,
-    looked_at: Option<Instant>,
-    /// The next look is to let it last as long as we know it does.
-    pub(crate) repeats: bool,
-    /// What was asked last.
-    pub(crate) asked: Ask,
-    /// The last question also stood for a look, or for a repetition.
-    was_look: bool,
-    was_repetition: bool,
+    /// The moment of the last question.
+    asked_at: Option<Instant>,
+    /// The question that is on its way.
+    pub(crate) in_flight: Option<Ask>,
     refusals: u32,
-    /// A question about it is on its way.
-    pub(crate) in_flight: bool,
-    /// It was stopped, and is forgotten as soon as the answer comes.
-    pub(crate) leaving: bool,
-    pub(crate) alarm: bool,
+    /// Its place among the alarms of the schedule.
+    pub(crate) alarm: Option<Instant>,
 }
 
-/// What an answer means for the lease.
+/// The meaning of an answer for a lease, if it has one. A refusal, or no answer, is no loss: the
+/// lease stays in doubt until our clock reaches its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewalOutcome {
     /// Ours until then, by our clock.
     Held(Instant),
-    Doubtful,
-    /// Forgotten by the schedule.
+    /// The schedule has forgotten the lease.
     Lost(LostReason),
 }
 
@@ -112,29 +90,31 @@ impl Terms {
         self.lease / 3
     }
 
-    /// The lease to ask for now, so that it does not outlast the cap.
-    pub(crate) fn lease_at(&self, now: Instant) -> Duration {
-        match self.cap {
-            Some(cap) => (cap.saturating_duration_since(now))
-                .clamp(SHORTEST_LEASE, self.lease.max(SHORTEST_LEASE)),
-            None => self.lease,
-        }
+    /// Shortens a lease so that it does not outlast the cap.
+    pub(crate) fn capped(&self, lease: Duration, now: Instant) -> Duration {
+        let left = self.cap.map(|cap| cap.saturating_duration_since(now));
+        left.map_or(lease, |left| lease.min(left.max(SHORTEST_LEASE)))
     }
 
-    /// For how long it has to last on the server, so that it does not end there before it does by
-    /// our clock.
-    pub(crate) fn left_at(&self, now: Instant) -> Option<Duration> {
-        let left = (self.end? + self.skew).saturating_duration_since(now);
-        let cap = self.cap.map(|cap| cap.saturating_duration_since(now));
-        Some(cap.map_or(left, |cap| left.min(cap)).max(SHORTEST_LEASE))
+    /// The lease to ask for: never less than what is left by our clock, since a new master may not
+    /// know of the last renewal, ours or the holder's own.
+    pub(crate) fn wanted(&self, now: Instant) -> Duration {
+        let end = self.end.map(|end| end + self.skew);
+        let left = end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+        let least = if self.renews {
+            self.lease
+        } else {
+            SHORTEST_LEASE
+        };
+        self.capped(left.max(least), now)
     }
 
-    /// When it is lost by our clock.
+    /// The moment at which our clock ends the lease.
     pub(crate) fn lost_by(&self) -> Option<Instant> {
         self.end.or(self.cap)
     }
 
-    /// Why it is lost, if our clock has reached its end: this is the one place that says so.
+    /// The reason for the loss, if our clock has reached the end. No other place decides that.
     pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
         let end = self.lost_by().filter(|end| *end <= now)?;
         Some(match self.cap {
@@ -142,165 +122,149 @@ impl Terms {
             _ => LostReason::Ended,
         })
     }
+
+    /// The end, if no renewal of ours can move it.
+    fn final_end(&self) -> Option<Instant> {
+        let is_final = |end: &Instant| !self.renews || Some(*end) == self.cap;
+        self.end.filter(is_final)
+    }
+
+    fn extend(&mut self, end: Instant) {
+        let end = self.end.map_or(end, |earlier| earlier.max(end));
+        self.end = Some(self.cap.map_or(end, |cap| cap.min(end)));
+    }
 }
 
-impl<T> Entry<T> {
+impl<T> LeaseEntry<T> {
     pub(crate) fn new(item: T, terms: Terms, now: Instant) -> Self {
-        let renew_at = match terms.end {
-            Some(end) if !terms.renews => end,
-            Some(end) => {
-                let two_thirds_left = end.checked_sub(terms.third() * 2).unwrap_or(now);
-                two_thirds_left.clamp(now, now + terms.third())
-            }
-            None => now,
-        };
+        let two_thirds = terms.third() * 2;
+        let two_thirds_left = terms.end.and_then(|end| end.checked_sub(two_thirds));
+        let renew_at = two_thirds_left
+            .unwrap_or(now)
+            .clamp(now, now + terms.third());
         Self {
             item,
             terms,
-            due: terms.look_at.map_or(renew_at, |look| look.min(renew_at)),
-            renew_at,
+            renew_at: terms.final_end().unwrap_or(renew_at),
             look_at: terms.look_at,
-            looked_at: None,
-            repeats: false,
-            asked: Ask::Look,
-            was_look: false,
-            was_repetition: false,
+            asked_at: None,
+            in_flight: None,
             refusals: 0,
-            in_flight: false,
-            leaving: false,
-            alarm: false,
+            alarm: None,
         }
     }
 
-    /// What to ask now, if it is due, or if it is in the second half of its third and can go along
-    /// with others. A lease that is being refused does not go along.
+    /// The moment of the next question.
+    pub(crate) fn due(&self) -> Instant {
+        let sooner = |look: Instant| look.min(self.renew_at);
+        self.look_at.map_or(self.renew_at, sooner)
+    }
+
+    /// The question to ask now: one that is due, or a renewal in the second half of its third,
+    /// which goes along with others. A lease that is being refused does not go along.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<Ask> {
-        let early = if self.refusals > 0 || self.is_last() {
-            Duration::ZERO
+        let goes_along = self.refusals == 0 && self.terms.final_end().is_none();
+        let early = self.terms.third() / 2 * u32::from(goes_along);
+        let ask = if self.renew_at <= now + early {
+            // A look that is still to come is fulfilled too.
+            self.renew_at = self.renew_at.min(now);
+            self.look_at = self.look_at.map(|look| look.min(now));
+            Ask::Renew(self.terms.wanted(now))
+        } else if self.look_at.is_some_and(|look| look <= now) {
+            Ask::Look
         } else {
-            self.terms.third() / 2
+            return None;
         };
-        let lease = self.terms.lease_at(now);
-        let is_due = self.renew_at.saturating_duration_since(now) <= early;
-        let wants_look = self.look_at.is_some_and(|look| look <= now);
-        let left = self.terms.left_at(now).filter(|_| self.repeats);
-        // Its holder has renewed it for longer than we do.
-        let is_longer = left.is_some_and(|left| left > lease);
-        let ask = match left {
-            Some(left) if wants_look && (is_longer || !is_due) => Ask::Repeat(left),
-            _ if is_due => Ask::Renew(lease),
-            // The end is not known, and a look would not find it out.
-            _ if wants_look => self.terms.end.map_or(Ask::Renew(lease), |_| Ask::Look),
-            _ => return None,
-        };
-        self.in_flight = true;
-        self.asked = ask;
-        let is_all = !is_longer || wants_look;
-        self.was_look = is_all && self.look_at.is_some();
-        self.was_repetition = is_all && self.repeats;
-        if is_all {
-            self.look_at = None;
-            self.repeats = false;
-        }
-        self.looked_at = Some(now);
-        Some(ask)
+        self.asked_at = Some(now);
+        self.in_flight = Some(ask);
+        self.in_flight
     }
 
-    /// Its key may have changed: the server is asked about it soon, but not so often that others
-    /// could keep us busy.
+    /// Wants a look soon: the key may have changed. A lease without an end is being renewed anyway.
     pub(crate) fn look(&mut self, now: Instant) {
-        let rested = self.looked_at.map_or(now, |last| last + REST);
-        self.look_at = Some(now.max(rested));
+        if self.terms.end.is_some() {
+            self.look_at = Some(self.soon(now));
+        }
     }
 
-    /// The server may not know of its last renewal, and is asked soon to let it last as long as we
-    /// know it does.
-    pub(crate) fn repeat(&mut self, now: Instant) {
-        self.repeats = true;
-        self.look(now);
+    /// Wants a renewal soon: the server may not know of the last one.
+    pub(crate) fn renew(&mut self, now: Instant) {
+        self.renew_at = self.by_the_end(self.soon(now));
     }
 
-    pub(crate) fn set_due(&mut self) {
-        self.due = self
-            .look_at
-            .map_or(self.renew_at, |look| look.min(self.renew_at));
+    fn soon(&self, now: Instant) -> Instant {
+        self.asked_at
+            .map_or(now, |asked_at| now.max(asked_at + REST))
     }
 
-    /// Its holder has renewed it by itself: it ends no earlier than this.
+    /// Whatever else is wanted, the lease is taken from the schedule at its end.
+    fn by_the_end(&self, moment: Instant) -> Instant {
+        self.terms.end.map_or(moment, |end| end.min(moment))
+    }
+
+    /// The holder has renewed the lease by itself: it ends no earlier than this.
     pub(crate) fn extend(&mut self, end: Instant) {
-        let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
-        self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
-        if !self.terms.renews || self.is_last() {
+        let waits_for_the_end = self.terms.final_end() == Some(self.renew_at);
+        self.terms.extend(end);
+        if waits_for_the_end {
             self.renew_at = self.terms.end.unwrap_or(end);
         }
     }
 
-    fn is_last(&self) -> bool {
-        self.terms.end.is_some() && (!self.terms.renews || self.terms.end == self.terms.cap)
-    }
-
-    /// What the answer means for the lease, and when it is asked about again. A refusal, or no
-    /// answer, is no loss: it puts the lease in doubt, until our clock reaches its end. `None`:
-    /// nothing has changed.
+    /// Enters the answer to the question that is on its way, and decides when to ask again.
     pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<RenewalOutcome> {
+        let ask = self.in_flight.take()?;
         if let Some(reason) = self.terms.lost_at(now) {
             return Some(RenewalOutcome::Lost(reason));
         }
         match answer {
             Answer::Ours(sent) => {
-                let end = self.renewed(sent);
-                Some(match self.terms.lost_at(now) {
-                    Some(reason) => RenewalOutcome::Lost(reason),
-                    None => RenewalOutcome::Held(end),
-                })
+                self.confirmed(ask, sent);
+                let held = self.terms.end.map(RenewalOutcome::Held);
+                self.terms.lost_at(now).map(RenewalOutcome::Lost).or(held)
             }
             Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
-            // Due at once, so that it is in the next batch, which carries the script.
-            Answer::Forgotten => {
-                self.again_at(now);
-                None
-            }
             Answer::Refused => {
                 let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
                 let longest = LAST_RETRY.min(self.terms.third());
                 self.refusals += 1;
-                let retry = now + pause.min(longest);
-                self.again_at(self.terms.end.map_or(retry, |end| end.min(retry)));
-                Some(RenewalOutcome::Doubtful)
+                self.ask_again_at(self.by_the_end(now + pause.min(longest)));
+                None
             }
-            // Behind the others that are due: if this one is what breaks the connection, they get
-            // through all the same.
-            Answer::Unanswered => {
-                self.again_at(now);
-                Some(RenewalOutcome::Doubtful)
+            // Due at once: the next batch carries the script that the server has forgotten. Behind
+            // the others that are due: if this one broke the connection, they get through.
+            Answer::Forgotten | Answer::Unanswered => {
+                self.ask_again_at(now);
+                None
             }
         }
     }
 
-    /// Asks the same once more. A look that the renewal stood for is set again by itself: a
-    /// hand-over keeps the look and drops the renewal.
-    fn again_at(&mut self, moment: Instant) {
-        if let Ask::Renew(_) = self.asked {
+    /// The server said yes to what was sent at `sent` or later.
+    fn confirmed(&mut self, ask: Ask, sent: Instant) {
+        self.refusals = 0;
+        self.look_at = self.look_at.filter(|look| Some(*look) > self.asked_at);
+        let Ask::Renew(lease) = ask else {
+            return;
+        };
+        if self.terms.renews {
+            let end = sent + lease.saturating_sub(self.terms.skew);
+            self.terms.extend(end);
+        }
+        if Some(self.renew_at) <= self.asked_at {
+            let in_a_third = sent + self.terms.third();
+            self.renew_at = self.terms.final_end().unwrap_or(in_a_third);
+        }
+    }
+
+    /// Puts off to this moment what the question was to fulfil.
+    fn ask_again_at(&mut self, moment: Instant) {
+        let is_fulfilled = |wish: &Instant| Some(*wish) <= self.asked_at;
+        if is_fulfilled(&self.renew_at) {
             self.renew_at = moment;
         }
-        if self.was_look {
-            // One that was asked for meanwhile does not wait for as long.
-            self.look_at = Some(self.look_at.map_or(moment, |sooner| sooner.min(moment)));
+        if self.look_at.as_ref().is_some_and(is_fulfilled) {
+            self.look_at = Some(moment);
         }
-        self.repeats |= self.was_repetition;
-    }
-
-    /// The end of the lease, after a yes to what was sent at `sent` or later.
-    fn renewed(&mut self, sent: Instant) -> Instant {
-        self.refusals = 0;
-        if let (Ask::Look | Ask::Repeat(_), Some(end)) = (self.asked, self.terms.end) {
-            return end;
-        }
-        self.extend(sent + self.terms.lease.saturating_sub(self.terms.skew));
-        let end = self.terms.end.unwrap_or(sent);
-        if !self.is_last() {
-            self.renew_at = sent + self.terms.third();
-        }
-        end
     }
 }

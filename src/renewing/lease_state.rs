@@ -1,4 +1,4 @@
-//! What the handle of a renewal, its signals and the watchdog's threads share of one lease.
+//! The state of one lease, which its handle, its signals and the watchdog's threads share.
 //!
 //! `facts` is the last lock of the [order](super): while it is locked no other is taken, and no
 //! callback is called or dropped.
@@ -12,23 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 
 use super::{entry::Terms, outstanding::Outstanding};
 use crate::{
-    error::LostReason,
+    error::{Error, LostReason, Operation},
     event::{EventSink, Lost, RenewalFailed, Renewed, shielded},
-    server::Failure,
-};
-use crate::{
-    error::{Error, Operation},
     name::Owner,
     recipes::hold::Hold,
+    server::Failure,
     time::{Clock, Deadline},
     token::FencingToken,
 };
 
-/// How a lease stands, as far as we know.
+/// The state of a lease, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RenewalState {
@@ -42,36 +39,38 @@ pub enum RenewalState {
     Lost(LostReason),
 }
 
-/// What is called when a lease is lost.
+/// Called when a lease is lost.
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
+/// A callback to call, and the reason to give it.
+pub(crate) type LossCall = (Callback, LostReason);
 
 /// One lease. The first who asks about it after its end by our clock makes it lost, for everybody
 /// and for good.
 pub(crate) struct LeaseState {
     facts: Mutex<Facts>,
     changed: Condvar,
-    /// Who is told of its renewals, its loss and its end.
+    /// The hooks that are told of its renewals, its loss and its end.
     events: Option<Arc<EventSink>>,
-    /// They have been told of its loss.
+    /// The hooks have been told of its loss.
     loss_is_told: AtomicBool,
     clock: Clock,
     hold: Arc<Hold>,
-    /// Who has it now, where another thread has handed it over: the server knows of that one only.
+    /// The holder, where another thread has handed the lock over: the server knows of that one.
     holder: Option<Owner>,
     fence: Option<FencingToken>,
 }
 
-/// All that decides about the [state](RenewalState) of a lease.
+/// The facts that decide about the [state](RenewalState) of a lease.
 struct Facts {
-    /// Why it is lost: for good.
+    /// The reason of its loss, which is for good.
     lost: Option<LostReason>,
     /// Its holder has given it up. A lease that was lost before stays lost.
     stopped: bool,
     /// With its end, which is `None` until the first answer.
     terms: Terms,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     failure: Option<Arc<Failure>>,
-    /// What was sent for it and not answered.
+    /// The commands that were sent for it and not answered.
     outstanding: Outstanding,
     /// Nobody renews it any more.
     unwatched: bool,
@@ -106,20 +105,13 @@ impl LeaseState {
         }
     }
 
-    /// The same, handed over to this one.
+    /// Names the holder to whom the lease is handed over.
     pub(crate) fn held_by(self, holder: Option<Owner>) -> Self {
         Self { holder, ..self }
     }
 
-    /// Who has the lock.
     pub(crate) fn holder(&self) -> &Owner {
         self.holder.as_ref().unwrap_or_else(|| self.hold.owner())
-    }
-
-    /// The same, acquired after an attempt that got no answer.
-    pub(crate) fn after_an_unanswered_acquire(self) -> Self {
-        self.facts.lock().outstanding.acquire_is_out();
-        self
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -134,7 +126,7 @@ impl LeaseState {
         self.events.as_ref()
     }
 
-    /// Tells of a renewal, or why there was none. Nothing may be locked.
+    /// Tells the hooks of a renewal, or why there was none. Nothing may be locked.
     pub(crate) fn report_renewal(&self, failure: Option<&Failure>) {
         let (Some(events), lock) = (&self.events, self.lock_name()) else {
             return;
@@ -150,8 +142,8 @@ impl LeaseState {
         }
     }
 
-    /// Tells the hooks of its loss, unless that has been done: the one place that does, whoever has
-    /// found the loss. Nothing may be locked.
+    /// Tells the hooks of its loss, unless they have been told. Whoever has found the loss calls
+    /// this. Nothing may be locked.
     pub(crate) fn tell_loss(&self, reason: LostReason) {
         if let Some(events) = &self.events
             && !self.loss_is_told.swap(true, Ordering::SeqCst)
@@ -160,7 +152,6 @@ impl LeaseState {
         }
     }
 
-    /// The name of the lock.
     pub(crate) fn lock_name(&self) -> &str {
         self.hold.lock_name().text()
     }
@@ -175,14 +166,14 @@ impl LeaseState {
         self.hold.lock_name().key()
     }
 
-    /// The threads that wait on a `LostSignal` look at the clock again.
+    /// Has the threads that wait on a `LostSignal` look at the clock again.
     #[cfg(feature = "testing")]
     pub(crate) fn clock_moved(&self) {
         drop(self.facts.lock());
         self.changed.notify_all();
     }
 
-    /// Its facts, as of now: the clock may just have ended it.
+    /// The facts as of now: the clock may just have ended the lease.
     fn current(&self) -> MutexGuard<'_, Facts> {
         let mut facts = self.facts.lock();
         if facts.is_live() {
@@ -193,11 +184,18 @@ impl LeaseState {
         facts
     }
 
+    /// Changes the facts, and wakes those who wait for a change.
+    fn change<R>(&self, change: impl FnOnce(&mut Facts) -> R) -> R {
+        let changed = change(&mut self.current());
+        self.changed.notify_all();
+        changed
+    }
+
     pub(crate) fn state(&self) -> RenewalState {
         self.current().state()
     }
 
-    /// What is left of it by our clock.
+    /// The time left by our clock.
     pub(crate) fn remaining(&self) -> Duration {
         let facts = self.current();
         let end = facts.terms.end.filter(|_| facts.is_live());
@@ -206,28 +204,16 @@ impl LeaseState {
         })
     }
 
-    /// When it ends by our clock, whether that has passed or not.
-    pub(crate) fn end(&self) -> Option<Instant> {
-        self.facts.lock().terms.end
-    }
-
-    /// A lease that does not outlast the longest hold.
-    pub(crate) fn capped(&self, lease: Duration) -> Duration {
-        let cap = self.facts.lock().terms.cap;
-        let left = cap.map(|cap| cap.saturating_duration_since(self.clock.now()));
-        left.map_or(lease, |left| lease.min(left.max(Duration::from_millis(1))))
+    /// The terms, with the end by our clock, which may have passed.
+    pub(crate) fn terms(&self) -> Terms {
+        self.facts.lock().terms
     }
 
     pub(crate) fn lost(&self) -> Option<LostReason> {
         self.current().lost
     }
 
-    /// Whether there has been an answer from which to count.
-    pub(crate) fn has_an_end(&self) -> bool {
-        self.current().terms.end.is_some()
-    }
-
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     pub(crate) fn failure(&self, operation: Operation<'_>) -> Option<Error> {
         let failure = self.current().failure.clone()?;
         Some(failure.error(operation))
@@ -236,99 +222,78 @@ impl LeaseState {
     /// The server has renewed it. False: it is not ours to renew any more, or our clock had ended
     /// it before the answer came.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
-        let mut facts = self.current();
-        if !facts.is_live() {
-            return false;
-        }
-        facts.terms.end = Some(end);
-        facts.failure = None;
-        drop(facts);
-        self.changed.notify_all();
-        true
+        self.change(|facts| {
+            let is_live = facts.is_live();
+            if is_live {
+                facts.terms.end = Some(end);
+                facts.failure = None;
+            }
+            is_live
+        })
     }
 
     /// An attempt has failed, which proves nothing. `is_out`: a renewal that the server may still
     /// execute.
     pub(crate) fn renewal_failed(&self, failure: &Arc<Failure>, is_out: bool) {
-        let mut facts = self.facts.lock();
-        facts.failure = Some(Arc::clone(failure));
-        if is_out {
-            facts.outstanding.renewal_is_out();
-        }
-        drop(facts);
-        self.changed.notify_all();
+        self.change(|facts| {
+            facts.failure = Some(Arc::clone(failure));
+            if is_out {
+                facts.outstanding.renewal_is_out();
+            }
+        });
     }
 
-    /// A renewal was sent that the server may still execute.
-    pub(crate) fn renewal_is_out(&self) {
-        self.facts.lock().outstanding.renewal_is_out();
+    /// The commands that were sent for it and not answered.
+    pub(crate) fn outstanding(&self) -> MappedMutexGuard<'_, Outstanding> {
+        MutexGuard::map(self.facts.lock(), |facts| &mut facts.outstanding)
     }
 
-    /// A commit is about to be sent. Unless it is [answered](Self::commit_is_answered), it stays
-    /// out.
-    pub(crate) fn commit_is_out(&self) {
-        self.facts.lock().outstanding.commit_is_out();
-    }
-
-    pub(crate) fn commit_is_answered(&self) {
-        self.facts.lock().outstanding.commit_is_answered();
-    }
-
-    /// Whether the lock can go to the next holder as it is: it is held, and nothing that was sent
-    /// for it can happen later.
+    /// The lock can go to the next holder as it is: it is held, and nothing that was sent for it
+    /// can happen later.
     pub(crate) fn is_settled(&self) -> bool {
         let facts = self.current();
         facts.state() == RenewalState::Held && facts.outstanding.is_nothing()
     }
 
-    /// Whether an acquire without an answer may make the lock ours again after its release.
-    pub(crate) fn may_be_acquired_late(&self) -> bool {
-        self.facts.lock().outstanding.may_acquire()
+    /// Notes its loss, for this reason unless there was one before. Returns the calls to make.
+    pub(crate) fn lose(&self, reason: LostReason) -> Vec<LossCall> {
+        self.change(|facts| {
+            if facts.is_live() {
+                facts.lost = Some(reason);
+            }
+            facts.take_calls(reason)
+        })
     }
 
-    /// It is lost, for this reason unless there was one before. Returns whom to call.
-    pub(crate) fn lose(&self, reason: LostReason) -> Option<(Vec<Callback>, LostReason)> {
-        let mut facts = self.facts.lock();
-        if facts.is_live() {
-            facts.lost = Some(reason);
-        }
-        let lost = facts.lost;
-        // Of a lease that was stopped there are none.
-        let callbacks = mem::take(&mut facts.callbacks);
-        drop(facts);
-        self.changed.notify_all();
-        lost.map(|reason| (callbacks, reason))
+    /// Notes that nobody renews it any more, or will be there to call at its end. Returns the calls
+    /// to make instead.
+    pub(crate) fn unwatch(&self) -> Vec<LossCall> {
+        self.change(|facts| {
+            facts.unwatched = true;
+            facts.take_calls(LostReason::Unwatched)
+        })
     }
 
-    /// Nobody renews it any more, and nobody will be there to call at its end. Returns whom to call
-    /// instead.
-    pub(crate) fn unwatch(&self) -> Vec<Callback> {
-        let mut facts = self.facts.lock();
-        facts.unwatched = true;
-        mem::take(&mut facts.callbacks)
-    }
-
-    /// The end of its renewal. Returns how it stood.
+    /// Ends its renewal. Returns its state until now.
     ///
     /// A callback that has not been called by now never is. Callbacks are dropped here, and may own
     /// anything: nothing may be locked.
     pub(crate) fn stop(&self) -> RenewalState {
-        let mut facts = self.current();
-        let state = facts.state();
-        facts.stopped = true;
-        let callbacks = mem::take(&mut facts.callbacks);
-        drop(facts);
-        self.changed.notify_all();
+        let (state, callbacks) = self.change(|facts| {
+            let state = facts.state();
+            facts.stopped = true;
+            (state, mem::take(&mut facts.callbacks))
+        });
         for callback in callbacks {
             shielded(|| drop(callback));
         }
         state
     }
 
-    /// To be called at a loss. Returns what is to be called now, since the lease is lost already.
+    /// Has the callback called at the loss. Returns the call to make now, if the lease is lost.
     ///
     /// Drops what will never be called, since the renewal was stopped: nothing may be locked.
-    pub(crate) fn register(&self, callback: Callback) -> Option<(Callback, LostReason)> {
+    pub(crate) fn register(&self, callback: Callback) -> Option<LossCall> {
         let mut facts = self.current();
         if let Some(reason) = facts.lost {
             return Some((callback, reason));
@@ -342,21 +307,11 @@ impl LeaseState {
     /// Waits for the first answer: an end, a loss or a refusal. Not past the deadline.
     pub(crate) fn wait_for_first_answer(&self, deadline: Deadline) {
         let mut facts = self.current();
-        while facts.is_live()
-            && facts.terms.end.is_none()
-            && !facts
-                .failure
-                .as_ref()
-                .is_some_and(|failure| failure.is_refusal())
-        {
-            if self.wait(&mut facts, deadline) {
-                return;
-            }
-        }
+        while facts.is_unanswered() && !deadline.wait(&self.changed, &mut facts) {}
     }
 
-    /// Waits until it is lost or not renewed any more, or the deadline has passed. True: it is
-    /// lost.
+    /// Waits until it is lost or not renewed any more, or the deadline has passed. Returns true if
+    /// it is lost.
     pub(crate) fn wait_until_lost(&self, deadline: Deadline) -> bool {
         loop {
             let mut facts = self.current();
@@ -364,17 +319,8 @@ impl LeaseState {
                 return facts.lost.is_some();
             }
             let end = facts.terms.lost_by();
-            self.wait(&mut facts, deadline.or_sooner(end));
+            deadline.or_sooner(end).wait(&self.changed, &mut facts);
         }
-    }
-
-    /// True: the deadline has passed.
-    fn wait(&self, facts: &mut MutexGuard<'_, Facts>, deadline: Deadline) -> bool {
-        if let Some(moment) = deadline.moment() {
-            return self.changed.wait_until(facts, moment).timed_out();
-        }
-        self.changed.wait(facts);
-        false
     }
 }
 
@@ -391,6 +337,20 @@ impl Facts {
     /// Neither lost nor given up.
     fn is_live(&self) -> bool {
         self.lost.is_none() && !self.stopped
+    }
+
+    /// The first renewal may still be answered. After a refusal another attempt makes little sense.
+    fn is_unanswered(&self) -> bool {
+        let is_refused = |failure: &Arc<Failure>| failure.is_refusal();
+        self.is_live() && self.terms.end.is_none() && !self.failure.as_ref().is_some_and(is_refused)
+    }
+
+    /// The callbacks, with the known reason of the loss, or else this one. A lease that was stopped
+    /// has none.
+    fn take_calls(&mut self, reason: LostReason) -> Vec<LossCall> {
+        let reason = self.lost.unwrap_or(reason);
+        let callbacks = mem::take(&mut self.callbacks).into_iter();
+        callbacks.map(|callback| (callback, reason)).collect()
     }
 }
 

@@ -28,19 +28,19 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    pub(super) fn acquire_is_out(&mut self) {
+    pub(crate) fn acquire_is_out(&mut self) {
         self.acquire = true;
     }
 
-    pub(super) fn renewal_is_out(&mut self) {
+    pub(crate) fn renewal_is_out(&mut self) {
         self.renewal = true;
     }
 
-    pub(super) fn commit_is_out(&mut self) {
+    pub(crate) fn commit_is_out(&mut self) {
         self.commits = self.commits.saturating_add(1);
     }
 
-    pub(super) fn commit_is_answered(&mut self) {
+    pub(crate) fn commit_is_answered(&mut self) {
         self.commits = self.commits.saturating_sub(1);
     }
 
@@ -50,7 +50,7 @@ impl Outstanding {
     }
 
     /// Whether the lock may become ours again after it was released.
-    pub(super) fn may_acquire(self) -> bool {
+    pub(crate) fn may_acquire(self) -> bool {
         self.acquire
     }
 }

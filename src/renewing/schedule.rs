@@ -7,38 +7,37 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    mem,
     time::{Duration, Instant},
 };
 
 use crate::{
     error::LostReason,
-    renewing::entry::{Ask, Entry, RenewalOutcome, Terms},
+    renewing::entry::{Ask, LeaseEntry, RenewalOutcome, Terms},
     server::Answer,
 };
 
-/// How many leases share a round trip.
+/// The most leases that share a round trip.
 pub(crate) const BATCH: usize = 100;
-/// What a closed connection still had to deliver arrives within this time: after it the system
-/// gives up sending.
+/// A closed connection delivers nothing after this time: the system gives up sending.
 pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(100);
 /// The shortest time between two releases of one orphan.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-/// Before a server that has refused a release is sent it again.
+/// The pause after the server has refused a release.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Names one lease; never used twice.
 pub(crate) type Id = u64;
 
-/// Leases, orphans, and when they are due. `T` is whatever the caller wants to get back for a
-/// lease, `O` for an orphan.
+/// Leases, orphans, and when they are due. `T` is what the caller gets back for a lease, `O` for an
+/// orphan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Schedule<T, O> {
-    leases: BTreeMap<Id, Entry<T>>,
-    /// How many there are of each length.
-    lengths: BTreeMap<Duration, usize>,
+    leases: BTreeMap<Id, LeaseEntry<T>>,
+    /// Leases that were stopped while a question about them was on its way.
+    leaving: BTreeMap<Id, LeaseEntry<T>>,
     /// The leases about which no question is on its way, by the moment at which they are due.
     due: BTreeSet<(Instant, Id)>,
-    /// The ends of the leases that have a callback.
+    /// The leases that have a callback, by a moment no later than their end. An end only grows, so
+    /// it is compared when that moment comes.
     alarms: BTreeSet<(Instant, Id)>,
     /// The holds to give back, by the moment at which they are due.
     orphans: VecDeque<Orphan<O>>,
@@ -57,9 +56,10 @@ pub(crate) struct Schedule<T, O> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Orphan<O> {
     pub(crate) item: O,
-    /// When an acquire was sent that got no answer, if there was one.
-    acquire: Option<Instant>,
-    /// When it is released next.
+    since: Instant,
+    /// An acquire of it got no answer.
+    may_come_late: bool,
+    /// The moment of the next release.
     due: Instant,
 }
 
@@ -71,34 +71,32 @@ pub(crate) struct Question<T> {
     pub(crate) ask: Ask,
 }
 
-/// What is to be done at a moment.
+/// The work of one round trip.
 #[derive(Debug)]
-pub(crate) struct Batch<T, O> {
-    /// To be renewed in one round trip; each has to be [`answered`](Schedule::answered).
+pub(crate) struct RenewalBatch<T, O> {
+    /// The caller sends each, and enters its [answer](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
-    /// To be given back in the same round trip; each has to be
-    /// [`given_back`](Schedule::given_back).
+    /// The caller releases each, and enters [what came of it](Schedule::given_back).
     pub(crate) orphans: Vec<Orphan<O>>,
     /// Leases whose end has passed. The schedule has forgotten them.
-    pub(crate) over: Vec<(T, LostReason)>,
+    pub(crate) over: Vec<Over<T>>,
 }
 
-/// The leases that are due when the server cannot be reached.
-#[derive(Debug)]
-pub(crate) struct NotReached<T> {
-    /// Those whose end has passed. The schedule has forgotten them.
-    pub(crate) over: Vec<(T, LostReason)>,
-    /// Those of them that were to be renewed.
-    pub(crate) not_renewed: Vec<T>,
-    /// The others.
-    pub(crate) doubtful: Vec<T>,
+/// A lease that is over, and the reason.
+pub(crate) type Over<T> = (T, LostReason);
+
+impl<T, O> RenewalBatch<T, O> {
+    /// There is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.questions.is_empty() && self.orphans.is_empty()
+    }
 }
 
 impl<T, O> Default for Schedule<T, O> {
     fn default() -> Self {
         Self {
             leases: BTreeMap::new(),
-            lengths: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             due: BTreeSet::new(),
             alarms: BTreeSet::new(),
             orphans: VecDeque::new(),
@@ -114,46 +112,39 @@ impl<T: Clone, O> Schedule<T, O> {
     pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
         self.next_id += 1;
-        *self.lengths.entry(terms.lease).or_default() += 1;
-        let entry = Entry::new(item, terms, now);
-        self.due.insert((entry.due, id));
+        let entry = LeaseEntry::new(item, terms, now);
+        self.due.insert((entry.due(), id));
         self.leases.insert(id, entry);
         id
     }
 
-    /// When something has to be sent next.
+    /// The moment at which something has to be sent next.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let lease = self.due.first().map(|(due, _)| *due);
         let orphan = self.orphans.front().map(|orphan| orphan.due);
-        let due = match (lease, orphan) {
-            (Some(lease), Some(orphan)) => lease.min(orphan),
-            (lease, orphan) => lease.or(orphan)?,
-        };
+        let due = lease.into_iter().chain(orphan).min()?;
         Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 
-    /// Adds a hold to give back. `repeat`: an acquire of it got no answer.
-    pub(crate) fn abandon(&mut self, item: O, repeat: bool, now: Instant) {
+    /// Adds a hold to give back. `may_come_late`: an acquire of it got no answer.
+    pub(crate) fn abandon(&mut self, item: O, may_come_late: bool, now: Instant) {
         self.insert_orphan(Orphan {
             item,
-            acquire: repeat.then_some(now),
+            since: now,
+            may_come_late,
             due: now,
         });
     }
 
     /// Enters the server's answer to the release of an orphan.
     pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: Answer, now: Instant) {
-        let pause = match (answer, orphan.acquire) {
-            (Answer::Ours(_) | Answer::NotOurs, Some(since)) => {
-                let age = now.saturating_duration_since(since);
-                if age >= LAST_DELIVERY {
-                    return;
-                }
-                age.max(SHORTEST_PAUSE)
-            }
-            (Answer::Ours(_) | Answer::NotOurs, None) => return,
-            (Answer::Forgotten | Answer::Unanswered, _) => Duration::ZERO,
-            (Answer::Refused, _) => REFUSED_PAUSE,
+        let age = now.saturating_duration_since(orphan.since);
+        let is_last = !orphan.may_come_late || age >= LAST_DELIVERY;
+        let pause = match answer {
+            Answer::Ours(_) | Answer::NotOurs if is_last => return,
+            Answer::Ours(_) | Answer::NotOurs => age.max(SHORTEST_PAUSE),
+            Answer::Forgotten | Answer::Unanswered => Duration::ZERO,
+            Answer::Refused => REFUSED_PAUSE,
         };
         let due = now + pause;
         self.insert_orphan(Orphan { due, ..orphan });
@@ -165,68 +156,59 @@ impl<T: Clone, O> Schedule<T, O> {
         self.orphans.insert(place, orphan);
     }
 
-    /// The key of this lease may have changed: the server is asked about it soon.
+    /// Has the server asked soon about a lease whose key may have changed.
     pub(crate) fn look(&mut self, id: Id, now: Instant) {
         self.change(id, |entry| entry.look(now));
     }
 
-    /// The server may not know of the last renewals either, as one that has just become the master:
-    /// it is asked about each lease soon, and to let it last as long as we know it does.
-    pub(crate) fn repeat_all(&mut self, now: Instant) {
+    /// Has all leases renewed soon: a new master may not know of the last renewals.
+    pub(crate) fn renew_all(&mut self, now: Instant) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
         for id in all {
-            self.change(id, |entry| entry.repeat(now));
+            self.change(id, |entry| entry.renew(now));
         }
     }
 
     /// The holder has renewed the lease by itself, until `end`. Returns until when it lasts;
     /// `None`: it is not kept any more.
     pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
-        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
-        let (alarm, before) = (entry.alarm, entry.terms.end);
-        self.change(id, |entry| entry.extend(end));
-        if alarm {
-            if let Some(before) = before {
-                self.alarms.remove(&(before, id));
-            }
-            self.set_alarm(id);
-        }
-        self.leases.get(&id)?.terms.end
+        self.change(id, |entry| {
+            entry.extend(end);
+            entry.terms.end
+        })?
     }
 
-    /// Hands the lease to the next holder: `item` takes its place, by these terms. `None`: the
-    /// lease is not kept any more, or a renewal is on its way, which would reach the server in the
-    /// next holder's time.
+    /// Hands the lease to the next holder: `item` takes its place, by these terms, with the looks
+    /// and renewals that are wanted. `None`: the lease is not kept any more, or a renewal is on its
+    /// way, which would reach the server in the next holder's time.
     pub(crate) fn hand_over(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
-        let entry = self.leases.get(&id).filter(|entry| !entry.leaving)?;
-        let look_at = match (entry.in_flight, entry.asked) {
-            (false, _) => entry.look_at,
+        let entry = self.leases.get(&id)?;
+        let renew_at = entry.renew_at;
+        let look_at = match entry.in_flight {
+            None => entry.look_at,
             // The answer that is on its way is about the holder before: the server is asked again.
-            (true, Ask::Look) => Some(now),
-            (true, Ask::Renew(_) | Ask::Repeat(_)) => return None,
+            Some(Ask::Look) => Some(now),
+            Some(Ask::Renew(_)) => return None,
         };
-        let repeats = entry.repeats;
         self.stop(id);
         let next = self.keep(item, Terms { look_at, ..terms }, now);
-        self.change(next, |entry| entry.repeats = repeats);
+        self.change(next, |entry| entry.renew_at = entry.renew_at.min(renew_at));
         Some(next)
     }
 
-    fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry<T>)) {
-        let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) else {
-            return;
-        };
-        change(entry);
-        if !entry.in_flight {
-            self.due.remove(&(entry.due, id));
-            entry.set_due();
-            self.due.insert((entry.due, id));
+    fn change<R>(&mut self, id: Id, change: impl FnOnce(&mut LeaseEntry<T>) -> R) -> Option<R> {
+        let entry = self.leases.get_mut(&id)?;
+        self.due.remove(&(entry.due(), id));
+        let changed = change(entry);
+        if entry.in_flight.is_none() {
+            self.due.insert((entry.due(), id));
         }
+        Some(changed)
     }
 
     /// Takes what has to be sent now; nothing while nothing is due.
-    pub(crate) fn take(&mut self, now: Instant) -> Batch<T, O> {
-        let mut batch = Batch {
+    pub(crate) fn take(&mut self, now: Instant) -> RenewalBatch<T, O> {
+        let mut batch = RenewalBatch {
             questions: Vec::new(),
             orphans: Vec::new(),
             over: Vec::new(),
@@ -234,176 +216,123 @@ impl<T: Clone, O> Schedule<T, O> {
         if self.due_at().is_none_or(|due| due > now) {
             return batch;
         }
-        let some = self.orphans.partition_point(|orphan| orphan.due <= now);
-        let some = some.min(BATCH);
-        batch.orphans = self.orphans.drain(..some).collect();
+        let orphans = self.orphans.partition_point(|orphan| orphan.due <= now);
+        batch.orphans = self.orphans.drain(..orphans.min(BATCH)).collect();
         let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
         for id in next {
-            let Some(entry) = self.leases.get_mut(&id) else {
+            if let Some(over) = self.take_if_over(id, now) {
+                batch.over.push(over);
                 continue;
-            };
-            if let Some(reason) = entry.terms.lost_at(now) {
-                batch.over.push((entry.item.clone(), reason));
-                self.stop(id);
-            } else if let Some(ask) = entry.ask(now) {
-                self.due.remove(&(entry.due, id));
-                let item = entry.item.clone();
-                batch.questions.push(Question { id, item, ask });
             }
+            let question = self.change(id, |entry| {
+                let (ask, item) = (entry.ask(now)?, entry.item.clone());
+                Some(Question { id, item, ask })
+            });
+            batch.questions.extend(question.flatten());
         }
         batch
     }
 
-    /// Enters the answer to a question that was taken. Returns what it means for the lease; `None`:
-    /// nothing.
+    /// Enters the answer to a question that was taken. Returns its meaning for the lease, if it has
+    /// one.
     pub(crate) fn answered(
         &mut self,
         id: Id,
         answer: Answer,
         now: Instant,
     ) -> Option<RenewalOutcome> {
-        let entry = self.leases.get_mut(&id)?;
-        entry.in_flight = false;
-        let end_before = entry.terms.end;
-        let outcome = entry.judge(answer, now);
-        if entry.leaving || matches!(outcome, Some(RenewalOutcome::Lost(_))) {
-            self.stop(id);
-            return outcome;
+        if let Some(mut left) = self.leaving.remove(&id) {
+            return left.judge(answer, now);
         }
-        entry.set_due();
-        self.due.insert((entry.due, id));
-        if entry.alarm {
-            let end_now = entry.terms.end.map(|end| (end, id));
-            if let Some(end) = end_before {
-                self.alarms.remove(&(end, id));
-            }
-            self.alarms.extend(end_now);
+        let outcome = self.change(id, |entry| entry.judge(answer, now))?;
+        if let Some(RenewalOutcome::Lost(_)) = outcome {
+            self.stop(id);
         }
         outcome
     }
 
-    /// The server cannot be reached, and nothing is to be sent before `until`.
-    ///
-    /// Says what that means for the leases whose renewal is due.
-    pub(crate) fn unreachable(&mut self, until: Instant, now: Instant) -> NotReached<T> {
-        self.pause(until);
-        let waiting: Vec<Id> = self
-            .due
-            .iter()
-            .take_while(|(due, _)| *due <= now)
-            .map(|(_, id)| *id)
-            .collect();
-        let mut found = NotReached {
-            over: Vec::new(),
-            not_renewed: Vec::new(),
-            doubtful: Vec::new(),
-        };
-        for id in waiting {
-            let Some(entry) = self.leases.get(&id) else {
-                continue;
-            };
-            match entry.terms.lost_at(now) {
-                Some(reason) => {
-                    if reason == LostReason::Ended && entry.terms.renews {
-                        found.not_renewed.push(entry.item.clone());
-                    }
-                    found.over.push((entry.item.clone(), reason));
-                    self.stop(id);
-                }
-                None => found.doubtful.push(entry.item.clone()),
-            }
-        }
-        found
-    }
-
-    /// Nothing is to be sent before that moment.
+    /// Has nothing sent before that moment.
     pub(crate) fn pause(&mut self, until: Instant) {
         self.paused_until = Some(until);
     }
 
-    /// Stops the renewing of a lease. True: a question about it is on its way, see
-    /// [`is_in_flight`](Self::is_in_flight).
-    pub(crate) fn stop(&mut self, id: Id) -> bool {
-        let Some(entry) = self.leases.get_mut(&id) else {
-            return false;
+    /// Stops the renewing of a lease. A question about it may still be [on its
+    /// way](Self::is_in_flight).
+    pub(crate) fn stop(&mut self, id: Id) {
+        let Some(entry) = self.leases.remove(&id) else {
+            return;
         };
-        if let Some(end) = entry.terms.end {
-            self.alarms.remove(&(end, id));
+        self.due.remove(&(entry.due(), id));
+        if let Some(alarm) = entry.alarm {
+            self.alarms.remove(&(alarm, id));
         }
-        entry.alarm = false;
-        let (length, has_left) = (entry.terms.lease, mem::replace(&mut entry.leaving, true));
-        let in_flight = entry.in_flight;
-        if !in_flight {
-            self.due.remove(&(entry.due, id));
-            self.leases.remove(&id);
-        }
-        if !has_left {
-            self.forget_length(length);
-        }
-        in_flight
-    }
-
-    fn forget_length(&mut self, length: Duration) {
-        if let Some(count) = self.lengths.get_mut(&length) {
-            *count -= 1;
-            if *count == 0 {
-                self.lengths.remove(&length);
-            }
+        if entry.in_flight.is_some() {
+            self.leaving.insert(id, entry);
         }
     }
 
     /// The shortest of all leases.
     pub(crate) fn shortest(&self) -> Option<Duration> {
-        self.lengths.keys().next().copied()
+        self.leases.values().map(|entry| entry.terms.lease).min()
     }
 
-    /// Whether it is kept, and was not stopped.
-    pub(crate) fn is_kept(&self, id: Id) -> bool {
-        self.leases.get(&id).is_some_and(|entry| !entry.leaving)
-    }
-
-    /// Whether a question about it was taken and is not answered.
+    /// A question about the lease was taken and is not answered.
     pub(crate) fn is_in_flight(&self, id: Id) -> bool {
-        self.leases.get(&id).is_some_and(|entry| entry.in_flight)
+        let entry = self.leases.get(&id).or_else(|| self.leaving.get(&id));
+        entry.is_some_and(|entry| entry.in_flight.is_some())
     }
 
-    /// From now on its end is one of the [`alarms`](Self::next_alarm).
+    /// Has the lease [rung](Self::ring) at its end, which has to be known.
     pub(crate) fn set_alarm(&mut self, id: Id) {
-        if let Some(entry) = self.leases.get_mut(&id).filter(|entry| !entry.leaving) {
-            entry.alarm = true;
-            self.alarms.extend(entry.terms.end.map(|end| (end, id)));
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        if let Some(before) = entry.alarm {
+            self.alarms.remove(&(before, id));
         }
+        entry.alarm = entry.terms.end;
+        self.alarms.extend(entry.alarm.map(|end| (end, id)));
     }
 
+    /// The moment of the next [ring](Self::ring).
     pub(crate) fn next_alarm(&self) -> Option<Instant> {
         self.alarms.first().map(|(end, _)| *end)
     }
 
     /// Takes the leases with an alarm whose end has passed. They are forgotten.
-    pub(crate) fn ring(&mut self, now: Instant) -> Vec<(T, LostReason)> {
+    pub(crate) fn ring(&mut self, now: Instant) -> Vec<Over<T>> {
         let mut over = Vec::new();
-        while let Some((end, id)) = self.alarms.first().copied().filter(|(end, _)| *end <= now) {
-            self.alarms.remove(&(end, id));
-            if let Some(entry) = self.leases.get(&id) {
-                let reason = entry.terms.lost_at(now);
-                over.extend(reason.map(|reason| (entry.item.clone(), reason)));
+        while let Some(alarm) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
+            self.alarms.remove(&alarm);
+            match self.take_if_over(alarm.1, now) {
+                Some(lease) => over.push(lease),
+                None => self.set_alarm(alarm.1),
             }
-            self.stop(id);
         }
         over
     }
 
-    /// Whether something is due, or on its way.
+    fn take_if_over(&mut self, id: Id, now: Instant) -> Option<Over<T>> {
+        let entry = self.leases.get(&id)?;
+        let over = (entry.item.clone(), entry.terms.lost_at(now)?);
+        self.stop(id);
+        Some(over)
+    }
+
+    /// Something is due, or on its way.
     #[cfg(feature = "testing")]
     pub(crate) fn is_busy(&self, now: Instant) -> bool {
+        let is_in_flight = |entry: &LeaseEntry<T>| entry.in_flight.is_some();
         self.due_at().is_some_and(|due| due <= now)
-            || self.leases.values().any(|entry| entry.in_flight)
+            || !self.leaving.is_empty()
+            || self.leases.values().any(is_in_flight)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
 
+    /// The lease, if it is kept.
     pub(crate) fn item(&self, id: Id) -> Option<&T> {
         self.leases.get(&id).map(|entry| &entry.item)
     }

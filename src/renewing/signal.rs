@@ -1,8 +1,8 @@
-//! How a holder learns that its lease is lost.
+//! `LostSignal`, which tells a holder that its lease is lost.
 
 use std::{fmt, time::Duration};
 
-use super::handle::Handle;
+use super::keeper::Handle;
 use crate::error::{LostReason, Result};
 
 /// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.

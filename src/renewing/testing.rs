@@ -1,4 +1,4 @@
-//! What the stand-in for a server asks of the threads, whose clock it moves.
+//! Asked of the threads by the stand-in for a server, whose clock a test moves.
 
 use std::{
     thread,
@@ -6,22 +6,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::keeper::{Keeper, State};
-use crate::{renewing::entry::REST, time::Deadline};
+use super::{
+    entry::REST,
+    keeper::{Keeper, KeeperState},
+};
+use crate::time::Deadline;
 
 impl Keeper {
-    /// Both threads look at it again.
+    /// Has both threads, and those that wait for a loss, look at the clock again.
     pub(crate) fn clock_moved(&self) {
         let state = self.state.lock();
-        state
-            .schedule
-            .all()
-            .for_each(|lease_state| lease_state.clock_moved());
+        state.schedule.all().for_each(|lease| lease.clock_moved());
         self.wake.notify_all();
         self.call.notify_all();
     }
 
-    /// There is no reason any more to wait before the next attempt.
+    /// Ends the pause before the next attempt.
     pub(crate) fn reachable(&self) {
         self.state.lock().schedule.pause(self.clock.now());
         self.wake.notify_all();
@@ -31,40 +31,26 @@ impl Keeper {
     pub(crate) fn settle(&self, longest: Duration) {
         let deadline = Deadline::after(longest);
         let mut state = self.state.lock();
-        // A look may have to wait for so long.
+        // A look may have to wait for as long.
         let by = self.clock.now() + REST;
         while state.is_busy(by) && !state.is_mine() && !deadline.has_passed() {
             self.wake.notify_all();
             self.landed.wait_for(&mut state, Duration::from_millis(1));
         }
     }
-
-    /// How many keys are remembered, leases, and calls to make; and whether anything is still due.
-    #[cfg(test)]
-    pub(crate) fn remembered(&self) -> (usize, usize, usize, bool) {
-        let state = self.state.lock();
-        let due = state.schedule.due_at().is_some() || state.schedule.next_alarm().is_some();
-        let State {
-            of_key,
-            schedule,
-            calls,
-            ..
-        } = &*state;
-        (of_key.len(), schedule.len(), calls.len(), due)
-    }
 }
 
-impl State {
-    /// Whether something is to be done or told by then.
+impl KeeperState {
+    /// Something is to be done or told by then.
     fn is_busy(&self, by: Instant) -> bool {
-        let alarms = self.schedule.next_alarm();
+        let alarm = self.schedule.next_alarm();
         self.telling > 0
             || !self.calls.is_empty()
-            || alarms.is_some_and(|end| end <= by)
+            || alarm.is_some_and(|end| end <= by)
             || self.schedule.is_busy(by)
     }
 
-    /// Whether this is one of the two threads, which would wait for itself.
+    /// This is one of the two threads, which would wait for itself.
     fn is_mine(&self) -> bool {
         let threads = [&self.renewing, &self.calling];
         let is_this = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();

@@ -1,42 +1,44 @@
-//! What the two threads do: one renews, one calls.
+//! The keeper's two threads: one renews, one calls.
 
 use std::{
+    mem,
     sync::Arc,
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    entry::{Ask, RenewalOutcome},
-    keeper::{Keeper, State},
-    lease_state::{Callback, LeaseState},
-    schedule::{Id, NotReached, Question},
+    entry::RenewalOutcome,
+    keeper::{Keeper, KeeperState, call},
+    lease_state::LeaseState,
+    schedule::RenewalBatch,
 };
 use crate::{
     connection::{Limits, Process},
     error::{Error, LostReason, Result},
     event::shielded,
     script::Call,
-    server::{Answer, Failure, RenewalReply, Renewals},
+    server::{Answer, Failure, Renewals, Replies},
     time::{Backoff, Clock, Deadline},
 };
 
-/// Renews everything, however many there are.
+/// The name of the thread that renews everything, however much there is.
 const RENEWING: &str = "leasehold-watchdog";
-/// Runs the callbacks. It is started when the first one is registered.
+/// The name of the thread that runs the callbacks. The first callback starts it.
 const CALLING: &str = "leasehold-signals";
 /// Between attempts to reach the server.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
+
+type Batch = RenewalBatch<Arc<LeaseState>, Call>;
 
 impl Keeper {
     /// Starts the renewing thread. It connects when there is something to renew.
     pub(crate) fn start(
         renewals: Box<dyn Renewals>,
         limits: Limits,
-        is_tracked: bool,
         clock: Clock,
     ) -> Result<Arc<Self>> {
         let keeper = Arc::new(Self {
@@ -44,51 +46,42 @@ impl Keeper {
             wake: Condvar::new(),
             landed: Condvar::new(),
             call: Condvar::new(),
-            ended: Condvar::new(),
             limits,
-            is_tracked,
             clock,
             process: Process::current(),
         });
-        let mut state = keeper.state.lock();
-        let renew = |keeper: &Self| keeper.renew_all(renewals);
-        state.renewing = Some(keeper.spawn(&mut state, RENEWING, renew)?);
-        drop(state);
+        let thread = keeper.spawn(RENEWING, |keeper| keeper.renew(renewals))?;
+        keeper.state.lock().renewing = Some(thread);
         Ok(keeper)
+    }
+
+    /// Starts the callback thread, unless it runs or would end at once.
+    pub(super) fn start_calling(self: &Arc<Self>, state: &mut KeeperState) -> Result<()> {
+        if state.calling.is_none() && !state.closing {
+            state.calling = Some(self.spawn(CALLING, Self::call_all)?);
+        }
+        Ok(())
     }
 
     fn spawn(
         self: &Arc<Self>,
-        state: &mut State,
         name: &str,
         run: impl FnOnce(&Self) + Send + 'static,
     ) -> Result<JoinHandle<()>> {
         let keeper = Arc::clone(self);
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                run(&keeper);
-                keeper.state.lock().running -= 1;
-                keeper.ended.notify_all();
-            })
-            .map_err(Error::thread)?;
-        state.running += 1;
-        Ok(thread)
+        let thread = thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || run(&keeper)).map_err(Error::thread)
     }
 
     /// Has both threads end. What is lost by then is told first.
     pub(crate) fn close(&self) {
-        if self.is_forked_child() {
+        if self.process.is_forked_child() {
             return;
         }
         let mut state = self.state.lock();
         state.closing = true;
-        let mut calls = Vec::new();
-        for lease_state in state.schedule.all() {
-            let reason = lease_state.lost().unwrap_or(LostReason::Unwatched);
-            let callbacks = lease_state.unwatch();
-            calls.extend(callbacks.into_iter().map(|callback| (callback, reason)));
-        }
+        let leases = state.schedule.all();
+        let calls: Vec<_> = leases.flat_map(|lease| lease.unwatch()).collect();
         state.calls.extend(calls);
         self.wake.notify_all();
         self.call.notify_all();
@@ -96,128 +89,57 @@ impl Keeper {
 
     /// Waits until both threads have ended, no longer than until the deadline.
     pub(crate) fn wait_until_closed(&self, deadline: Deadline) {
-        if self.is_forked_child() {
+        if self.process.is_forked_child() {
             return;
         }
         let mut state = self.state.lock();
         let threads = [state.renewing.take(), state.calling.take()];
-        let mine = |thread: &&JoinHandle<()>| thread.thread().id() == thread::current().id();
-        // A callback may drop the watchdog: its own thread cannot wait for itself.
-        let own = threads.iter().flatten().filter(mine).count();
-        while state.running > own {
-            let Some(moment) = deadline.moment() else {
-                break;
-            };
-            if self.ended.wait_until(&mut state, moment).timed_out() {
-                return;
-            }
-        }
         drop(state);
+        let mut pauses = Backoff::new();
         for thread in threads.into_iter().flatten() {
-            if !mine(&&thread) {
+            // A callback may drop the watchdog: its thread cannot wait for itself.
+            if thread.thread().id() == thread::current().id() {
+                continue;
+            }
+            while !thread.is_finished() && pauses.pause(deadline) {}
+            if thread.is_finished() {
                 let _ = thread.join();
             }
         }
     }
 
-    pub(super) fn notify(
-        self: &Arc<Self>,
-        id: Id,
-        lease_state: &LeaseState,
-        callback: Callback,
-    ) -> Result<()> {
-        self.refuse_forked_child()?;
-        let mut state = self.state.lock();
-        if state.calling.is_none() && !state.closing {
-            state.calling = Some(self.spawn(&mut state, CALLING, Self::call_all)?);
-        }
-        // What a callback owns may lock the state when it is dropped.
-        let lost_already = MutexGuard::unlocked(&mut state, || lease_state.register(callback));
-        if !state.closing {
-            state.calls.extend(lost_already);
-            state.schedule.set_alarm(id);
-            self.call.notify_one();
-            return Ok(());
-        }
-        drop(state);
-        // The watchdog is closing: no thread will call these later.
-        let unwatched = lease_state.unwatch().into_iter();
-        let unwatched = unwatched.map(|callback| (callback, LostReason::Unwatched));
-        for (callback, reason) in lost_already.into_iter().chain(unwatched) {
-            call(callback, reason);
-        }
-        Ok(())
-    }
-
     /// The renewing thread: takes what is due, sends it in one round trip, and enters the answers.
     ///
-    /// `state` is locked, except while it sleeps, looks at the connection or opens it, sends, or
-    /// tells.
-    pub(crate) fn renew_all(&self, mut renewals: Box<dyn Renewals>) {
-        let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
-        let mut had_one = false;
+    /// `state` is locked, except while the thread sleeps, looks at the connection or opens it,
+    /// sends, or tells.
+    fn renew(&self, mut renewals: Box<dyn Renewals>) {
+        let (mut pauses, mut had_one) = (Backoff::between(FIRST_PAUSE, LAST_PAUSE), false);
         let mut state = self.state.lock();
-        while !state.closing {
-            let Some(due) = state.schedule.due_at() else {
-                self.wake.wait(&mut state);
-                continue;
-            };
-            if due > self.clock.now() {
-                state.asleep_until = Some(due);
-                self.wake.wait_until(&mut state, self.clock.real(due));
-                state.asleep_until = None;
-                continue;
-            }
+        while self.wait_until_due(&mut state) {
             // Looked at unlocked: another thread may have it, which checks it or opens it. Opening
             // takes time in which a lease may be stopped, and nothing may be on its way then.
             let opened = MutexGuard::unlocked(&mut state, || {
-                (!renewals.is_open()).then(|| renewals.open())
+                let is_open = renewals.is_open();
+                let opened = if is_open { Ok(()) } else { renewals.open() };
+                opened.map(|()| !is_open)
             });
-            if let Some(opened) = opened {
-                match opened {
-                    Err(failure) => {
-                        self.unreachable(&mut state, &failure, pauses.next_pause(Duration::MAX));
-                    }
-                    // Where the server tells of changes, the connection reports itself.
-                    Ok(()) if had_one && !self.is_tracked => {
-                        state.schedule.repeat_all(self.clock.now());
-                    }
-                    Ok(()) => had_one = true,
-                }
-                continue;
-            }
             if state.closing {
                 return;
             }
+            if matches!(opened, Ok(true)) && mem::replace(&mut had_one, true) {
+                // This server may not know of the last renewals.
+                state.schedule.renew_all(self.clock.now());
+            }
             let batch = state.schedule.take(self.clock.now());
-            self.lose_all(&mut state, batch.over);
-            if batch.questions.is_empty() && batch.orphans.is_empty() {
-                continue;
-            }
-            // Not of this batch alone: until it is answered nothing else is renewed.
-            let shortest = state.schedule.shortest();
-            let replies = MutexGuard::unlocked(&mut state, || {
-                let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
-                renewals.send(
-                    &batch.questions.iter().map(call_of).collect::<Vec<_>>(),
-                    &orphans.collect::<Vec<_>>(),
-                    shortest.unwrap_or(Duration::MAX),
-                )
-            });
-            let now = self.clock.now();
-            let news = self.take_answers(&mut state, &batch.questions, replies.renewals, now);
-            for (orphan, answer) in batch.orphans.into_iter().zip(replies.orphans) {
-                state.schedule.given_back(orphan, answer, now);
-            }
-            self.landed.notify_all();
-            Self::outside(&mut state, || {
-                for (lease_state, failure) in &news {
-                    lease_state.report_renewal(failure.as_deref());
-                }
-                // The last who has a lease may be here, and its hooks own anything.
-                shielded(|| drop((batch.questions, news)));
-            });
-            if replies.broken {
+            self.end(&mut state, &batch, opened.as_ref().err());
+            let replies = match opened {
+                Ok(_) if batch.is_empty() => continue,
+                Ok(_) => Self::send(&mut state, &batch, &mut *renewals),
+                Err(failure) => unsent(&batch, &failure),
+            };
+            let is_broken = replies.broken;
+            self.enter(&mut state, batch, replies);
+            if is_broken {
                 let until = self.clock.now() + pauses.next_pause(Duration::MAX);
                 state.schedule.pause(until);
             } else {
@@ -226,8 +148,47 @@ impl Keeper {
         }
     }
 
-    /// Enters what the server says of each lease. Returns what there is to tell, and of which
-    /// lease.
+    /// False: the keeper is closing.
+    fn wait_until_due(&self, state: &mut MutexGuard<'_, KeeperState>) -> bool {
+        while !state.closing {
+            let due = state.schedule.due_at();
+            if due.is_some_and(|due| due <= self.clock.now()) {
+                break;
+            }
+            state.asleep_until = due;
+            self.clock.at(due).wait(&self.wake, state);
+            state.asleep_until = None;
+        }
+        !state.closing
+    }
+
+    /// Ends the leases that are over. Those that were to be renewed are told the failure.
+    fn end(&self, state: &mut KeeperState, batch: &Batch, failure: Option<&Arc<Failure>>) {
+        for (lease, reason) in &batch.over {
+            if *reason == LostReason::Ended && lease.terms().renews {
+                failure.inspect(|failure| lease.renewal_failed(failure, false));
+            }
+            self.lose(state, lease, *reason);
+        }
+    }
+
+    fn send(
+        state: &mut MutexGuard<'_, KeeperState>,
+        batch: &Batch,
+        renewals: &mut dyn Renewals,
+    ) -> Replies {
+        // Not of this batch alone: until it is answered nothing else is renewed.
+        let shortest = state.schedule.shortest().unwrap_or(Duration::MAX);
+        MutexGuard::unlocked(state, || {
+            let questions = batch.questions.iter();
+            let questions = questions.map(|question| question.ask.of(question.item.hold()));
+            let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
+            let (questions, orphans): (Vec<_>, Vec<_>) = (questions.collect(), orphans.collect());
+            renewals.send(&questions, &orphans, shortest)
+        })
+    }
+
+    /// Enters the answer to each question, and tells the hooks.
     ///
     /// | answer | while the end lies ahead | the schedule asks again |
     /// |---|---|---|
@@ -235,104 +196,83 @@ impl Keeper {
     /// | `NotOurs` | lost: taken away | never |
     /// | `Forgotten` | as before | at once, with the whole script |
     /// | `Refused` | in doubt; told | soon, then more seldom |
-    /// | `Unanswered` | in doubt; told; a renewal may still be executed | as soon as the connection is open |
+    /// | `Unanswered` | in doubt; told; a renewal that was sent may still be executed | as soon as the connection is open |
     ///
     /// At its end the lease is lost, whatever the answer is; a failure is told all the same.
-    fn take_answers(
-        &self,
-        state: &mut State,
-        questions: &[Question<Arc<LeaseState>>],
-        replies: Vec<RenewalReply>,
-        now: Instant,
-    ) -> Vec<(Arc<LeaseState>, Option<Arc<Failure>>)> {
-        let mut news = Vec::new();
-        for (Question { id, item, ask, .. }, (answer, failure)) in questions.iter().zip(replies) {
-            let outcome = state.schedule.answered(*id, answer, now);
+    fn enter(&self, state: &mut MutexGuard<'_, KeeperState>, batch: Batch, replies: Replies) {
+        let (now, mut news) = (self.clock.now(), Vec::new());
+        let RenewalBatch {
+            questions, orphans, ..
+        } = batch;
+        for (question, (answer, failure)) in questions.iter().zip(replies.renewals) {
+            let (id, lease) = (question.id, &question.item);
+            let is_renewal = question.ask.is_renewal();
+            let outcome = state.schedule.answered(id, answer, now);
             if let Some(failure) = failure {
-                let is_out = answer == Answer::Unanswered && ask.is_renewal();
-                item.renewal_failed(&failure, is_out);
-                news.push((Arc::clone(item), Some(failure)));
+                let was_sent = matches!(*failure, Failure::Sent(_));
+                let is_out = answer == Answer::Unanswered && is_renewal && was_sent;
+                lease.renewal_failed(&failure, is_out);
+                news.push((Arc::clone(lease), Some(failure)));
             }
             match outcome {
-                Some(RenewalOutcome::Held(end)) if item.renewed(end) => {
-                    if matches!(ask, Ask::Renew(_)) {
-                        news.push((Arc::clone(item), None));
-                    }
+                Some(RenewalOutcome::Held(end))
+                    if self.renewed(state, (id, lease), end) && is_renewal =>
+                {
+                    news.push((Arc::clone(lease), None));
                 }
-                // A call such as `is_held` has found it over by the clock before this answer came.
-                Some(RenewalOutcome::Held(_)) => {
-                    state.schedule.stop(*id);
-                    self.lose_all(state, [(&**item, LostReason::Ended)]);
-                }
-                Some(RenewalOutcome::Lost(reason)) => self.lose_all(state, [(&**item, reason)]),
-                Some(RenewalOutcome::Doubtful) | None => {}
+                Some(RenewalOutcome::Lost(reason)) => self.lose(state, lease, reason),
+                Some(RenewalOutcome::Held(_)) | None => {}
             }
         }
-        news
-    }
-
-    fn unreachable(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        failure: &Arc<Failure>,
-        pause: Duration,
-    ) {
-        let now = self.clock.now();
-        let NotReached {
-            over,
-            not_renewed,
-            doubtful,
-        } = state.schedule.unreachable(now + pause, now);
-        let failed = [doubtful, not_renewed].concat();
-        for lease_state in &failed {
-            lease_state.renewal_failed(failure, false);
+        for (orphan, answer) in orphans.into_iter().zip(replies.orphans) {
+            state.schedule.given_back(orphan, answer, now);
         }
-        self.lose_all(state, over);
+        self.landed.notify_all();
         Self::outside(state, || {
-            for lease_state in &failed {
-                lease_state.report_renewal(Some(failure));
+            for (lease, failure) in &news {
+                lease.report_renewal(failure.as_deref());
             }
-            shielded(|| drop(failed));
+            // The last who has a lease may be here, and its hooks own anything.
+            shielded(|| drop((questions, batch.over, news)));
         });
     }
 
-    /// Runs what a user has written, with nothing locked.
-    fn outside(state: &mut MutexGuard<'_, State>, run: impl FnOnce()) {
+    /// Runs a user's code, with nothing locked.
+    fn outside(state: &mut MutexGuard<'_, KeeperState>, run: impl FnOnce()) {
         state.telling += 1;
         MutexGuard::unlocked(state, run);
         state.telling -= 1;
     }
 
     /// The callback thread.
-    pub(crate) fn call_all(&self) {
+    fn call_all(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some((callback, reason)) = state.calls.pop_front() {
-                Self::outside(&mut state, || call(callback, reason));
+            if let Some(next) = state.calls.pop_front() {
+                Self::outside(&mut state, || call(next));
                 continue;
             }
             if state.closing {
                 return;
             }
             let over = state.schedule.ring(self.clock.now());
-            if !over.is_empty() {
-                self.lose_all(&mut state, over);
-                continue;
+            for (lease, reason) in &over {
+                self.lose(&mut state, lease, *reason);
             }
-            match state.schedule.next_alarm() {
-                Some(end) => {
-                    self.call.wait_until(&mut state, self.clock.real(end));
-                }
-                None => self.call.wait(&mut state),
+            if over.is_empty() {
+                let alarm = self.clock.at(state.schedule.next_alarm());
+                alarm.wait(&self.call, &mut state);
             }
         }
     }
 }
 
-fn call_of(question: &Question<Arc<LeaseState>>) -> Call {
-    question.ask.of(question.item.hold())
-}
-
-pub(crate) fn call(callback: Callback, reason: LostReason) {
-    shielded(|| callback(reason));
+/// The replies to a batch that could not be sent.
+fn unsent(batch: &Batch, failure: &Arc<Failure>) -> Replies {
+    let reply = (Answer::Unanswered, Some(Arc::clone(failure)));
+    Replies {
+        renewals: vec![reply; batch.questions.len()],
+        orphans: vec![Answer::Unanswered; batch.orphans.len()],
+        broken: true,
+    }
 }

@@ -33,7 +33,7 @@ impl Keepers {
         let connector = pool.connector();
         let limits = connector.limits();
         let renewals = Box::new(RenewalsConnection::untracked(connector));
-        let keeper = Keeper::start(renewals, limits, false, Clock::REAL)?;
+        let keeper = Keeper::start(renewals, limits, Clock::REAL)?;
         Ok(Self::One(keeper))
     }
 
@@ -54,7 +54,7 @@ impl Keepers {
     pub(super) fn of(&self, key: &str) -> Result<Arc<Keeper>> {
         match self {
             Self::One(keeper) => {
-                keeper.refuse_forked_child()?;
+                keeper.process.refuse_forked_child()?;
                 Ok(Arc::clone(keeper))
             }
             #[cfg(feature = "cluster")]
@@ -96,7 +96,7 @@ impl KeepersOfShards {
             return Ok(Arc::clone(keeper));
         }
         let renewals = self.servers.untracked_renewals(shard, &pool);
-        let keeper = Keeper::start(renewals, limits, false, Clock::REAL)?;
+        let keeper = Keeper::start(renewals, limits, Clock::REAL)?;
         started.insert(shard, Arc::clone(&keeper));
         Ok(keeper)
     }

@@ -17,7 +17,7 @@ use crate::{
     connection::Pool,
     error::{LostReason, Operation, Result},
     recipes::Hold,
-    renewing::{handle::Handle, lease_state::LeaseState},
+    renewing::{keeper::Handle, lease_state::LeaseState},
     time::{self, Clock, Deadline},
 };
 
@@ -197,6 +197,8 @@ impl Watchdog {
             return Err(operation.lost_because(Some(LostReason::Ended)));
         }
         let keeper = self.keepers.of(hold.lock_name().key())?;
+        // Connecting anew, and one exchange.
+        let patience = keeper.limits.connect + keeper.limits.answer;
         let hold = Arc::new(hold.clone());
         let lease_state = LeaseState::new(&hold, None, &terms, None, Clock::REAL);
         let lease = Handle::keep(&keeper, lease_state, terms);
@@ -204,11 +206,11 @@ impl Watchdog {
         let renewal = Renewal::new(lease.clone());
 
         let lease_state = lease.lease_state();
-        lease_state.wait_for_first_answer(Deadline::after(keeper.patience()));
+        lease_state.wait_for_first_answer(Deadline::after(patience));
         if let Some(reason) = lease_state.lost() {
             return Err(operation.lost_because(Some(reason)));
         }
-        if !lease_state.has_an_end() {
+        if lease_state.terms().end.is_none() {
             let silence =
                 || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
             return Err(lease_state.failure(operation).unwrap_or_else(silence));
@@ -224,7 +226,7 @@ impl Drop for Watchdog {
             return;
         };
         // For all together: those of several shards may each be waiting for an answer.
-        let deadline = Deadline::after(first.io_timeout());
+        let deadline = Deadline::after(first.limits.answer);
         for keeper in &keepers {
             keeper.close();
         }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     error::{Error, Operation},
-    renewing::{handle::Handle, lease_state::RenewalState, signal::LostSignal},
+    renewing::{keeper::Handle, lease_state::RenewalState, signal::LostSignal},
     time::Deadline,
 };
 
@@ -90,7 +90,7 @@ impl Renewal {
     }
 
     fn end(&self) -> RenewalState {
-        if self.lease.keeper().is_forked_child() {
+        if self.lease.is_forked_child() {
             return RenewalState::Unknown;
         }
         self.lease.stop_by(Deadline::after(Duration::MAX))

@@ -26,8 +26,10 @@ pub(super) struct Known {
     pub(super) look: Option<Instant>,
     /// As long as whoever had it before might rest.
     pub(super) rests_until: Option<Instant>,
-    /// The next look is to renew what is left.
-    pub(super) repeats: bool,
+    /// Since when it is to be renewed, since the server may not know of the last renewal.
+    pub(super) renew: Option<Instant>,
+    /// It came by a hand-over, with the renewals of the one before.
+    pub(super) is_inherited: bool,
     /// When the server ends it, once that is known.
     pub(super) server_end: Option<Instant>,
 }
@@ -44,25 +46,39 @@ impl Known {
         self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
     }
 
-    /// A renewal now lets it end sooner than it does by what we know.
-    pub(super) fn is_renewed_for_less(&self, ask: Ask, now: Instant) -> bool {
-        matches!(ask, Ask::Renew(lease) if self.terms.left_at(now).is_some_and(|left| left > lease))
+    /// The time that is left of it on the server, so that it does not end there sooner.
+    fn left(&self, now: Instant) -> Duration {
+        let left = self.terms.end.map(|end| end + self.terms.skew - now);
+        let cap = self
+            .terms
+            .cap
+            .map(|cap| cap.saturating_duration_since(now).max(MS));
+        let left = left.unwrap_or_default();
+        cap.map_or(left, |cap| cap.min(left))
     }
 
     pub(super) fn is_looked_at(&mut self, now: Instant) {
         self.look = Some(self.look.map_or(now, |look| look.min(now)));
     }
 
-    /// What this question has not told is to be told by the next one.
-    pub(super) fn is_asked_again(
-        &mut self,
-        (look, repeats): (Option<Instant>, bool),
-        now: Instant,
-    ) {
-        if look.is_some() {
+    pub(super) fn is_to_be_renewed(&mut self, now: Instant) {
+        self.renew = Some(self.renew.map_or(now, |renew| renew.min(now)));
+    }
+
+    /// The wishes that a question fulfils, if it is answered.
+    pub(super) fn fulfilled(&mut self, ask: Ask) -> (bool, bool) {
+        let renew = ask.is_renewal() && self.renew.take().is_some();
+        (self.look.take().is_some(), renew)
+    }
+
+    /// This question has fulfilled nothing, so that the next one has to.
+    pub(super) fn is_asked_again(&mut self, (look, renew): (bool, bool), now: Instant) {
+        if look {
             self.is_looked_at(now);
         }
-        self.repeats |= repeats;
+        if renew {
+            self.is_to_be_renewed(now);
+        }
     }
 
     pub(super) fn lost_at(&self, now: Instant) -> Option<LostReason> {
@@ -76,18 +92,26 @@ impl Known {
 
     /// What the server does with a question, as the scripts do.
     pub(super) fn is_asked(&mut self, ask: Ask, now: Instant) {
-        let end = now + ask.lease();
-        self.server_end = self.server_end.map(|earlier| earlier.max(end));
-        if let Ask::Renew(_) = ask {
-            self.server_end.get_or_insert(end);
+        if let Ask::Renew(lease) = ask {
+            let end = now + lease;
+            self.server_end = self.server_end.max(Some(end));
         }
     }
 
     /// Until when it has to be looked at, if it has.
     pub(super) fn looked_at_by(&self) -> Option<Instant> {
+        Some(self.rested(self.look?))
+    }
+
+    /// Until when it has to be renewed once more, if it has.
+    pub(super) fn renewed_by(&self) -> Option<Instant> {
+        Some(self.rested(self.renew?))
+    }
+
+    fn rested(&self, since: Instant) -> Instant {
         let rested = self.asked.map(|asked| asked + REST);
         let rests = [rested, self.rests_until].into_iter().flatten();
-        Some(rests.fold(self.look?, Instant::max))
+        rests.fold(since, Instant::max)
     }
 }
 
@@ -99,30 +123,33 @@ impl Known {
             self.end().is_none_or(|end| end > now),
             "a question after the end"
         );
+        let is_wanted = |since: Option<Instant>| since.is_some_and(|since| since <= now);
         match question.ask {
             Ask::Renew(lease) => {
-                assert!(self.terms.renews, "a renewal of what only runs out");
-                assert!(lease >= MS && lease <= self.terms.lease);
+                let (left, third) = (self.left(now), self.terms.third());
+                assert!(lease >= MS && lease >= left, "it ends sooner on the server");
                 let cap = self.terms.cap.map(|cap| cap.max(now + MS));
                 assert!(cap.is_none_or(|cap| now + lease <= cap));
-                let third = self.terms.third();
-                let early = self.renewed.is_some_and(|at| now < at + third / 2);
-                assert!(!early || self.failed, "a renewal that was not wanted yet");
-            }
-            Ask::Repeat(left) => {
-                assert!(self.repeats, "a repetition that nobody wanted");
-                assert_eq!(self.terms.left_at(now), Some(left));
-                let wanted = self.look.is_some_and(|since| since <= now);
-                assert!(wanted || self.failed, "a repetition before its time");
+                if self.terms.renews {
+                    assert!(lease <= self.terms.lease.max(left));
+                    let early = self.renewed.is_some_and(|at| now < at + third / 2);
+                    let may_be_early = self.failed || is_wanted(self.renew);
+                    assert!(!early || may_be_early, "a renewal that was not wanted yet");
+                } else {
+                    assert_eq!(lease, left.max(MS), "a renewal of what only runs out");
+                    assert!(self.is_inherited || self.failed || is_wanted(self.renew));
+                }
             }
             Ask::Look => {
+                let is_wanted_more = is_wanted(self.renewed_by());
                 assert!(
-                    !self.repeats || self.failed,
-                    "a look in place of a repetition"
+                    !is_wanted_more || self.failed,
+                    "a look in place of a renewal"
                 );
-                assert!(question.ask.lease() <= MS, "a look that renews");
-                let wanted = self.look.is_some_and(|since| since <= now);
-                assert!(wanted || self.failed, "a look that nobody wanted");
+                assert!(
+                    is_wanted(self.look) || self.failed,
+                    "a look that nobody wanted"
+                );
                 let rested = self.asked.is_none_or(|asked| now >= asked + REST);
                 assert!(rested || self.failed, "looks without a rest");
             }
@@ -141,25 +168,31 @@ impl Known {
             _ if end.is_some() => end,
             Answer::Ours(sent) => {
                 self.failed = false;
-                if let Ask::Renew(_) = ask {
-                    self.extend(sent + self.terms.lease);
+                if let Ask::Renew(lease) = ask
+                    && self.terms.renews
+                {
+                    self.extend(sent + lease);
                     self.renewed = Some(sent);
                 }
                 let held = self.terms.end.map(RenewalOutcome::Held);
                 self.lost_at(now).map(RenewalOutcome::Lost).or(held)
             }
             Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
-            Answer::Forgotten => {
+            Answer::Forgotten | Answer::Refused | Answer::Unanswered => {
                 self.failed = true;
                 None
-            }
-            Answer::Refused | Answer::Unanswered => {
-                self.failed = true;
-                Some(RenewalOutcome::Doubtful)
             }
         };
         self.gone |= matches!(outcome, Some(RenewalOutcome::Lost(_)));
         outcome
+    }
+}
+
+/// Its key may have changed. A lease without an end is being renewed anyway.
+pub(super) fn look(schedule: &mut Schedule<usize, usize>, lease: &mut Known, now: Instant) {
+    schedule.look(lease.id, now);
+    if lease.terms.end.is_some() {
+        lease.is_looked_at(now);
     }
 }
 

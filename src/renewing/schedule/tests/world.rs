@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     super::*,
-    known::{Known, extend},
+    known::{Known, extend, look},
     orphans::Orphans,
 };
 
@@ -76,7 +76,7 @@ pub(super) enum Event {
     },
     Look(prop::sample::Index),
     LookAtAll,
-    RepeatAll,
+    RenewAll,
     Extend(prop::sample::Index, u32),
     Abandon(bool),
     Pass(u32),
@@ -122,28 +122,29 @@ impl World {
             }
             Event::LookAtAll => {
                 for lease in &mut self.leases {
-                    self.schedule.look(lease.id, self.now);
-                    lease.is_looked_at(self.now);
+                    look(&mut self.schedule, lease, self.now);
                 }
             }
-            Event::RepeatAll => {
-                self.schedule.repeat_all(self.now);
+            Event::RenewAll => {
+                self.schedule.renew_all(self.now);
                 for lease in &mut self.leases {
-                    lease.is_looked_at(self.now);
-                    lease.repeats = true;
+                    lease.is_to_be_renewed(self.now);
                 }
             }
             _ if count == 0 => {}
             Event::Stop(ref which) => {
                 let lease = &mut self.leases[which.index(count)];
-                assert!(!self.schedule.stop(lease.id), "nothing is out");
+                self.schedule.stop(lease.id);
+                assert!(!self.schedule.is_in_flight(lease.id), "nothing is out");
                 lease.gone = true;
             }
             Event::HandOver { ref which, .. } => self.hand_over(which.index(count), event),
             Event::Look(ref which) => {
-                let lease = &mut self.leases[which.index(count)];
-                self.schedule.look(lease.id, self.now);
-                lease.is_looked_at(self.now);
+                look(
+                    &mut self.schedule,
+                    &mut self.leases[which.index(count)],
+                    self.now,
+                );
             }
             Event::Extend(ref which, ms) => {
                 let lease = &mut self.leases[which.index(count)];
@@ -176,34 +177,34 @@ impl World {
             ..terms(lease)
         };
         let id = self.schedule.keep(self.leases.len(), terms, self.now);
-        self.keeps(id, terms, alarm, look_at.map(|at| (at, at)), (false, end));
+        let known = self.known(id, terms, alarm);
+        self.leases.push(Known {
+            look: look_at,
+            rests_until: look_at,
+            server_end: end,
+            ..known
+        });
     }
 
     /// One more, of which nothing has come yet.
-    fn keeps(
-        &mut self,
-        id: Id,
-        terms: Terms,
-        alarm: bool,
-        look: Option<(Instant, Instant)>,
-        (repeats, server_end): (bool, Option<Instant>),
-    ) {
+    fn known(&mut self, id: Id, terms: Terms, alarm: bool) -> Known {
         if alarm {
             self.schedule.set_alarm(id);
         }
-        self.leases.push(Known {
+        Known {
             id,
             terms,
-            alarm,
+            alarm: alarm && terms.end.is_some(),
             gone: false,
             renewed: None,
             failed: false,
             asked: None,
-            look: look.map(|(since, _)| since),
-            rests_until: look.map(|(_, until)| until),
-            repeats,
-            server_end,
-        });
+            look: None,
+            rests_until: None,
+            renew: None,
+            is_inherited: false,
+            server_end: None,
+        }
     }
 
     /// The lock goes to somebody else of this process, as it stands.
@@ -243,14 +244,22 @@ impl World {
             return;
         };
         before.gone = true;
-        let on_server = (before.repeats, before.server_end);
         let since = if is_in_flight { Some(now) } else { before.look };
         let look = since.map(|since| (since, before.looked_at_by().unwrap_or(since)));
-        let before = before.id;
+        let rests_until = [look.map(|(_, until)| until), before.renewed_by()];
+        let (renew, server_end, before) = (before.renew, before.server_end, before.id);
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
         assert_eq!(self.schedule.hand_over(before, count, terms, now), None);
-        self.keeps(id, terms, alarm, look, on_server);
+        let known = self.known(id, terms, alarm);
+        self.leases.push(Known {
+            look: since,
+            rests_until: rests_until.into_iter().flatten().max(),
+            renew,
+            is_inherited: true,
+            server_end,
+            ..known
+        });
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -275,29 +284,24 @@ impl World {
             .leases
             .iter()
             .filter(|lease| lease.alarm && !lease.gone);
-        assert_eq!(
+        let (alarm, end) = (
             self.schedule.next_alarm(),
-            ends.filter_map(|lease| lease.terms.end).min()
+            ends.filter_map(Known::end).min(),
         );
+        assert_eq!(alarm.is_some(), end.is_some());
+        assert!(alarm <= end && alarm.is_none_or(|alarm| alarm > self.now));
     }
 
     fn turn(&mut self) {
         let mood = (self.moods)();
-        if matches!(mood, Mood::Unreachable) {
-            let NotReached { over, doubtful, .. } =
-                self.schedule.unreachable(self.now + MS * 10, self.now);
-            for (index, reason) in over {
-                self.over(index, reason);
+        let is_reached = !matches!(mood, Mood::Unreachable);
+        let mood_of = |moods: &mut dyn FnMut() -> Mood| {
+            if is_reached {
+                moods()
+            } else {
+                Mood::Unanswered
             }
-            self.attempts
-                .extend((!doubtful.is_empty()).then_some(self.now));
-            for index in doubtful {
-                self.leases[index].failed = true;
-                assert!(!self.leases[index].gone);
-            }
-            assert_eq!(self.schedule.orphans.len(), self.orphans.left());
-            return;
-        }
+        };
         let due = self.schedule.due_at().is_some_and(|due| due <= self.now);
         let batch = self.schedule.take(self.now);
         let sent = self.now;
@@ -308,7 +312,8 @@ impl World {
         if due {
             let (orphans, schedule) = (batch.orphans, &mut self.schedule);
             let moods = &mut self.moods;
-            self.teach |= (self.orphans).answer(orphans, schedule, sent, teaching, moods);
+            let mut moods = || mood_of(moods);
+            self.teach |= (self.orphans).answer(orphans, schedule, sent, teaching, &mut moods);
         }
         for (index, reason) in batch.over {
             self.over(index, reason);
@@ -320,7 +325,7 @@ impl World {
             self.attempts.push(self.now);
         }
         for question in batch.questions {
-            let mood = match (self.moods)() {
+            let mood = match mood_of(&mut self.moods) {
                 // The batch after one that met a forgotten script brings it along.
                 Mood::Forgotten if teaching => Mood::Refused,
                 mood => mood,
@@ -331,6 +336,10 @@ impl World {
                 self.schedule.pause(self.now + MS * 10);
             }
         }
+        if !is_reached {
+            self.schedule.pause(self.now + MS * 10);
+            assert_eq!(self.schedule.orphans.len(), self.orphans.left());
+        }
     }
 
     fn answer(&mut self, question: &Question<usize>, sent: Instant, mood: Mood) {
@@ -340,10 +349,7 @@ impl World {
         assert!(self.schedule.is_in_flight(question.id));
         lease.assert_wanted(question, sent);
         lease.asked = Some(sent);
-        let mut told = (None, false);
-        if !lease.repeats || !lease.is_renewed_for_less(question.ask, sent) {
-            told = (lease.look.take(), mem::take(&mut lease.repeats));
-        }
+        let fulfilled = lease.fulfilled(question.ask);
 
         let answer = match mood {
             Mood::NotOurs => Answer::NotOurs,
@@ -357,17 +363,17 @@ impl World {
         }
         match mood {
             Mood::StoppedMeanwhile => {
-                assert!(self.schedule.stop(question.id) && self.schedule.is_in_flight(question.id));
+                self.schedule.stop(question.id);
+                assert!(self.schedule.is_in_flight(question.id));
                 lease.gone = true;
                 self.schedule.look(question.id, sent);
                 assert_eq!(self.schedule.extend(question.id, sent + MS * 900), None);
             }
             Mood::ChangedMeanwhile => {
-                self.schedule.look(question.id, sent);
-                lease.look = Some(sent);
+                look(&mut self.schedule, lease, sent);
             }
             Mood::HandedOverMeanwhile => match question.ask {
-                Ask::Renew(_) | Ask::Repeat(_) => {
+                Ask::Renew(_) => {
                     let next = self.schedule.hand_over(question.id, 0, lease.terms, sent);
                     assert_eq!(next, None, "it would be renewed by the one before");
                     assert!(
@@ -391,7 +397,7 @@ impl World {
         let lease = &mut self.leases[question.item];
         assert_eq!(outcome, lease.expected(question.ask, answer, self.now));
         if !matches!(answer, Answer::Ours(_) | Answer::NotOurs) {
-            lease.is_asked_again(told, self.now);
+            lease.is_asked_again(fulfilled, self.now);
         }
         if let Some(RenewalOutcome::Held(end)) = outcome {
             assert!(Some(end) <= lease.server_end, "held past the server's end");

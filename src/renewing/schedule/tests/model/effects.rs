@@ -42,9 +42,10 @@ impl World {
                 let Some(key) = state.key_of(lock, token) else {
                     return Said::NotOurs;
                 };
+                state.holders[holder].is_to_be_renewed &= !ask.is_renewal();
                 let end = match ask {
                     Ask::Look => key.end,
-                    Ask::Renew(lease) | Ask::Repeat(lease) => key.end.max(now + ticks(lease)),
+                    Ask::Renew(lease) => key.end.max(now + ticks(lease)),
                 };
                 if end > key.end {
                     let end_before = key.end;
@@ -100,7 +101,7 @@ impl World {
     }
 
     /// These are over, as the schedule says.
-    pub(super) fn tell(state: &mut State, over: Vec<(Holder, LostReason)>) {
+    pub(super) fn tell(state: &mut State, over: Vec<Over<Holder>>) {
         for (holder, reason) in over {
             let now = moment(state.now);
             let held = &mut state.holders[holder];
@@ -127,10 +128,18 @@ impl World {
 
     pub(super) fn find_unreachable(state: &mut State) {
         let now = moment(state.now);
-        let until = now + length(1);
-        let over = state.schedule.unreachable(until, now).over;
+        let batch = state.schedule.take(now);
         state.happened.breaks += 1;
-        Self::tell(state, over);
+        Self::tell(state, batch.over);
+        for question in batch.questions {
+            state
+                .schedule
+                .answered(question.id, Answer::Unanswered, now);
+        }
+        for orphan in batch.orphans {
+            state.schedule.given_back(orphan, Answer::Unanswered, now);
+        }
+        state.schedule.pause(now + length(1));
     }
 
     /// The answers to a batch.
@@ -186,7 +195,7 @@ impl World {
                 }
                 held.phase = Phase::Lost;
             }
-            Some(RenewalOutcome::Doubtful) | None => {}
+            None => {}
         }
     }
 
@@ -212,7 +221,10 @@ impl World {
         state.failed_over = false;
         let now = moment(state.now);
         if self.has(Rule::Repeats) {
-            state.schedule.repeat_all(now);
+            state.schedule.renew_all(now);
+            for held in &mut state.holders {
+                held.is_to_be_renewed = true;
+            }
         } else {
             for held in &state.holders {
                 state.schedule.look(held.id, now);

@@ -59,6 +59,8 @@ pub(super) struct Held {
     /// When it ends, as it believes.
     pub(super) end: Instant,
     pub(super) out: Outstanding,
+    /// It was not renewed since a failover was told.
+    pub(super) is_to_be_renewed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,6 +145,7 @@ impl State {
                 phase: Phase::Held,
                 end: moment(end),
                 out: Outstanding::default(),
+                is_to_be_renewed: false,
             });
             keys.push(Some(Key {
                 token: lock,
@@ -183,9 +186,14 @@ impl State {
 
     /// The server is still to tell that something has happened to the key, or to be asked about it.
     fn is_open(&self, held: &Held) -> bool {
-        let is_looked_at = |entry: &Entry<Holder>| entry.look_at.is_some() || entry.in_flight;
+        let soon = moment(self.now + 1);
+        let is_asked = |entry: &LeaseEntry<Holder>| {
+            entry.look_at.is_some()
+                || entry.in_flight.is_some()
+                || held.is_to_be_renewed && entry.renew_at <= soon
+        };
         let entry = self.schedule.leases.get(&held.id);
-        self.failed_over || self.changed.contains(&held.lock) || entry.is_some_and(is_looked_at)
+        self.failed_over || self.changed.contains(&held.lock) || entry.is_some_and(is_asked)
     }
 
     pub(super) fn is_believed_rightly(&self) -> bool {
