@@ -88,7 +88,7 @@ impl Hold {
         self.prolonging(lease_millis).confirmed_by(self.replicas)
     }
 
-    /// Whether it is ours, by the shortest renewal, which changes nothing.
+    /// Asks if it is ours, by the shortest renewal, which changes nothing.
     pub(crate) fn look(&self) -> Call {
         self.prolonging(1)
     }
@@ -160,7 +160,7 @@ impl Hold {
     }
 }
 
-/// Whether an end in milliseconds is ahead of the answer to `TIME`.
+/// True for an end in milliseconds that is ahead of the answer to `TIME`.
 fn is_ahead(end: &Value, time: &Value) -> bool {
     let Value::Array(time) = time else {
         return false;

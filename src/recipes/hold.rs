@@ -81,7 +81,7 @@ impl Grant {
         self.fencing_token
     }
 
-    /// How often the owner holds the lock now. Always 1 where the lock is not reentrant.
+    /// The number of times that the owner holds the lock now. Always 1 where the lock is not reentrant.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

@@ -1,4 +1,4 @@
-//! What each kind of lock does on the server, as plain functions on one connection.
+//! Each kind of lock as plain functions on one connection, and its scripts.
 
 // A kind is a folder: the Lua files are its scripts, `mod.rs` has the plain functions and makes a
 // call of each script. `hold` is what all kinds have in common, and `calls` chooses the call of a

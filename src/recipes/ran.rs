@@ -1,4 +1,4 @@
-//! What work under a lock has come to.
+//! The outcome of work under a lock.
 
 use crate::error::{Error, Result};
 
@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 #[must_use = "it says whether the lock was held until the work was done"]
 #[non_exhaustive]
 pub struct Ran<T> {
-    /// What the work has returned.
+    /// The value that the work has returned.
     pub value: T,
-    /// Whether the lock was held until the work was done, and is free now.
+    /// `Ok`: the lock was held until the work was done, and is free now.
     ///
     /// - [`Error::Lost`]: the lease ended first, so that somebody else may have had the lock at the
     ///   same time.

@@ -1,20 +1,15 @@
 //! Who has a lock, as far as the server knows.
 
-mod holder;
-
 use std::time::{Duration, SystemTime};
 
 use redis::{RedisResult, Value};
 
-pub use self::holder::Holder;
-
-use self::holder::Part;
 use super::{number, text};
 use crate::{
     error::makes_no_sense,
     name::{LockName, Owner},
     script::{Call, fencing_token, scripts, yes_or_no},
-    token::FencingToken,
+    token::{FencingToken, Token},
 };
 
 scripts! {
@@ -32,7 +27,7 @@ pub(crate) fn force_releasing(lock: &LockName) -> Call {
     FORCE_RELEASE.on([lock.key(), &lock.companion()])
 }
 
-/// What stands at a lock's key.
+/// The kind of thing that stands at a lock's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
@@ -46,7 +41,7 @@ pub(crate) enum Found {
     Foreign,
 }
 
-/// What a forced release has found, and whether it has deleted that.
+/// Reads what a forced release has found, and whether it has deleted that.
 pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
     match answer {
         Value::Array(parts) => match &parts[..] {
@@ -57,45 +52,38 @@ pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec
     }
 }
 
-/// What a look at a lock and its companion has found.
+/// Reads what a look at a lock and its companion has found.
 pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Holder>)> {
-    let reply = Looked::parse(answer).ok_or_else(makes_no_sense)?;
-    let found = match reply.kind {
+    let (kind, looked) = Looked::parse(answer).ok_or_else(makes_no_sense)?;
+    let found = match kind {
         "none" => Some((Found::Nothing, Vec::new())),
-        "string" => reply.string(),
-        "hash" => reply.readers_or_writer().or_else(|| reply.one_owner()),
+        "string" => looked.token(),
+        "hash" => looked.readers_or_writer().or_else(|| looked.owner()),
         _ => None,
     };
-    let foreign = || vec![Holder::unknown(Part::Alone, reply.left)];
-    Ok(found.unwrap_or_else(|| (Found::Foreign, foreign())))
+    let foreign = || {
+        (
+            Found::Foreign,
+            vec![Holder::unknown(Part::Alone, looked.left)],
+        )
+    };
+    Ok(found.unwrap_or_else(foreign))
 }
 
-/// What look.lua answers.
+/// The answer of look.lua, but the type of the lock's key.
 struct Looked<'a> {
-    /// The type of the lock's key.
-    kind: &'a str,
-    /// How long the key has left, if it has an end.
+    /// The time left of the key, if it has an end.
     left: Option<Duration>,
     /// Its value, or its fields and values.
     stored: &'a [Value],
-    companion: Beside<'a>,
+    /// Fence, token, owner, since and reserved, or nothing.
+    companion: &'a [Value],
     /// Milliseconds since 1970, by the server's clock.
     now: u64,
 }
 
-/// What the companion says of the hold that it tells of.
-struct Beside<'a> {
-    /// The last that is reserved.
-    fence: Option<FencingToken>,
-    token: Option<&'a str>,
-    owner: Option<&'a str>,
-    since: Option<SystemTime>,
-    /// How many fencing tokens are for those the lock is handed to.
-    reserved: u64,
-}
-
 impl<'a> Looked<'a> {
-    fn parse(answer: &'a Value) -> Option<Self> {
+    fn parse(answer: &'a Value) -> Option<(&'a str, Self)> {
         let Value::Array(parts) = answer else {
             return None;
         };
@@ -109,54 +97,42 @@ impl<'a> Looked<'a> {
         else {
             return None;
         };
-        Some(Self {
-            kind: match kind {
-                Value::SimpleString(kind) => kind,
-                kind => text(kind).unwrap_or_default(),
-            },
+        let kind = match kind {
+            Value::SimpleString(kind) => kind,
+            kind => text(kind)?,
+        };
+        let looked = Self {
             left: u64::try_from(*left).ok().map(Duration::from_millis),
             stored,
-            companion: Beside {
-                fence: companion
-                    .first()
-                    .and_then(|fence| fencing_token(fence).ok()),
-                token: companion.get(1).and_then(text),
-                owner: companion.get(2).and_then(text),
-                since: companion.get(3).and_then(number).and_then(moment),
-                reserved: companion.get(4).and_then(number).unwrap_or(0),
-            },
+            companion,
             now: number(now)?,
-        })
+        };
+        Some((kind, looked))
     }
 
     /// The holder whose token a string is.
-    fn string(&self) -> Option<(Found, Vec<Holder>)> {
+    fn token(&self) -> Option<(Found, Vec<Holder>)> {
         let [value] = self.stored else {
             return None;
         };
-        let token = text(value);
         let mut holder = Holder::unknown(Part::Alone, self.left);
-        holder.token = token.and_then(|token| token.parse().ok());
-        if token.is_some() && self.companion.token == token {
-            self.companion.tells_of(&mut holder);
-            let last = holder.fence;
-            holder.fence = last.and_then(|last| last.before(self.companion.reserved));
-        }
+        holder.token = text(value).and_then(|token| token.parse().ok());
+        self.describe(&mut holder);
+        // The companion has the last of the numbers that are reserved.
+        let reserved = self.companion.get(4).and_then(number).unwrap_or(0);
+        holder.fence = holder.fence.and_then(|last| last.before(reserved));
         Some((Found::Token, vec![holder]))
     }
 
     /// The holders in a read-write lock, and the writers that wait for it.
     fn readers_or_writer(&self) -> Option<(Found, Vec<Holder>)> {
-        let kind = (Some("kind"), Some("rw"));
-        if !self
-            .fields()
-            .any(|(field, value)| (field, text(value)) == kind)
-        {
+        let pairs = self.stored.chunks_exact(2);
+        let fields = pairs.map(|pair| (text(&pair[0]).unwrap_or_default(), &pair[1]));
+        let is_ours = |(field, value)| field == "kind" && text(value) == Some("rw");
+        if !fields.clone().any(is_ours) {
             return None;
         }
-        let holders = self
-            .fields()
-            .filter_map(|(field, end)| self.of_a_field(field?, end));
+        let holders = fields.filter_map(|(field, end)| self.of_a_field(field, end));
         Some((Found::ReadersOrWriter, holders.collect()))
     }
 
@@ -171,14 +147,14 @@ impl<'a> Looked<'a> {
         let left = number(end)?.checked_sub(self.now)?;
         let mut holder = Holder::unknown(part, Some(Duration::from_millis(left)));
         holder.token = token.parse().ok();
-        if part == Part::Writer && self.companion.token == Some(token) {
-            self.companion.tells_of(&mut holder);
+        if part == Part::Writer {
+            self.describe(&mut holder);
         }
         Some(holder)
     }
 
     /// The owner of a reentrant lock.
-    fn one_owner(&self) -> Option<(Found, Vec<Holder>)> {
+    fn owner(&self) -> Option<(Found, Vec<Holder>)> {
         let [owner, count] = self.stored else {
             return None;
         };
@@ -186,26 +162,114 @@ impl<'a> Looked<'a> {
         let mut holder = Holder::unknown(Part::Alone, self.left);
         holder.owner = Owner::new(owner).ok();
         holder.count = Some(count);
-        if self.companion.owner == Some(owner) {
-            self.companion.tells_of(&mut holder);
-        }
+        self.describe(&mut holder);
         Some((Found::Owner, vec![holder]))
     }
 
-    fn fields(&self) -> impl Iterator<Item = (Option<&str>, &Value)> {
-        let pairs = self.stored.chunks_exact(2);
-        pairs.map(|pair| (text(&pair[0]), &pair[1]))
-    }
-}
-
-impl Beside<'_> {
-    fn tells_of(&self, holder: &mut Holder) {
-        holder.owner = self.owner.and_then(|owner| Owner::new(owner).ok());
-        holder.since = self.since;
-        holder.fence = self.fence;
+    /// Adds what the companion says, if it is this holder's: by its token, of a reentrant lock by
+    /// its owner.
+    fn describe(&self, holder: &mut Holder) {
+        let [fence, token, owner, since, _] = self.companion else {
+            return;
+        };
+        let is_of_holder = match (&holder.token, &holder.owner) {
+            (Some(ours), _) => text(token) == Some(ours.as_str()),
+            (None, Some(ours)) => text(owner) == Some(ours.as_str()),
+            (None, None) => false,
+        };
+        if is_of_holder {
+            holder.owner = text(owner).and_then(|owner| Owner::new(owner).ok());
+            holder.since = number(since).and_then(moment);
+            holder.fence = fencing_token(fence).ok();
+        }
     }
 }
 
 fn moment(millis: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+}
+
+/// Somebody who holds a lock, and what is known of them. Of a holder that does not use this crate
+/// that is less.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Holder {
+    part: Part,
+    token: Option<Token>,
+    owner: Option<Owner>,
+    count: Option<u64>,
+    remaining: Option<Duration>,
+    since: Option<SystemTime>,
+    fence: Option<FencingToken>,
+}
+
+/// The part that a holder has in a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Alone,
+    Reader,
+    Writer,
+    Waiting,
+}
+
+impl Holder {
+    /// One of whom nothing is known but the part and what is left of the lease.
+    fn unknown(part: Part, remaining: Option<Duration>) -> Self {
+        Self {
+            part,
+            token: None,
+            owner: None,
+            count: None,
+            remaining,
+            since: None,
+            fence: None,
+        }
+    }
+
+    /// The time left of the lease. `None`: it has no end.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// Since when, by the server's clock.
+    #[must_use]
+    pub fn since(&self) -> Option<SystemTime> {
+        self.since
+    }
+
+    /// The fencing token that the holder was given.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.fence
+    }
+
+    /// The proof of the hold. Whoever has it can release the lock.
+    #[must_use]
+    pub fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+
+    /// Who it says it is: host, process and thread, or a text of its own.
+    #[must_use]
+    pub fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// The number of times that the owner of a reentrant lock has entered it.
+    #[must_use]
+    pub fn count(&self) -> Option<u64> {
+        self.count
+    }
+
+    /// True for a reader of a read-write lock.
+    #[must_use]
+    pub fn is_reader(&self) -> bool {
+        self.part == Part::Reader
+    }
+
+    /// True for a writer that keeps new readers out because it waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.part == Part::Waiting
+    }
 }

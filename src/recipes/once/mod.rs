@@ -50,8 +50,8 @@ impl LastRun {
         self.at
     }
 
-    /// How long ago that was when the server was asked, by its clock. Nothing if that clock has
-    /// been set back since.
+    /// The time since then, when the server was asked, by its clock. Nothing if that clock has been
+    /// set back.
     #[must_use]
     pub fn ago(&self) -> Duration {
         self.ago

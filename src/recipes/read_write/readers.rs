@@ -1,4 +1,4 @@
-//! What a reader calls.
+//! The functions for a reader.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a writer calls.
+//! The functions for a writer.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ pub fn release_write(conn: &mut Connection, name: &str, token: &Token) -> Result
     call.asks_for(Operation::new("read_write::release_write", name), conn)
 }
 
-/// Whether it stops waiting on a connection that still answers. After an unknown outcome it may
+/// True if it stops waiting on a connection that still answers. After an unknown outcome it may
 /// not, and asking again could take another time-out.
 fn has_given_up<T>(granted: &Result<Option<T>>) -> bool {
     !matches!(granted, Ok(Some(_)) | Err(Error::Unknown { .. }))

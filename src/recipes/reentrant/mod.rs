@@ -87,14 +87,14 @@ scripts! {
     RELEASE_REENTRANT = "../companion.lua" then "levels.lua" then "release.lua";
 }
 
-/// What a release has done.
+/// The effect of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// It was the last: the lock is free. The script of the notes answers 1.
     Freed,
     /// One level less, and still the owner's. The script of the notes answers 0.
     StillHeld {
-        /// How often the owner holds it now.
+        /// The number of times that the owner holds it now.
         count: u64,
     },
     /// The lock was not the owner's, or this acquisition was not part of its hold (any more).
@@ -280,7 +280,7 @@ pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) 
     })
 }
 
-/// How often the owner holds the lock; 0 if it is free or another owner's.
+/// Counts how often the owner holds the lock: 0 if it is free or another owner's.
 ///
 /// True at the moment at which the server looked. What has to be true while something is written
 /// needs the fencing token.

@@ -11,7 +11,7 @@ use crate::{
     token::Token,
 };
 
-/// How often it is tried to give a lock back while signals interrupt it.
+/// The tries to give a lock back while signals interrupt it.
 const RELEASES: u32 = 100;
 
 /// Releases a lock, and again when a signal interrupts it. A `MULTI` that the caller has left open

@@ -77,7 +77,8 @@ scripts! {
 pub(crate) use under_lock::PATIENCE;
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
-/// How often a release starts again because somebody touched the lock between its two round trips.
+/// The starts of a release, which begins again when somebody touches the lock between its two
+/// round trips.
 const RELEASE_ATTEMPTS: u32 = 100;
 
 /// Takes the book's lock, **which has no end**: if its holder dies, it stays until somebody deletes
@@ -299,7 +300,7 @@ fn set_if_absent(
 /// between them.
 pub(super) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
     let mut set = redis::cmd("SET");
-    set.arg(&[lock.key(), token.as_str(), "NX"]);
+    set.arg(lock.key()).arg(token.as_str()).arg("NX");
     if let Some(millis) = lease_millis {
         set.arg("PX").arg(millis);
     }

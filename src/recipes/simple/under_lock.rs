@@ -1,7 +1,10 @@
 //! What is done under a book lock: the book's `try … finally`, and transactions that look at the
 //! lock.
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    time::Duration,
+};
 
 use redis::{Connection, Pipeline};
 
@@ -74,15 +77,10 @@ pub fn with_lock<T>(
     let Some(token) = acquire(conn, operation, &lock, acquire_timeout, Some(lease))? else {
         return Ok(None);
     };
-    let mut locked = Locked {
-        conn,
-        lock: &lock,
-        token: &token,
-        is_held: true,
-    };
-    let value = run(locked.conn, &token);
-    locked.is_held = false;
-    let released = match give_back(locked.conn, &lock, &token) {
+    let value = catch_unwind(AssertUnwindSafe(|| run(conn, &token)));
+    let given_back = give_back(conn, &lock, &token);
+    let value = value.unwrap_or_else(|panic| resume_unwind(panic));
+    let released = match given_back {
         Ok(true) => Ok(()),
         Ok(false) => Err(operation.lost()),
         // The caller has no other way to know whose the lock is.
@@ -93,22 +91,6 @@ pub fn with_lock<T>(
         Err(error) => Err(error),
     };
     Ok(Some(Ran { value, released }))
-}
-
-/// A lock that is given back when this is dropped while it is held, as on a panic.
-struct Locked<'a> {
-    conn: &'a mut Connection,
-    lock: &'a LockName,
-    token: &'a Token,
-    is_held: bool,
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        if self.is_held {
-            let _ = give_back(self.conn, self.lock, self.token);
-        }
-    }
 }
 
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.

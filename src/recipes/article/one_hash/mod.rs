@@ -89,7 +89,7 @@ scripts! {
     RELEASE_WRITE_ONE_HASH = "holders.lua" then "release_write.lua";
 }
 
-/// How long the holds of a lock last: the same for everybody who uses it, since the lock itself
+/// The lengths of the holds of a lock: the same for everybody who uses it, since the lock itself
 /// says only when a hold began.
 ///
 /// ```
@@ -102,11 +102,11 @@ scripts! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leases {
-    /// How long a reader may stay (读锁的超时时间). Default 1 s, as in the article.
+    /// The time that a reader may stay (读锁的超时时间). Default 1 s, as in the article.
     pub read: Duration,
-    /// How long a writer may stay (写锁的超时时间). Default 3 s, as in the article.
+    /// The time that a writer may stay (写锁的超时时间). Default 3 s, as in the article.
     pub write: Duration,
-    /// How long the key stays after the last holder has come (key 的过期时间), at least as long as
+    /// The life of the key after the last holder has come (key 的过期时间), at least as long as
     /// either hold lasts. Default 10 s, as in the article. It is what ends a hold whose time is in
     /// the future by a wrong clock.
     pub key: Duration,
