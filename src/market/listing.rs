@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use redis::{Connection, Pipeline, Value};
+use redis::{Connection, Value};
 
 use super::{
     Listing,
     offer::{MARKET, Offer, check_price, inventory_key},
-    trade::{Decision, MarketLock, Trade, Writes, by_watch, under_lock},
+    trade::{MarketLock, Way, trade},
     values::has,
 };
-use crate::{
-    error::{Operation, Result},
-    transaction::command,
-};
+use crate::error::{Operation, Result};
 
 /// How long the book's `list_item` starts again after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +57,7 @@ pub fn list_item(
     let goods = Goods::new(item_id, seller_id, price)?;
     let operation = Operation::new("list_item", &goods.offer.member);
     let keys = [goods.inventory.as_str()];
-    Ok(by_watch(conn, operation, PATIENCE, &keys, &goods)?)
+    goods.list(conn, operation, Way::Watch(PATIENCE), &keys)
 }
 
 /// Moves an item from the seller's inventory into the market, under a lock for the item: the way to
@@ -108,13 +105,8 @@ pub fn list_item_with_lock(
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
     let (lock, keys) = (goods.offer.item_lock(), [goods.inventory.as_str()]);
-    Ok(under_lock(
-        conn,
-        "list_item_with_lock",
-        &lock,
-        &keys,
-        &goods,
-    )?)
+    let operation = Operation::new("list_item_with_lock", &lock);
+    goods.list(conn, operation, Way::Lock, &keys)
 }
 
 /// Moves an item from the seller's inventory into the market, under one lock for the market.
@@ -161,8 +153,9 @@ pub fn list_item_with_market_lock(
     price: u64,
 ) -> anyhow::Result<Listing> {
     let goods = Goods::new(item_id, seller_id, price)?;
-    let (function, keys) = ("list_item_with_market_lock", [MARKET, &goods.inventory]);
-    Ok(under_lock(conn, function, lock.name(), &keys, &goods)?)
+    let operation = Operation::new("list_item_with_market_lock", lock.name());
+    let keys = [MARKET, &goods.inventory];
+    goods.list(conn, operation, Way::Lock, &keys)
 }
 
 /// An offer to be, and its price.
@@ -181,49 +174,33 @@ impl<'a> Goods<'a> {
             inventory: inventory_key(seller_id),
         })
     }
-}
-
-impl Trade for Goods<'_> {
-    type Outcome = Listing;
-
-    fn reads(&self) -> Pipeline {
-        let mut reads = Pipeline::with_capacity(3);
-        reads.add_command(command(&["SISMEMBER", &self.inventory, self.offer.item_id]));
-        reads.add_command(command(&["ZSCORE", MARKET, &self.offer.member]));
-        reads
-    }
 
     /// The book's question, does the seller have it, and ours: is it in the market already?
-    fn decide(
+    fn list(
         &self,
+        conn: &mut Connection,
         operation: Operation<'_>,
-        values: &[Value],
-        retries: u32,
-    ) -> Result<Decision<Listing>> {
-        let [owned, score] = values else {
-            return Err(operation.unreadable());
-        };
-        let refused = |outcome| Ok(Decision::refused(outcome));
-        if !has(operation, owned)? {
-            return refused(Listing::NotOwned { retries });
-        }
-        if *score != Value::Nil {
-            return refused(Listing::AlreadyListed { retries });
-        }
-        let (inventory, member) = (&self.inventory, &self.offer.member);
-        Ok(Decision {
-            outcome: Listing::Listed { retries },
-            writes: Some(Writes {
-                money: None,
-                item: [
-                    command(&["ZADD", MARKET, &self.price.to_string(), member]),
-                    command(&["SREM", inventory, self.offer.item_id]),
-                ],
-            }),
-        })
-    }
-
-    fn contended(retries: u32) -> Listing {
-        Listing::Contended { retries }
+        way: Way,
+        keys: &[&str],
+    ) -> anyhow::Result<Listing> {
+        let (item, member) = (self.offer.item_id, &self.offer.member);
+        let contended = |retries| Listing::Contended { retries };
+        let listed = trade(conn, operation, way, keys, contended, |attempt| {
+            let retries = attempt.retries;
+            let [owned, score] = attempt.read([
+                &["SISMEMBER", &self.inventory, item],
+                &["ZSCORE", MARKET, member],
+            ])?;
+            if !has(operation, &owned)? {
+                return Ok(Listing::NotOwned { retries });
+            }
+            if score != Value::Nil {
+                return Ok(Listing::AlreadyListed { retries });
+            }
+            attempt.write(&["ZADD", MARKET, &self.price.to_string(), member]);
+            attempt.write(&["SREM", &self.inventory, item]);
+            Ok(Listing::Listed { retries })
+        });
+        Ok(listed?)
     }
 }

@@ -1,7 +1,7 @@
 //! What is for sale: an item of a seller at a whole price, and the keys it touches.
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ensure},
     name::{LockName, check_size},
 };
 
@@ -77,16 +77,13 @@ pub(super) struct Offer<'a> {
 
 impl<'a> Offer<'a> {
     pub(super) fn new(item_id: &'a str, seller_id: &str) -> Result<Self> {
-        if item_id.is_empty() {
-            return Err(Error::invalid("item_id", "it may not be empty"));
-        }
+        ensure(!item_id.is_empty(), "item_id", "it may not be empty")?;
         check_size("seller_id", seller_id)?;
-        if seller_id.contains('.') {
-            return Err(Error::invalid(
-                "seller_id",
-                "it may not hold a dot: the market's members end in `.SELLER`",
-            ));
-        }
+        ensure(
+            !seller_id.contains('.'),
+            "seller_id",
+            "it may not hold a dot: the market's members end in `.SELLER`",
+        )?;
         let member = format!("{item_id}.{seller_id}");
         let offer = Self { item_id, member };
         // Whatever one way of trading takes, the others have to take as well.
@@ -107,11 +104,9 @@ impl<'a> Offer<'a> {
 }
 
 pub(super) fn check_price(price: u64) -> Result<()> {
-    if price > MAX_PRICE {
-        return Err(Error::invalid(
-            "price",
-            format!("it may not exceed 2^53 ({MAX_PRICE})"),
-        ));
-    }
-    Ok(())
+    ensure(
+        price <= MAX_PRICE,
+        "price",
+        "it may not exceed 2^53 (9007199254740992)",
+    )
 }

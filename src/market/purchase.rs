@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Connection, Pipeline, Value};
+use redis::Connection;
 
 use super::{
     Purchase,
     offer::{MARKET, Offer, check_price, inventory_key, user_key},
-    trade::{Decision, MarketLock, Trade, Writes, by_watch, under_lock},
+    trade::{MarketLock, TradeAttempt, Way, trade},
     values::{check_room, funds, has, price},
 };
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Operation, Result, ensure},
     name::check_size,
-    transaction::command,
 };
 
 /// How long the book's `purchase_item` starts again after an aborted transaction.
@@ -64,8 +63,7 @@ pub fn purchase_item(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, Some(price))?;
     let operation = Operation::new("purchase_item", &sale.offer.member);
-    let keys = sale.all_keys();
-    Ok(by_watch(conn, operation, PATIENCE, &keys, &sale)?)
+    sale.purchase(conn, operation, Way::Watch(PATIENCE), &sale.all_keys())
 }
 
 /// Buys an item under a lock for the item: the way to take.
@@ -123,13 +121,8 @@ pub fn purchase_item_with_lock(
     // off the buyer's funds. The market and the seller are left out, as purchases of other items
     // change them all the time.
     let keys = [sale.buyer.as_str(), &sale.inventory];
-    Ok(under_lock(
-        conn,
-        "purchase_item_with_lock",
-        &lock,
-        &keys,
-        &sale,
-    )?)
+    let operation = Operation::new("purchase_item_with_lock", &lock);
+    sale.purchase(conn, operation, Way::Lock, &keys)
 }
 
 /// Buys an item under one lock for the market.
@@ -184,8 +177,8 @@ pub fn purchase_item_with_market_lock(
     price: Option<u64>,
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
-    let (function, keys) = ("purchase_item_with_market_lock", sale.all_keys());
-    Ok(under_lock(conn, function, lock.name(), &keys, &sale)?)
+    let operation = Operation::new("purchase_item_with_market_lock", lock.name());
+    sale.purchase(conn, operation, Way::Lock, &sale.all_keys())
 }
 
 /// One buyer, one offer, and the price that was agreed on, if any was.
@@ -207,9 +200,11 @@ impl<'a> Sale<'a> {
         check_size("buyer_id", buyer_id)?;
         check_price(agreed_price.unwrap_or(0))?;
         let offer = Offer::new(item_id, seller_id)?;
-        if buyer_id == seller_id {
-            return Err(Error::invalid("buyer_id", "nobody buys from himself"));
-        }
+        ensure(
+            buyer_id != seller_id,
+            "buyer_id",
+            "nobody buys from himself",
+        )?;
         let (buyer, seller) = (user_key(buyer_id), user_key(seller_id));
         Ok(Self {
             offer,
@@ -226,73 +221,54 @@ impl<'a> Sale<'a> {
         [MARKET, &self.buyer, &self.seller, &self.inventory]
     }
 
-    /// What moves the price from the buyer to the seller.
-    fn payment(&self, price: u64) -> [Cmd; 2] {
-        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all the
-        // same.
-        let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
-        [
-            command(&["HINCRBY", &self.seller, "funds", &gain]),
-            command(&["HINCRBY", &self.buyer, "funds", &loss]),
-        ]
-    }
-}
-
-impl Trade for Sale<'_> {
-    type Outcome = Purchase;
-
-    fn reads(&self) -> Pipeline {
-        let mut reads = Pipeline::with_capacity(5);
-        reads.add_command(command(&["ZSCORE", MARKET, &self.offer.member]));
-        reads.add_command(command(&["HGET", &self.buyer, "funds"]));
-        reads.add_command(command(&["HGET", &self.seller, "funds"]));
-        reads.add_command(command(&["SISMEMBER", &self.inventory, self.offer.item_id]));
-        reads
+    fn purchase(
+        &self,
+        conn: &mut Connection,
+        operation: Operation<'_>,
+        way: Way,
+        keys: &[&str],
+    ) -> anyhow::Result<Purchase> {
+        let contended = |retries| Purchase::Contended { retries };
+        let attempt = |attempt: &mut TradeAttempt<'_, '_>| self.attempt(attempt);
+        Ok(trade(conn, operation, way, keys, contended, attempt)?)
     }
 
     /// The book's questions: is it there, at that price, and can the buyer pay?
-    fn decide(
-        &self,
-        operation: Operation<'_>,
-        values: &[Value],
-        retries: u32,
-    ) -> Result<Decision<Purchase>> {
-        let [score, buyer_funds, seller_funds, owned] = values else {
-            return Err(operation.unreadable());
-        };
-        let buyer_funds = funds(operation, &self.buyer, buyer_funds)?;
-        let seller_funds = funds(operation, &self.seller, seller_funds)?;
-        let refused = |outcome| Ok(Decision::refused(outcome));
-        let Some(price) = price(operation, score)? else {
-            return refused(Purchase::NotForSale { retries });
+    fn attempt(&self, attempt: &mut TradeAttempt<'_, '_>) -> Result<Purchase> {
+        let (operation, retries) = (attempt.operation, attempt.retries);
+        let (item, member) = (self.offer.item_id, &self.offer.member);
+        let [score, buyer_funds, seller_funds, owned] = attempt.read([
+            &["ZSCORE", MARKET, member],
+            &["HGET", &self.buyer, "funds"],
+            &["HGET", &self.seller, "funds"],
+            &["SISMEMBER", &self.inventory, item],
+        ])?;
+        let seller_funds = funds(operation, &self.seller, &seller_funds)?;
+        let funds = funds(operation, &self.buyer, &buyer_funds)?;
+        let Some(price) = price(operation, &score)? else {
+            return Ok(Purchase::NotForSale { retries });
         };
         if self.agreed_price.is_some_and(|agreed| agreed != price) {
-            return refused(Purchase::PriceChanged { price, retries });
+            return Ok(Purchase::PriceChanged { price, retries });
         }
-        if i128::from(buyer_funds) < i128::from(price) {
-            return refused(Purchase::NotEnoughMoney {
+        if i128::from(funds) < i128::from(price) {
+            return Ok(Purchase::NotEnoughMoney {
                 price,
-                funds: buyer_funds,
+                funds,
                 retries,
             });
         }
-        if has(operation, owned)? {
-            return refused(Purchase::AlreadyOwned { retries });
+        if has(operation, &owned)? {
+            return Ok(Purchase::AlreadyOwned { retries });
         }
         check_room(operation, &self.seller, seller_funds, price)?;
-        Ok(Decision {
-            outcome: Purchase::Bought { price, retries },
-            writes: Some(Writes {
-                money: Some(self.payment(price)),
-                item: [
-                    command(&["SADD", &self.inventory, self.offer.item_id]),
-                    command(&["ZREM", MARKET, &self.offer.member]),
-                ],
-            }),
-        })
-    }
-
-    fn contended(retries: u32) -> Purchase {
-        Purchase::Contended { retries }
+        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all
+        // the same.
+        let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
+        attempt.write(&["HINCRBY", &self.seller, "funds", &gain]);
+        attempt.write(&["HINCRBY", &self.buyer, "funds", &loss]);
+        attempt.write(&["SADD", &self.inventory, item]);
+        attempt.write(&["ZREM", MARKET, member]);
+        Ok(Purchase::Bought { price, retries })
     }
 }

@@ -1,16 +1,16 @@
 //! What listing and purchasing share: a transaction that reads, decides and writes, by itself or
 //! under a lock.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
-use redis::{Cmd, Connection, ErrorKind, Pipeline, RedisError, Value};
+use redis::{Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use super::offer::MARKET;
 use crate::{
     error::{Error, Operation, Result, told_otherwise},
     name::LockName,
-    recipes::transaction::{Attempted, Done, Entry, Transaction, WatchedConnection},
-    time::lease_millis,
+    recipes::transaction::{Entry, Transaction, WatchedConnection},
+    transaction::command,
 };
 
 /// Whose lock for the whole market a trade takes: the two editions name it differently.
@@ -43,154 +43,100 @@ impl MarketLock {
     }
 }
 
+/// How long a trade waits for its lock.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The lease of its lock.
+const LOCK_MILLIS: u64 = 10_000;
 /// How long a trade under a lock starts again: half the lease, so that it gives up before it loses
 /// the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A listing or a purchase, whichever way it goes.
-pub(super) trait Trade {
-    type Outcome;
-
-    /// What an attempt reads while it watches.
-    fn reads(&self) -> Pipeline;
-
-    /// Whether the trade can be made, by what was read: one value for each read. `retries` is how
-    /// many attempts were aborted.
-    fn decide(
-        &self,
-        operation: Operation<'_>,
-        values: &[Value],
-        retries: u32,
-    ) -> Result<Decision<Self::Outcome>>;
-
-    /// The lock was not to be had (`retries` is 0), or every attempt was aborted.
-    fn contended(retries: u32) -> Self::Outcome;
+/// What keeps others from coming between.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// `WATCH` alone: the trade starts again, at once, whenever one of the keys has changed, for so
+    /// long and at least once.
+    Watch(Duration),
+    /// A lock as well, the operation's: it is taken before the first attempt, as by
+    /// [`transaction_with_lock`](crate::transaction_with_lock), and given back in the transaction
+    /// of the trade.
+    Lock,
 }
 
-/// What was decided.
-pub(super) struct Decision<T> {
-    pub(super) outcome: T,
-    /// All of it is to be written, or nothing; `None` if the trade is refused.
-    pub(super) writes: Option<Writes>,
+/// One attempt at a trade: it reads what is watched, decides, and puts all that is to be written
+/// into the pipeline, or nothing. The two commands that move the item are written last: each
+/// answers how many items it has moved.
+pub(super) struct TradeAttempt<'a, 'c> {
+    pub(super) operation: Operation<'a>,
+    conn: &'a mut WatchedConnection<'c>,
+    writes: &'a mut Pipeline,
+    /// How many attempts were aborted before.
+    pub(super) retries: u32,
 }
 
-pub(super) struct Writes {
-    /// Takes the price from one user and gives it to the other, if this is a purchase.
-    pub(super) money: Option<[Cmd; 2]>,
-    /// Puts the item into one place and takes it from the other. Each answers how many items it has
-    /// moved.
-    pub(super) item: [Cmd; 2],
-}
-
-impl<T> Decision<T> {
-    pub(super) fn refused(outcome: T) -> Self {
-        let writes = None;
-        Self { outcome, writes }
-    }
-
-    fn written_to(self, pipe: &mut Pipeline) -> Decided<T> {
-        let mut movements = 0..0;
-        if let Some(Writes { money, item }) = self.writes {
-            for payment in money.into_iter().flatten() {
-                pipe.add_command(payment);
-            }
-            movements = pipe.len()..pipe.len() + item.len();
-            for movement in item {
-                pipe.add_command(movement);
-            }
+impl TradeAttempt<'_, '_> {
+    pub(super) fn read<const N: usize>(&mut self, commands: [&[&str]; N]) -> Result<[Value; N]> {
+        let mut reads = Pipeline::with_capacity(N + 1);
+        for words in commands {
+            reads.add_command(command(words));
         }
-        (self.outcome, movements)
+        let values: Vec<Value> = reads.query(self.conn)?;
+        values.try_into().map_err(|_| self.operation.unreadable())
+    }
+
+    pub(super) fn write(&mut self, words: &[&str]) {
+        self.writes.add_command(command(words));
     }
 }
 
-/// Trades by `WATCH` alone: starts again, at once, whenever one of the keys has changed, for so
-/// long and at least once.
-pub(super) fn by_watch<T: Trade>(
+/// Attempts a trade until none of the keys has changed meanwhile. `contended` is the outcome where
+/// the lock was not to be had (no retries), or every attempt was aborted.
+///
+/// # Errors
+/// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told,
+/// and who trades in another way may have been there in between.
+pub(super) fn trade<T>(
     conn: &mut Connection,
     operation: Operation<'_>,
-    patience: Duration,
+    way: Way,
     keys: &[&str],
-    trade: &T,
-) -> Result<T::Outcome> {
-    let mut attempts = Attempts::of(operation, trade);
-    let traded = Transaction::new(operation, keys, patience)
-        .run(conn, |conn, pipe| attempts.one_more(conn, pipe));
-    attempts.outcome(traded.map(|traded| traded.map(Some)))
-}
-
-/// Trades under a lock, as [`transaction_with_lock`](crate::transaction_with_lock) does: takes the
-/// lock, attempts the trade until none of the keys has changed meanwhile, and gives the lock back
-/// in the transaction of the trade.
-pub(super) fn under_lock<T: Trade>(
-    conn: &mut Connection,
-    function: &'static str,
-    lock: &str,
-    keys: &[&str],
-    trade: &T,
-) -> Result<T::Outcome> {
-    let operation = Operation::new(function, lock);
-    let lease = lease_millis("lock_timeout", LOCK_TIMEOUT)?;
-    let entry = Entry::new(LockName::new(lock)?, ACQUIRE_TIMEOUT, lease);
-    let mut attempts = Attempts::of(operation, trade);
-    let traded =
-        Transaction::new(operation, keys, PATIENCE)
-            .run_with_lock(conn, entry, |conn, pipe| attempts.one_more(conn, pipe));
-    attempts.outcome(traded)
-}
-
-/// What is tried until nothing comes between.
-struct Attempts<'a, T> {
-    operation: Operation<'a>,
-    trade: &'a T,
-    made: u32,
-}
-
-/// The outcome of a trade, and which of its commands move the item.
-type Decided<T> = (T, Range<usize>);
-
-impl<'a, T: Trade> Attempts<'a, T> {
-    fn of(operation: Operation<'a>, trade: &'a T) -> Self {
-        Self {
+    contended: impl Fn(u32) -> T,
+    attempt: impl Fn(&mut TradeAttempt<'_, '_>) -> Result<T>,
+) -> Result<T> {
+    let mut made = 0;
+    let once = |conn: &mut WatchedConnection<'_>, writes: &mut Pipeline| {
+        made += 1;
+        attempt(&mut TradeAttempt {
             operation,
-            trade,
-            made: 0,
+            conn,
+            writes,
+            retries: made - 1,
+        })
+    };
+    let traded = match way {
+        Way::Watch(patience) => {
+            let traded = Transaction::new(operation, keys, patience).run(conn, once);
+            traded.map(|traded| traded.map(Some))
         }
-    }
-
-    /// Reads and decides.
-    fn one_more(
-        &mut self,
-        conn: &mut WatchedConnection<'_>,
-        pipe: &mut Pipeline,
-    ) -> Result<Decided<T::Outcome>> {
-        let retries = self.made;
-        self.made += 1;
-        let values: Vec<Value> = self.trade.reads().query(conn)?;
-        let decision = self.trade.decide(self.operation, &values, retries)?;
-        Ok(decision.written_to(pipe))
-    }
-
-    /// # Errors
-    /// `Partial` if the item was not moved from one place to one other: only `WATCH` would have
-    /// told, and who trades in another way may have been there in between.
-    fn outcome(self, traded: Attempted<Option<Done<Decided<T::Outcome>>>>) -> Result<T::Outcome> {
-        match traded {
-            Ok(Ok(Some(Done { value, results }))) => {
-                let (outcome, movements) = value;
-                let counts = results.get(movements).unwrap_or_default();
-                if counts.iter().all(|count| *count == Value::Int(1)) {
-                    Ok(outcome)
-                } else {
-                    Err(self.operation.partial(not_moved()))
-                }
-            }
-            Ok(Ok(None)) => Ok(T::contended(0)),
-            Err(Error::Contended { .. }) => Ok(T::contended(self.made)),
-            Ok(Err(error)) | Err(error) => Err(naming_the_cluster(error)),
+        Way::Lock => {
+            let lock = LockName::new(operation.lock)?;
+            let entry = Entry::new(lock, ACQUIRE_TIMEOUT, LOCK_MILLIS);
+            Transaction::new(operation, keys, PATIENCE).run_with_lock(conn, entry, once)
         }
+    };
+    match traded {
+        Ok(Ok(Some(done))) if has_moved(&done.results) => Ok(done.value),
+        Ok(Ok(Some(_))) => Err(operation.partial(not_moved())),
+        Ok(Ok(None)) => Ok(contended(0)),
+        Err(Error::Contended { .. }) => Ok(contended(made)),
+        Ok(Err(error)) | Err(error) => Err(naming_the_cluster(error)),
     }
+}
+
+/// Whether the last two commands have moved one item each, or nothing was written.
+fn has_moved(results: &[Value]) -> bool {
+    let mut movements = results.iter().rev().take(2);
+    movements.all(|moved| *moved == Value::Int(1))
 }
 
 /// A node of a cluster has one slot of the market's keys at most, or may not change two at once.
