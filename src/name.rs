@@ -14,7 +14,7 @@ use std::{
 use uuid::Uuid;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ensure},
     token::Token,
 };
 
@@ -31,11 +31,8 @@ const RUN_MARK: &str = ":lease:ran";
 /// # Errors
 /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
 pub(crate) fn check_size(argument: &'static str, text: &str) -> Result<()> {
-    if text.is_empty() || text.len() > MAX_BYTES {
-        let reason = format!("it has to have 1 to {MAX_BYTES} bytes");
-        return Err(Error::invalid(argument, reason));
-    }
-    Ok(())
+    let fits = (1..=MAX_BYTES).contains(&text.len());
+    ensure(fits, argument, "it has to have 1 to 512 bytes")
 }
 
 /// A checked lock name and its key.
@@ -62,31 +59,22 @@ impl LockName {
     /// a prefix, for a name that begins with a brace, since that is how the keys begin that stand
     /// beside locks.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
-        if prefix.len() > MAX_PREFIX_BYTES || prefix.contains(['{', '}']) {
-            return Err(Error::invalid(
-                "prefix",
-                format!("it has to have at most {MAX_PREFIX_BYTES} bytes, and no braces"),
-            ));
-        }
-        if prefix.is_empty() && name.starts_with('{') {
-            return Err(Error::invalid(
-                "lock name",
-                "without a prefix it may not begin with a brace",
-            ));
-        }
+        ensure(
+            prefix.len() <= MAX_PREFIX_BYTES && !prefix.contains(['{', '}']),
+            "prefix",
+            "it has to have at most 128 bytes, and no braces",
+        )?;
+        ensure(
+            !(prefix.is_empty() && name.starts_with('{')),
+            "lock name",
+            "without a prefix it may not begin with a brace",
+        )?;
         check_size("lock name", name)?;
-        for reserved in [COMPANION, RUN_MARK] {
-            if name.ends_with(reserved) {
-                let reason = format!("it may not end in `{reserved}`");
-                return Err(Error::invalid("lock name", reason));
-            }
-        }
-        if !braces_are_one_tag(name) {
-            return Err(Error::invalid(
-                "lock name",
-                "braces may only enclose one non-empty {tag}",
-            ));
-        }
+        let (companion, mark) = (name.ends_with(COMPANION), name.ends_with(RUN_MARK));
+        ensure(!companion, "lock name", "it may not end in `:lease`")?;
+        ensure(!mark, "lock name", "it may not end in `:lease:ran`")?;
+        let reason = "braces may only enclose one non-empty {tag}";
+        ensure(braces_are_one_tag(name), "lock name", reason)?;
         Ok(Self {
             key: [prefix, name].concat(),
             name_at: prefix.len(),
@@ -131,11 +119,7 @@ impl LockName {
     /// hash slot. No name has two pairs of braces in its key, so it is never that of a lock or its
     /// companion, nor of another lock's operation.
     pub(crate) fn mark(&self, operation_id: &str) -> String {
-        if self.key.contains('{') {
-            [&*self.key, MARK, "{", operation_id, "}"].concat()
-        } else {
-            ["{", &*self.key, "}", MARK, "{", operation_id, "}"].concat()
-        }
+        self.beside(&[MARK, "{", operation_id, "}"].concat())
     }
 }
 
@@ -186,15 +170,8 @@ impl Owner {
             static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
         }
         // After a fork the child has the parent's UUID and thread number, but not its process id.
-        Self(
-            format!(
-                "{}:{}:{}",
-                *PROCESS,
-                process::id(),
-                THREAD.with(|number| *number)
-            )
-            .into(),
-        )
+        let (process, thread) = (process::id(), THREAD.with(|number| *number));
+        Self(format!("{}:{process}:{thread}", *PROCESS).into())
     }
 
     /// This thread, for people to find: host, process and thread.
@@ -237,16 +214,12 @@ impl Owner {
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         check_size("owner", &text)?;
-        if text == "kind"
-            || ["r:", "w:", "i:"]
-                .iter()
-                .any(|field| text.starts_with(field))
-        {
-            return Err(Error::invalid(
-                "owner",
-                "`kind`, `r:`, `w:` and `i:` begin the fields of a read-write lock",
-            ));
-        }
+        let is_field = |side| text.starts_with(side);
+        ensure(
+            text != "kind" && !["r:", "w:", "i:"].into_iter().any(is_field),
+            "owner",
+            "`kind`, `r:`, `w:` and `i:` begin the fields of a read-write lock",
+        )?;
         Ok(Self(text.into()))
     }
 
@@ -260,17 +233,11 @@ impl Owner {
 /// What this machine calls itself, as far as it can be asked without a system call of its own.
 fn host() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let said = kernel.or_else(|| {
-        env::var("HOSTNAME")
-            .or_else(|_| env::var("COMPUTERNAME"))
-            .ok()
-    });
-    let name: String = said.unwrap_or_default().trim().chars().take(64).collect();
-    if name.is_empty() {
-        String::from("?")
-    } else {
-        name
-    }
+    let said = kernel.or_else(|| env::var("HOSTNAME").ok());
+    let name = said.filter(|name| !name.trim().is_empty());
+    name.map_or("?".to_owned(), |name| {
+        name.trim().chars().take(64).collect()
+    })
 }
 
 #[cfg(test)]
