@@ -275,7 +275,7 @@ impl Nodes {
     }
 
     /// A connection to the master of this shard has failed.
-    pub(crate) fn doubt(&self, shard: ShardId) {
+    fn doubt(&self, shard: ShardId) {
         let mut known = self.inner.map.known.lock();
         known.set_in_doubt(shard, None, true);
     }

@@ -1,15 +1,17 @@
-//! How a lock is waited for.
+//! The wait for a lock.
 //!
 //! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A try without a wait is [one
 //! attempt](Wait::try_once) by a connection of the pool. A wait begins with such an attempt where
 //! nobody of this process waits already and no other process has to be let go first, and then takes
-//! a place in the queue of its lock ([`head`]). Only the head of a queue asks the server, by the
-//! connection that all heads share, when its place says so: the server has told of a change, the
-//! lock was released here, whoever had it has to be gone, or a pause after a failure is over.
+//! a place in the queue of its lock. Only the [head](Wait::ask_as_head) of a queue asks the server,
+//! by the connection that all heads share, when its place says so: the server has told of a change,
+//! the lock was released here, whoever had it has to be gone, or a pause after a failure is over.
 //! [`Attempts`] judges each reply; its table says what each answer leads to.
 //!
 //! Where there are several servers, the key may have moved to another one. Then the wait goes on in
-//! the queue there, by the same token and to the same deadline ([`moves`]).
+//! the queue there, by the same token and to the same deadline. A `MOVED` is followed [`HOPS`] times
+//! in a row; the next one counts as a failure, after which there is a pause. After a failure the map
+//! of the nodes counts as well: the server that had the key may be gone, and answer nothing.
 //!
 //! Nothing is locked here while the server is asked, except the connection by which all heads ask,
 //! inside of [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a
@@ -19,9 +21,6 @@
 //! a lock that was handed over meanwhile is taken, what too few replicas had is given back, and
 //! what an attempt without an answer may have taken is given back by the watchdog's thread.
 
-mod head;
-mod moves;
-
 use std::{
     sync::Arc,
     thread,
@@ -29,47 +28,36 @@ use std::{
 };
 
 use super::{
-    attempts::{Attempts, Outcome},
+    attempts::{AttemptOutcome, Attempts},
     lease::{Grant, Lease},
     options::Settings,
     stack::Stack,
     stacks::Stacks,
 };
 use crate::{
-    error::{Error, Operation, Result},
+    connection::HOPS,
+    error::{Error, Operation, Result, unanswered_ahead},
     event::{Acquired, AlreadyRun, Contended},
     recipes::{
         hold::{Hold, LockKind},
         once::LastRun,
     },
     renewing::keeper::Handle,
-    script::Refusal,
-    server::Patience,
+    script::{Call, Refusal},
+    server::{Patience, Reply},
     time::{Backoff, Deadline},
-    waiting::Leaving,
+    waiting::{LastAnswer, Leaving, Place},
 };
 
-/// How long to try to take back an intent that ends by itself soon.
-const QUITTING: Duration = Duration::from_millis(50);
-/// How long a try that may not wait waits for a connection, when all are lent to others for a
-/// moment.
-const LENT_TO_OTHERS: Duration = Duration::from_millis(200);
-/// The same for a wait that is shorter: after it there may be an intent to take back, and a wait
-/// ends at its time and 250 ms.
-const LENT_WHILE_WAITING: Duration = Duration::from_millis(100);
-
-/// Between attempts where a shard of a cluster is down, or has no master yet.
+/// How long a call waits for a connection while all are lent to others, where it may not wait for
+/// the lock, or where there is something to take back after a wait that ends at its time and
+/// 250 ms.
+const LENT: Duration = Duration::from_millis(100);
+/// At its deadline a thread waits so long for the answer to the one ahead that is asking: a server
+/// that is far away is not called silent.
+const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
+/// The longest pause after a failure, unless the settings have a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
-
-/// What has become of a place in a queue.
-enum Asked {
-    /// The lock is granted, and the next in the queue asks at that moment.
-    Granted(Grant, Instant),
-    /// It was not to be had in time, or is not wanted any more.
-    InVain,
-    /// The key has moved: the wait goes on in the queue of the server that has the key now.
-    Moved,
-}
 
 /// One wait for one lock.
 struct Wait<'a> {
@@ -79,11 +67,10 @@ struct Wait<'a> {
     stack: Arc<Stack<Lease>>,
     /// How often in a row the key was said to be elsewhere.
     hops: u32,
-    /// The pauses between attempts while a shard is down, or its master is not known. They go on
-    /// growing whichever shard is asked.
+    /// The pauses where the server refuses, and does not tell of changes.
+    pauses: Backoff,
+    /// The pauses after a failure. They go on growing whichever shard is asked.
     doubts: Backoff,
-    /// The epoch of the stack's server, a moment before the last attempt was sent.
-    epoch: u64,
     settings: &'a Settings,
     hold: Arc<Hold>,
     lease_millis: u64,
@@ -94,23 +81,15 @@ struct Wait<'a> {
     attempts: Attempts<'a>,
 }
 
-/// What a wait has come to.
-pub(crate) enum Waited {
-    Lease(Lease),
-    /// Somebody else had it all the time.
-    Contended(Error),
-    /// It was wanted for work that has been done within the period.
-    AlreadyRun(LastRun),
-}
-
-/// Waits for the lock, at least one attempt long.
-pub(crate) fn acquire(
+/// Waits for the lock, at least one attempt long. The inner error: it was wanted for work that has
+/// been done within the period.
+pub(super) fn acquire(
     operation: Operation<'_>,
     stacks: &Stacks,
     settings: &Settings,
     hold: Hold,
     timeout: Duration,
-) -> Result<Waited> {
+) -> Result<Result<Lease, LastRun>> {
     let lease_millis = settings.checked()?;
     settings.check_wait(stacks.limits.answer)?;
     if settings.is_cancelled() {
@@ -128,48 +107,29 @@ pub(crate) fn acquire(
     let deadline = clock.at(started.checked_add(timeout));
     let stack = first_stack(stacks, hold.lock_name().key(), settings, deadline)?;
     let skew = settings.skew_on(&*stack.server);
-    let mut wait = Wait {
+    let (first, last) = (settings.backoff.first, settings.backoff.last);
+    let wait = Wait {
         operation,
         stacks,
-        epoch: stack.server.epoch(),
         stack,
         hops: 0,
-        doubts: Backoff::between(
-            settings.backoff.first,
-            settings.backoff.last.max(LONGEST_DOUBT),
-        ),
+        pauses: Backoff::between(first, last),
+        doubts: Backoff::between(first, last.max(LONGEST_DOUBT)),
         settings,
-        attempts: Attempts::new(operation, settings, skew, Arc::clone(&hold)),
+        attempts: Attempts::new(
+            operation,
+            settings,
+            skew,
+            stacks.are_many(),
+            Arc::clone(&hold),
+        ),
         hold,
         lease_millis,
         started,
         deadline,
         waits: !timeout.is_zero(),
     };
-    let acquired = if wait.waits {
-        wait.in_turn(timeout)
-    } else {
-        wait.try_once()
-    };
-    let acquired = acquired.map_err(|error| wait.attempts.ended_by(error));
-    let latest = timeout.saturating_add(stacks.limits.answer);
-    wait.abandon_what_is_out(&acquired, clock.at(started.checked_add(latest)));
-    if settings.is_cancelled() {
-        // The lock may have been granted, or handed over, just before the cancel. The caller does
-        // not get it: it is given back.
-        drop(acquired.ok().flatten().map(Lease::declined));
-        return Err(operation.cancelled());
-    }
-    let acquired = acquired?;
-    let found_run = wait.attempts.found_run();
-    wait.report(acquired.as_ref(), found_run.is_some());
-    if let Some(run) = found_run {
-        return Ok(Waited::AlreadyRun(run));
-    }
-    Ok(match acquired {
-        Some(lease) => Waited::Lease(lease),
-        None => Waited::Contended(wait.contended()),
-    })
+    wait.until_over(timeout)
 }
 
 /// The stack of a key. On a cluster, until the deadline, as soon as a node says whose the key is.
@@ -191,92 +151,246 @@ fn first_stack(
 }
 
 impl Wait<'_> {
+    fn until_over(mut self, timeout: Duration) -> Result<Result<Lease, LastRun>> {
+        let acquired = if self.waits {
+            self.in_turn(timeout)
+        } else {
+            self.try_once()
+        };
+        let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
+        self.give_back_what_is_out(&acquired);
+        if self.settings.is_cancelled() {
+            // The lock may have been granted, or handed over, just before the cancel. The caller
+            // does not get it: it is given back.
+            drop(acquired.ok().flatten().map(Lease::declined));
+            return Err(self.operation.cancelled());
+        }
+        let acquired = acquired?;
+        self.report(acquired.as_ref());
+        match (acquired, self.attempts.found_run.take()) {
+            (Some(lease), _) => Ok(Ok(lease)),
+            (None, Some(run)) => Ok(Err(run)),
+            (None, None) => Err(self.contended()),
+        }
+    }
+
     /// One attempt, which keeps nobody out when it is refused.
     fn try_once(&mut self) -> Result<Option<Lease>> {
         match self.ask_by_the_pool(false)? {
-            Outcome::Granted { grant, .. } => Ok(self.lease(grant)),
-            Outcome::Refused { .. } | Outcome::AlreadyRun => Ok(None),
-            Outcome::Failed | Outcome::Moved => self.attempts.last_failure().map_or(Ok(None), Err),
+            AttemptOutcome::Granted { grant, .. } => Ok(self.lease(grant)),
+            AttemptOutcome::Refused { .. } | AttemptOutcome::AlreadyRun => Ok(None),
+            AttemptOutcome::Failed | AttemptOutcome::Moved => {
+                self.attempts.last_failure().map_or(Ok(None), Err)
+            }
         }
     }
 
     /// In the queue, behind the threads of this process that came before.
     fn in_turn(&mut self, timeout: Duration) -> Result<Option<Lease>> {
-        // Who enters a reentrant lock again must not wait behind others who wait for it to leave.
         let asks_after = self.stack.queues.asks_after(self.key(), timeout);
         if let Some(pause) = asks_after
             && !pause.is_zero()
         {
             thread::sleep(pause);
         }
+        // Who enters a reentrant lock again must not wait behind others who wait for it to leave.
         if asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
             // The intent of a writer that waits is written by the head of the queue alone.
-            let leaves_intent = self.nobody_waits();
-            match self.ask_by_the_pool(leaves_intent) {
-                Ok(Outcome::Granted { grant, .. }) => return Ok(self.lease(grant)),
-                Ok(Outcome::AlreadyRun) => return Ok(None),
-                Ok(Outcome::Refused { .. } | Outcome::Failed | Outcome::Moved) => {}
-                Err(failure) => return Err(failure),
+            let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
+            match self.ask_by_the_pool(leaves_intent)? {
+                AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
+                AttemptOutcome::AlreadyRun => return Ok(None),
+                _ => {}
             }
         }
         loop {
             let shared = Arc::clone(&self.stack);
             let place = shared.queues.join(self.key(), self.takes());
-            let waited = self.ask_as_head(&place);
-            if let Ok(Asked::Granted(grant, next_asks_at)) = waited {
+            let outcome = self.ask_as_head(&place);
+            if let Ok(AttemptOutcome::Granted {
+                grant,
+                next_asks_at,
+            }) = outcome
+            {
                 place.leave(self.leaving(), next_asks_at);
                 return Ok(self.lease(grant).map(Lease::having_stood_in_queue));
             }
-            let goes_on = matches!(waited, Ok(Asked::Moved));
+            let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
             if !goes_on {
-                self.take_back_intent(waited.as_ref().err());
+                self.take_back_intent(outcome.as_ref().err());
             }
             if let Some(handed) = place.quit() {
                 return Ok(Some(handed.claimed()));
             }
             if !goes_on {
-                return waited.map(|_| None);
+                return outcome.map(|_| None);
             }
         }
     }
 
     /// By a connection of the pool, which is given back at once.
-    fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<Outcome> {
+    fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
         let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
-        let lent = if self.waits {
-            LENT_WHILE_WAITING
-        } else {
-            LENT_TO_OTHERS
-        };
         let mut patience = Patience {
-            lent: self.deadline.remaining().max(lent),
+            lent: self.deadline.remaining().max(LENT),
             tells_of_moves: true,
             cancel: self.settings.cancel.as_ref(),
             ..Patience::USUAL
         };
         loop {
             self.attempts.made += 1;
-            self.epoch = self.stack.server.epoch();
             let reply = match self.stack.server.ask(&call, patience) {
                 Ok(reply) => reply,
                 Err(error) if self.waits && error.may_pass() => {
-                    self.attempts.was_not_sent(error);
-                    return Ok(Outcome::Failed);
+                    self.attempts.failure = Some(error);
+                    return Ok(AttemptOutcome::Failed);
                 }
                 Err(error) => return Err(error),
             };
             match self.judge(reply)? {
-                Outcome::Moved => {}
+                AttemptOutcome::Moved => {}
                 outcome => return Ok(outcome),
             }
             let longest = self.deadline.remaining().max(self.stacks.limits.answer);
-            patience
-                .answer
-                .get_or_insert_with(|| Deadline::after(longest));
-            patience = patience.left();
+            patience.by.get_or_insert_with(|| Deadline::after(longest));
             // The lock may be ours there.
             call = call.again();
         }
+    }
+
+    /// The head of a queue: sleeps until the place says that it is time to ask, asks, and sleeps
+    /// again, until the deadline, or until the key has gone to another stack.
+    ///
+    /// Refused: the lock was not to be had in time, or is not wanted any more.
+    fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
+        let shared = Arc::clone(&self.stack);
+        shared.server.want();
+        let cancel = self.settings.cancel.as_ref();
+        let waiting = Arc::downgrade(&shared);
+        let wake_all = move || {
+            if let Some(shared) = waiting.upgrade() {
+                shared.queues.wake_all();
+            }
+        };
+        let _woken = cancel.map(|cancel| cancel.wakes(wake_all));
+        while place.wait_unless(cancel, self.deadline) {
+            // A silent server costs one time-out after the deadline, and not one more for a wake-up
+            // that came late.
+            if self.attempts.made > 0 && self.deadline.has_passed() {
+                break;
+            }
+            if self.attempts.failure.is_some() {
+                self.follow(self.deadline)?;
+                if !Arc::ptr_eq(&shared, &self.stack) {
+                    return Ok(AttemptOutcome::Moved);
+                }
+            }
+            self.attempts.made += 1;
+            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
+            let call = call.again();
+            let outcome = match (shared.server).ask_for_head(&call, self.deadline, cancel) {
+                Ok(Some(reply)) => self.judge(reply)?,
+                // Others were asked for until the deadline or the cancel.
+                Ok(None) => break,
+                Err(error) if !error.may_pass() => return Err(error),
+                Err(error) => {
+                    self.attempts.failure = Some(error);
+                    AttemptOutcome::Failed
+                }
+            };
+            if !Arc::ptr_eq(&shared, &self.stack) {
+                return Ok(AttemptOutcome::Moved);
+            }
+            match outcome {
+                AttemptOutcome::Granted { .. } | AttemptOutcome::AlreadyRun => return Ok(outcome),
+                outcome => self.asks_again(&outcome, place),
+            }
+        }
+        self.in_vain(place)
+    }
+
+    /// Tells the place when to ask again after this outcome.
+    fn asks_again(&mut self, outcome: &AttemptOutcome, place: &Place<'_, Settings, Lease, Error>) {
+        let now = self.stack.clock.now();
+        match outcome {
+            AttemptOutcome::Refused {
+                ask_again_at: Some(ask_again_at),
+            } => {
+                self.pauses.start_again();
+                self.doubts.start_again();
+                place.refused(Some(*ask_again_at));
+            }
+            AttemptOutcome::Refused { ask_again_at: None } => {
+                place.refused(Some(now + self.pauses.next_pause(Duration::MAX)));
+            }
+            // The same shard at another address.
+            AttemptOutcome::Moved => place.failed(None, now),
+            _ => {
+                let pause = self.doubts.next_pause(Duration::MAX);
+                place.failed(self.attempts.failure.clone(), now + pause);
+            }
+        }
+    }
+
+    /// The deadline has come. Who has the lock is known by the last attempt of this queue, or else
+    /// by an attempt of this thread before it joined. What may be ours is in doubt, whatever others
+    /// were told.
+    fn in_vain(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
+        let is_cancelled = self.settings.is_cancelled();
+        let longest = if is_cancelled {
+            Duration::ZERO
+        } else {
+            ANSWERED_AHEAD
+        };
+        let last = place.last_answer_by(Deadline::after(longest));
+        let in_vain = AttemptOutcome::Refused { ask_again_at: None };
+        match last {
+            LastAnswer::Busy if !self.attempts.uncertain => return Ok(in_vain),
+            LastAnswer::Failed(failure) if !self.attempts.uncertain => {
+                return Err(self.operation.failed_as(&failure));
+            }
+            _ => {}
+        }
+        match self.attempts.last_failure() {
+            Some(failure) => Err(failure),
+            None if self.attempts.was_refused => Ok(in_vain),
+            None => Err(unanswered_ahead(None)),
+        }
+    }
+
+    /// Judges a reply. If the key has moved, the wait takes the stack of the server that has it,
+    /// unless the key has moved more than [`HOPS`] times in a row: that is a failure.
+    fn judge(&mut self, reply: Reply) -> Result<AttemptOutcome> {
+        let outcome = self.attempts.judge(reply, self.stack.clock.now())?;
+        if !matches!(outcome, AttemptOutcome::Moved) {
+            self.hops = 0;
+            return Ok(outcome);
+        }
+        self.hops += 1;
+        if self.hops > HOPS {
+            self.hops = 0;
+            return Ok(AttemptOutcome::Failed);
+        }
+        let longest = self.deadline.remaining().max(self.stacks.limits.connect);
+        let is_known = self.follow(Deadline::after(longest))?;
+        Ok(if is_known {
+            outcome
+        } else {
+            AttemptOutcome::Failed
+        })
+    }
+
+    /// Takes the stack that has the key by what the nodes say now. False: nobody knows.
+    fn follow(&mut self, deadline: Deadline) -> Result<bool> {
+        match self.stacks.of(self.hold.lock_name().key(), deadline) {
+            Ok(stack) => self.stack = stack,
+            Err(error @ Error::Thread { .. }) => return Err(error),
+            Err(error) => {
+                self.attempts.failure = Some(error);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes back a writer's intent before the next thread of the queue asks, which it might keep
@@ -285,61 +399,53 @@ impl Wait<'_> {
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.quitting().filter(|_| !is_silent) {
-            self.stack.server.send_unawaited(&call, QUITTING);
+            self.send_back(&call);
         }
     }
 
     /// Gives back what an attempt may have taken, or may still take, unless that is for the lease
-    /// that has been granted to release. What the server has answered to is given back here, so
-    /// that nothing is left if the process ends at once; otherwise the watchdog's thread does it.
-    fn abandon_what_is_out(&self, acquired: &Result<Option<Lease>>, latest: Deadline) {
+    /// that has been granted to release. The watchdog's thread does it, until the server answers.
+    /// Where the server answers, it is done here as well, so that nothing is left if the process
+    /// ends at once.
+    fn give_back_what_is_out(&self, acquired: &Result<Option<Lease>>) {
+        let Attempts {
+            uncertain, is_out, ..
+        } = self.attempts;
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
-        let (comes_late, may_be_ours) = (self.attempts.is_out(), self.attempts.may_be_ours());
-        if !(comes_late || may_be_ours) || is_held {
+        if !(is_out || uncertain) || is_held {
             return;
         }
-        let is_answered = matches!(
-            acquired,
-            Err(Error::TooFewReplicas { .. } | Error::Redis { .. })
-        );
-        let is_given_back = may_be_ours && is_answered && self.give_back_by(latest);
-        if comes_late || !is_given_back {
-            self.stack.keeper.abandon(&self.hold, comes_late);
+        if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = acquired {
+            self.send_back(&self.hold.giving_back());
         }
+        self.stack.keeper.abandon(&self.hold, is_out);
     }
 
-    /// False: the lock may still be ours.
-    fn give_back_by(&self, latest: Deadline) -> bool {
+    /// Sends it, if a connection is free soon, to a server that answers.
+    fn send_back(&self, call: &Call) {
         let patience = Patience {
-            lent: LENT_TO_OTHERS.min(latest.remaining()),
-            whole: latest.remaining(),
-            answer: Some(latest),
+            lent: LENT,
             ..Patience::USUAL
         };
-        let reply = (self.stack.server).ask(&self.hold.giving_back(), patience);
-        reply.is_ok_and(|reply| reply.answer.is_ok() && !reply.again)
+        let _ = self.stack.server.ask(call, patience);
     }
 
     fn lease(&self, grant: Grant) -> Option<Lease> {
         let keep = |lease_state, terms| Some(Handle::keep(&self.stack.keeper, lease_state, terms));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();
-        if self.has_another_master() {
-            // All leases were looked at when that server became the master, and this one was not
-            // kept yet.
-            self.stack.keeper.changed(self.key());
-        }
         lease.map(Lease::claimed)
     }
 
-    /// Tells the hooks what the wait has come to. Of a failure [`Lock`](super::Lock) tells.
-    fn report(&self, acquired: Option<&Lease>, already_run: bool) {
+    /// Tells the hooks of the end of the wait. Of a failure [`Lock`](super::Lock) tells.
+    fn report(&self, acquired: Option<&Lease>) {
         let Some(events) = &self.settings.events else {
             return;
         };
         let (lock, made) = (self.operation.lock, self.attempts.made);
         let waited = self.stack.clock.since(self.started);
+        let already_run = self.attempts.found_run.is_some();
         let fence = acquired.and_then(Lease::fencing_token);
         events.answered(|events| match acquired {
             Some(_) => events.acquired(&Acquired::new(lock, waited, made, fence)),
@@ -351,13 +457,13 @@ impl Wait<'_> {
         }
     }
 
-    /// What is known of the lock without asking once more.
+    /// Names what is known of the lock without asking once more.
     fn contended(&self) -> Error {
-        let end = self.attempts.busy_until();
-        let left = end.map(|end| end.saturating_duration_since(self.now()));
+        let now = self.stack.clock.now();
+        let left = (self.attempts.busy_until).map(|end| end.saturating_duration_since(now));
         Error::Contended {
             context: self.operation.context(),
-            waited: Some(self.stack.clock.since(self.started)),
+            waited: Some(now.saturating_duration_since(self.started)),
             holder: self.stack.keeper.holder_of(self.key()),
             remaining: left.filter(|left| !left.is_zero()),
         }
@@ -376,14 +482,6 @@ impl Wait<'_> {
             LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
             LockKind::Reentrant | LockKind::Read => Leaving::Shared,
         }
-    }
-
-    fn nobody_waits(&self) -> bool {
-        self.stack.queues.waiting(self.key()) == 0
-    }
-
-    fn now(&self) -> Instant {
-        self.stack.clock.now()
     }
 
     fn key(&self) -> &str {

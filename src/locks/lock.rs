@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{RedisResult, Value};
 
 use super::{
-    acquire::{Waited, acquire},
+    acquire::acquire,
     lease::Lease,
     options::{Options, Settings},
     stack::Stack,
@@ -18,6 +18,7 @@ use crate::{
     recipes::{
         hold::{Hold, LockKind},
         inspect::{Found, Holder, force_releasing, inspecting, understood, understood_taken},
+        once::LastRun,
     },
     script::Call,
     server::Patience,
@@ -114,7 +115,7 @@ impl Lock {
     /// ```
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
-        self.acquire_as(operation, timeout)?
+        self.acquire_as(operation, timeout)
     }
 
     /// Takes the lock if it is free. `Ok(None)`: somebody else has it.
@@ -136,7 +137,10 @@ impl Lock {
     /// ```
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
-        Ok(self.acquire_as(operation, Duration::ZERO)?.ok())
+        match self.acquire_as(operation, Duration::ZERO) {
+            Err(Error::Contended { .. }) => Ok(None),
+            acquired => acquired.map(Some),
+        }
     }
 
     /// Who has the lock, since when and for how long still, and how many threads of this process
@@ -232,11 +236,9 @@ impl Lock {
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
 
-    fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Result<Lease>> {
+    fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Lease> {
         match self.acquire_hold(operation, self.hold(), timeout) {
-            Ok(Waited::Lease(lease)) => Ok(Ok(lease)),
-            Ok(Waited::Contended(error)) => Ok(Err(error)),
-            Ok(Waited::AlreadyRun(_)) => Ok(Err(operation.contended())),
+            Ok(acquired) => acquired.map_err(|_| operation.contended()),
             Err(error) => Err(self.naming_what_is_there(operation, error)),
         }
     }
@@ -263,20 +265,21 @@ impl Lock {
         operation.wrong_kind(format!("{what} ({found})"))
     }
 
-    /// The way of all acquires. The hooks are told of whatever ends one: of a failure here.
+    /// The way of all acquires. The inner error: the work has been done within the period. The
+    /// hooks are told of whatever ends a wait: of a failure here.
     pub(super) fn acquire_hold(
         &self,
         operation: Operation<'_>,
         hold: Result<Hold>,
         timeout: Duration,
-    ) -> Result<Waited> {
+    ) -> Result<Result<Lease, LastRun>> {
         let clock = self.stacks.clock;
         let started = clock.now();
         let waited =
             hold.and_then(|hold| acquire(operation, &self.stacks, &self.settings, hold, timeout));
         // In the child of a fork a hook may wait for ever for what another thread had locked.
         if let (Err(error), Some(events)) = (&waited, &self.settings.events)
-            && !matches!(error, Error::Forked)
+            && !matches!(error, Error::Forked | Error::Contended { .. })
         {
             events.failed(|events, in_a_row| {
                 let waited = clock.since(started);

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{acquire::Waited, lease::Lease, lock::Lock};
+use super::{lease::Lease, lock::Lock};
 use crate::{
     error::{Error, Operation, Result, is_unconfirmed},
     recipes::{
@@ -154,9 +154,8 @@ impl Lock {
             )),
         });
         let lease = match self.acquire_hold(operation, hold, timeout)? {
-            Waited::Lease(lease) => lease,
-            Waited::AlreadyRun(run) => return Ok(Once::AlreadyRun(run)),
-            Waited::Contended(error) => return Err(error),
+            Ok(lease) => lease,
+            Err(run) => return Ok(Once::AlreadyRun(run)),
         };
         Ok(match run(&lease) {
             Ok(value) => Once::Ran(Ran {

@@ -81,24 +81,21 @@ impl<L: Send> Observer for Stack<L> {
         self.tell_siblings(key);
     }
 
-    fn ask_again(&self) {
-        self.queues.wake_all_heads();
+    fn all_may_have_changed(&self) {
+        self.ask_again();
+        self.keeper.look_at_all();
     }
 
-    fn look_again(&self) {
-        self.keeper.look_at_all();
+    fn ask_again(&self) {
+        self.queues.wake_all_heads();
     }
 
     fn renew_again(&self) {
         self.keeper.renew_all();
     }
 
-    fn waits(&self) -> bool {
-        !self.queues.is_empty()
-    }
-
-    fn holds(&self) -> bool {
-        self.keeper.leases() > 0
+    fn relies(&self) -> bool {
+        !self.queues.is_empty() || self.keeper.leases() > 0
     }
 
     #[cfg(feature = "testing")]

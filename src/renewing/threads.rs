@@ -183,8 +183,7 @@ impl Keeper {
             let questions = batch.questions.iter();
             let questions = questions.map(|question| question.ask.of(question.item.hold()));
             let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
-            let (questions, orphans): (Vec<_>, Vec<_>) = (questions.collect(), orphans.collect());
-            renewals.send(&questions, &orphans, shortest)
+            renewals.send(&questions.chain(orphans).collect::<Vec<_>>(), shortest)
         })
     }
 
@@ -204,7 +203,8 @@ impl Keeper {
         let RenewalBatch {
             questions, orphans, ..
         } = batch;
-        for (question, (answer, failure)) in questions.iter().zip(replies.renewals) {
+        let mut answers = replies.answers.into_iter();
+        for (question, (answer, failure)) in questions.iter().zip(&mut answers) {
             let (id, lease) = (question.id, &question.item);
             let is_renewal = question.ask.is_renewal();
             let outcome = state.schedule.answered(id, answer, now);
@@ -224,7 +224,7 @@ impl Keeper {
                 Some(RenewalOutcome::Held(_)) | None => {}
             }
         }
-        for (orphan, answer) in orphans.into_iter().zip(replies.orphans) {
+        for (orphan, (answer, _)) in orphans.into_iter().zip(answers) {
             state.schedule.given_back(orphan, answer, now);
         }
         self.landed.notify_all();
@@ -271,8 +271,7 @@ impl Keeper {
 fn unsent(batch: &Batch, failure: &Arc<Failure>) -> Replies {
     let reply = (Answer::Unanswered, Some(Arc::clone(failure)));
     Replies {
-        renewals: vec![reply; batch.questions.len()],
-        orphans: vec![Answer::Unanswered; batch.orphans.len()],
+        answers: vec![reply; batch.questions.len() + batch.orphans.len()],
         broken: true,
     }
 }

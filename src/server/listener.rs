@@ -63,10 +63,10 @@ struct Ear {
     id: Option<i64>,
     /// The connection is of no use: it is to be replaced.
     is_deaf: bool,
-    /// The server had no room for a connection that comes first.
-    is_last: bool,
-    /// How often we were told that the server has become a replica. A connection that was being
-    /// opened then is replaced.
+    /// It has given way to a connection that comes first.
+    gives_way: bool,
+    /// How often the server was found to be a replica. Connections that were opened before are
+    /// replaced.
     left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
@@ -87,18 +87,17 @@ impl Listener {
     /// Starts the thread. It connects when it is [wanted](Self::want), and ends within [`LISTEN`]
     /// when nobody is there to be told.
     ///
-    /// It looks after the two tracked connections as well.
+    /// `check` looks after the connection of the leases.
     pub(super) fn start(
         self: &Arc<Self>,
         observer: Weak<dyn Observer>,
-        waiters: Arc<dyn Checked>,
-        leases: Arc<dyn Checked>,
+        check: impl Fn() + Send + 'static,
     ) -> Result<()> {
         let observer = self.observer.get_or_init(|| observer).clone();
         let listener = Arc::clone(self);
         thread::Builder::new()
             .name(NAME.to_owned())
-            .spawn(move || listener.run(&observer, &Tracks { waiters, leases }))
+            .spawn(move || listener.run(&observer, &check))
             .map(drop)
             .map_err(Error::thread)
     }
@@ -131,11 +130,16 @@ impl Listener {
         ear.left_a_replica += 1;
     }
 
+    /// How often the server was found to be a replica.
+    pub(super) fn left_a_replica(&self) -> u64 {
+        self.ear.lock().left_a_replica
+    }
+
     /// The server has no room for a connection that comes first. The one that listens is closed
-    /// within [`LISTEN`].
+    /// within [`LISTEN`], and not opened again for a second.
     pub(super) fn make_room(&self) {
         let mut ear = self.ear.lock();
-        (ear.is_deaf, ear.is_last) = (true, true);
+        (ear.is_deaf, ear.gives_way) = (true, true);
     }
 
     pub(crate) fn close(&self) {
@@ -147,14 +151,17 @@ impl Listener {
         *self.closing.lock()
     }
 
-    fn run(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) {
+    fn run(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
             // Nobody waits for an answer here. A thread that asks the server gets the error on its
             // own connection.
-            let _ = self.listen(observer, tracks);
-            let has_listened = self.ear.lock().id.take().is_some();
+            let _ = self.listen(observer, check);
+            let mut ear = self.ear.lock();
+            let (has_listened, gives_way) = (ear.id.take().is_some(), ear.gives_way);
+            ear.gives_way = false;
+            drop(ear);
             if has_listened {
                 observer
                     .upgrade()
@@ -164,6 +171,7 @@ impl Listener {
             let mut closing = self.closing.lock();
             if !*closing {
                 let pause = pauses.next_pause(Duration::MAX);
+                let pause = if gives_way { HEARTBEAT } else { pause };
                 self.wake.wait_for(&mut closing, pause);
             }
         }
@@ -177,11 +185,8 @@ impl Listener {
     }
 
     /// Listens until the connection breaks or nobody is there to be told.
-    fn listen(&self, observer: &Weak<dyn Observer>, tracks: &Tracks) -> Result<(), Failed> {
-        if self.ear.lock().is_last {
-            tracks.come_first(&*observer.upgrade().ok_or(Failed)?)?;
-        }
-        let left_a_replica = self.ear.lock().left_a_replica;
+    fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Result<(), Unheard> {
+        let left_a_replica = self.left_a_replica();
         let Opened {
             mut connection,
             epoch,
@@ -193,10 +198,9 @@ impl Listener {
         ear.id = Some(id);
         ear.epoch = epoch;
         ear.is_deaf = ear.left_a_replica != left_a_replica;
-        ear.is_last = false;
         drop(ear);
-        observer.upgrade().ok_or(Failed)?.all_may_have_changed();
-        let heard = self.hear(epoch, &mut messages, observer, tracks);
+        observer.upgrade().ok_or(Unheard)?.all_may_have_changed();
+        let heard = self.hear(epoch, &mut messages, observer, check);
         // redis-rs unsubscribes when it drops them, and waits for the answer.
         let _ = messages.set_read_timeout(Some(GOODBYE));
         heard
@@ -207,8 +211,8 @@ impl Listener {
         epoch: u64,
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
-        tracks: &Tracks,
-    ) -> Result<(), Failed> {
+        check: &impl Fn(),
+    ) -> Result<(), Unheard> {
         let (mut beat, mut listened) = (time::now(), None::<Instant>);
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
             if listened.is_none_or(|at| at.elapsed() >= LISTEN) {
@@ -218,14 +222,14 @@ impl Listener {
             messages.set_read_timeout(Some(LISTEN))?;
             match messages.get_message() {
                 Ok(message) => {
-                    let observer = observer.upgrade().ok_or(Failed)?;
+                    let observer = observer.upgrade().ok_or(Unheard)?;
                     report(&*observer, message.get_payload::<Value>()?);
                 }
                 Err(error) if error.is_timeout() => {}
-                Err(_) => return Err(Failed),
+                Err(_) => return Err(Unheard),
             }
             if beat.elapsed() >= HEARTBEAT {
-                self.beat(messages, observer, tracks)?;
+                self.beat(messages, observer, check)?;
                 // Not from its beginning: after one that took long, what has come meanwhile is
                 // heard first.
                 beat = time::now();
@@ -239,76 +243,30 @@ impl Listener {
         &self,
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
-        tracks: &Tracks,
-    ) -> Result<(), Failed> {
+        check: &impl Fn(),
+    ) -> Result<(), Unheard> {
         // Given up before the server is asked: what it belongs to ends with the last clone.
-        let observer = observer.upgrade().ok_or(Failed)?;
-        let (waits, holds) = (observer.waits(), observer.holds());
-        drop(observer);
-        if waits || holds {
+        let relies = observer.upgrade().ok_or(Unheard)?.relies();
+        if relies {
             self.connector.check(HEARTBEAT / 2);
             messages.set_read_timeout(Some(self.connector.limits().answer))?;
             messages.ping::<Value>()?;
-        }
-        if waits {
-            tracks.waiters.check();
-        }
-        if holds {
-            tracks.leases.check();
-        }
-        Ok(())
-    }
-}
-
-/// A connection that the listener looks after.
-pub(super) trait Checked: Send + Sync {
-    /// Makes sure that it is still there.
-    fn check(&self);
-
-    /// Opens it, unless it is open. False: the server has no room for it.
-    fn has_room(&self) -> bool;
-
-    /// Closes it, unless somebody uses it.
-    fn make_room(&self);
-}
-
-/// The tracked connections that it looks after.
-struct Tracks {
-    waiters: Arc<dyn Checked>,
-    leases: Arc<dyn Checked>,
-}
-
-impl Tracks {
-    /// Opens those of who holds and of who waits, which need no listener to work. One that nobody
-    /// needs gives way. An error: the server has no room for the listener's beside them.
-    fn come_first(&self, observer: &dyn Observer) -> Result<(), Failed> {
-        let (holds, waits) = (observer.holds(), observer.waits());
-        if holds && !self.leases.has_room() {
-            if !waits {
-                self.waiters.make_room();
-            }
-            return Err(Failed);
-        }
-        if waits && !self.waiters.has_room() {
-            if !holds {
-                self.leases.make_room();
-            }
-            return Err(Failed);
+            check();
         }
         Ok(())
     }
 }
 
 /// The connection is of no more use, or there is nobody left to be told.
-struct Failed;
+struct Unheard;
 
-impl From<Error> for Failed {
+impl From<Error> for Unheard {
     fn from(_: Error) -> Self {
         Self
     }
 }
 
-impl From<RedisError> for Failed {
+impl From<RedisError> for Unheard {
     fn from(_: RedisError) -> Self {
         Self
     }

@@ -1,4 +1,4 @@
-//! What locks need of a server: the one seam, behind which a stand-in for tests can stand.
+//! The `Server` trait: all that locks need of a server. The stand-in for tests implements it too.
 //!
 //! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three
 //! connections of its own: the heads of the queues ask by that of [`waiters`], the keeper renews by
@@ -40,8 +40,8 @@ pub(crate) use cluster::Servers;
 pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
 pub(crate) use redis::RedisServer;
 pub(crate) use renewals::RenewalsConnection;
-#[cfg(feature = "testing")]
-pub(crate) use renewals::refused;
+#[cfg(any(feature = "testing", feature = "cluster"))]
+pub(crate) use renewals::renewal_reply;
 
 use crate::{
     cancel::Cancel,
@@ -53,7 +53,7 @@ use crate::{
 
 /// A server, as locks know it: it runs scripts, and tells of changes.
 ///
-/// Whoever asks it has made sure that this is not the child of a fork, before the call was made.
+/// Callers have made sure that this process is no child of a fork before they made the call.
 pub(crate) trait Server: Send + Sync + 'static {
     /// The clock by which its leases end.
     fn clock(&self) -> Clock;
@@ -73,7 +73,7 @@ pub(crate) trait Server: Send + Sync + 'static {
         false
     }
 
-    /// Who executes commits where no connection leads to the server. `None`: they go by one that is
+    /// Executes commits where no connection leads to the server. `None`: they go by one that is
     /// [lent](Self::lend).
     #[cfg(feature = "testing")]
     fn committer(&self) -> Option<&dyn Committer> {
@@ -84,16 +84,12 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// somebody else has opened.
     fn stores_data(&self) -> Result<()>;
 
-    /// Grows when another server has taken its place.
-    fn epoch(&self) -> u64 {
-        0
-    }
-
     /// How far the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 
     /// Sends a call that may be sent twice, by a connection that is lent for it; once more by
-    /// another connection if the first turns out to have been closed.
+    /// another connection if the first turns out to have been closed, or another server has become
+    /// the master before the answer.
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
     /// Sends a call that may not be sent twice, by a connection that is lent for it and has just
@@ -103,7 +99,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Sends a head's call by the connection that all heads share, in one write with those of
     /// others, so that the server tells of a change of the key. It is sent by the deadline, and not
     /// after a cancel. Then its answer is waited for, one I/O time-out, and one more to connect
-    /// where that is needed. `None`: it was not sent, and no other call has failed meanwhile.
+    /// where that is needed. `None`: it was not sent.
     ///
     /// # Errors
     /// It was not sent: there is no connection, or the server did not answer others.
@@ -113,10 +109,6 @@ pub(crate) trait Server: Send + Sync + 'static {
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>>;
-
-    /// Sends what nobody waits for, by the shared connection if that is open and free soon, or else
-    /// by one of the pool.
-    fn send_unawaited(&self, call: &Call, patience: Duration);
 
     /// A connection for renewals.
     fn renewals(&self) -> Box<dyn Renewals>;
@@ -137,10 +129,8 @@ pub(crate) trait Server: Send + Sync + 'static {
 pub(crate) struct Patience<'a> {
     /// For a connection, while all are lent to others.
     pub(crate) lent: Duration,
-    /// For a connection in all.
-    pub(crate) whole: Duration,
-    /// For the answer, where that is sooner than the I/O time-out.
-    pub(crate) answer: Option<Deadline>,
+    /// For a connection and the answer, where that is sooner than the time-outs of the pool.
+    pub(crate) by: Option<Deadline>,
     /// The caller wants to know that the key is on another server by now. Otherwise that one is
     /// asked.
     #[cfg_attr(
@@ -148,7 +138,7 @@ pub(crate) struct Patience<'a> {
         allow(dead_code, reason = "only shards have moves")
     )]
     pub(crate) tells_of_moves: bool,
-    /// What calls the wait for a connection off, while all are lent to others.
+    /// Calls the wait for a connection off, while all are lent to others.
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
@@ -156,38 +146,24 @@ impl Patience<'_> {
     /// As the pool allows.
     pub(crate) const USUAL: Self = Self {
         lent: Duration::MAX,
-        whole: Duration::MAX,
-        answer: None,
+        by: None,
         tells_of_moves: false,
         cancel: None,
     };
 
-    /// Until then, for connection and answer together.
+    /// Until a deadline, if that is sooner.
     pub(crate) fn until(deadline: Deadline) -> Self {
-        let answer = Some(deadline);
         Self {
-            answer,
+            by: Some(deadline),
             ..Self::USUAL
-        }
-        .left()
-    }
-
-    /// The same when a part of the time for the answer has passed: no connection is waited for
-    /// beyond it.
-    pub(crate) fn left(self) -> Self {
-        let left = self.answer.map_or(Duration::MAX, Deadline::remaining);
-        Self {
-            lent: self.lent.min(left),
-            whole: self.whole.min(left),
-            ..self
         }
     }
 }
 
-/// What came of sending a call.
+/// The answer to a call that was sent.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// What the server said, or why nothing came.
+    /// The server's words, or why none came.
     pub(crate) answer: RedisResult<Value>,
     /// A moment before it was sent.
     pub(crate) sent: Instant,
@@ -197,8 +173,6 @@ pub(crate) struct Reply {
     pub(crate) tracked: bool,
     /// The call was sent twice, and nobody knows what came of the first.
     pub(crate) again: bool,
-    /// Nothing was done: the key is on another server by now.
-    pub(crate) has_moved: bool,
 }
 
 impl Reply {
@@ -210,13 +184,12 @@ impl Reply {
             answered: sent,
             tracked: false,
             again,
-            has_moved: false,
         }
     }
 
-    /// What is known of a call that changes something: where it was sent twice, a refusal of the
-    /// second says nothing of the first. That the key is of another kind stays the answer: it says
-    /// what stands there now.
+    /// The result of a write. If it was sent twice, a refusal of the second does not tell whether
+    /// the first took effect. That the key is of another kind stays the answer: it says what stands
+    /// there now.
     pub(crate) fn of_both(self) -> RedisResult<Value> {
         let is_refusal = |error: &RedisError| !is_unconfirmed(error) && !is_wrong_kind(error);
         match self.answer {
@@ -231,29 +204,23 @@ impl Reply {
 pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
-    /// Any key may have been changed without our being told.
-    fn all_may_have_changed(&self) {
-        self.ask_again();
-        self.look_again();
-    }
-    /// What those who wait have read is forgotten: the heads of all queues have to ask again.
+    /// Any key may have been changed without our being told: the heads of all queues have to ask
+    /// again, and all leases have to be looked at.
+    fn all_may_have_changed(&self);
+    /// The answers that those who wait have got are forgotten: the heads of all queues have to ask
+    /// again.
     fn ask_again(&self);
-    /// The watchdog may not have been told of changes: all leases have to be looked at.
-    fn look_again(&self);
-    /// What the watchdog has read is forgotten, and another server may answer it by now, which has
-    /// not got all that the one before has answered: all leases have to be looked at, and renewed
-    /// for what is left of them.
+    /// Another server may answer the watchdog by now, which has not got all that the one before has
+    /// answered: all leases have to be looked at, and renewed for what is left of them.
     fn renew_again(&self);
-    /// Whether somebody waits, and relies on being told.
-    fn waits(&self) -> bool;
-    /// Whether somebody has a lease, or had one lately, and relies on being told.
-    fn holds(&self) -> bool;
-    /// What a test of the library's users has done.
+    /// Whether somebody waits, or has a lease, and relies on being told.
+    fn relies(&self) -> bool;
+    /// A test of the library's users has done this.
     #[cfg(feature = "testing")]
     fn disturbed(&self, disturbance: Disturbance);
 }
 
-/// What a stand-in's users do to it, and what follows for those who rely on it.
+/// A stand-in's users do this to it, and it follows for those who rely on it.
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy)]
 pub(crate) enum Disturbance {
@@ -272,16 +239,15 @@ pub(crate) trait Renewals: Send {
     /// Takes as long as connecting takes.
     fn open(&mut self) -> Result<(), Arc<Failure>>;
 
-    /// Sends all in one round trip: renewals, and calls that give orphans back. Takes no longer
-    /// than one I/O time-out, and less where a lease is short; longer by what replicas are waited
-    /// for.
-    fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies;
+    /// Sends all in one round trip: renewals, and releases of orphans. Takes no longer than one I/O
+    /// time-out, and less where a lease is short; longer by what replicas are waited for.
+    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies;
 }
 
-/// What became of a renewal.
+/// What became of a renewal, or of the release of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Renewed. The moment lies before the renewal was sent.
+    /// Renewed, or released. The moment lies before the call was sent.
     Ours(Instant),
     NotOurs,
     /// The server has forgotten the script: the next batch carries it whole.
@@ -293,10 +259,8 @@ pub(crate) enum Answer {
 
 /// What a batch has come to.
 pub(crate) struct Replies {
-    /// One for each renewal.
-    pub(crate) renewals: Vec<RenewalReply>,
-    /// One for each orphan.
-    pub(crate) orphans: Vec<Answer>,
+    /// One for each call.
+    pub(crate) answers: Vec<RenewalReply>,
     /// The connection broke, or was silent for too long, and is closed.
     pub(crate) broken: bool,
 }

@@ -1,15 +1,15 @@
 //! Calls of many threads in one write.
 //!
 //! While few calls are under way, a call goes alone. Otherwise it is left in the [`Outbox`] as a
-//! [`Letter`]. A thread that finds a [`Lane`] free leads: it takes all letters that lie there,
-//! sends them in one [`SharedWrite`], and gives each its answer as it comes. When all lanes are in
-//! use, the first thread that is done wakes another to lead. No thread waits so that more letters
-//! may come.
+//! [`Letter`]. A thread that finds a lane free leads: it takes all letters that lie there, sends
+//! them in one [`SharedWrite`], and gives each its answer as it comes. When all lanes are in use,
+//! the first thread that is done wakes another to lead. No thread waits so that more letters may
+//! come.
 //!
 //! - While letters lie there, a lane is in use, or the thread of one of them has been woken to
 //!   lead. Another that comes first leads in its place, and takes its letter along.
-//! - A lane is given back when its [`Lane`] is dropped, also on an error or a panic. Then the next
-//!   thread is woken.
+//! - A lane is given back when its [`SharedWrite`] is dropped, also on an error or a panic. Then
+//!   the next thread is woken.
 //! - A letter that nobody has taken was not sent. Its thread takes it back when its time is over,
 //!   or the call is called off.
 //! - A letter that was taken has an answer, or an error, by the end of the shared write. Its thread
@@ -17,6 +17,8 @@
 //!   own, so a late answer is nobody else's.
 //! - The answers of a shared write are waited for one I/O time-out. A call with less time goes
 //!   along, but does not lead.
+//! - The heads of the queues share one connection. When it fails, all heads that wait are told so:
+//!   otherwise each would wait as long for it, one after the other.
 //!
 //! Locks: `letters` for a moment, and the stage of a letter within it. Nothing is locked while the
 //! server is asked.
@@ -40,8 +42,6 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// More calls are not sent in one write.
-const MOST: usize = 128;
 /// How often a thread looks for its answer, and lets others run, before it sleeps: to be woken
 /// takes longer than a near server's answer.
 const LOOKS: u32 = 30;
@@ -49,6 +49,8 @@ const LOOKS: u32 = 30;
 /// The calls to one server that wait to be sent.
 pub(super) struct Outbox {
     lanes: usize,
+    /// All who wait are told when a shared write fails.
+    shares_failures: bool,
     letters: Mutex<Letters>,
 }
 
@@ -57,26 +59,12 @@ struct Letters {
     /// How many lanes are in use.
     out: usize,
     /// In the order in which they came.
-    waiting: Vec<Arc<Letter>>,
-}
-
-/// How a call is sent, and how long its thread waits.
-#[derive(Clone, Copy)]
-pub(super) struct SendTerms {
-    /// It shares no write with others.
-    pub(super) alone: bool,
-    pub(super) send_by: Deadline,
-    /// If it was not sent in time, it is told at the end of the shared write before it whether that
-    /// has failed.
-    pub(super) learns_why: bool,
-    /// When its thread stops waiting for the answer, if that is sooner than an I/O time-out.
-    pub(super) until: Option<Instant>,
+    waiting: VecDeque<Arc<Letter>>,
 }
 
 /// One call of one thread.
 struct Letter {
     packed: Vec<u8>,
-    terms: SendTerms,
     stage: Mutex<Stage>,
     changed: Condvar,
 }
@@ -86,61 +74,52 @@ enum Stage {
     Waiting,
     /// In the outbox, and its thread was woken to lead.
     Next,
-    /// What became of it. `None`: it was not sent.
-    Told(Result<Option<Reply>>),
+    /// The answer, or an error if the call was not sent.
+    Told(Result<Reply>),
 }
 
-/// The right to one exchange with the server, until it is dropped.
-pub(super) struct Lane<'a> {
-    outbox: &'a Outbox,
-    /// Why the exchange has failed.
-    pub(super) failure: Option<Error>,
-}
-
-/// One write with the calls of several threads.
+/// One write with the calls of several threads, and the right to send it.
 pub(super) struct SharedWrite<'a> {
-    lane: Lane<'a>,
+    outbox: &'a Outbox,
     own: Arc<Letter>,
     /// Those that have not been told yet, in the order in which they are sent.
     batch: VecDeque<Arc<Letter>>,
+    failure: Option<Error>,
 }
 
 impl Outbox {
+    /// For calls that go by several connections, at most as many at a time as there are lanes.
     pub(super) fn new(lanes: usize) -> Self {
         Self {
             lanes,
+            shares_failures: false,
             letters: Mutex::default(),
         }
     }
 
-    /// A lane, if one is free.
-    pub(super) fn free_lane(&self) -> Option<Lane<'_>> {
-        self.lane(&mut self.letters.lock())
-    }
-
-    fn lane(&self, letters: &mut Letters) -> Option<Lane<'_>> {
-        let is_free = letters.out < self.lanes;
-        letters.out += usize::from(is_free);
-        is_free.then(|| Lane {
-            outbox: self,
-            failure: None,
-        })
+    /// For calls that go by one connection.
+    pub(super) fn of_heads() -> Self {
+        Self {
+            shares_failures: true,
+            ..Self::new(1)
+        }
     }
 
     /// Has this sent, by this thread or another. `lead` has the shared write
-    /// [gathered](SharedWrite::gather) and sent, and is an error if it could not. `None`: it was
-    /// not sent.
+    /// [gathered](SharedWrite::gather) and sent, and is an error if it could not. `until`: when
+    /// this thread stops waiting for the answer, if that is sooner than an I/O time-out. `None`: it
+    /// was not sent.
     pub(super) fn ask(
         &self,
         packed: Vec<u8>,
-        terms: SendTerms,
+        send_by: Deadline,
+        until: Option<Instant>,
         mut cancel: Option<&Cancel>,
         lead: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
     ) -> Result<Option<Reply>> {
         let posted = time::now();
         let own = Arc::new(Letter {
             packed,
-            terms,
             stage: Mutex::new(Stage::Waiting),
             changed: Condvar::new(),
         });
@@ -148,26 +127,25 @@ impl Outbox {
             let own = Arc::clone(&own);
             cancel.wakes(move || own.look_again())
         });
-        let may_lead = terms.until.is_none();
+        let may_lead = until.is_none();
         let mut letters = self.letters.lock();
         if !may_lead && letters.out < self.lanes {
             return Ok(None);
         }
-        letters.waiting.push(Arc::clone(&own));
+        letters.waiting.push_back(Arc::clone(&own));
         drop(letters);
-        let send_by = (terms.send_by.moment()).filter(|_| !terms.learns_why);
-        let mut until = send_by.into_iter().chain(terms.until).min();
+        let mut over = send_by.moment().into_iter().chain(until).min();
         let mut is_taken = false;
         loop {
             if let Some(write) = may_lead.then(|| self.lead(&own)).flatten() {
                 return write.run(lead);
             }
-            match own.wait(until, cancel) {
-                Some(Stage::Told(told)) => return told,
+            match own.wait(over, cancel) {
+                Some(Stage::Told(told)) => return told.map(Some),
                 Some(_) if may_lead => {}
                 _ if self.take_back(&own) => return Ok(None),
                 _ if is_taken => return Ok(Some(Reply::untracked(Err(silence()), posted, false))),
-                _ => (is_taken, until, cancel) = (true, terms.until, None),
+                _ => (is_taken, over, cancel) = (true, until, None),
             }
         }
     }
@@ -176,12 +154,16 @@ impl Outbox {
     fn lead(&self, own: &Arc<Letter>) -> Option<SharedWrite<'_>> {
         let mut letters = self.letters.lock();
         let place = letters.place_of(own)?;
-        let lane = self.lane(&mut letters)?;
+        if letters.out >= self.lanes {
+            return None;
+        }
+        letters.out += 1;
         letters.waiting.remove(place);
         Some(SharedWrite {
-            lane,
+            outbox: self,
             own: Arc::clone(own),
             batch: VecDeque::new(),
+            failure: None,
         })
     }
 
@@ -205,20 +187,8 @@ impl Letters {
         (self.waiting.iter()).position(|waiting| Arc::ptr_eq(waiting, letter))
     }
 
-    /// Tells those who learn it why they were not sent: the last exchange has failed, or their time
-    /// is over.
-    fn tell_why(&mut self, failure: Option<&Error>) {
-        let is_told = |letter: &mut Arc<Letter>| {
-            let is_over = failure.is_some() || letter.terms.send_by.has_passed();
-            letter.terms.learns_why && is_over
-        };
-        for letter in self.waiting.extract_if(.., is_told) {
-            letter.tell(failure.cloned().map_or(Ok(None), Err));
-        }
-    }
-
     fn wake_next(&self) {
-        if let Some(next) = self.waiting.first() {
+        if let Some(next) = self.waiting.front() {
             *next.stage.lock() = Stage::Next;
             next.changed.notify_one();
         }
@@ -226,7 +196,7 @@ impl Letters {
 }
 
 impl Letter {
-    fn tell(&self, told: Result<Option<Reply>>) {
+    fn tell(&self, told: Result<Reply>) {
         *self.stage.lock() = Stage::Told(told);
         self.changed.notify_one();
     }
@@ -238,7 +208,7 @@ impl Letter {
     }
 
     /// Until it is told something, or to lead. `None`: the time is over, or it was called off.
-    fn wait(&self, until: Option<Instant>, cancel: Option<&Cancel>) -> Option<Stage> {
+    fn wait(&self, over: Option<Instant>, cancel: Option<&Cancel>) -> Option<Stage> {
         let mut looks = 0;
         let mut stage = self.stage.lock();
         loop {
@@ -251,12 +221,12 @@ impl Letter {
                 continue;
             }
             let now = time::now();
-            let is_over = until.is_some_and(|until| until <= now);
+            let is_over = over.is_some_and(|over| over <= now);
             if is_over || cancel.is_some_and(Cancel::is_cancelled) {
                 return None;
             }
             let look = (cancel.and_then(Cancel::look_again)).map(|pause| now + pause);
-            match until.into_iter().chain(look).min() {
+            match over.into_iter().chain(look).min() {
                 Some(moment) => drop(self.changed.wait_until(&mut stage, moment)),
                 None => self.changed.wait(&mut stage),
             }
@@ -264,47 +234,30 @@ impl Letter {
     }
 }
 
-impl Drop for Lane<'_> {
-    fn drop(&mut self) {
-        let mut letters = self.outbox.letters.lock();
-        letters.out -= 1;
-        letters.tell_why(self.failure.as_ref());
-        letters.wake_next();
-    }
-}
-
 impl SharedWrite<'_> {
     fn run(mut self, lead: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Reply>> {
         let done = lead(&mut self);
-        if let Err(error) = &done {
-            self.lane.failure = Some(error.clone());
-        }
+        self.failure = done.as_ref().err().cloned();
         let own = Arc::clone(&self.own);
         drop(self);
         match mem::replace(&mut *own.stage.lock(), Stage::Waiting) {
-            Stage::Told(told) => told,
+            Stage::Told(told) => told.map(Some),
             Stage::Waiting | Stage::Next => done.map(|()| None),
         }
     }
 
-    /// Takes the letter of this thread and all others that may go with it. False: they may not be
-    /// sent, and none was taken. What any of their threads knew before, `may_be_sent` knows.
+    /// Takes the letter of this thread and all others that lie there. False: they may not be sent,
+    /// and none was taken. `may_be_sent` runs under the lock of the letters, so it sees everything
+    /// that their threads saw before.
     pub(super) fn gather(&mut self, may_be_sent: impl Fn() -> bool) -> bool {
         // Those who have just been answered come back with the next.
         thread::yield_now();
-        let mut letters = self.lane.outbox.letters.lock();
+        let mut letters = self.outbox.letters.lock();
         if !may_be_sent() {
             return false;
         }
-        letters.tell_why(None);
         self.batch.push_back(Arc::clone(&self.own));
-        let mut room = if self.own.terms.alone { 0 } else { MOST - 1 };
-        let goes_along = |letter: &mut Arc<Letter>| {
-            let goes = room > 0 && !letter.terms.alone;
-            room -= usize::from(goes);
-            goes
-        };
-        (self.batch).extend(letters.waiting.extract_if(.., goes_along));
+        self.batch.append(&mut letters.waiting);
         true
     }
 
@@ -347,29 +300,36 @@ impl SharedWrite<'_> {
         finished.map_or(Ok(()), Err)
     }
 
-    /// Those who learn why are told that it has failed.
-    pub(super) fn failed(&mut self, error: RedisError) {
-        self.lane.failure = Some(silent(error));
-    }
-
     /// Tells the next thread its answer.
-    pub(super) fn tell_next(&mut self, answer: RedisResult<Value>, sent: Instant, tracked: bool) {
+    fn tell_next(&mut self, answer: RedisResult<Value>, sent: Instant, tracked: bool) {
         if let Some(letter) = self.batch.pop_front() {
-            letter.tell(Ok(Some(Reply {
+            letter.tell(Ok(Reply {
                 answered: time::now(),
                 tracked: tracked && answer.is_ok(),
                 ..Reply::untracked(answer, sent, false)
-            })));
+            }));
         }
     }
 }
 
 impl Drop for SharedWrite<'_> {
-    /// Only a panic of the client library leaves a thread without an answer.
     fn drop(&mut self) {
+        // Only a panic of the client library leaves a thread without an answer.
         while !self.batch.is_empty() {
             self.tell_next(Err(silence()), time::now(), false);
         }
+        let mut letters = self.outbox.letters.lock();
+        letters.out -= 1;
+        if let Some(failure) = self
+            .failure
+            .as_ref()
+            .filter(|_| self.outbox.shares_failures)
+        {
+            for letter in letters.waiting.drain(..) {
+                letter.tell(Err(failure.clone()));
+            }
+        }
+        letters.wake_next();
     }
 }
 

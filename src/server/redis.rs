@@ -8,16 +8,13 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Observer, Patience, Renewals, RenewalsConnection, Reply, Server,
-    listener::Listener,
-    outbox::{Outbox, SendTerms},
-    tracked::Tracked,
-    waiters::WaitersConnection,
+    Observer, Patience, Renewals, RenewalsConnection, Reply, Server, listener::Listener,
+    outbox::Outbox, tracked::Tracked, waiters::WaitersConnection,
 };
 use crate::{
     cancel::Cancel,
     connection::{Connector, Limits, Pool, PooledConnection},
-    error::{Error, Result},
+    error::{Error, Result, no_answer},
     exchange::Finished,
     script::{Call, is_unknown_script},
     time::{self, Clock, Deadline},
@@ -36,7 +33,7 @@ pub(crate) struct RedisServer {
     /// Each call that is under way has a clone.
     under_way: Arc<()>,
     connector: Connector,
-    waiters: Arc<WaitersConnection>,
+    waiters: WaitersConnection,
     leases: Arc<Tracked>,
     listener: Arc<Listener>,
 }
@@ -71,8 +68,26 @@ impl RedisServer {
         RenewalsConnection::on(Arc::clone(&self.leases))
     }
 
-    /// Sends a call: alone while few calls are under way, or else in one write with others.
+    /// Sends a call. Where another server has become the master before it was answered, the answer
+    /// does not count: the call is taken for one that a closed connection has swallowed.
     fn send(&self, sending: &Sending<'_>) -> Result<Reply> {
+        let epoch = self.connector.epoch();
+        let mut reply = self.send_by_either(sending)?;
+        self.heard(&mut reply, epoch);
+        Ok(reply)
+    }
+
+    fn heard(&self, reply: &mut Reply, epoch: u64) {
+        if reply.answer.is_ok() && self.connector.epoch() != epoch {
+            reply.answer = Err(no_answer());
+        }
+        if let Err(error) = &reply.answer {
+            self.connector.was_refused(error);
+        }
+    }
+
+    /// Alone while few calls are under way, or else in one write with others.
+    fn send_by_either(&self, sending: &Sending<'_>) -> Result<Reply> {
         if sending.call.replicas().is_some() {
             // Replicas are asked by the connection that has written, and waited for.
             return self.send_alone(sending);
@@ -92,18 +107,12 @@ impl RedisServer {
         }
     }
 
-    fn judge(&self, reply: &Reply) {
-        let _ = (reply.answer.as_ref()).inspect_err(|error| self.connector.was_refused(error));
-    }
-
     /// By a connection that is lent for it alone.
     fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
         let mut conn = self.lent(sending)?;
         let sent = time::now();
         let answer = answered_by(&mut conn, sending, self.limits().answer);
-        if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
-            self.finish(&mut conn, finished);
-        }
+        self.close_if_finished(&mut conn, answer.as_ref().err());
         Ok(Reply::untracked(answer, sent, sending.again))
     }
 
@@ -111,16 +120,12 @@ impl RedisServer {
     /// connection, or was called off.
     fn send_together(&self, sending: &Sending<'_>) -> Result<Option<Reply>> {
         let io_timeout = self.limits().answer;
-        let until = (sending.patience.answer).filter(|answer| answer.remaining() < io_timeout);
-        let terms = SendTerms {
-            alone: false,
-            send_by: sending.lent_by.or_sooner(sending.whole_by.moment()),
-            learns_why: false,
-            until: until.and_then(Deadline::moment),
-        };
+        let until = (sending.patience.by).filter(|by| by.remaining() < io_timeout);
+        let until = until.and_then(Deadline::moment);
+        let send_by = sending.lent_by.or_sooner(sending.whole_by.moment());
         let packed = sending.call.command().get_packed_command();
         let cancel = sending.patience.cancel;
-        self.outbox.ask(packed, terms, cancel, |write| {
+        self.outbox.ask(packed, send_by, until, cancel, |write| {
             loop {
                 let mut conn = self.lent(sending)?;
                 // One of the threads may know meanwhile that another server is the master, and
@@ -131,37 +136,29 @@ impl RedisServer {
                     continue;
                 }
                 let exchanged = write.exchange(conn.connection(), io_timeout, false);
-                if let Some(finished) = exchanged.err().as_ref().and_then(Finished::by_error) {
-                    self.finish(&mut conn, finished);
-                }
+                self.close_if_finished(&mut conn, exchanged.err().as_ref());
                 return Ok(());
             }
         })
     }
 
+    /// Has the connection not lent again if this error says so. If the server is a replica by now,
+    /// the tracked connections lead there as well, and a replica goes on answering what does not
+    /// write.
+    fn close_if_finished(&self, conn: &mut PooledConnection, error: Option<&RedisError>) -> bool {
+        let Some(finished) = error.and_then(Finished::by_error) else {
+            return false;
+        };
+        conn.close(finished);
+        if finished == Finished::Replica {
+            self.listener.leave_the_replica();
+        }
+        true
+    }
+
     fn lent(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
         let (lent, whole) = (sending.lent_by.remaining(), sending.whole_by.remaining());
         self.pool.get_here(lent, whole, sending.patience.cancel)
-    }
-
-    /// Whether the connection answers; if not, it is closed.
-    fn answers(conn: &mut PooledConnection) -> bool {
-        let answer = redis::cmd("PING").query::<Value>(conn.connection());
-        let finished = answer.err().as_ref().and_then(Finished::by_error);
-        if let Some(finished) = finished {
-            conn.close(finished);
-        }
-        finished.is_none()
-    }
-
-    /// The connection is not lent again. If the server is a replica by now, the tracked connections
-    /// lead there as well, and a replica goes on answering what does not write.
-    fn finish(&self, conn: &mut PooledConnection, finished: Finished) {
-        conn.close(finished);
-        if finished == Finished::Replica {
-            self.waiters.leave_the_replica();
-            self.leases.leave_the_replica();
-        }
     }
 }
 
@@ -182,25 +179,22 @@ impl Server for RedisServer {
         Ok(())
     }
 
-    fn epoch(&self) -> u64 {
-        self.connector.epoch()
-    }
-
     fn clock_skew(&self) -> Duration {
         self.connector.clock_skew()
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
+        let whole_by = Deadline::after(self.pool.get_timeout());
         let sending = Sending {
             call,
             patience,
             lent_by: Deadline::after(patience.lent),
-            whole_by: Deadline::after(patience.whole.min(self.pool.get_timeout())),
+            whole_by: whole_by.or_sooner(patience.by.and_then(Deadline::moment)),
             again: false,
         };
         let first = self.send(&sending)?;
-        self.judge(&first);
-        if !was_closed(&first.answer) {
+        let was_closed = RedisError::is_connection_dropped;
+        if !first.answer.as_ref().is_err_and(was_closed) {
             return Ok(first);
         }
         let again = Sending {
@@ -208,28 +202,25 @@ impl Server for RedisServer {
             again: true,
             ..sending
         };
-        let second = self.send(&again).inspect(|second| self.judge(second));
-        Ok(second.unwrap_or(first))
+        Ok(self.send(&again).unwrap_or(first))
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
-        let mut conn = self.pool.get()?;
-        if !Self::answers(&mut conn) {
-            // Such as one that stood idle when the server was started again.
-            drop(conn);
-            conn = self.pool.get()?;
-            if !Self::answers(&mut conn) {
-                return Err(Error::Pool {
-                    reason: String::from("the connections that were lent do not answer"),
-                    source: None,
-                });
+        // The first may have stood idle when the server was started again.
+        for _ in 0..2 {
+            let mut conn = self.pool.get()?;
+            let pong = redis::cmd("PING").query::<Value>(conn.connection());
+            if self.close_if_finished(&mut conn, pong.err().as_ref()) {
+                continue;
             }
+            let answer = call.send(conn.connection());
+            self.close_if_finished(&mut conn, answer.as_ref().err());
+            return Ok(answer);
         }
-        let answer = call.send(conn.connection());
-        if let Some(finished) = answer.as_ref().err().and_then(Finished::by_error) {
-            self.finish(&mut conn, finished);
-        }
-        Ok(answer)
+        Err(Error::Pool {
+            reason: String::from("the connections that were lent do not answer"),
+            source: None,
+        })
     }
 
     fn ask_for_head(
@@ -238,21 +229,12 @@ impl Server for RedisServer {
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>> {
-        self.waiters.ask(call, deadline, cancel)
-    }
-
-    fn send_unawaited(&self, call: &Call, patience: Duration) {
-        if self.waiters.send(call, patience) {
-            return;
+        let epoch = self.connector.epoch();
+        let mut reply = self.waiters.ask(call, deadline, cancel)?;
+        if let Some(reply) = &mut reply {
+            self.heard(reply, epoch);
         }
-        let soon = Patience {
-            lent: patience,
-            whole: patience,
-            answer: Some(Deadline::after(2 * patience)),
-            ..Patience::USUAL
-        };
-        // Nobody waits for what becomes of it.
-        let _ = self.ask(call, soon);
+        Ok(reply)
     }
 
     fn renewals(&self) -> Box<dyn Renewals> {
@@ -260,7 +242,8 @@ impl Server for RedisServer {
     }
 
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
-        (self.listener).start(observer, self.waiters.clone(), self.leases.clone())
+        let leases = Arc::clone(&self.leases);
+        self.listener.start(observer, move || leases.check())
     }
 
     fn want(&self) {
@@ -272,19 +255,12 @@ impl Server for RedisServer {
     }
 }
 
-/// The connection turned out to have been closed: what was sent on it may be sent again by another.
-fn was_closed(answer: &RedisResult<Value>) -> bool {
-    answer
-        .as_ref()
-        .is_err_and(RedisError::is_connection_dropped)
-}
-
 fn answered_by(
     conn: &mut PooledConnection,
     sending: &Sending<'_>,
     io_timeout: Duration,
 ) -> RedisResult<Value> {
-    if let Some(limit) = sending.patience.answer.map(Deadline::remaining)
+    if let Some(limit) = sending.patience.by.map(Deadline::remaining)
         && limit < io_timeout
     {
         let limit = limit.max(Duration::from_millis(1));

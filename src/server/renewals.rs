@@ -1,6 +1,7 @@
 //! The watchdog's connection: one batch of renewals, one round trip.
 
 use std::{
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,19 +22,14 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// A batch is given up after a third of the shortest lease if the connection has answered before,
-/// but not sooner than this.
+/// A batch is given up after a third of the shortest lease, but not sooner than this.
 pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
-/// The watchdog's connection, and what is known of it.
+/// The connection that all renewals of a keeper share.
 pub(crate) struct RenewalsConnection {
     tracked: Arc<Tracked>,
-    /// It has answered a batch.
-    proven: bool,
     /// The server may not know our scripts: each is sent whole once in the next batch.
     teach: bool,
-    /// It was open after the last batch.
-    pub(super) is_left_open: bool,
 }
 
 impl RenewalsConnection {
@@ -46,231 +42,30 @@ impl RenewalsConnection {
     pub(super) fn on(tracked: Arc<Tracked>) -> Self {
         Self {
             tracked,
-            proven: false,
             teach: true,
-            is_left_open: false,
         }
-    }
-
-    /// Whether it is open. `None`: the listener's thread, which looks after it, had it until the
-    /// deadline.
-    pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
-        let is_open = self.tracked.using(deadline, |used| used.is_open());
-        is_open.unwrap_or(Some(false))
     }
 
     pub(super) fn tracked(connector: Connector, listener: Arc<Listener>) -> Arc<Tracked> {
         Arc::new(Tracked::new(For::Leases, connector, Some(listener)))
     }
-}
 
-impl Renewals for RenewalsConnection {
-    fn is_open(&self) -> bool {
-        self.is_open_by(Deadline::after(Duration::MAX)) == Some(true)
-    }
-
-    fn open(&mut self) -> Result<(), Arc<Failure>> {
-        let opened = caught(|| {
-            let open = |used: &mut InUse<'_>| {
-                if used.is_open() {
-                    // The listener's thread was faster.
-                    return Ok(());
-                }
-                used.open().map_err(Failure::Unsent)
-            };
-            self.tracked.using(Deadline::after(Duration::MAX), open)
-        });
-        match opened {
-            Ok(Ok(Some(Ok(())) | None)) => {}
-            Ok(Ok(Some(Err(failure)))) => return Err(Arc::new(failure)),
-            Ok(Err(forked)) => return Err(Arc::new(Failure::Unsent(forked))),
-            Err(panicked) => return Err(Failure::sent(panicked)),
-        }
-        self.proven = false;
-        self.teach = true;
-        Ok(())
-    }
-
-    fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
-        let judged = self.send_batch(&Batch { renewals, orphans }, shortest_lease);
-        let orphans = judged.orphans.into_iter();
-        Replies {
-            renewals: judged.renewals,
-            orphans: orphans.map(|(answer, _)| answer).collect(),
-            broken: !self.is_left_open,
-        }
-    }
-}
-
-/// What is sent in one round trip.
-pub(super) struct Batch<'a> {
-    pub(super) renewals: &'a [Call],
-    pub(super) orphans: &'a [Call],
-}
-
-/// What has become of each.
-#[derive(Default)]
-pub(super) struct Judged {
-    pub(super) renewals: Vec<RenewalReply>,
-    pub(super) orphans: Vec<RenewalReply>,
-}
-
-/// What the server has said: fewer values than were asked for, if the conversation broke off.
-struct Said {
-    values: Vec<Value>,
-    failure: Option<Arc<Failure>>,
-    /// A moment before it was asked.
-    sent: Instant,
-    /// Each script was sent whole once.
-    taught: bool,
-}
-
-impl Batch<'_> {
-    fn len(&self) -> usize {
-        self.renewals.len() + self.orphans.len()
-    }
-
-    /// Sends it by a connection that is there for this alone, and waits no longer for all answers.
-    /// A failure says why some are missing; the connection must not be used again then.
-    #[cfg(feature = "cluster")]
-    pub(super) fn send_by(
-        &self,
-        connection: &mut Connection,
-        limit: Duration,
-    ) -> (Judged, Option<Finished>) {
-        let sent = time::now();
-        let mut values = Vec::with_capacity(self.replies());
-        let packed = self.packed(true);
-        let limit = limit + self.wait();
-        let conversation =
-            caught(|| converse(connection, &packed, limit, self.replies(), &mut values))
-                .and_then(|conversation| conversation);
-        let by_answer = values.iter().find_map(Finished::by_answer);
-        let finished = conversation.is_err().then_some(Finished::Broken);
-        let said = Said {
-            values,
-            failure: conversation.err().map(Failure::sent),
-            sent,
-            taught: true,
-        };
-        (self.judged(said), finished.or(by_answer))
-    }
-
-    /// The replicas that have to have the whole batch, if any.
-    fn replicas(&self) -> Option<Replicas> {
-        let replicas = self.renewals.iter().filter_map(Call::replicas);
-        replicas.reduce(Replicas::or_more)
-    }
-
-    fn wait(&self) -> Duration {
-        self.replicas()
-            .map_or(Duration::ZERO, |replicas| replicas.wait)
-    }
-
-    fn packed(&self, teaching: bool) -> Vec<u8> {
-        let calls: Vec<&Call> = self.renewals.iter().chain(self.orphans).collect();
-        let mut packed = packed(&calls, teaching);
-        // One question for all, behind all of them.
-        if let Some(replicas) = self.replicas() {
-            packed.extend(replicas.question().get_packed_command());
-        }
-        packed
-    }
-
-    fn replies(&self) -> usize {
-        self.len() + usize::from(self.replicas().is_some())
-    }
-
-    fn judged(&self, said: Said) -> Judged {
-        let Said {
-            mut values,
-            failure,
-            sent,
-            taught,
-        } = said;
-        let had =
-            (self.replicas()).and_then(|_| values.split_off(self.len().min(values.len())).pop());
-        let mut values = values.into_iter();
-        let renewals = self
-            .renewals
-            .iter()
-            .map(|call| match (values.next(), call.replicas()) {
-                (Some(value), None) => judged(value, sent, taught),
-                (Some(value), Some(replicas)) if failure.is_none() => {
-                    let had = had.clone().unwrap_or(Value::Nil);
-                    confirmed(judged(value, sent, taught), replicas.check(had))
-                }
-                _ => (Answer::Unanswered, failure.clone()),
-            });
-        let renewals = renewals.collect();
-        let orphans = self.orphans.iter().map(|_| match values.next() {
-            Some(Value::Int(1..)) => (Answer::Ours(sent), None),
-            Some(value) => judged(value, sent, taught),
-            None => (Answer::Unanswered, failure.clone()),
-        });
-        Judged {
-            orphans: orphans.collect(),
-            renewals,
-        }
-    }
-}
-
-impl RenewalsConnection {
-    /// Sends all in one round trip.
-    pub(super) fn send_batch(&mut self, batch: &Batch<'_>, shortest_lease: Duration) -> Judged {
-        self.tracked.check_the_master();
-        let taught = std::mem::take(&mut self.teach);
-        let mut limit = self.tracked.io_timeout();
-        if self.proven {
-            limit = limit.min(SHORTEST_PATIENCE.max(shortest_lease / 3));
-        }
-        limit += batch.wait();
-        let packed = batch.packed(taught);
-        // The lease's clock starts before the first byte is sent.
-        let sent = time::now();
-        let mut values = Vec::with_capacity(batch.replies());
-        let (conversation, is_open) = self.converse(batch, &packed, limit, &mut values);
-        self.is_left_open = is_open;
-        self.proven = conversation.is_ok();
-        let judged = batch.judged(Said {
-            values,
-            failure: conversation.err().map(Failure::sent),
-            sent,
-            taught,
-        });
-        for failure in judged
-            .renewals
-            .iter()
-            .filter_map(|(_, failure)| failure.as_deref())
-        {
-            if let Failure::Sent(error) = failure {
-                self.tracked.was_refused(error);
-            }
-        }
-        let mut replies = judged.renewals.iter().chain(&judged.orphans);
-        self.teach |= replies.any(|(answer, _)| *answer == Answer::Forgotten);
-        judged
-    }
-
-    /// Sends the batch and reads the answers. Closes the connection after an error, or an answer
-    /// that finishes it. Says whether it is open after that. The listener's thread may have it, and
-    /// open it anew: that is waited for no longer than for the answers.
+    /// Sends the batch and reads the answers. Returns whether the connection is open after that.
+    /// The listener's thread may be using it, or open it anew: that is waited for no longer than
+    /// for the answers.
     fn converse(
         &self,
-        batch: &Batch<'_>,
         packed: &[u8],
         limit: Duration,
+        replies: usize,
         values: &mut Vec<Value>,
     ) -> (RedisResult<()>, bool) {
         let used = self.tracked.using(Deadline::after(limit), |used| {
             let asked = used.ask(Some(limit), |connection, _| {
-                caught(|| converse(connection, packed, limit, batch.replies(), values))?
+                caught(|| converse(connection, packed, limit, replies, values))?
             });
-            if asked.is_err() {
-                used.close(Finished::Broken);
-            }
             if let Some(finished) = values.iter().find_map(Finished::by_answer) {
-                used.close(finished);
+                used.finish(finished);
             }
             (asked, used.is_open())
         });
@@ -279,35 +74,94 @@ impl RenewalsConnection {
     }
 }
 
-/// What an answer means. `taught`: the script was sent whole, so that the server knows it.
-pub(crate) fn judged(value: Value, sent: Instant, taught: bool) -> RenewalReply {
-    let refusal: RedisError = match value {
-        Value::Int(1) => return (Answer::Ours(sent), None),
-        Value::Int(0) => return (Answer::NotOurs, None),
-        Value::ServerError(error) => error.into(),
-        _ => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
-    };
-    if is_unknown_script(&refusal) && !taught {
+impl Renewals for RenewalsConnection {
+    fn is_open(&self) -> bool {
+        let is_open = |used: &mut InUse<'_>| used.is_open();
+        let used = self.tracked.using(Deadline::after(Duration::MAX), is_open);
+        matches!(used, Ok(Some(true)))
+    }
+
+    fn open(&mut self) -> Result<(), Arc<Failure>> {
+        self.teach = true;
+        let open = |used: &mut InUse<'_>| used.open();
+        match caught(|| self.tracked.using(Deadline::after(Duration::MAX), open)) {
+            Ok(Ok(Some(Err(error))) | Err(error)) => Err(Arc::new(Failure::Unsent(error))),
+            Ok(Ok(Some(Ok(())) | None)) => Ok(()),
+            Err(panicked) => Err(Failure::sent(panicked)),
+        }
+    }
+
+    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
+        self.tracked.check_the_master();
+        let replicas = calls.iter().filter_map(Call::replicas);
+        let replicas = replicas.reduce(Replicas::or_more);
+        let limit = SHORTEST_PATIENCE.max(shortest_lease / 3);
+        let limit = self.tracked.io_timeout().min(limit)
+            + replicas.map_or(Duration::ZERO, |replicas| replicas.wait);
+        let taught = mem::take(&mut self.teach);
+        let packed = packed(calls, taught, replicas);
+        let count = calls.len() + usize::from(replicas.is_some());
+        // The lease's clock starts before the first byte is sent.
+        let sent = time::now();
+        let mut values = Vec::with_capacity(count);
+        let (conversation, is_open) = self.converse(&packed, limit, count, &mut values);
+        let failure = conversation.err().map(Failure::sent);
+        let had = values.get(calls.len()).cloned().unwrap_or(Value::Nil);
+        let mut values = values.into_iter();
+        let answers = calls.iter().map(|call| match values.next() {
+            Some(value) if call.replicas().is_none() => answered(value, sent, taught),
+            Some(value) if failure.is_none() => {
+                let had = call
+                    .replicas()
+                    .map_or(Ok(()), |replicas| replicas.check(had.clone()));
+                confirmed(answered(value, sent, taught), had)
+            }
+            _ => (Answer::Unanswered, failure.clone()),
+        });
+        let answers: Vec<RenewalReply> = answers.collect();
+        for (answer, failure) in &answers {
+            self.teach |= *answer == Answer::Forgotten;
+            if let Some(Failure::Sent(error)) = failure.as_deref() {
+                self.tracked.was_refused(error);
+            }
+        }
+        Replies {
+            answers,
+            broken: !is_open,
+        }
+    }
+}
+
+/// `taught`: the script was sent whole, so that the server knows it.
+fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
+    let answer = value.extract_error();
+    if !taught && answer.as_ref().is_err_and(is_unknown_script) {
         return (Answer::Forgotten, None);
     }
-    refused(refusal)
+    renewal_reply(answer, sent)
 }
 
-/// What a reply means for a lease that replicas have to have: whether so many have the renewal.
-pub(crate) fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
-    match (reply, had) {
-        // Renewed on the master alone: for us the lease ends when it ends on the replicas.
-        ((Answer::Ours(_), _), Err(error)) => (Answer::Refused, Some(Failure::sent(error))),
-        (reply, _) => reply,
-    }
-}
-
-/// What a refusal means for the lease.
-pub(crate) fn refused(refusal: RedisError) -> RenewalReply {
+/// The meaning of an answer for the lease, or for the orphan.
+pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
+    let refusal: RedisError = match answer {
+        Ok(Value::Int(1..)) => return (Answer::Ours(sent), None),
+        Ok(Value::Int(0)) => return (Answer::NotOurs, None),
+        Ok(_) => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
+        Err(error) => error,
+    };
     if is_another_kind(&refusal) {
         return (Answer::NotOurs, None);
     }
     (Answer::Refused, Some(Failure::sent(refusal)))
+}
+
+/// A renewal that too few replicas have is refused: for us the lease ends when it ends on the
+/// replicas.
+fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
+    match (reply, had) {
+        ((Answer::Ours(_), _), Err(error)) => (Answer::Refused, Some(Failure::sent(error))),
+        (reply, _) => reply,
+    }
 }
 
 /// Whether the lock's key holds something else by now. If only the companion does, the lock is
@@ -320,9 +174,9 @@ fn is_another_kind(refusal: &RedisError) -> bool {
     }
 }
 
-/// The batch in bytes. Where the server may not know the scripts, the first call of each carries it
-/// whole.
-fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
+/// The batch in bytes, with one question for all replicas behind it. Where the server may not know
+/// the scripts, the first call of each carries it whole.
+fn packed(calls: &[Call], teaching: bool, replicas: Option<Replicas>) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
         if teaching && !taught.contains(&call.script()) {
@@ -331,6 +185,9 @@ fn packed(calls: &[&Call], teaching: bool) -> Vec<u8> {
         } else {
             call.command().write_packed_command(&mut packed);
         }
+    }
+    if let Some(replicas) = replicas {
+        packed.extend(replicas.question().get_packed_command());
     }
     packed
 }
@@ -394,9 +251,7 @@ mod tests {
                 })
             });
             is_held.wait();
-            let soon = Deadline::after(Duration::from_millis(100));
-            assert_eq!(renewals.is_open_by(soon), None);
-            assert!(renewals.send(&[], &[], Duration::MAX).broken);
+            assert!(renewals.send(&[], Duration::MAX).broken);
             done.send(()).unwrap();
             assert_eq!(other.join().unwrap().unwrap(), Some(Ok(())));
         });

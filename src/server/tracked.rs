@@ -1,7 +1,7 @@
 //! A tracked connection: when a key changes that was read on it, the server tells the listener,
 //! once. Those who wait share one, the watchdog has another.
 //!
-//! Both are opened, judged, closed and looked after here, by the same rules:
+//! Both are opened, judged and closed here, by the same rules:
 //!
 //! - [`Finished`] says after each answer whether the connection goes on. What it had read is
 //!   forgotten with it.
@@ -10,24 +10,19 @@
 //!   connection is gone, since one of them opens the next. The leases are told when there is a new
 //!   one: the watchdog opens it, and before that an unanswered question would only put them in
 //!   doubt.
-//! - Once a second, while somebody relies on it, the listener's thread [`check`](Tracked::check)s
-//!   that it is there.
+//! - A head asks every second, and so finds out by itself that its connection is gone. The leases
+//!   are renewed more rarely: once a second the listener's thread [`check`](Tracked::check)s that
+//!   theirs is there.
 //!
 //! Locks: `slot` while the connection is used. It is unlocked before anybody is told, since telling
 //! locks the queues or the keeper.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisError, RedisResult};
 
-use super::listener::{Checked, Listener, Tracking};
+use super::listener::{Listener, Tracking};
 use crate::{
     connection::{Connector, Opened},
     error::{Error, Result},
@@ -35,8 +30,7 @@ use crate::{
     time::Deadline,
 };
 
-/// How often it is looked at most whether another server has become the master, where nobody
-/// listens.
+/// The shortest time between two looks for another master, where nobody listens.
 const UNTOLD: Duration = Duration::from_secs(1);
 
 /// Who relies on what is read on a connection.
@@ -55,8 +49,6 @@ pub(super) struct Tracked {
     /// `None`: nobody is told of what happens to the keys.
     listener: Option<Arc<Listener>>,
     slot: Mutex<Slot>,
-    /// Somebody has found out elsewhere that the server is a replica by now.
-    leads_to_a_replica: AtomicBool,
 }
 
 #[derive(Default)]
@@ -64,14 +56,14 @@ struct Slot {
     open: Option<Open>,
     /// There has been one before, on which keys were read.
     had_one: bool,
-    /// How long the last user waited for an answer at most, if it was not one I/O time-out.
-    limit: Option<Duration>,
 }
 
 struct Open {
     connection: Connection,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
+    /// How often the server had been found to be a replica before.
+    left_a_replica: u64,
     tracking: Tracking,
     /// It has answered, so that somebody may rely on what was read on it.
     has_answered: bool,
@@ -92,19 +84,6 @@ impl Tracked {
             connector,
             listener,
             slot: Mutex::default(),
-            leads_to_a_replica: AtomicBool::new(false),
-        }
-    }
-
-    /// The server is a replica by now. The connection is closed at once, or as soon as it is not
-    /// used any more.
-    pub(super) fn leave_the_replica(&self) {
-        self.leads_to_a_replica.store(true, Ordering::SeqCst);
-        if let Some(listener) = &self.listener {
-            listener.leave_the_replica();
-        }
-        if let Some(slot) = self.slot.try_lock() {
-            self.run(slot, |_| ());
         }
     }
 
@@ -115,7 +94,7 @@ impl Tracked {
         }
     }
 
-    /// This is what the server has answered.
+    /// The server has answered this.
     pub(super) fn was_refused(&self, error: &RedisError) {
         self.connector.was_refused(error);
     }
@@ -170,13 +149,15 @@ impl Tracked {
         result
     }
 
+    fn left_a_replica(&self) -> u64 {
+        let listener = self.listener.as_ref();
+        listener.map_or(0, |listener| listener.left_a_replica())
+    }
+
     /// The one place that says that this connection is gone, or new.
     fn report(&self) {
-        let observer = self
-            .listener
-            .as_ref()
-            .and_then(|listener| listener.observer());
-        if let Some(observer) = observer {
+        let listener = self.listener.as_ref();
+        if let Some(observer) = listener.and_then(|listener| listener.observer()) {
             match self.whom {
                 For::Waiters => observer.ask_again(),
                 For::Leases => observer.renew_again(),
@@ -184,38 +165,22 @@ impl Tracked {
         }
     }
 
-    /// Finds out whether the connection is still there, and tells those who rely on it if it is
-    /// not. A thread that uses it finds out by itself. An error says why it is gone.
-    pub(super) fn look(&self) -> RedisResult<()> {
-        let mut asked = Ok(());
-        if let Some(slot) = self.slot.try_lock() {
-            self.run(slot, |used| asked = used.check());
-        }
-        asked
-    }
-}
-
-impl Checked for Tracked {
-    fn has_room(&self) -> bool {
-        let open = |used: &mut InUse<'_>| {
-            if used.is_open() {
-                return Ok(());
-            }
-            used.open()
+    /// Finds out whether the connection is still there, and opens the next one if it is not. If
+    /// that fails, it is tried again at the next check, or when a lease is due. A thread that uses
+    /// the connection finds out by itself.
+    pub(super) fn check(&self) {
+        let Some(slot) = self.slot.try_lock() else {
+            return;
         };
-        // A thread that uses it finds out by itself.
-        let opened = (self.slot.try_lock()).map(|slot| self.run(slot, open));
-        !matches!(opened, Some(Err(error)) if is_full(&error))
-    }
-
-    fn make_room(&self) {
-        if let Some(slot) = self.slot.try_lock() {
-            self.run(slot, |used| used.slot.open = None);
-        }
-    }
-
-    fn check(&self) {
-        let _ = self.look();
+        self.run(slot, |used| {
+            if used.is_open() {
+                let limit = Some(self.io_timeout());
+                let _ = used.ask(limit, |connection, _| redis::cmd("PING").exec(connection));
+            }
+            if used.slot.had_one {
+                let _ = used.open();
+            }
+        });
     }
 }
 
@@ -224,8 +189,12 @@ impl InUse<'_> {
         self.slot.open.is_some()
     }
 
-    /// Opens it anew. Takes as long as connecting takes.
+    /// Opens it, unless it is open. Takes as long as connecting takes.
     pub(super) fn open(&mut self) -> Result<()> {
+        if self.is_open() {
+            return Ok(());
+        }
+        let left_a_replica = self.tracked.left_a_replica();
         let opened = match self.tracked.whom {
             For::Waiters => self.tracked.connector.open(),
             For::Leases => self.tracked.connector.open_to_look(),
@@ -239,17 +208,17 @@ impl InUse<'_> {
         self.slot.open = Some(Open {
             connection,
             epoch,
+            left_a_replica,
             tracking: Tracking::default(),
             has_answered: false,
         });
-        self.slot.limit = None;
         self.has_news |= self.slot.had_one && self.tracked.whom == For::Leases;
         self.slot.had_one = true;
         Ok(())
     }
 
-    /// Asks something on it. It comes with whether changes of what is read are going to be told. If
-    /// the connection is finished by what comes, it is closed.
+    /// Asks something on it. The closure learns whether changes of what is read are going to be
+    /// told. If the connection is finished by what comes, it is closed.
     ///
     /// With a limit an answer is waited for no longer than this, by whoever uses it next as well.
     pub(super) fn ask<T>(
@@ -259,14 +228,13 @@ impl InUse<'_> {
     ) -> RedisResult<T> {
         // Put back when all is well: a panic of redis-rs leaves no connection behind.
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
-        self.slot.limit = limit;
         let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
         let _ = (asked.as_ref()).inspect_err(|error| self.tracked.was_refused(error));
         let finished = asked.as_ref().err().and_then(Finished::by_error);
         open.has_answered |= asked.is_ok();
         self.slot.open = Some(open);
         if let Some(finished) = finished {
-            self.close(finished);
+            self.finish(finished);
         }
         asked
     }
@@ -278,44 +246,28 @@ impl InUse<'_> {
 
     fn close_if_not_of_the_master(&mut self) {
         let epoch = self.tracked.connector.epoch();
-        let is_of_before = |open: &Open| open.epoch != epoch;
-        let is_of_a_replica = (self.tracked.leads_to_a_replica).swap(false, Ordering::SeqCst);
-        if is_of_a_replica || self.slot.open.as_ref().is_some_and(is_of_before) {
+        let left_a_replica = self.tracked.left_a_replica();
+        let is_of_before =
+            |open: &Open| (open.epoch, open.left_a_replica) != (epoch, left_a_replica);
+        if self.slot.open.as_ref().is_some_and(is_of_before) {
             self.close(Finished::Replica);
         }
     }
 
-    /// It is finished.
-    pub(super) fn close(&mut self, finished: Finished) {
-        if matches!(finished, Finished::Broken | Finished::Replica) {
-            self.tracked.connector.doubt();
-        }
+    /// It is finished by what has come on it.
+    pub(super) fn finish(&mut self, finished: Finished) {
         if let (Finished::Replica, Some(listener)) = (finished, &self.tracked.listener) {
             listener.leave_the_replica();
         }
-        let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.has_answered);
-        self.has_news |= relied_on && self.tracked.whom == For::Waiters;
+        self.close(finished);
     }
 
-    fn check(&mut self) -> RedisResult<()> {
-        let mut asked = Ok(());
-        if self.is_open() {
-            let limit = self.slot.limit;
-            asked = self.ask(limit, |connection, _| redis::cmd("PING").exec(connection));
+    fn close(&mut self, finished: Finished) {
+        if matches!(finished, Finished::Broken | Finished::Replica) {
+            self.tracked.connector.doubt();
         }
-        if self.is_open() {
-            return Ok(());
-        }
-        match self.tracked.whom {
-            // The heads are told however the connection was lost: none may sleep while there is no
-            // connection.
-            For::Waiters => self.has_news = true,
-            // If it cannot be opened now, it is tried again at the next check, or when a lease is
-            // due.
-            For::Leases if self.slot.had_one => drop(self.open()),
-            For::Leases => {}
-        }
-        asked
+        let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.has_answered);
+        self.has_news |= relied_on && self.tracked.whom == For::Waiters;
     }
 }
 

@@ -18,11 +18,11 @@ use super::{
 use crate::{
     cancel::Cancel,
     connection::{Limits, PooledConnection},
-    error::{Error, Result, makes_no_sense},
+    error::{Error, Result},
     script::Call,
     server::{
         self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer,
-        Patience, RenewalReply, Renewals, Replies, Reply, refused,
+        Patience, Renewals, Replies, Reply, renewal_reply,
     },
     time::{Clock, Deadline, whole_millis},
     token::Token,
@@ -154,7 +154,6 @@ impl Shared {
             // that.
             answered: sent,
             again: false,
-            has_moved: false,
         };
         Ok((reply, changed))
     }
@@ -238,15 +237,6 @@ impl server::Server for Server {
         Ok(Some(self.shared.ask(call.parts(), true)?.0))
     }
 
-    fn send_unawaited(&self, call: &Call, _: Duration) {
-        if let Some(Ran {
-            changed: Some(key), ..
-        }) = self.shared.run(call)
-        {
-            self.shared.of_each(|observer| observer.changed(&key));
-        }
-    }
-
     fn renewals(&self) -> Box<dyn Renewals> {
         Box::new(StandInRenewals(Arc::clone(&self.shared)))
     }
@@ -293,42 +283,29 @@ impl Renewals for StandInRenewals {
         Err(Arc::new(Failure::Unsent(gone())))
     }
 
-    fn send(&mut self, renewals: &[Call], orphans: &[Call], _: Duration) -> Replies {
+    fn send(&mut self, calls: &[Call], _: Duration) -> Replies {
         let sent = self.0.clock.now();
         let mut changed = Vec::new();
-        let unanswered = || (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone()))));
-        // A connection is not told of its own renewals. What is given back here wakes the threads
-        // that wait.
-        let renewals = renewals.iter().map(|call| {
-            let ran = self.0.run(call);
-            ran.map_or_else(unanswered, |ran| reply(ran.answer, sent))
-        });
-        let renewals = renewals.collect();
-        let orphans = orphans.iter().map(|call| match self.0.run(call) {
+        let answers = calls.iter().map(|call| match self.0.run(call) {
             Some(ran) => {
-                changed.extend(ran.changed);
-                reply(ran.answer, sent).0
+                // A connection is not told of its own renewals. What is given back wakes the
+                // threads that wait.
+                changed.extend(
+                    ran.changed
+                        .filter(|_| call.parts().0.starts_with("RELEASE")),
+                );
+                renewal_reply(ran.answer, sent)
             }
-            None => Answer::Unanswered,
+            None => (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone())))),
         });
-        let orphans = orphans.collect();
+        let answers = answers.collect();
         for key in changed {
             self.0.of_each(|observer| observer.changed(&key));
         }
         Replies {
-            renewals,
-            orphans,
+            answers,
             broken: !self.is_open(),
         }
-    }
-}
-
-fn reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
-    match answer {
-        Ok(Value::Int(1..)) => (Answer::Ours(sent), None),
-        Ok(Value::Int(0)) => (Answer::NotOurs, None),
-        Ok(_) => refused(makes_no_sense()),
-        Err(error) => refused(error),
     }
 }
 

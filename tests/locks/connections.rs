@@ -350,12 +350,12 @@ fn a_renewal_is_one_command() {
     });
 }
 
-/// A server that accepts two connections beside this one.
-fn with_room_for_two() -> (Server, Connection) {
+/// A server that accepts so many connections beside this one.
+fn with_room_for(connections: u32) -> (Server, Connection) {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let mut set = redis::cmd("CONFIG");
-    set.arg("SET").arg("maxclients").arg(3);
+    set.arg("SET").arg("maxclients").arg(connections + 1);
     set.exec(&mut conn).unwrap();
     (server, conn)
 }
@@ -369,7 +369,7 @@ fn connections(conn: &mut Connection) -> usize {
 #[test]
 fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
     unless_halted(|| {
-        let (server, _conn) = with_room_for_two();
+        let (server, _conn) = with_room_for(2);
         let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
         let lease = locks.lock("a").acquire(LONG).unwrap();
         thread::sleep(1_500 * MS);
@@ -378,17 +378,17 @@ fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
     });
 }
 
-/// Who waits has a connection for that, which gives way to the watchdog's, and the other way round.
+/// Who waits has a connection for that. The listener's gives way to the watchdog's.
 #[test]
-fn where_the_server_has_room_for_two_connections_a_lease_that_was_waited_for_is_renewed() {
+fn where_the_server_has_room_for_three_connections_a_lease_that_was_waited_for_is_renewed() {
     unless_halted(|| {
-        let (server, mut conn) = with_room_for_two();
+        let (server, mut conn) = with_room_for(3);
         let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
         let _: () = conn.set("lock:a", "another's").unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());
-            // The pool's, and the one for who waits.
-            assert!(comes_true(|| connections(&mut conn) == 3));
+            // The pool's, the one for who waits, and the listener's.
+            assert!(comes_true(|| connections(&mut conn) == 4));
             thread::sleep(300 * MS);
             let _: () = conn.del("lock:a").unwrap();
             let lease = waiter.join().unwrap();

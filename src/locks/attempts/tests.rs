@@ -16,7 +16,7 @@ fn attempts(settings: &Settings, kind: LockKind) -> Attempts<'_> {
     let lock = LockName::new("a").unwrap();
     let hold = Hold::new(kind, lock, Token::random(), Owner::described());
     let operation = Operation::new("Lock::acquire", "a");
-    Attempts::new(operation, settings, Duration::ZERO, Arc::new(hold))
+    Attempts::new(operation, settings, Duration::ZERO, false, Arc::new(hold))
 }
 
 fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
@@ -26,7 +26,6 @@ fn reply(answer: RedisResult<Value>, sent: Instant) -> Reply {
         answered: sent + MS,
         tracked: true,
         again: false,
-        has_moved: false,
     }
 }
 
@@ -51,7 +50,7 @@ fn a_grant_ends_a_lease_after_it_was_sent() {
     let settings = Settings::default();
     let sent = crate::time::now();
     let outcome = attempts(&settings, LockKind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
-    let Ok(Outcome::Granted {
+    let Ok(AttemptOutcome::Granted {
         grant,
         next_asks_at,
     }) = outcome
@@ -69,8 +68,8 @@ fn a_grant_that_took_longer_than_the_lease_is_none() {
     let sent = crate::time::now();
     let mut attempts = attempts(&settings, LockKind::Read);
     let outcome = attempts.judge(reply(Ok(READ), sent), sent + settings.lease);
-    assert!(matches!(outcome, Ok(Outcome::Failed)));
-    assert!(attempts.may_be_ours() && !attempts.is_out());
+    assert!(matches!(outcome, Ok(AttemptOutcome::Failed)));
+    assert!(attempts.uncertain && !attempts.is_out);
     let answer = attempts.last_failure();
     assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
 }
@@ -81,15 +80,20 @@ fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_the
     let now = crate::time::now();
     let mut attempts = attempts(&settings, LockKind::Read);
     let outcome = attempts.judge(reply(silence(), now), now);
-    assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.failure().is_some());
+    assert!(matches!(outcome, Ok(AttemptOutcome::Failed)) && attempts.failure.is_some());
     let outcome = attempts.judge(reply(Ok(busy(70)), now), now);
-    let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+    let Ok(AttemptOutcome::Refused {
+        ask_again_at: Some(ask_again_at),
+    }) = outcome
+    else {
         unreachable!("{outcome:?}");
     };
     assert_eq!(ask_again_at, now + MS + 71 * MS);
-    assert!(attempts.last_failure().is_none() && attempts.is_out());
+    assert!(attempts.last_failure().is_none() && attempts.is_out);
     let outcome = attempts.judge(reply(Ok(READ), now), now);
-    assert!(matches!(outcome, Ok(Outcome::Granted { grant, .. }) if grant.unanswered_before));
+    assert!(
+        matches!(outcome, Ok(AttemptOutcome::Granted { grant, .. }) if grant.unanswered_before)
+    );
 }
 
 #[test]
@@ -103,8 +107,8 @@ fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
             ..reply(Ok(answer), now)
         };
         let outcome = attempts.judge(reply, now);
-        assert!(attempts.is_out() && !attempts.may_be_ours());
-        if let Ok(Outcome::Granted { grant, .. }) = outcome {
+        assert!(attempts.is_out && !attempts.uncertain);
+        if let Ok(AttemptOutcome::Granted { grant, .. }) = outcome {
             assert!(grant.unanswered_before);
         }
     }
@@ -117,13 +121,13 @@ fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
     for passing in ["LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF"] {
         let mut attempts = attempts(&settings, LockKind::Mutex);
         let outcome = attempts.judge(reply(refusal(passing), now), now);
-        assert!(matches!(outcome, Ok(Outcome::Failed)), "{outcome:?}");
+        assert!(matches!(outcome, Ok(AttemptOutcome::Failed)), "{outcome:?}");
         let answer = attempts.last_failure();
         assert!(matches!(answer, Some(Error::Redis { .. })), "{answer:?}");
     }
     let mut first = attempts(&settings, LockKind::Mutex);
     let answer = first.judge(reply(refusal("NOPERM"), now), now);
-    assert!(matches!(answer, Err(Error::Redis { .. })) && !first.is_out());
+    assert!(matches!(answer, Err(Error::Redis { .. })) && !first.is_out);
     let mut second = attempts(&settings, LockKind::Mutex);
     let _ = second.judge(reply(silence(), now), now);
     let answer = second.judge(reply(refusal("NOPERM"), now), now);
@@ -148,7 +152,7 @@ fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
     let new = || attempts(&settings, LockKind::Read);
     let mut attempts = new();
     let outcome = attempts.judge(reply(too_few(), now), now);
-    assert!(matches!(outcome, Ok(Outcome::Failed)) && attempts.may_be_ours());
+    assert!(matches!(outcome, Ok(AttemptOutcome::Failed)) && attempts.uncertain);
     let answer = attempts.last_failure();
     let is_told = matches!(
         answer,
@@ -161,13 +165,13 @@ fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
     assert!(is_told, "{answer:?}");
     // Enough at last.
     let outcome = attempts.judge(reply(Ok(READ), now), now);
-    assert!(matches!(outcome, Ok(Outcome::Granted { .. })));
+    assert!(matches!(outcome, Ok(AttemptOutcome::Granted { .. })));
     // Nobody says how many.
     let refused = redis::make_extension_error("REFUSEDWAIT".into(), Some("NOPERM".into()));
     let mut attempts = new();
     let answer = attempts.judge(reply(Err(refused), now), now);
     assert!(
-        matches!(answer, Err(Error::Redis { .. })) && attempts.may_be_ours(),
+        matches!(answer, Err(Error::Redis { .. })) && attempts.uncertain,
         "{answer:?}"
     );
 }
@@ -179,7 +183,10 @@ fn who_waits_asks_again_a_second_later_at_the_latest() {
     let now = crate::time::now();
     for (left, expected) in [(-1, 1_000), (10_000, 1_000), (70, 71)] {
         let outcome = attempts(&settings, LockKind::Mutex).judge(reply(Ok(busy(left)), now), now);
-        let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+        let Ok(AttemptOutcome::Refused {
+            ask_again_at: Some(ask_again_at),
+        }) = outcome
+        else {
             unreachable!("{outcome:?}");
         };
         assert_eq!(ask_again_at, now + MS + expected * MS);
@@ -192,7 +199,10 @@ fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
     let now = crate::time::now();
     for (left, expected) in [(-1, 600), (10_000, 600), (70, 71)] {
         let outcome = attempts(&settings, LockKind::Write).judge(reply(Ok(busy(left)), now), now);
-        let Ok(Outcome::Refused { ask_again_at, .. }) = outcome else {
+        let Ok(AttemptOutcome::Refused {
+            ask_again_at: Some(ask_again_at),
+        }) = outcome
+        else {
             unreachable!("{outcome:?}");
         };
         assert_eq!(ask_again_at, now + MS + expected * MS);

@@ -31,8 +31,9 @@ impl Member {
     }
 
     /// The server that has this key, as far as is known.
-    fn server_of(&self, key: &str, longest: Duration) -> Result<Arc<RedisServer>> {
-        let longest = Deadline::after(longest.min(self.limits().connect));
+    fn server_of(&self, key: &str, by: Option<Deadline>) -> Result<Arc<RedisServer>> {
+        let longest = Deadline::after(self.limits().connect);
+        let longest = longest.or_sooner(by.and_then(Deadline::moment));
         let id = self.servers.nodes().shard_for(key, longest)?;
         if id == self.id {
             return Ok(Arc::clone(&self.own));
@@ -41,29 +42,28 @@ impl Member {
     }
 
     fn asked(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        let whole = Deadline::after(patience.whole);
-        let server = self.server_of(call.key(), patience.whole)?;
-        let whole = whole.remaining();
-        server.ask(call, Patience { whole, ..patience })
+        let server = self.server_of(call.key(), patience.by)?;
+        server.ask(call, patience)
     }
 
-    /// Pauses if this answer takes that, and returns `Some` if the call is to be sent again.
-    fn next(&self, answer: &RedisResult<Value>, resending: &mut Resending) -> Option<()> {
-        match self.servers.redirect(answer)? {
-            Redirect::Moved if resending.hops < HOPS => {
+    /// Whether a call that got this answer is to be sent again: then a pause is over, where it
+    /// takes one.
+    fn goes_on(&self, answer: &RedisResult<Value>, resending: &mut Resending) -> bool {
+        match self.servers.redirect(answer) {
+            Some(Redirect::Moved) if resending.hops < HOPS => {
                 resending.hops += 1;
                 let is_first = resending.hops == 1;
-                (is_first || resending.between_hops.pause(resending.until)).then_some(())
+                is_first || resending.between_hops.pause(resending.until)
             }
-            Redirect::Moving => resending.pauses.pause(resending.until).then_some(()),
-            Redirect::Moved | Redirect::Down => None,
+            Some(Redirect::Moving) => resending.pauses.pause(resending.until),
+            Some(Redirect::Moved | Redirect::Down) | None => false,
         }
     }
 
-    fn resending(&self, answer: Option<Deadline>) -> Resending {
+    fn resending(&self, by: Option<Deadline>) -> Resending {
         let longest = Deadline::after(self.limits().answer);
         Resending {
-            until: longest.or_sooner(answer.and_then(Deadline::moment)),
+            until: longest.or_sooner(by.and_then(Deadline::moment)),
             pauses: Backoff::new(),
             between_hops: Backoff::between_hops(),
             hops: 0,
@@ -89,7 +89,7 @@ impl Server for Member {
     }
 
     fn lend(&self, key: &str) -> Result<PooledConnection> {
-        self.server_of(key, Duration::MAX)?.lend(key)
+        self.server_of(key, None)?.lend(key)
     }
 
     fn is_elsewhere(&self, error: &RedisError) -> bool {
@@ -103,33 +103,29 @@ impl Server for Member {
         self.own.stores_data()
     }
 
-    fn epoch(&self) -> u64 {
-        self.own.epoch()
-    }
-
     fn clock_skew(&self) -> Duration {
         self.own.clock_skew()
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
         if patience.tells_of_moves {
-            let mut reply = self.own.ask(call, patience)?;
-            reply.has_moved = self.servers.redirect(&reply.answer) == Some(Redirect::Moved);
+            let reply = self.own.ask(call, patience)?;
+            let _ = self.servers.redirect(&reply.answer);
             return Ok(reply);
         }
         let mut reply = self.asked(call, patience)?;
-        let mut resending = self.resending(patience.answer);
-        while self.next(&reply.answer, &mut resending).is_some() {
+        let mut resending = self.resending(patience.by);
+        while self.goes_on(&reply.answer, &mut resending) {
             let was_sent_twice = reply.again;
-            reply = match self.asked(call, patience.left()) {
-                Ok(next) => next,
+            match self.asked(call, patience) {
+                Ok(next) => reply = next,
                 // The first of two may have been executed, and its answer did not come.
                 Err(_) if was_sent_twice => {
                     reply.answer = Err(no_answer());
                     return Ok(reply);
                 }
                 Err(error) => return Err(error),
-            };
+            }
             reply.again |= was_sent_twice;
         }
         Ok(reply)
@@ -138,9 +134,8 @@ impl Server for Member {
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         let mut resending = self.resending(None);
         loop {
-            let server = self.server_of(call.key(), Duration::MAX)?;
-            let answer = server.ask_once(call)?;
-            if self.next(&answer, &mut resending).is_none() {
+            let answer = self.server_of(call.key(), None)?.ask_once(call)?;
+            if !self.goes_on(&answer, &mut resending) {
                 return Ok(answer);
             }
         }
@@ -152,17 +147,9 @@ impl Server for Member {
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>> {
-        let mut reply = self.own.ask_for_head(call, deadline, cancel)?;
-        if let Some(reply) = &mut reply {
-            reply.has_moved = self.servers.redirect(&reply.answer) == Some(Redirect::Moved);
-        }
+        let reply = self.own.ask_for_head(call, deadline, cancel)?;
+        let _ = (reply.as_ref()).map(|reply| self.servers.redirect(&reply.answer));
         Ok(reply)
-    }
-
-    fn send_unawaited(&self, call: &Call, patience: Duration) {
-        if let Ok(server) = self.server_of(call.key(), patience) {
-            server.send_unawaited(call, patience);
-        }
     }
 
     fn renewals(&self) -> Box<dyn Renewals> {

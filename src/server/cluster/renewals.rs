@@ -1,107 +1,41 @@
 //! The renewals of a shard's keeper, including those of leases whose slots have moved.
 //!
-//! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot
-//! now, its renewals go to that shard, on a connection outside that shard's pool, in one round trip
-//! for all of them. They go first. A silent shard must not delay what goes to another one: each but
-//! the keeper's own has little time to answer, and is left alone for a while after a failure; and
-//! where calls go elsewhere, the connection to the keeper's own is opened only if that answers as
-//! soon.
+//! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot by
+//! now, its renewal goes there as any call does, by a connection of that shard's pool. So does one
+//! that its own shard refuses by a `MOVED`. All other refusals are left to the schedule, which
+//! tries again soon, by what the map has learnt.
 //!
-//! A `MOVED` is followed at once. All other refusals are left to the schedule, which tries again
-//! soon.
+//! Those of other shards go first, and a silent shard must not hold up the others: each but the
+//! keeper's own has little time to answer, and after a failure it is not asked again in this batch.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use redis::Connection;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::Servers;
 use crate::{
-    connection::{HOPS, Pool, Redirect, ShardId},
-    error::{Error, Result},
-    exchange::Finished,
+    connection::{Pool, ShardId},
     script::Call,
     server::{
-        Answer, Failure, RenewalReply, Renewals, RenewalsConnection, Replies,
-        renewals::{Batch, SHORTEST_PATIENCE},
+        Answer, Failure, Patience, RenewalReply, Renewals, RenewalsConnection, Replies, Server,
+        renewal_reply, renewals::SHORTEST_PATIENCE,
     },
-    time::{self, Deadline},
+    time::Deadline,
 };
 
 /// Another shard has a twelfth of the shortest lease to answer: no less than this, and no more than
 /// [`SHORTEST_PATIENCE`].
 const SHORTEST: Duration = Duration::from_millis(100);
-/// A shard that has failed is not asked again sooner.
-const REST: Duration = Duration::from_millis(500);
 
-/// The watchdog's connection to a shard, and those to the shards that have got some of its slots.
+/// The watchdog's connection to a shard, and the way to those that have got some of its slots.
 pub(super) struct Following {
     servers: Arc<Servers>,
     id: ShardId,
     own: RenewalsConnection,
-    away: HashMap<ShardId, Away>,
+    /// Some calls of the last batch went to other shards.
+    has_away: bool,
 }
 
-/// The connection to another shard.
-#[derive(Default)]
-struct Away {
-    connection: Option<Connection>,
-    failed: Option<Instant>,
-}
-
-/// Which calls go to which shard: places in the list of all renewals and, behind them, all orphans.
-type ByShard = BTreeMap<ShardId, Vec<usize>>;
-
-/// The calls of one batch and the replies to them, by place.
-struct ShardBatch<'a> {
-    renewals: &'a [Call],
-    orphans: &'a [Call],
-    replies: Vec<RenewalReply>,
-    shortest_lease: Duration,
-    /// The connection to the keeper's own shard was needed, and is not open any more.
-    is_broken: bool,
-}
-
-impl ShardBatch<'_> {
-    fn call(&self, place: usize) -> Option<&Call> {
-        self.renewals.iter().chain(self.orphans).nth(place)
-    }
-
-    /// The calls at these places, as two lists.
-    fn at(&self, places: &[usize]) -> (Vec<Call>, Vec<Call>) {
-        let (renewals, orphans): (Vec<usize>, Vec<usize>) = places
-            .iter()
-            .partition(|place| **place < self.renewals.len());
-        let calls = |places: Vec<usize>| {
-            let calls = places.into_iter().filter_map(|place| self.call(place));
-            calls.cloned().collect()
-        };
-        (calls(renewals), calls(orphans))
-    }
-
-    fn enter(&mut self, places: &[usize], replies: impl Iterator<Item = RenewalReply>) {
-        for (place, reply) in places.iter().zip(replies) {
-            if let Some(entry) = self.replies.get_mut(*place) {
-                *entry = reply;
-            }
-        }
-    }
-
-    /// None of these was sent, since there is no connection.
-    fn enter_unsent(&mut self, places: &[usize], error: Error) {
-        let unsent: RenewalReply = (Answer::Refused, Some(Arc::new(Failure::Unsent(error))));
-        self.enter(places, places.iter().map(|_| unsent.clone()));
-    }
-
-    /// The time that a shard has to answer, while another one may have to be renewed on.
-    fn limit(&self, answer: Duration) -> Duration {
-        let part = self.shortest_lease / 12;
-        part.clamp(SHORTEST, SHORTEST_PATIENCE).min(answer)
-    }
-}
+/// Why a shard has failed in this batch, if it has.
+type FailedShards = HashMap<ShardId, Arc<Failure>>;
 
 impl Following {
     pub(super) fn new(servers: &Arc<Servers>, id: ShardId, own: RenewalsConnection) -> Self {
@@ -109,123 +43,75 @@ impl Following {
             servers: Arc::clone(servers),
             id,
             own,
-            away: HashMap::new(),
+            has_away: false,
         }
     }
 
-    /// The shard of each of these calls, as far as it is known: the keeper's own otherwise.
-    fn by_shard(&self, sending: &ShardBatch<'_>, places: impl Iterator<Item = usize>) -> ByShard {
-        let mut by_shard = ByShard::new();
-        for place in places {
-            let key = sending.call(place).map_or("", Call::key);
-            let shard = self.servers.nodes().known_shard_of(key);
-            let places = by_shard.entry(shard.unwrap_or(self.id)).or_default();
-            places.push(place);
-        }
-        by_shard
+    /// The other shard that has the key of this call, as far as is known.
+    fn away(&self, call: &Call) -> Option<ShardId> {
+        let shard = self.servers.nodes().known_shard_of(call.key());
+        shard.filter(|shard| *shard != self.id)
     }
 
-    /// Sends all of these, those of other shards first.
-    fn send_to_shards(&mut self, sending: &mut ShardBatch<'_>, mut by_shard: ByShard) {
-        let home = by_shard.remove(&self.id);
-        for (shard, places) in by_shard {
-            self.send_away(sending, shard, &places);
+    fn has_moved(&self, reply: &RenewalReply) -> bool {
+        let Some(Failure::Sent(error)) = reply.1.as_deref() else {
+            return false;
+        };
+        self.servers.nodes().redirect(error).is_some() && error.code() == Some("MOVED")
+    }
+
+    fn send_away(
+        &self,
+        shard: ShardId,
+        call: &Call,
+        limit: Duration,
+        failed: &mut FailedShards,
+    ) -> RenewalReply {
+        if let Some(failure) = failed.get(&shard) {
+            return (Answer::Refused, Some(Arc::clone(failure)));
         }
-        if let Some(home) = home {
-            self.send_home(sending, &home);
+        let patience = Patience::until(Deadline::after(limit));
+        let server = self.servers.server(shard);
+        let reply = match server.and_then(|server| server.ask(call, patience)) {
+            Ok(reply) => reply,
+            Err(error) => {
+                let failure = Arc::new(Failure::Unsent(error));
+                failed.insert(shard, Arc::clone(&failure));
+                return (Answer::Refused, Some(failure));
+            }
+        };
+        match reply.answer {
+            Err(error) if error.is_io_error() => {
+                let failure = Failure::sent(error);
+                failed.insert(shard, Arc::clone(&failure));
+                (Answer::Unanswered, Some(failure))
+            }
+            answer => renewal_reply(answer, reply.sent),
         }
     }
 
-    fn send_home(&mut self, sending: &mut ShardBatch<'_>, places: &[usize]) {
-        if let Err(failure) = self.open_home(sending) {
-            sending.is_broken = true;
-            let refused: RenewalReply = (Answer::Refused, Some(failure));
-            return sending.enter(places, places.iter().map(|_| refused.clone()));
+    /// Sends all of these to the keeper's own shard.
+    fn send_home(&mut self, calls: &[Call], limit: Duration, shortest_lease: Duration) -> Replies {
+        match self.open_home(limit) {
+            Ok(()) => self.own.send(calls, shortest_lease),
+            Err(failure) => Replies {
+                answers: vec![(Answer::Refused, Some(failure)); calls.len()],
+                broken: true,
+            },
         }
-        let (renewals, orphans) = &sending.at(places);
-        let judged = self
-            .own
-            .send_batch(&Batch { renewals, orphans }, sending.shortest_lease);
-        sending.is_broken = !self.own.is_left_open;
-        sending.enter(places, judged.renewals.into_iter().chain(judged.orphans));
     }
 
-    /// Sees to it that the connection to the keeper's own shard is open. Calls that go elsewhere do
-    /// not wait for a silent shard: it has to answer a `PING` first, as soon as another shard has
-    /// to.
-    fn open_home(&mut self, sending: &ShardBatch<'_>) -> Result<(), Arc<Failure>> {
-        if self.away.is_empty() {
-            return if self.own.is_open() {
-                Ok(())
-            } else {
-                self.own.open()
-            };
+    /// Opens the connection to the keeper's own shard, unless it is open. Where calls go elsewhere,
+    /// the shard first has to answer as soon as another one, so that it does not hold them up.
+    fn open_home(&mut self, limit: Duration) -> Result<(), Arc<Failure>> {
+        if self.own.is_open() {
+            return Ok(());
         }
-        let nodes = self.servers.nodes();
-        let deadline = Deadline::after(sending.limit(nodes.limits().answer));
-        let unsent = |error| Arc::new(Failure::Unsent(error));
-        match self.own.is_open_by(deadline) {
-            Some(true) => return Ok(()),
-            Some(false) => {}
-            None => return Err(unsent(no_connection())),
+        if self.has_away {
+            let opened = (self.servers.nodes()).open(self.id, Deadline::after(limit));
+            opened.map_err(|error| Arc::new(Failure::Unsent(error)))?;
         }
-        let mut connection = nodes.open(self.id, deadline).map_err(unsent)?;
-        let answer = redis::cmd("PING").exec(&mut connection);
-        answer.map_err(|error| {
-            nodes.doubt(self.id);
-            Failure::sent(error)
-        })?;
         self.own.open()
-    }
-
-    fn send_away(&mut self, sending: &mut ShardBatch<'_>, shard: ShardId, places: &[usize]) {
-        let nodes = self.servers.nodes();
-        let away = self.away.entry(shard).or_default();
-        if away.failed.is_some_and(|failed| failed.elapsed() < REST) {
-            return sending.enter_unsent(places, no_connection());
-        }
-        let deadline = Deadline::after(sending.limit(nodes.limits().answer));
-        let (renewals, orphans) = &sending.at(places);
-        let batch = Batch { renewals, orphans };
-        let mut kept = away.connection.take();
-        let (judged, finished) = loop {
-            let was_kept = kept.is_some();
-            let opened = kept.take().map_or_else(|| nodes.open(shard, deadline), Ok);
-            let mut connection = match opened {
-                Ok(connection) => connection,
-                Err(error) => {
-                    away.failed = Some(time::now());
-                    return sending.enter_unsent(places, error);
-                }
-            };
-            let (judged, finished) = batch.send_by(&mut connection, deadline.remaining());
-            // The server may have closed the connection that was kept.
-            if was_kept && finished == Some(Finished::Broken) && !deadline.has_passed() {
-                continue;
-            }
-            away.connection = finished.is_none().then_some(connection);
-            break (judged, finished);
-        };
-        if finished.is_some() {
-            nodes.doubt(shard);
-            away.failed = Some(time::now());
-        }
-        sending.enter(places, judged.renewals.into_iter().chain(judged.orphans));
-    }
-
-    /// The places of the calls whose keys another shard has: the map knows by now which.
-    fn moved(&self, sending: &ShardBatch<'_>) -> Vec<usize> {
-        let has_moved = |failure: &Option<Arc<Failure>>| match failure.as_deref() {
-            Some(Failure::Sent(error)) => {
-                self.servers.nodes().redirect(error) == Some(Redirect::Moved)
-            }
-            _ => false,
-        };
-        let replies = sending.replies.iter().enumerate();
-        replies
-            .filter(|(_, (_, failure))| has_moved(failure))
-            .map(|(place, _)| place)
-            .collect()
     }
 }
 
@@ -242,47 +128,48 @@ impl Servers {
 }
 
 impl Renewals for Following {
-    /// Once calls go elsewhere each batch is sent: [`open_home`](Following::open_home) opens the
-    /// connection to the keeper's own shard if a call goes there. A shard without slots may be
-    /// gone.
+    /// True as well while calls go elsewhere, or the shard has no slots and may be gone: then
+    /// [`send_home`](Self::send_home) opens the connection to it if a call goes there.
     fn is_open(&self) -> bool {
-        !self.away.is_empty() || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
+        self.has_away || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
     }
 
     fn open(&mut self) -> Result<(), Arc<Failure>> {
         self.own.open()
     }
 
-    fn send(&mut self, renewals: &[Call], orphans: &[Call], shortest_lease: Duration) -> Replies {
-        let count = renewals.len() + orphans.len();
-        let mut sending = ShardBatch {
-            renewals,
-            orphans,
-            replies: vec![(Answer::Unanswered, None); count],
-            shortest_lease,
-            is_broken: false,
-        };
-        let mut by_shard = self.by_shard(&sending, 0..count);
-        for _ in 0..=HOPS {
-            self.send_to_shards(&mut sending, by_shard);
-            let moved = self.moved(&sending);
-            if moved.is_empty() {
-                break;
+    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
+        let limit = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
+        let mut failed = FailedShards::new();
+        let mut away: Vec<Option<RenewalReply>> = Vec::new();
+        for call in calls {
+            let shard = self.away(call);
+            away.push(shard.map(|shard| self.send_away(shard, call, limit, &mut failed)));
+        }
+        let at_home = calls.iter().zip(&away).filter(|(_, reply)| reply.is_none());
+        let at_home: Vec<Call> = at_home.map(|(call, _)| call.clone()).collect();
+        self.has_away = at_home.len() < calls.len();
+        let Replies { answers, broken } = if at_home.is_empty() {
+            Replies {
+                answers: Vec::new(),
+                broken: false,
             }
-            by_shard = self.by_shard(&sending, moved.into_iter());
-        }
-        let orphans = sending.replies.split_off(renewals.len());
+        } else {
+            self.send_home(&at_home, limit, shortest_lease)
+        };
+        let mut answers = answers.into_iter();
+        let replies = calls.iter().zip(away).map(|(call, reply)| {
+            let reply = reply.or_else(|| answers.next());
+            let reply = reply.unwrap_or((Answer::Unanswered, None));
+            let moved_to = self.has_moved(&reply).then(|| self.away(call)).flatten();
+            match moved_to {
+                Some(shard) => self.send_away(shard, call, limit, &mut failed),
+                None => reply,
+            }
+        });
         Replies {
-            renewals: sending.replies,
-            orphans: orphans.into_iter().map(|(answer, _)| answer).collect(),
-            broken: sending.is_broken,
+            answers: replies.collect(),
+            broken,
         }
-    }
-}
-
-fn no_connection() -> Error {
-    Error::Pool {
-        reason: String::from("a shard of the cluster is not reached"),
-        source: None,
     }
 }

@@ -14,20 +14,42 @@ use super::*;
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
 
-fn terms(send_by: Duration) -> SendTerms {
-    SendTerms {
-        alone: false,
-        send_by: Deadline::after(send_by),
-        learns_why: false,
-        until: None,
-    }
+/// How long a call may wait to be sent, and when its thread stops waiting for the answer.
+type Terms = (Duration, Option<Instant>);
+
+fn terms(send_by: Duration) -> Terms {
+    (send_by, None)
 }
 
-/// As a head of a queue.
-fn learning(send_by: Duration) -> SendTerms {
-    SendTerms {
-        learns_why: true,
-        ..terms(send_by)
+impl Outbox {
+    fn post(
+        &self,
+        packed: &[u8],
+        (send_by, until): Terms,
+        lead: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
+    ) -> Result<Option<Reply>> {
+        self.ask(packed.to_vec(), Deadline::after(send_by), until, None, lead)
+    }
+
+    /// All lanes are in use.
+    fn occupy(&self) {
+        self.letters.lock().out = self.lanes;
+    }
+
+    /// The end of an exchange that had all lanes.
+    fn set_free(&self, failure: Option<Error>) {
+        let own = Letter {
+            packed: Vec::new(),
+            stage: Mutex::new(Stage::Waiting),
+            changed: Condvar::new(),
+        };
+        self.letters.lock().out = 1;
+        drop(SharedWrite {
+            outbox: self,
+            own: Arc::new(own),
+            batch: VecDeque::new(),
+            failure,
+        });
     }
 }
 
@@ -83,7 +105,7 @@ fn each_call_gets_its_own_answer() {
                 scope.spawn(move || {
                     for call in 0..500_u32 {
                         let packed = [number.to_be_bytes(), call.to_be_bytes()].concat();
-                        let came = outbox.ask(packed.clone(), terms(LONG), None, echo);
+                        let came = outbox.post(&packed, terms(LONG), echo);
                         assert_eq!(words(came), Some(packed));
                     }
                 });
@@ -97,11 +119,11 @@ fn each_call_gets_its_own_answer() {
 fn what_lies_there_goes_in_one_write() {
     let outbox = Outbox::new(1);
     let writes = AtomicUsize::new(0);
-    let lane = outbox.free_lane().unwrap();
+    outbox.occupy();
     thread::scope(|scope| {
         for _ in 0..100 {
             scope.spawn(|| {
-                let came = outbox.ask(b"a".to_vec(), terms(LONG), None, |write| {
+                let came = outbox.post(b"a", terms(LONG), |write| {
                     writes.fetch_add(1, Ordering::SeqCst);
                     echo(write)
                 });
@@ -109,7 +131,7 @@ fn what_lies_there_goes_in_one_write() {
             });
         }
         until_waiting(&outbox, 100);
-        drop(lane);
+        outbox.set_free(None);
     });
     assert_eq!(writes.into_inner(), 1);
 }
@@ -117,37 +139,25 @@ fn what_lies_there_goes_in_one_write() {
 #[test]
 fn a_call_whose_time_is_over_before_it_is_sent_was_not_sent() {
     let outbox = Outbox::new(1);
-    let lane = outbox.free_lane();
-    let short = SendTerms {
-        until: time::now().checked_add(SHORT),
-        ..terms(SHORT)
-    };
+    outbox.occupy();
+    let short = (SHORT, time::now().checked_add(SHORT));
     for terms in [terms(SHORT), short] {
-        assert!(matches!(
-            outbox.ask(b"a".to_vec(), terms, None, not_led),
-            Ok(None)
-        ));
+        assert!(matches!(outbox.post(b"a", terms, not_led), Ok(None)));
     }
-    drop(lane);
+    outbox.set_free(None);
     assert!(is_idle(&outbox));
 }
 
 #[test]
 fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
     let outbox = Outbox::new(1);
-    let short = SendTerms {
-        until: time::now().checked_add(LONG),
-        ..terms(LONG)
-    };
-    assert!(matches!(
-        outbox.ask(b"a".to_vec(), short, None, not_led),
-        Ok(None)
-    ));
-    let lane = outbox.free_lane();
+    let short = (LONG, time::now().checked_add(LONG));
+    assert!(matches!(outbox.post(b"a", short, not_led), Ok(None)));
+    outbox.occupy();
     thread::scope(|scope| {
-        let waits = scope.spawn(|| outbox.ask(b"a".to_vec(), short, None, not_led));
+        let waits = scope.spawn(|| outbox.post(b"a", short, not_led));
         until_waiting(&outbox, 1);
-        drop(lane);
+        outbox.set_free(None);
         assert!(matches!(waits.join().unwrap(), Ok(None)));
     });
     assert!(is_idle(&outbox));
@@ -156,17 +166,14 @@ fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
 #[test]
 fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
     let outbox = Outbox::new(1);
-    let lane = outbox.free_lane();
-    let short = SendTerms {
-        until: time::now().checked_add(LONG),
-        ..terms(LONG)
-    };
+    outbox.occupy();
+    let short = (LONG, time::now().checked_add(LONG));
     thread::scope(|scope| {
-        let woken = scope.spawn(|| outbox.ask(b"woken".to_vec(), short, None, not_led));
+        let woken = scope.spawn(|| outbox.post(b"woken", short, not_led));
         until_waiting(&outbox, 1);
-        let next = scope.spawn(|| outbox.ask(b"next".to_vec(), terms(LONG / 4), None, echo));
+        let next = scope.spawn(|| outbox.post(b"next", terms(LONG / 4), echo));
         until_waiting(&outbox, 2);
-        drop(lane);
+        outbox.set_free(None);
         assert!(matches!(woken.join().unwrap(), Ok(None)));
         assert_eq!(words(next.join().unwrap()).as_deref(), Some(&b"next"[..]));
     });
@@ -176,8 +183,8 @@ fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
 /// Otherwise each of them would wait as long for a connection, one after the other.
 #[test]
 fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
-    let outbox = Outbox::new(1);
-    let lane = outbox.free_lane();
+    let outbox = Outbox::of_heads();
+    outbox.occupy();
     let tries = AtomicUsize::new(0);
     thread::scope(|scope| {
         let ask = || {
@@ -185,11 +192,11 @@ fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
                 tries.fetch_add(1, Ordering::SeqCst);
                 Err(silent(silence()))
             };
-            outbox.ask(b"a".to_vec(), learning(LONG), None, no_connection)
+            outbox.post(b"a", terms(LONG), no_connection)
         };
         let heads: Vec<_> = (0..5).map(|_| scope.spawn(ask)).collect();
         until_waiting(&outbox, 5);
-        drop(lane);
+        outbox.set_free(None);
         for head in heads {
             assert!(matches!(head.join().unwrap(), Err(Error::Pool { .. })));
         }
@@ -202,22 +209,19 @@ fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
 fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_elses() {
     let outbox = Outbox::new(1);
     let (go_on, may_go_on) = mpsc::channel();
-    let lane = outbox.free_lane();
+    outbox.occupy();
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let short = SendTerms {
-                until: time::now().checked_add(2 * SHORT),
-                ..terms(LONG)
-            };
-            let first = outbox.ask(b"first".to_vec(), short, None, not_led);
-            let next = outbox.ask(b"next".to_vec(), terms(LONG), None, echo);
+            let short = (LONG, time::now().checked_add(2 * SHORT));
+            let first = outbox.post(b"first", short, not_led);
+            let next = outbox.post(b"next", terms(LONG), echo);
             (first, words(next))
         });
         until_waiting(&outbox, 1);
         let outbox = &outbox;
         let leads = scope.spawn(move || {
             let may_go_on = may_go_on;
-            outbox.ask(b"leader".to_vec(), terms(LONG), None, |write| {
+            outbox.post(b"leader", terms(LONG), |write| {
                 assert!(write.gather(|| true));
                 assert_eq!(write.batch.len(), 2);
                 may_go_on.recv().unwrap();
@@ -228,7 +232,7 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
         until_waiting(outbox, 2);
         // The one that leads is woken, and takes the other along.
         outbox.letters.lock().waiting.rotate_left(1);
-        drop(lane);
+        outbox.set_free(None);
         // The call is over, and the next one of its thread lies there.
         until_waiting(outbox, 0);
         until_waiting(outbox, 1);
@@ -247,16 +251,16 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
 #[test]
 fn what_one_leader_could_not_send_the_next_sends() {
     let outbox = Outbox::new(1);
-    let lane = outbox.free_lane();
+    outbox.occupy();
     thread::scope(|scope| {
         let fails = scope.spawn(|| {
             let no_connection = |_: &mut SharedWrite<'_>| Err(silent(silence()));
-            outbox.ask(b"fails".to_vec(), terms(LONG), None, no_connection)
+            outbox.post(b"fails", terms(LONG), no_connection)
         });
         until_waiting(&outbox, 1);
-        let waits = scope.spawn(|| outbox.ask(b"waits".to_vec(), terms(LONG), None, echo));
+        let waits = scope.spawn(|| outbox.post(b"waits", terms(LONG), echo));
         until_waiting(&outbox, 2);
-        drop(lane);
+        outbox.set_free(None);
         assert!(matches!(fails.join().unwrap(), Err(Error::Pool { .. })));
         assert_eq!(words(waits.join().unwrap()).as_deref(), Some(&b"waits"[..]));
     });
@@ -266,20 +270,20 @@ fn what_one_leader_could_not_send_the_next_sends() {
 #[test]
 fn a_leader_that_panics_leaves_no_call_without_an_answer() {
     let outbox = Outbox::new(1);
-    let lane = outbox.free_lane();
+    outbox.occupy();
     thread::scope(|scope| {
         let panics = scope.spawn(|| {
             let lead = |write: &mut SharedWrite<'_>| {
                 write.gather(|| true);
                 panic!("the client library")
             };
-            let asks = || outbox.ask(b"panics".to_vec(), terms(LONG), None, lead);
+            let asks = || outbox.post(b"panics", terms(LONG), lead);
             catch_unwind(AssertUnwindSafe(asks)).is_err()
         });
         until_waiting(&outbox, 1);
-        let waits = scope.spawn(|| outbox.ask(b"waits".to_vec(), terms(LONG), None, not_led));
+        let waits = scope.spawn(|| outbox.post(b"waits", terms(LONG), not_led));
         until_waiting(&outbox, 2);
-        drop(lane);
+        outbox.set_free(None);
         assert!(panics.join().unwrap());
         assert!(is_unknown(&waits.join().unwrap()));
     });
@@ -287,19 +291,17 @@ fn a_leader_that_panics_leaves_no_call_without_an_answer() {
 }
 
 #[test]
-fn a_head_that_was_not_sent_in_time_learns_whether_the_write_before_it_has_failed() {
+fn heads_are_told_at_once_that_the_write_before_them_has_failed() {
     for has_failed in [false, true] {
-        let outbox = Outbox::new(1);
-        let mut lane = outbox.free_lane().unwrap();
+        let outbox = Outbox::of_heads();
+        outbox.occupy();
         thread::scope(|scope| {
-            let waits = scope.spawn(|| outbox.ask(b"a".to_vec(), learning(SHORT), None, not_led));
+            let waits = scope.spawn(|| outbox.post(b"a", terms(LONG), echo));
             until_waiting(&outbox, 1);
-            thread::sleep(SHORT);
-            lane.failure = has_failed.then(|| silent(silence()));
-            drop(lane);
+            outbox.set_free(has_failed.then(|| silent(silence())));
             let came = waits.join().unwrap();
-            assert_eq!(matches!(came, Ok(None)), !has_failed, "{came:?}");
             assert_eq!(matches!(came, Err(Error::Pool { .. })), has_failed);
+            assert_eq!(words(came).is_some(), !has_failed);
         });
         assert!(is_idle(&outbox));
     }
@@ -308,37 +310,45 @@ fn a_head_that_was_not_sent_in_time_learns_whether_the_write_before_it_has_faile
 #[test]
 fn a_call_that_is_called_off_before_it_is_sent_leaves_while_another_is_being_answered() {
     let outbox = Outbox::new(1);
-    let lane = outbox.free_lane();
+    outbox.occupy();
     let cancel = Cancel::new();
     thread::scope(|scope| {
-        let waits =
-            scope.spawn(|| outbox.ask(b"a".to_vec(), learning(LONG), Some(&cancel), not_led));
+        let waits = scope.spawn(|| {
+            outbox.ask(
+                b"a".to_vec(),
+                Deadline::after(LONG),
+                None,
+                Some(&cancel),
+                not_led,
+            )
+        });
         until_waiting(&outbox, 1);
         cancel.cancel();
         assert!(matches!(waits.join().unwrap(), Ok(None)));
     });
-    drop(lane);
+    outbox.set_free(None);
     assert!(is_idle(&outbox));
 }
 
 /// Some are called off, some have little time, and some leaders fail: all come back.
 #[test]
 fn no_call_is_left_waiting() {
-    let outbox = Outbox::new(2);
+    for outbox in [Outbox::new(2), Outbox::of_heads()] {
+        drive(&outbox);
+        assert!(is_idle(&outbox));
+    }
+}
+
+fn drive(outbox: &Outbox) {
     thread::scope(|scope| {
         for number in 0..12_u32 {
-            let outbox = &outbox;
             scope.spawn(move || {
                 for call in 0..300_u32 {
                     let is_each = |n| (number + call).is_multiple_of(n);
                     let cancel = Cancel::new();
                     let little = Duration::from_micros(u64::from(call % 50));
-                    let terms = SendTerms {
-                        alone: is_each(7),
-                        learns_why: is_each(2),
-                        until: is_each(3).then(|| time::now() + little),
-                        ..terms(if is_each(5) { little } else { LONG })
-                    };
+                    let until = is_each(3).then(|| time::now() + little);
+                    let send_by = Deadline::after(if is_each(5) { little } else { LONG });
                     let canceller = is_each(11).then(|| {
                         let cancel = cancel.clone();
                         thread::spawn(move || cancel.cancel())
@@ -349,7 +359,7 @@ fn no_call_is_left_waiting() {
                         }
                         echo(write)
                     };
-                    let _ = outbox.ask(b"a".to_vec(), terms, Some(&cancel), lead);
+                    let _ = outbox.ask(b"a".to_vec(), send_by, until, Some(&cancel), lead);
                     if let Some(canceller) = canceller {
                         canceller.join().unwrap();
                     }
@@ -357,5 +367,4 @@ fn no_call_is_left_waiting() {
             });
         }
     });
-    assert!(is_idle(&outbox));
 }
