@@ -4,8 +4,7 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
 //! `get_here`, and the connections that `server` keeps beside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: the counts of [`permits`], in [`manager`] the attempts of r2d2 and what
-//! is distrusted. While sentinels or nodes of a cluster are asked where to
+//! Locks, each for a moment: in [`manager`] the last failure to connect and what is distrusted. While sentinels or nodes of a cluster are asked where to
 //! go, their `asking` is locked, and `known` within it for a moment; who need not ask does not wait
 //! for it. Nothing of another room is called meanwhile.
 
@@ -14,7 +13,6 @@ mod cluster;
 mod connector;
 mod dial;
 mod manager;
-mod permits;
 mod process;
 mod reasons;
 mod sentinels;
@@ -22,7 +20,7 @@ mod settings;
 mod url;
 
 use std::{
-    fmt,
+    fmt, mem,
     ops::{Deref, DerefMut},
     sync::{Arc, atomic::Ordering},
     thread,
@@ -35,7 +33,7 @@ use crate::{
     cancel::Cancel,
     error::{Error, Result},
     exchange::Finished,
-    time::Deadline,
+    time::{self, Deadline},
 };
 #[cfg(feature = "cluster")]
 pub use cluster::{Nodes, NodesBuilder};
@@ -44,8 +42,7 @@ pub(crate) use cluster::{Redirect, ShardId};
 #[cfg(feature = "cluster")]
 pub(crate) use connector::CLOCK_SKEW;
 pub(crate) use connector::{Connector, Limits, Opened};
-use manager::{Connections, Manager, PoolState};
-use permits::{Borrower, Permit, Permits};
+use manager::{Manager, PoolState};
 pub(crate) use process::Process;
 pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
@@ -58,6 +55,9 @@ pub(crate) const HOPS: u32 = 5;
 
 /// How often a call that waits for a new connection looks whether the attempt has failed.
 const LOOK: Duration = Duration::from_millis(2);
+/// How often a call that waits while all are lent looks whether it was called off, or a connection
+/// has come back broken.
+const LOOK_AT_LENT: Duration = Duration::from_millis(10);
 /// After this time a call that still waits asks for another connection.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -126,9 +126,24 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// ```
 #[derive(Clone)]
 pub struct Pool {
-    connections: Arc<Connections>,
-    permits: Permits,
+    inner: Arc<PoolInner>,
+}
+
+struct PoolInner {
+    connections: r2d2::Pool<Manager>,
     state: Arc<PoolState>,
+    /// Each connection that [`Pool::get`] has lent has a clone.
+    callers: Arc<()>,
+}
+
+impl Drop for PoolInner {
+    /// In the child of a fork r2d2's pool is not dropped: to end its threads a mutex is locked,
+    /// which one of them may have locked at the fork.
+    fn drop(&mut self) {
+        if self.state.connector.process().is_forked_child() {
+            mem::forget(self.connections.clone());
+        }
+    }
 }
 
 impl Pool {
@@ -137,8 +152,9 @@ impl Pool {
     /// Opens no connection and waits for nothing.
     /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
     /// TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket
-    /// on this machine. `?db=`, `user`, `password` and `protocol` (`resp2` or `resp3`) work in any
-    /// URL; whatever else it has is refused, also what other libraries understand.
+    /// on this machine, with `user` and `pass` as further parameters. `?protocol=` (`resp2` or
+    /// `resp3`) works in any URL; whatever else it has is refused, also what other libraries
+    /// understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to
@@ -234,59 +250,33 @@ impl Pool {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn get(&self) -> Result<PooledConnection> {
-        let longest = self.state.get_timeout;
         self.refuse_forked_child()?;
-        self.lend(Borrower::Caller, longest, longest, None)
+        self.get_within(self.inner.state.get_timeout)
     }
 
-    /// As [`get`](Self::get), by a deadline that is perhaps sooner, and without asking whether this
-    /// is a child of a fork.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn get_by(&self, deadline: Deadline) -> Result<PooledConnection> {
-        let longest = deadline.remaining();
-        self.lend(Borrower::Caller, longest, longest, None)
+    /// As [`get`](Self::get), perhaps in less time, and without asking whether this is a child of a
+    /// fork.
+    pub(crate) fn get_within(&self, longest: Duration) -> Result<PooledConnection> {
+        let mut conn = self.get_here(longest, longest, None)?;
+        conn.caller = Some(Arc::clone(&self.inner.callers));
+        Ok(conn)
     }
 
-    /// As [`get`](Self::get), for what this crate sends by itself.
-    pub(crate) fn get_for_ourselves(&self) -> Result<PooledConnection> {
-        self.refuse_forked_child()?;
-        self.get_here(Duration::MAX, Duration::MAX, None)
-    }
-
-    /// As `get_for_ourselves`, without asking whether this is a child of a fork, with a shorter wait
-    /// while all are lent, and a shorter one for the whole. While all are lent, the wait may be
-    /// called off.
+    /// As [`get`](Self::get), for what this crate sends by itself, and without asking whether this
+    /// is a child of a fork. The wait ends after `lent` while all are lent, and after `whole` in any
+    /// case. While all are lent, it may be called off.
     pub(crate) fn get_here(
         &self,
         lent: Duration,
         whole: Duration,
         cancel: Option<&Cancel>,
     ) -> Result<PooledConnection> {
-        self.lend(Borrower::Ourselves, lent, whole, cancel)
-    }
-
-    fn lend(
-        &self,
-        to: Borrower,
-        lent: Duration,
-        whole: Duration,
-        cancel: Option<&Cancel>,
-    ) -> Result<PooledConnection> {
-        let whole = whole.min(self.state.get_timeout);
+        let whole = whole.min(self.inner.state.get_timeout);
         let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
-        let permit = self
-            .permits
-            .take(to, lent, cancel)
-            .map_err(|callers| self.all_are_lent(lent, callers))?;
         loop {
-            let mut lent = self.idle_or_new(deadline)?;
-            match self.state.prove(&mut lent, deadline) {
-                Ok(()) => {
-                    return Ok(PooledConnection {
-                        lent,
-                        _permit: permit,
-                    });
-                }
+            let mut lent = self.idle_or_new(lent, deadline, cancel)?;
+            match self.inner.state.prove(&mut lent, deadline) {
+                Ok(()) => return Ok(PooledConnection { lent, caller: None }),
                 Err(error) if deadline.has_passed() => return Err(error),
                 // Dropped, and so closed. The next one, or a new one, may be better.
                 Err(_) => {}
@@ -294,60 +284,79 @@ impl Pool {
         }
     }
 
-    /// r2d2 opens connections on threads of its own, and wakes a waiting call when one is there,
-    /// but not when the attempt has failed. So we look. Another call may have taken what was opened
-    /// for this one: then it asks again.
-    fn idle_or_new(&self, deadline: Deadline) -> Result<r2d2::PooledConnection<Manager>> {
-        if let Some(lent) = self.connections.try_get() {
+    /// Waits for a connection that comes back or is opened.
+    ///
+    /// r2d2 opens connections on threads of its own. It wakes a waiting call when one is there or
+    /// comes back whole, but not when the attempt has failed or a broken one has come back. So we
+    /// look. Another call may have taken what was opened for this one: then it asks again.
+    fn idle_or_new(
+        &self,
+        lent: Duration,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<r2d2::PooledConnection<Manager>> {
+        let (connections, state) = (&self.inner.connections, &self.inner.state);
+        if let Some(lent) = connections.try_get() {
             return Ok(lent);
         }
-        let waiting = self.state.await_opening();
-        while !deadline.has_passed() {
-            // Each call asks r2d2 for one connection more.
-            if let Ok(lent) = self.connections.get_timeout(deadline.remaining().min(LOOK)) {
+        let (asked, _waiting) = (time::now(), Arc::clone(&state.waiting));
+        let (lent_by, mut asks_at) = (Deadline::after(lent), Deadline::after(Duration::ZERO));
+        loop {
+            let are_all_lent = connections.state().connections == connections.max_size();
+            let is_called_off = cancel.is_some_and(Cancel::is_cancelled);
+            if are_all_lent && (lent_by.has_passed() || is_called_off) {
+                return Err(self.all_are_lent(lent));
+            }
+            if deadline.has_passed() {
+                return Err(state.no_answer());
+            }
+            if let Some(failure) = state.failure_since(asked) {
+                return Err(failure);
+            }
+            let found = if are_all_lent {
+                let soon = lent_by.remaining().min(LOOK_AT_LENT);
+                connections.get_timeout(soon).ok()
+            } else if asks_at.has_passed() {
+                asks_at = Deadline::after(ASK_AGAIN);
+                // It asks for one connection more.
+                let soon = deadline.remaining().min(LOOK);
+                connections.get_timeout(soon).ok()
+            } else {
+                thread::sleep(deadline.remaining().min(LOOK));
+                connections.try_get()
+            };
+            if let Some(lent) = found {
                 return Ok(lent);
             }
-            let asks_again = Deadline::after(ASK_AGAIN).or_sooner(deadline.moment());
-            while !asks_again.has_passed() {
-                if let Some(lent) = self.connections.try_get() {
-                    return Ok(lent);
-                }
-                if let Some(failure) = waiting.failure() {
-                    return Err(failure);
-                }
-                thread::sleep(asks_again.remaining().min(LOOK));
-            }
         }
-        Err(self.state.no_answer())
     }
 
     /// How many connections there may be.
     pub(crate) fn size(&self) -> usize {
-        self.connections.max_size() as usize
+        self.inner.connections.max_size() as usize
     }
 
     /// How long a connection is waited for at most.
     pub(crate) fn get_timeout(&self) -> Duration {
-        self.state.get_timeout
+        self.inner.state.get_timeout
     }
 
     /// # Errors
     /// [`Error::Forked`] in the child of a fork, if the parent made the pool.
     pub(crate) fn refuse_forked_child(&self) -> Result<()> {
-        self.state.connector.process().refuse_forked_child()
+        self.inner.state.connector.process().refuse_forked_child()
     }
 
     /// Opens connections like the pool's beside it: they are never lent to anybody and do not
     /// count.
     pub(crate) fn connector(&self) -> Connector {
-        self.state.connector.clone()
+        self.inner.state.connector.clone()
     }
 
-    /// `callers`: how many of them [`get`](Self::get) has lent.
-    fn all_are_lent(&self, wait: Duration, callers: u32) -> Error {
-        let size = self.connections.max_size();
+    fn all_are_lent(&self, wait: Duration) -> Error {
+        let size = self.size();
         let mut reason = format!("all {size} are lent, and none came back within {wait:?}");
-        if callers == size {
+        if Arc::strong_count(&self.inner.callers) > size {
             reason.push_str(
                 ": every one of them by `Pool::get`; whoever has one should give it back before it asks for a lock, \
                  or the pool has to be larger",
@@ -363,7 +372,7 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("max_size", &self.connections.max_size())
+            .field("max_size", &self.inner.connections.max_size())
             .finish_non_exhaustive()
     }
 }
@@ -387,8 +396,8 @@ impl fmt::Debug for Pool {
 /// ```
 pub struct PooledConnection {
     lent: r2d2::PooledConnection<Manager>,
-    // Given back after the connection.
-    _permit: Permit,
+    /// Counts it among those that [`Pool::get`] has lent.
+    caller: Option<Arc<()>>,
 }
 
 impl PooledConnection {

@@ -282,7 +282,7 @@ impl Nodes {
 
     fn lend_for(&self, key: &str, deadline: Deadline) -> Result<PooledConnection> {
         let (_, pool) = self.pool_for(key, deadline)?;
-        pool.get_by(deadline)
+        pool.get_within(deadline.remaining())
     }
 
     fn deadline(&self) -> Deadline {

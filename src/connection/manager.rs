@@ -1,8 +1,7 @@
 //! How r2d2 opens and closes the connections of a pool, and what the pool knows of each.
 
 use std::{
-    fmt, mem,
-    ops::Deref,
+    mem,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -13,7 +12,6 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 use super::{
     connector::{Connector, Opened},
     dial::{is_forbidden, set_timeouts},
-    process::Process,
 };
 use crate::{
     error::{Error, Result},
@@ -25,37 +23,6 @@ use crate::{
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 /// Where there are sentinels, a connection is lent only if they were asked within this time.
 const SAID_LATELY: Duration = Duration::from_secs(1);
-
-/// r2d2's pool, to which all copies of a [`Pool`](super::Pool) lead.
-///
-/// In the child of a fork it is not dropped: to end its threads a mutex is locked, which one of
-/// them may have locked at the fork.
-pub(super) struct Connections {
-    pool: r2d2::Pool<Manager>,
-    process: Process,
-}
-
-impl Connections {
-    pub(super) fn new(pool: r2d2::Pool<Manager>, process: Process) -> Self {
-        Self { pool, process }
-    }
-}
-
-impl Deref for Connections {
-    type Target = r2d2::Pool<Manager>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.pool
-    }
-}
-
-impl Drop for Connections {
-    fn drop(&mut self) {
-        if self.process.is_forked_child() {
-            mem::forget(self.pool.clone());
-        }
-    }
-}
 
 /// A connection of a pool, idle or lent.
 pub(super) struct Lendable {
@@ -81,23 +48,22 @@ pub(super) struct Manager(pub(super) Arc<PoolState>);
 
 impl r2d2::ManageConnection for Manager {
     type Connection = Lendable;
-    type Error = NotOpened;
+    type Error = Error;
 
     /// Called on a thread of r2d2, again and again until it succeeds, even if the call that wanted
     /// the connection has given up.
-    fn connect(&self) -> Result<Lendable, NotOpened> {
-        if self.0.attempts.lock().waiting == 0 {
-            return Err(NotOpened);
+    fn connect(&self) -> Result<Lendable> {
+        if Arc::strong_count(&self.0.waiting) == 1 {
+            return Err(self.0.no_answer());
         }
-        self.0.open().map_err(|error| {
-            self.0.attempts.lock().failure = Some((time::now(), error));
-            NotOpened
+        self.0.open().inspect_err(|error| {
+            *self.0.failure.lock() = Some((time::now(), error.clone()));
         })
     }
 
     /// Not used: [`PoolState::prove`] does this, within the time that the call which wants the
     /// connection has.
-    fn is_valid(&self, _connection: &mut Lendable) -> Result<(), NotOpened> {
+    fn is_valid(&self, _connection: &mut Lendable) -> Result<()> {
         Ok(())
     }
 
@@ -115,25 +81,15 @@ impl r2d2::ManageConnection for Manager {
     }
 }
 
-/// The error that r2d2 gets when no connection was opened. It keeps only the text, so the reason is
-/// in [`Attempts`].
-#[derive(Debug)]
-pub(super) struct NotOpened;
-
-impl fmt::Display for NotOpened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no connection was opened")
-    }
-}
-
-impl std::error::Error for NotOpened {}
-
 /// The state that all users of a pool share.
 pub(super) struct PoolState {
     pub(super) connector: Connector,
     pub(super) get_timeout: Duration,
     distrust: Mutex<Distrust>,
-    attempts: Mutex<Attempts>,
+    /// Each call that waits for a connection has a clone: nothing is opened for nobody.
+    pub(super) waiting: Arc<()>,
+    /// Why the last attempt to connect failed, and when.
+    failure: Mutex<Option<(Instant, Error)>>,
 }
 
 /// Doubts about all connections, which the end of one has raised.
@@ -146,52 +102,22 @@ struct Distrust {
     replica: Option<Instant>,
 }
 
-/// The attempts of r2d2 to connect.
-#[derive(Default)]
-struct Attempts {
-    /// How many calls wait for a connection to be opened.
-    waiting: usize,
-    /// Why the last one failed, and when.
-    failure: Option<(Instant, Error)>,
-}
-
-/// A call that waits for a connection to be opened, until it is dropped.
-pub(super) struct AwaitsOpening<'a> {
-    state: &'a PoolState,
-    since: Instant,
-}
-
-impl AwaitsOpening<'_> {
-    /// Why an attempt to connect failed, if one has since the wait began.
-    pub(super) fn failure(&self) -> Option<Error> {
-        let attempts = self.state.attempts.lock();
-        let (at, error) = attempts.failure.as_ref()?;
-        (*at >= self.since).then(|| error.clone())
-    }
-}
-
-impl Drop for AwaitsOpening<'_> {
-    fn drop(&mut self) {
-        self.state.attempts.lock().waiting -= 1;
-    }
-}
-
 impl PoolState {
     pub(super) fn new(connector: Connector, get_timeout: Duration) -> Self {
         Self {
             connector,
             get_timeout,
             distrust: Mutex::default(),
-            attempts: Mutex::default(),
+            waiting: Arc::default(),
+            failure: Mutex::new(None),
         }
     }
 
-    pub(super) fn await_opening(&self) -> AwaitsOpening<'_> {
-        self.attempts.lock().waiting += 1;
-        AwaitsOpening {
-            state: self,
-            since: time::now(),
-        }
+    /// Why an attempt to connect failed, if one has since this moment.
+    pub(super) fn failure_since(&self, moment: Instant) -> Option<Error> {
+        let failure = self.failure.lock();
+        let (at, error) = failure.as_ref()?;
+        (*at >= moment).then(|| error.clone())
     }
 
     fn open(&self) -> Result<Lendable> {

@@ -5,10 +5,9 @@ use std::{io, sync::Arc, time::Duration};
 use redis::Client;
 
 use super::{
-    Pool,
+    Pool, PoolInner,
     connector::{Connector, Limits, MasterLocator},
-    manager::{Connections, Manager, PoolState},
-    permits::Permits,
+    manager::{Manager, PoolState},
     sentinels::Sentinels,
     url::Target,
 };
@@ -185,7 +184,6 @@ impl PoolBuilder {
     ) -> Result<Pool> {
         self.check()?;
         let connector = Connector::new(client, locator, self.limits())?;
-        let process = connector.process();
         let state = Arc::new(PoolState::new(connector, self.get_timeout));
         let builder = r2d2::Pool::builder()
             .max_size(self.max_size)
@@ -198,9 +196,11 @@ impl PoolBuilder {
         let connections =
             connections.ok_or_else(|| Error::thread(io::Error::other("those of the pool")))?;
         Ok(Pool {
-            connections: Arc::new(Connections::new(connections, process)),
-            permits: Permits::new(self.max_size),
-            state,
+            inner: Arc::new(PoolInner {
+                connections,
+                state,
+                callers: Arc::default(),
+            }),
         })
     }
 }

@@ -47,7 +47,7 @@ fn who_waits_for_a_connection_that_another_takes_asks_for_one_more() {
         thread::scope(|scope| {
             let waits = scope.spawn(|| pool.get());
             while taken.is_none() && !waits.is_finished() {
-                taken = pool.connections.try_get();
+                taken = pool.inner.connections.try_get();
             }
             let waited = waits.join().unwrap();
             assert!(waited.is_ok(), "{:?}", waited.err());

@@ -1,12 +1,10 @@
 //! Reads URLs: one server, a socket, sentinels, or some nodes of a cluster.
 //!
-//! redis-rs reads the URL of each single host. Every part has a meaning or is refused: a database or
+//! redis-rs reads the URL of each single host. Whatever it would pass over is refused: a database or
 //! a master that was ignored would send two programs to two places, where they do not exclude each
 //! other. No error repeats a part that may belong to a password.
 
-use std::collections::HashMap;
-
-use redis::{Client, ProtocolVersion, RedisConnectionInfo};
+use redis::Client;
 
 use super::dial::client_by;
 use crate::error::{Error, Result};
@@ -22,15 +20,11 @@ const NO_POOL: &str = "this is a Redis Cluster, which this build is without: ena
 
 const FORMS: &str = "\
     redis://[[user]:password@]host[:port][/database], \
-    redis+unix:///path[?db=database], \
+    redis+unix:///path[?db=database&user=user&pass=password], \
     redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]…]/master[/database], the password that of the servers, or \
     redis+cluster://[[user]:password@]node[:port][,node[:port]…]; \
     with `rediss` for TLS, the password percent-encoded, and after `?` \
-    db, user, password and protocol, of sentinels sentinel_user and sentinel_password";
-
-/// Parameters of every URL.
-const PARAMETERS: [&str; 4] = ["db", "user", "password", "protocol"];
-const OF_SENTINELS: [&str; 2] = ["sentinel_user", "sentinel_password"];
+    protocol, of sentinels sentinel_user and sentinel_password";
 
 /// Where to connect to.
 pub(super) enum Target {
@@ -62,9 +56,10 @@ struct Parts<'a> {
     hosts: Vec<&'a str>,
     /// Of a socket with the `/` that it begins with.
     path: &'a str,
+    /// With the `?` that it begins with, if there is any.
+    query: &'a str,
     /// `#insecure`, or nothing.
     fragment: &'a str,
-    parameters: HashMap<String, String>,
 }
 
 impl Target {
@@ -74,12 +69,14 @@ impl Target {
     pub(super) fn of(url: &str) -> Result<Self> {
         let parts = Parts::of(url)?;
         match parts.kind {
-            UrlKind::Server => parts.client(parts.hosts[0], PORT, parts.path),
-            UrlKind::Socket => parts.socket(),
-            UrlKind::Sentinels => return parts.watched(),
+            UrlKind::Server => Ok(Self::Server(parts.client(parts.hosts[0], parts.path)?)),
+            UrlKind::Socket => {
+                let url = format!("redis+unix://{}{}", parts.path, parts.query);
+                Ok(Self::Server(checked(open(&url, PORT)?)?))
+            }
+            UrlKind::Sentinels => parts.watched(),
             UrlKind::Cluster => Err(Error::invalid("url", NO_POOL)),
         }
-        .map(Self::Server)
     }
 }
 
@@ -103,13 +100,8 @@ pub(super) fn nodes_of(url: &str) -> Result<Vec<Client>> {
     if parts.kind != UrlKind::Cluster {
         return Err(unreadable("this is no URL of a cluster"));
     }
-    let node = |host: &&str| parts.client(host, PORT, parts.path);
-    let nodes: Vec<_> = parts.hosts.iter().map(node).collect::<Result<_>>()?;
-    let has_database = |node: &Client| node.get_connection_info().redis_settings().db() != 0;
-    if nodes.iter().any(has_database) {
-        return Err(unreadable("a cluster has no other database than 0"));
-    }
-    Ok(nodes)
+    let node = |host: &&str| parts.client(host, parts.path);
+    parts.hosts.iter().map(node).collect()
 }
 
 fn kind_of(scheme: &str) -> Option<(&'static str, UrlKind)> {
@@ -132,37 +124,65 @@ impl<'a> Parts<'a> {
         let (rest, fragment) = cut(rest, '#');
         let (rest, query) = cut(rest, '?');
         let (authority, path) = cut(rest, '/');
-        let is_socket = kind == UrlKind::Socket;
-        if !is_socket && [fragment, query, path].concat().contains('@') {
-            let why = "a `/`, `?`, `#` or `@` in a password has to be percent-encoded";
-            return Err(unreadable(why));
-        }
-        if !matches!((scheme, fragment), (_, "") | ("rediss", "#insecure")) {
-            return Err(unreadable("what follows `#` has no meaning"));
-        }
-        if scheme == "rediss" && !cfg!(feature = "tls-rustls") {
-            let reason = "`rediss` takes TLS, which this build is without: enable the feature `tls-rustls` of leasehold";
-            return Err(Error::invalid("url", reason));
-        }
         let login = authority.rfind('@').map_or("", |at| &authority[..=at]);
         let hosts: Vec<_> = authority[login.len()..].split(',').collect();
-        if kind == UrlKind::Server && hosts.len() > 1 {
-            let why = "with several hosts it has to be redis+sentinel:// or redis+cluster://";
-            return Err(unreadable(why));
-        }
-        Ok(Self {
+        let parts = Self {
             kind,
             scheme,
             login,
             hosts,
-            path: if is_socket {
-                path
-            } else {
-                path.trim_matches('/')
+            path: match kind {
+                UrlKind::Socket => path,
+                _ => path.trim_matches('/'),
             },
+            query,
             fragment,
-            parameters: parameters(query, kind)?,
-        })
+        };
+        parts.check()?;
+        Ok(parts)
+    }
+
+    /// Refuses what redis-rs would pass over.
+    fn check(&self) -> Result<()> {
+        let is_socket = self.kind == UrlKind::Socket;
+        if !is_socket
+            && [self.fragment, self.query, self.path]
+                .concat()
+                .contains('@')
+        {
+            let why = "a `/`, `?`, `#` or `@` in a password has to be percent-encoded";
+            return Err(unreadable(why));
+        }
+        if is_socket && (self.hosts != [""] || !self.login.is_empty()) {
+            return Err(unreadable("the path of a socket has to begin with `/`"));
+        }
+        if !matches!(
+            (self.scheme, self.fragment),
+            (_, "") | ("rediss", "#insecure")
+        ) {
+            return Err(unreadable("what follows `#` has no meaning"));
+        }
+        if self.kind == UrlKind::Server && self.hosts.len() > 1 {
+            let why = "with several hosts it has to be redis+sentinel:// or redis+cluster://";
+            return Err(unreadable(why));
+        }
+        let known: &[_] = match self.kind {
+            UrlKind::Socket => &["db", "user", "pass", "protocol"],
+            UrlKind::Sentinels => &["sentinel_user", "sentinel_password", "protocol"],
+            UrlKind::Server | UrlKind::Cluster => &["protocol"],
+        };
+        // The error leaves an unknown name out: it may be the rest of a password.
+        if self.parameters()?.any(|(name, _)| !known.contains(&&*name)) {
+            return Err(unreadable("a parameter has no meaning"));
+        }
+        Ok(())
+    }
+
+    fn parameters(&self) -> Result<impl Iterator<Item = (String, String)>> {
+        let url = redis::parse_redis_url(&format!("redis://host/{}", self.query));
+        let url = url.ok_or_else(|| unreadable("what follows `?` cannot be read"))?;
+        let pairs = url.query_pairs().into_owned();
+        Ok(pairs.collect::<Vec<_>>().into_iter())
     }
 
     fn watched(&self) -> Result<Target> {
@@ -170,103 +190,65 @@ impl<'a> Parts<'a> {
         if master.is_empty() {
             return Err(unreadable("the master has no name"));
         }
-        let sentinel = |host: &&str| {
-            let text = format!("{}://{host}/{}", self.scheme, self.fragment);
-            self.with_login(&text, SENTINEL_PORT, OF_SENTINELS)
-        };
         Ok(Target::Watched {
-            sentinels: self.hosts.iter().map(sentinel).collect::<Result<_>>()?,
+            sentinels: self
+                .hosts
+                .iter()
+                .map(|host| self.sentinel(host))
+                .collect::<Result<_>>()?,
             master: master.to_owned(),
-            server: self.client("server", PORT, database)?,
+            server: self.client("server", database)?,
         })
     }
 
-    /// A socket has the login, the database and the protocol that any server has.
-    fn socket(&self) -> Result<Client> {
-        if self.hosts != [""] {
-            return Err(unreadable("the path of a socket has to begin with `/`"));
-        }
-        let path = format!("redis+unix://{}", self.path);
-        let path = Client::open(path).map_err(|error| unreadable(&error.to_string()))?;
-        let login = self
-            .client("socket", PORT, "")?
-            .get_connection_info()
-            .clone();
-        client_by(login.set_addr(path.get_connection_info().addr().clone()))
-    }
-
-    /// The client for one host, with the login, the database and the protocol of the URL.
-    fn client(&self, host: &str, port: u16, path: &str) -> Result<Client> {
-        let (parameter, has_path) = (self.parameters.get("db"), !path.is_empty());
-        let database = match (parameter, has_path) {
-            (Some(_), true) => return Err(unreadable("it names two databases")),
-            (Some(database), false) => database,
-            (None, true) => path,
-            (None, false) => "0",
-        };
-        if database.parse::<u32>().is_err() {
-            return Err(unreadable("the database is no number"));
-        }
-        let (scheme, login) = (self.scheme, self.login);
-        let text = format!("{scheme}://{login}{host}/{database}{}", self.fragment);
-        self.with_login(&text, port, ["user", "password"])
-    }
-
-    /// The client for the URL of one host, with the user and the password of these parameters.
-    fn with_login(&self, text: &str, port: u16, [user, password]: [&str; 2]) -> Result<Client> {
-        let mut url = redis::parse_redis_url(text).ok_or_else(|| unreadable("it did not parse"))?;
-        if url.port().is_none() {
-            let _ = url.set_port(Some(port));
-        }
-        let client = Client::open(url).map_err(|error| unreadable(&error.to_string()))?;
-        let settings = client.get_connection_info().clone();
+    fn sentinel(&self, host: &str) -> Result<Client> {
+        let url = format!("{}://{host}/{}{}", self.scheme, self.query, self.fragment);
+        let settings = open(&url, SENTINEL_PORT)?.get_connection_info().clone();
         let mut login = settings.redis_settings().clone();
-        if let Some(user) = self.parameters.get(user) {
-            login = login.set_username(user);
+        for (name, value) in self.parameters()? {
+            login = match &*name {
+                "sentinel_user" => login.set_username(value),
+                "sentinel_password" => login.set_password(value),
+                _ => login,
+            };
         }
-        if let Some(password) = self.parameters.get(password) {
-            login = login.set_password(password);
-        }
-        login = login.set_protocol(match self.parameters.get("protocol").map(String::as_str) {
-            None | Some("resp2") => ProtocolVersion::RESP2,
-            Some("resp3") => ProtocolVersion::RESP3,
-            Some(_) => return Err(unreadable("the protocol is `resp2` or `resp3`")),
-        });
-        check_login(&login)?;
-        client_by(settings.set_redis_settings(login))
+        checked(client_by(settings.set_redis_settings(login))?)
     }
+
+    /// The client for one host, with the login, the protocol and this database.
+    fn client(&self, host: &str, database: &str) -> Result<Client> {
+        let (scheme, login, query) = (self.scheme, self.login, self.query);
+        let url = format!(
+            "{scheme}://{login}{host}/{database}{query}{}",
+            self.fragment
+        );
+        checked(open(&url, PORT)?)
+    }
+}
+
+/// The client for the URL of one host, by this port unless it names another.
+fn open(url: &str, port: u16) -> Result<Client> {
+    if url.starts_with("rediss:") && !cfg!(feature = "tls-rustls") {
+        let reason = "`rediss` takes TLS, which this build is without: enable the feature `tls-rustls` of leasehold";
+        return Err(Error::invalid("url", reason));
+    }
+    let mut url = redis::parse_redis_url(url).ok_or_else(|| unreadable("it did not parse"))?;
+    if url.port().is_none() {
+        let _ = url.set_port(Some(port));
+    }
+    Client::open(url).map_err(|error| unreadable(&error.to_string()))
 }
 
 /// Refuses a user without a password: redis-rs would send neither, and the server would let us in
 /// as another user than is meant.
-fn check_login(login: &RedisConnectionInfo) -> Result<()> {
+fn checked(client: Client) -> Result<Client> {
+    let login = client.get_connection_info().redis_settings();
     if login.username().is_some() && login.password().unwrap_or_default().is_empty() {
         let why =
             "it has a user and no password: a password alone is written redis://:PASSWORD@host";
         return Err(unreadable(why));
     }
-    Ok(())
-}
-
-fn parameters(query: &str, kind: UrlKind) -> Result<HashMap<String, String>> {
-    let read = redis::parse_redis_url(&format!("redis://host/{query}"));
-    let read = read.ok_or_else(|| unreadable("what follows `?` cannot be read"))?;
-    let mut parameters = HashMap::new();
-    for (name, value) in read.query_pairs() {
-        let is_of_sentinels = kind == UrlKind::Sentinels && OF_SENTINELS.contains(&&*name);
-        let is_known = is_of_sentinels || PARAMETERS.contains(&&*name);
-        // The error leaves an unknown name out: it may be the rest of a password.
-        if !is_known || value.is_empty() {
-            return Err(unreadable("a parameter has no meaning, or no value"));
-        }
-        if parameters
-            .insert(name.into_owned(), value.into_owned())
-            .is_some()
-        {
-            return Err(unreadable("a parameter comes twice"));
-        }
-    }
-    Ok(parameters)
+    Ok(client)
 }
 
 /// A URL that cannot be read, with all the forms that can.
@@ -324,31 +306,22 @@ mod tests {
             ("redis+sentinel://:secret@/m", "Missing hostname"),
             ("redis+sentinel://:secret@a:x/m", "did not parse"),
             ("redis+sentinel://:secret@a/m/x", "database"),
-            ("redis+sentinel://:secret@a/m/1?db=2", "two databases"),
             ("redis+sentinel://:secret@a/3#m", "`#`"),
             ("redis+sentinel://a/m?sentinel_user=me", "redis://:PASSWORD"),
             ("redis-sentinel://:secret@a/m", "redis+sentinel://"),
-            (
-                "redis+sentinel://:secret@a/3?master=m",
-                "no meaning, or no value",
-            ),
-            ("redis://:secret@a/1?db=2", "two databases"),
-            ("redis://:secret@a/?db=1&db=2", "twice"),
-            ("redis://:secret@a/?db=x", "no number"),
-            ("redis://:secret@a/-1", "no number"),
-            (
-                "redis://:secret@a/?timeout=3",
-                "db, user, password and protocol",
-            ),
+            ("redis+sentinel://:secret@a/3?master=m", "no meaning"),
+            ("redis://:secret@a/x", "database number"),
+            ("redis://:secret@a/?db=1", "/database"),
+            ("unix:///path?user=me", "redis://:PASSWORD@host"),
+            ("redis://:secret@a/?timeout=3", "after `?` protocol"),
             ("redis://:secret@a/?sentinel_user=me", "no meaning"),
-            ("redis://a/?secret", "no value"),
-            ("redis://a/?password=x&secret", "no value"),
+            ("redis://a/?secret", "no meaning"),
+            ("redis://a/?protocol=resp3&secret", "no meaning"),
             ("redis://me:12?secret=1@a", "percent-encoded"),
             ("redis://me:12#secret@a", "percent-encoded"),
             ("redis://:secret@a/#x", "`#`"),
             ("redis://secret@a", "redis://:PASSWORD@host"),
             ("redis://secret:@a", "redis://:PASSWORD@host"),
-            ("redis://a/?user=me", "redis://:PASSWORD@host"),
             ("redis://:secret@a,b:1/", "several hosts"),
             ("sentinel://a:1;sentinel://:secret@b:1", "redis+sentinel://"),
             ("redis+srv://:secret@a", "redis+cluster://"),
@@ -366,24 +339,8 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_says_what_another_part_of_the_url_may_say() {
-        for url in [
-            "redis+sentinel://:p@a:1,b/m/3",
-            "redis+sentinel://:p@a:1,b/m/3/",
-            "redis+sentinel://:p@a:1,b/m?db=3",
-            "redis+sentinel://a:1,b/m/3?password=p",
-        ] {
-            let (sentinels, master, server) = watched(url);
-            assert_eq!(sentinels, ["a:1", "b:26379"], "{url}");
-            let login = server.get_connection_info().redis_settings();
-            let login = (login.db(), login.password());
-            assert_eq!((&*master, login), ("m", (3, Some("p"))), "{url}");
-        }
-        for url in [
-            "redis://me:p%20%40@a:1/3",
-            "redis://me:p%20%40@a:1?db=3",
-            "redis://a:1/3?user=me&password=p+%40",
-        ] {
+    fn a_url_of_one_server_is_as_redis_rs_has_it() {
+        for url in ["redis://me:p%20%40@a:1/3", "redis://me:p%20%40@a:1/3/"] {
             let Ok(Target::Server(client)) = Target::of(url) else {
                 unreachable!("{url}");
             };
@@ -399,8 +356,8 @@ mod tests {
     #[test]
     fn a_socket_has_a_login_too() {
         for url in [
-            "redis+unix:///run/r@1.sock?db=3&user=me&password=p",
-            "unix:///run/r@1.sock?password=p&db=3&user=me",
+            "redis+unix:///run/r@1.sock?db=3&user=me&pass=p",
+            "unix:///run/r@1.sock?pass=p&db=3&user=me",
         ] {
             let Ok(Target::Server(client)) = Target::of(url) else {
                 unreachable!("{url}");
@@ -446,7 +403,7 @@ mod tests {
         for (url, why) in [
             ("redis+cluster://:secret@a,,b", "did not parse"),
             ("redis+cluster://:secret@", "did not parse"),
-            ("redis+cluster://:secret@a/1", "database"),
+            ("redis+cluster://:secret@a/x", "database"),
             ("redis+cluster://:secret@a:x", "did not parse"),
             ("redis://:secret@a", "no URL of a cluster"),
             ("x+cluster://:secret@a", "no URL of Redis"),

@@ -172,7 +172,8 @@ impl Server for RedisServer {
     }
 
     fn lend(&self, _key: &str) -> Result<PooledConnection> {
-        self.pool.get_for_ourselves()
+        self.pool.refuse_forked_child()?;
+        self.pool.get_here(Duration::MAX, Duration::MAX, None)
     }
 
     fn stores_data(&self) -> Result<()> {

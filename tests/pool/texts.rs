@@ -230,7 +230,7 @@ fn a_socket_on_this_machine_is_used_by_its_path() {
 }
 
 #[test]
-fn a_database_in_the_query_is_that_of_the_connection() {
+fn a_database_is_that_of_the_connection_or_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("redis.sock");
     let path = path.to_str().unwrap();
@@ -241,14 +241,21 @@ fn a_database_in_the_query_is_that_of_the_connection() {
         .get_connection()
         .unwrap();
     for url in [
-        format!("redis://{address}?db=3"),
-        format!("redis://{address}/?db=3"),
+        format!("redis://{address}/3"),
         format!("redis+unix://{path}?db=3"),
     ] {
         let mut conn = Pool::connect(&url).unwrap().get().unwrap();
         let token = acquire_lock(&mut conn, "a", Duration::ZERO).unwrap();
         assert!(third.exists::<_, bool>("lock:a").unwrap(), "{url}");
         assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+    }
+    for url in [
+        format!("redis://{address}?db=3"),
+        format!("redis://{address}/?database=3"),
+        format!("redis+unix://{path}?database=3"),
+    ] {
+        let refused = Pool::connect(&url).unwrap_err().to_string();
+        assert!(refused.contains("[/database]"), "{refused}");
     }
 }
 
@@ -268,7 +275,7 @@ fn a_url_that_cannot_be_read_is_told_all_forms() {
             "redis+sentinel://",
             "redis+cluster://",
             "rediss",
-            "db, user, password and protocol",
+            "after `?` protocol",
         ] {
             assert!(error.contains(form), "{form} for {url}: {error}");
         }
