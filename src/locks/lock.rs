@@ -165,7 +165,7 @@ impl Lock {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
         let answer = self.ask(&lock, inspecting)?;
-        let found = answer.and_then(|answer| understood(&answer));
+        let found = answer.and_then(understood);
         found
             .map(|found| Inspection::new(found, self.stacks.waiting(lock.key())))
             .map_err(|error| operation.failed(error))
@@ -209,7 +209,7 @@ impl Lock {
         };
         stack.released(lock.key(), &taken);
         let (taken, found) = answer
-            .and_then(|answer| understood_taken(&answer))
+            .and_then(understood_taken)
             .map_err(|error| operation.unanswered(None, error))?;
         let found = Inspection::new(found, self.stacks.waiting(lock.key()));
         if found.is_held() && !taken {
@@ -251,7 +251,7 @@ impl Lock {
         let look = self
             .lock_name()
             .and_then(|lock| self.ask(&lock, inspecting));
-        let seen = look.map(|answer| answer.and_then(|answer| understood(&answer)));
+        let seen = look.map(|answer| answer.and_then(understood));
         let Ok(Ok((kind, _))) = seen else {
             return error;
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Connection, Pipeline, Value};
+use redis::{Cmd, Connection, Pipeline, Value, from_redis_value_ref};
 
 use super::{
     commit::Proof,
@@ -162,12 +162,7 @@ impl Hold {
 
 /// True for an end in milliseconds that is ahead of the answer to `TIME`.
 fn is_ahead(end: &Value, time: &Value) -> bool {
-    let Value::Array(time) = time else {
-        return false;
-    };
-    match &time[..] {
-        [seconds, micros] => (number(end).zip(number(seconds).zip(number(micros))))
-            .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000),
-        _ => false,
-    }
+    let time: Option<(u64, u64)> = from_redis_value_ref(time).ok();
+    (number(end).zip(time))
+        .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000)
 }

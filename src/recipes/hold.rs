@@ -1,6 +1,6 @@
 //! One hold of whatever kind as one type, and the meaning of the answers to its attempts.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
 
@@ -29,7 +29,7 @@ pub(crate) enum LockKind {
 ///
 /// A hold of the [article's](super::read_write) editions cannot be renewed safely, so there is no
 /// constructor for one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Hold {
     pub(super) kind: LockKind,
     pub(super) lock: LockName,
@@ -96,7 +96,7 @@ impl Hold {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid): the name cannot be a lock's.
     pub fn mutex(name: &str, token: &Token) -> Result<Self> {
-        Self::named(LockKind::Mutex, name, token)
+        Self::named(LockKind::Mutex, name, token, Owner::described())
     }
 
     /// One acquisition of a [`reentrant`](super::reentrant) lock by this owner: renewed as the
@@ -105,13 +105,7 @@ impl Hold {
     /// # Errors
     /// As [`mutex`](Self::mutex).
     pub fn reentrant(name: &str, owner: &Owner, token: &Token) -> Result<Self> {
-        let lock = LockName::new(name)?;
-        Ok(Self::new(
-            LockKind::Reentrant,
-            lock,
-            token.clone(),
-            owner.clone(),
-        ))
+        Self::named(LockKind::Reentrant, name, token, owner.clone())
     }
 
     /// A reader's on a [`read_write`](super::read_write) lock.
@@ -119,7 +113,7 @@ impl Hold {
     /// # Errors
     /// As [`mutex`](Self::mutex).
     pub fn read(name: &str, token: &Token) -> Result<Self> {
-        Self::named(LockKind::Read, name, token)
+        Self::named(LockKind::Read, name, token, Owner::described())
     }
 
     /// A writer's on a [`read_write`](super::read_write) lock.
@@ -127,12 +121,11 @@ impl Hold {
     /// # Errors
     /// As [`mutex`](Self::mutex).
     pub fn write(name: &str, token: &Token) -> Result<Self> {
-        Self::named(LockKind::Write, name, token)
+        Self::named(LockKind::Write, name, token, Owner::described())
     }
 
-    fn named(kind: LockKind, name: &str, token: &Token) -> Result<Self> {
-        let lock = LockName::new(name)?;
-        Ok(Self::new(kind, lock, token.clone(), Owner::described()))
+    fn named(kind: LockKind, name: &str, token: &Token, owner: Owner) -> Result<Self> {
+        Ok(Self::new(kind, LockName::new(name)?, token.clone(), owner))
     }
 
     pub(crate) fn new(kind: LockKind, lock: LockName, token: Token, owner: Owner) -> Self {
@@ -245,16 +238,5 @@ impl Hold {
             Value::Okay | Value::Int(1) => granted(None, 0),
             _ => Err(makes_no_sense()),
         }
-    }
-}
-
-/// Without the token.
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("kind", &self.kind)
-            .field("lock", &self.lock)
-            .field("owner", &self.owner)
-            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use redis::{RedisResult, Value};
+use redis::{FromRedisValue, RedisResult, Value, from_redis_value};
 
 use super::{number, text};
 use crate::{
@@ -42,80 +42,53 @@ pub(crate) enum Found {
 }
 
 /// Reads what a forced release has found, and whether it has deleted that.
-pub(crate) fn understood_taken(answer: &Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
-    match answer {
-        Value::Array(parts) => match &parts[..] {
-            [taken, found] => Ok((yes_or_no(taken)?, understood(found)?)),
-            _ => Err(makes_no_sense()),
-        },
-        _ => Err(makes_no_sense()),
-    }
+pub(crate) fn understood_taken(answer: Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
+    let (taken, found): (Value, Value) = parts(answer)?;
+    Ok((yes_or_no(&taken)?, understood(found)?))
 }
 
 /// Reads what a look at a lock and its companion has found.
-pub(crate) fn understood(answer: &Value) -> RedisResult<(Found, Vec<Holder>)> {
-    let (kind, looked) = Looked::parse(answer).ok_or_else(makes_no_sense)?;
-    let found = match kind {
+pub(crate) fn understood(answer: Value) -> RedisResult<(Found, Vec<Holder>)> {
+    let (kind, left, stored, companion, now): (String, i64, _, _, _) = parts(answer)?;
+    let looked = Looked {
+        left: u64::try_from(left).ok().map(Duration::from_millis),
+        stored,
+        companion,
+        now,
+    };
+    let found = match &*kind {
         "none" => Some((Found::Nothing, Vec::new())),
         "string" => looked.token(),
         "hash" => looked.readers_or_writer().or_else(|| looked.owner()),
         _ => None,
     };
-    let foreign = || {
-        (
-            Found::Foreign,
-            vec![Holder::unknown(Part::Alone, looked.left)],
-        )
-    };
+    let foreign = || (Found::Foreign, vec![Holder::new(Part::Alone, looked.left)]);
     Ok(found.unwrap_or_else(foreign))
 }
 
+fn parts<T: FromRedisValue>(answer: Value) -> RedisResult<T> {
+    from_redis_value(answer).map_err(|_| makes_no_sense())
+}
+
 /// The answer of look.lua, but the type of the lock's key.
-struct Looked<'a> {
+struct Looked {
     /// The time left of the key, if it has an end.
     left: Option<Duration>,
     /// Its value, or its fields and values.
-    stored: &'a [Value],
+    stored: Vec<Value>,
     /// Fence, token, owner, since and reserved, or nothing.
-    companion: &'a [Value],
+    companion: Vec<Value>,
     /// Milliseconds since 1970, by the server's clock.
     now: u64,
 }
 
-impl<'a> Looked<'a> {
-    fn parse(answer: &'a Value) -> Option<(&'a str, Self)> {
-        let Value::Array(parts) = answer else {
-            return None;
-        };
-        let [
-            kind,
-            Value::Int(left),
-            Value::Array(stored),
-            Value::Array(companion),
-            now,
-        ] = &parts[..]
-        else {
-            return None;
-        };
-        let kind = match kind {
-            Value::SimpleString(kind) => kind,
-            kind => text(kind)?,
-        };
-        let looked = Self {
-            left: u64::try_from(*left).ok().map(Duration::from_millis),
-            stored,
-            companion,
-            now: number(now)?,
-        };
-        Some((kind, looked))
-    }
-
+impl Looked {
     /// The holder whose token a string is.
     fn token(&self) -> Option<(Found, Vec<Holder>)> {
-        let [value] = self.stored else {
+        let [value] = &self.stored[..] else {
             return None;
         };
-        let mut holder = Holder::unknown(Part::Alone, self.left);
+        let mut holder = Holder::new(Part::Alone, self.left);
         holder.token = text(value).and_then(|token| token.parse().ok());
         self.describe(&mut holder);
         // The companion has the last of the numbers that are reserved.
@@ -145,7 +118,7 @@ impl<'a> Looked<'a> {
             _ => return None,
         };
         let left = number(end)?.checked_sub(self.now)?;
-        let mut holder = Holder::unknown(part, Some(Duration::from_millis(left)));
+        let mut holder = Holder::new(part, Some(Duration::from_millis(left)));
         holder.token = token.parse().ok();
         if part == Part::Writer {
             self.describe(&mut holder);
@@ -155,11 +128,11 @@ impl<'a> Looked<'a> {
 
     /// The owner of a reentrant lock.
     fn owner(&self) -> Option<(Found, Vec<Holder>)> {
-        let [owner, count] = self.stored else {
+        let [owner, count] = &self.stored[..] else {
             return None;
         };
         let (owner, count) = (text(owner)?, number(count).filter(|count| *count > 0)?);
-        let mut holder = Holder::unknown(Part::Alone, self.left);
+        let mut holder = Holder::new(Part::Alone, self.left);
         holder.owner = Owner::new(owner).ok();
         holder.count = Some(count);
         self.describe(&mut holder);
@@ -169,7 +142,7 @@ impl<'a> Looked<'a> {
     /// Adds what the companion says, if it is this holder's: by its token, of a reentrant lock by
     /// its owner.
     fn describe(&self, holder: &mut Holder) {
-        let [fence, token, owner, since, _] = self.companion else {
+        let [fence, token, owner, since, _] = &self.companion[..] else {
             return;
         };
         let is_of_holder = match (&holder.token, &holder.owner) {
@@ -213,8 +186,8 @@ enum Part {
 }
 
 impl Holder {
-    /// One of whom nothing is known but the part and what is left of the lease.
-    fn unknown(part: Part, remaining: Option<Duration>) -> Self {
+    /// Nothing is known but the part and the time left of the lease.
+    fn new(part: Part, remaining: Option<Duration>) -> Self {
         Self {
             part,
             token: None,

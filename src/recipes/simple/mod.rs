@@ -277,7 +277,7 @@ pub(crate) fn acquire(
     let mut first = true;
     let granted = until_granted(operation, &token, acquire_timeout, || {
         let is_ours = mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?
-            || attempting(lock, &token, lease_millis).asks(conn)?;
+            || take_or_give_an_end(lock, &token, lease_millis).asks(conn)?;
         Ok(is_ours.then_some(()))
     })?;
     Ok(granted.map(|()| token))
@@ -309,7 +309,11 @@ pub(super) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> 
 
 /// One more attempt: takes the lock if it is free or ours already, and gives it an end if it has
 /// none. Answers whether it is ours.
-pub(super) fn attempting(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
+pub(super) fn take_or_give_an_end(
+    lock: &LockName,
+    token: &Token,
+    lease_millis: Option<u64>,
+) -> Call {
     ACQUIRE_SIMPLE
         .on([lock.key()])
         .arg(token.as_str())

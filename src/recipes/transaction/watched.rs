@@ -14,7 +14,7 @@ use crate::{
     name::LockName,
     recipes::{
         commit::{Proof, check_commands, is_refused_in_transactions},
-        simple::{attempting, giving_back::was_interrupted, set},
+        simple::{giving_back::was_interrupted, set, take_or_give_an_end},
         wait::until_granted,
     },
     token::Token,
@@ -205,7 +205,7 @@ impl WatchedConnection<'_> {
                     _ => return Err(makes_no_sense()),
                 }
             }
-            let ours = attempting(lock, token, millis).asks(watched.connection())?;
+            let ours = take_or_give_an_end(lock, token, millis).asks(watched.connection())?;
             Ok(ours.then_some(None))
         });
         if unanswered && matches!(granted, Ok(None | Some(None))) {
