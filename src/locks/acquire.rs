@@ -29,7 +29,7 @@ use std::{
 
 use super::{
     attempts::{AttemptOutcome, Attempts},
-    lease::{Grant, Lease},
+    lease::{Lease, LeaseGrant},
     options::Settings,
     stack::Stack,
     stacks::Stacks,
@@ -431,7 +431,7 @@ impl Wait<'_> {
         let _ = self.stack.server.ask(call, patience);
     }
 
-    fn lease(&self, grant: Grant) -> Option<Lease> {
+    fn lease(&self, grant: LeaseGrant) -> Option<Lease> {
         let keep = |lease_state, terms| Some(Handle::keep(&self.stack.keeper, lease_state, terms));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();

@@ -22,7 +22,7 @@ use std::{
 
 use redis::RedisError;
 
-use super::{lease::Grant, options::Settings};
+use super::{lease::LeaseGrant, options::Settings};
 use crate::{
     error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass},
     recipes::{
@@ -73,7 +73,7 @@ pub(super) struct Attempts<'a> {
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Granted {
-        grant: Grant,
+        grant: LeaseGrant,
         /// The next in the queue asks then, unless something happens before.
         next_asks_at: Instant,
     },
@@ -169,7 +169,7 @@ impl<'a> Attempts<'a> {
             return AttemptOutcome::Failed;
         }
         let turns = self.settings.turns(number, sent);
-        let grant = Grant {
+        let grant = LeaseGrant {
             fence,
             since: sent,
             end,

@@ -97,7 +97,7 @@ pub struct Lease {
 /// What a lease begins with, whether the server has granted it or the turn before has handed it
 /// over.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
+pub(crate) struct LeaseGrant {
     pub(crate) fence: Option<FencingToken>,
     /// A moment before the server was asked, or that at which the lock was handed over.
     pub(crate) since: Instant,
@@ -118,7 +118,7 @@ impl Lease {
         stack: &Arc<Stack<Self>>,
         settings: &Settings,
         hold: &Arc<Hold>,
-        grant: Grant,
+        grant: LeaseGrant,
         keep: impl FnOnce(LeaseState, Terms) -> Option<Handle>,
     ) -> Option<Self> {
         // A longest hold further away than the clock can tell is none.

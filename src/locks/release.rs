@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    lease::{Grant, Lease},
+    lease::{Lease, LeaseGrant},
     options::Settings,
 };
 use crate::{
@@ -231,7 +231,7 @@ impl Lease {
         }
         let now = self.stack.clock.now();
         let end = self.lease_state().terms().end?;
-        let grant = Grant {
+        let grant = LeaseGrant {
             fence: self.fencing_token().map(FencingToken::next),
             since: now,
             end,

@@ -34,15 +34,15 @@ pub(crate) struct Stacks {
     pub(crate) clock: Clock,
     /// The process that they belong to.
     pub(crate) process: Process,
-    keys: Keys,
+    topology: Topology,
 }
 
 /// Where the keys are.
 #[derive(Clone)]
-enum Keys {
-    OnOneServer(Arc<Stack<Lease>>),
+enum Topology {
+    OneServer(Arc<Stack<Lease>>),
     #[cfg(feature = "cluster")]
-    OnShards(Arc<Shards>),
+    Cluster(Arc<Shards>),
 }
 
 /// The shards of a cluster that have been used.
@@ -61,7 +61,7 @@ impl Stacks {
             limits: stack.server.limits(),
             clock: stack.clock,
             process: stack.process,
-            keys: Keys::OnOneServer(stack),
+            topology: Topology::OneServer(stack),
         })
     }
 
@@ -76,7 +76,7 @@ impl Stacks {
             limits: nodes.limits(),
             clock: Clock::REAL,
             process: nodes.process(),
-            keys: Keys::OnShards(Arc::new(shards)),
+            topology: Topology::Cluster(Arc::new(shards)),
         }
     }
 
@@ -93,24 +93,24 @@ impl Stacks {
         )
     )]
     pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<Arc<Stack<Lease>>> {
-        match &self.keys {
-            Keys::OnOneServer(stack) => Ok(Arc::clone(stack)),
+        match &self.topology {
+            Topology::OneServer(stack) => Ok(Arc::clone(stack)),
             #[cfg(feature = "cluster")]
-            Keys::OnShards(shards) => shards.stack_of(key, deadline),
+            Topology::Cluster(shards) => shards.stack_of(key, deadline),
         }
     }
 
     /// Whether there can be other stacks than the one that a key has now.
     pub(crate) fn are_many(&self) -> bool {
-        !matches!(self.keys, Keys::OnOneServer(_))
+        !matches!(self.topology, Topology::OneServer(_))
     }
 
     /// All that are in use.
     pub(crate) fn all(&self) -> Vec<Arc<Stack<Lease>>> {
-        match &self.keys {
-            Keys::OnOneServer(stack) => vec![Arc::clone(stack)],
+        match &self.topology {
+            Topology::OneServer(stack) => vec![Arc::clone(stack)],
             #[cfg(feature = "cluster")]
-            Keys::OnShards(shards) => shards.in_use.read().values().cloned().collect(),
+            Topology::Cluster(shards) => shards.in_use.read().values().cloned().collect(),
         }
     }
 

@@ -13,8 +13,8 @@ use leasehold::Lease;
 use nix::{errno::Errno, sys::signal::Signal};
 
 use crate::{
-    arguments::Arguments, events::Event, guard::Guard, loss::Why, outcome::Outcome, processes,
-    signals::Started, text::say,
+    arguments::Arguments, events::Event, guard::Guard, loss::Why, outcome::Conclusion, processes,
+    signals::SignalMask, text::say,
 };
 
 const KILL: Option<i32> = Some(Signal::SIGKILL as i32);
@@ -29,13 +29,13 @@ const AS_A_SCRIPT: [&str; 3] = ["/bin/sh", "-c", r#"exec "$0" "$@""#];
 /// Starts the command in the guard's group.
 pub(crate) fn start(
     arguments: &Arguments,
-    started: Started,
+    started: SignalMask,
     lease: &Lease,
     guard: &mut Guard,
-) -> Result<Child, Outcome> {
+) -> Result<Child, Conclusion> {
     guard
         .end_in(|| lease.remaining(), arguments.margin())
-        .map_err(Outcome::System)?;
+        .map_err(Conclusion::System)?;
     let spawn = |before: &[&str]| {
         let words = before.iter().map(OsStr::new);
         let mut words = words.chain(arguments.command.iter().map(OsString::as_os_str));
@@ -50,7 +50,7 @@ pub(crate) fn start(
         Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => spawn(&AS_A_SCRIPT),
         command => command,
     };
-    command.map_err(Outcome::NotRun)
+    command.map_err(Conclusion::NotRun)
 }
 
 /// How the command ended.

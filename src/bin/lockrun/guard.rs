@@ -13,7 +13,7 @@ use nix::{
     unistd::{Pid, getpgid},
 };
 
-use crate::{processes, signals::Started};
+use crate::{processes, signals::SignalMask};
 
 /// The only argument of the guardian.
 pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
@@ -64,7 +64,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Starts the guardian, and waits until it can be relied on.
-    pub(crate) fn start(started: Started) -> io::Result<Self> {
+    pub(crate) fn start(started: SignalMask) -> io::Result<Self> {
         let mut guardian = Command::new(this_program()?);
         guardian
             .arg0("lockrun: guardian")

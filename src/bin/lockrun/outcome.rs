@@ -29,7 +29,7 @@ const SIGNALLED: i32 = 128;
 
 /// How lockrun ends.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum Conclusion {
     /// As the command did.
     Ended(ExitStatus),
     /// The lock was lost.
@@ -51,7 +51,7 @@ pub(crate) enum Outcome {
 /// An outcome, and what there is to say beside.
 #[derive(Debug)]
 pub(crate) struct Report {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: Conclusion,
     pub(crate) waited: Duration,
     pub(crate) held: Option<Duration>,
     pub(crate) fencing_token: Option<FencingToken>,
@@ -137,7 +137,7 @@ fn of_status(status: ExitStatus) -> u8 {
 impl Report {
     pub(crate) fn new() -> Self {
         Self {
-            outcome: Outcome::System(io::ErrorKind::Other.into()),
+            outcome: Conclusion::System(io::ErrorKind::Other.into()),
             waited: Duration::ZERO,
             held: None,
             fencing_token: None,
@@ -147,15 +147,15 @@ impl Report {
 
     pub(crate) fn code(&self) -> u8 {
         match &self.outcome {
-            Outcome::Ended(status) => of_status(*status),
-            Outcome::Lost(_) => LOST,
-            Outcome::NotRun(error) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-            Outcome::NotRun(_) => CANNOT_BE_RUN,
-            Outcome::Told(signal) => of_signal(*signal),
-            Outcome::Busy(_) => BUSY,
-            Outcome::AlreadyRun(_) => 0,
-            Outcome::Failed(error) => code_of(error),
-            Outcome::System(_) => SYSTEM,
+            Conclusion::Ended(status) => of_status(*status),
+            Conclusion::Lost(_) => LOST,
+            Conclusion::NotRun(error) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+            Conclusion::NotRun(_) => CANNOT_BE_RUN,
+            Conclusion::Told(signal) => of_signal(*signal),
+            Conclusion::Busy(_) => BUSY,
+            Conclusion::AlreadyRun(_) => 0,
+            Conclusion::Failed(error) => code_of(error),
+            Conclusion::System(_) => SYSTEM,
         }
     }
 
@@ -165,7 +165,10 @@ impl Report {
         }
         // Another host has the lock, or has done the work: that is no failure, but what the lock is
         // for.
-        let is_usual = matches!(self.outcome, Outcome::Busy(_) | Outcome::AlreadyRun(_));
+        let is_usual = matches!(
+            self.outcome,
+            Conclusion::Busy(_) | Conclusion::AlreadyRun(_)
+        );
         match self.message(arguments) {
             Some(message) if !(is_usual && arguments.quiet) => {
                 Told::Err(format!("lockrun: {message}"))
@@ -176,10 +179,10 @@ impl Report {
 
     fn word(&self) -> &'static str {
         match &self.outcome {
-            Outcome::Ended(_) => "ended",
-            Outcome::NotRun(_) => "not_run",
-            Outcome::Told(_) => "interrupted",
-            Outcome::AlreadyRun(_) => "has_been_run",
+            Conclusion::Ended(_) => "ended",
+            Conclusion::NotRun(_) => "not_run",
+            Conclusion::Told(_) => "interrupted",
+            Conclusion::AlreadyRun(_) => "has_been_run",
             _ => word_of(self.code()),
         }
     }
@@ -187,31 +190,31 @@ impl Report {
     fn message(&self, arguments: &Arguments) -> Option<String> {
         let name = &arguments.name;
         match &self.outcome {
-            Outcome::Ended(_) => {
+            Conclusion::Ended(_) => {
                 let why = self.unmarked.as_ref();
                 why.map(|why| format!("`{name}` may be run again, since {why}"))
             }
-            Outcome::Told(_) => None,
-            Outcome::AlreadyRun(run) => Some(format!("`{name}` {}", last_run(run))),
-            Outcome::Lost(loss) => Some(format!("`{name}` {loss}")),
-            Outcome::NotRun(error) => {
+            Conclusion::Told(_) => None,
+            Conclusion::AlreadyRun(run) => Some(format!("`{name}` {}", last_run(run))),
+            Conclusion::Lost(loss) => Some(format!("`{name}` {loss}")),
+            Conclusion::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
                 Some(format!("{}: {}", command.display(), whole(error)))
             }
-            Outcome::Busy(busy) => Some(format!("`{name}` {busy}")),
-            Outcome::Failed(error) => Some(whole(error)),
-            Outcome::System(error) => Some(whole(error)),
+            Conclusion::Busy(busy) => Some(format!("`{name}` {busy}")),
+            Conclusion::Failed(error) => Some(whole(error)),
+            Conclusion::System(error) => Some(whole(error)),
         }
     }
 
     fn json(&self, arguments: &Arguments) -> Value {
         let (status, lost) = match &self.outcome {
-            Outcome::Ended(status) => (Some(*status), None),
-            Outcome::Lost(loss) => (loss.status, Some(loss.why.word())),
+            Conclusion::Ended(status) => (Some(*status), None),
+            Conclusion::Lost(loss) => (loss.status, Some(loss.why.word())),
             _ => (None, None),
         };
         let holders = match &self.outcome {
-            Outcome::Busy(busy) => busy.holders(),
+            Conclusion::Busy(busy) => busy.holders(),
             _ => &[],
         };
         json!({
@@ -220,7 +223,7 @@ impl Report {
             "exit_code": self.code(),
             "message": self.message(arguments),
             "last_run": match &self.outcome {
-                Outcome::AlreadyRun(run) => last_run_in_json(run),
+                Conclusion::AlreadyRun(run) => last_run_in_json(run),
                 _ => Value::Null,
             },
             "holders": holders.iter().map(holder_in_json).collect::<Vec<_>>(),

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Error, LastRun, Lease, Lock, Locks, Once, Options, Ran, Result as Held};
+use leasehold::{
+    Cancel, Error, LastRun, Lease, Lock, Locks, Once, Options, Ran, Result as LockResult,
+};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -21,8 +23,8 @@ use crate::{
     events::{Event, Hooks, Inbox},
     guard::Guard,
     loss::{Loss, Why},
-    outcome::{Outcome, Report},
-    signals::{self, Started},
+    outcome::{Conclusion, Report},
+    signals::{self, SignalMask},
     text::whole,
 };
 
@@ -30,11 +32,11 @@ use crate::{
 const TOLD: &str = "lockrun was told to end";
 
 /// What has become of the lock and the command.
-enum Done {
+enum RunResult {
     AlreadyRun(LastRun),
-    NotRun(Outcome),
+    NotRun(Conclusion),
     /// The command was run. With the result of letting the lock go.
-    Run(Ended, Held<()>),
+    Run(Ended, LockResult<()>),
 }
 
 /// Acquires the lock, runs the command and lets the lock go. The report has the exit code and what
@@ -47,17 +49,17 @@ pub(crate) fn run(arguments: &Arguments) -> Report {
 }
 
 /// Every way out of it before the command has run is an `Err`.
-fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome> {
+fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conclusion> {
     let (sender, events) = channel();
     let events = Arc::new(Mutex::new(events));
     let cancel = Cancel::new();
-    let started = signals::listen(sender.clone(), cancel.clone()).map_err(Outcome::System)?;
+    let started = signals::listen(sender.clone(), cancel.clone()).map_err(Conclusion::System)?;
     let options = Options::new()
         .lease(arguments.lease)
         .cancel(&cancel)
         .events(Arc::new(Hooks(sender)));
     let locks = Locks::connect(&arguments.url)
-        .map_err(Outcome::Failed)?
+        .map_err(Conclusion::Failed)?
         .with(options);
 
     let asked = Instant::now();
@@ -82,30 +84,30 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Outcome, Outcome
         report.waited = asked.elapsed();
     }
     match done {
-        Ok(Done::AlreadyRun(run)) => Err(Outcome::AlreadyRun(run)),
-        Ok(Done::NotRun(outcome)) => Err(outcome),
-        Ok(Done::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
-        Err(Error::Contended { .. }) => Err(Outcome::Busy(Busy::with(&lock))),
+        Ok(RunResult::AlreadyRun(run)) => Err(Conclusion::AlreadyRun(run)),
+        Ok(RunResult::NotRun(outcome)) => Err(outcome),
+        Ok(RunResult::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
+        Err(Error::Contended { .. }) => Err(Conclusion::Busy(Busy::with(&lock))),
         Err(error @ Error::Cancelled { .. }) => {
             let signal = events.lock().try_iter().find_map(|event| match event {
                 Event::Signal(signal) => Some(signal),
                 _ => None,
             });
-            Err(signal.map_or(Outcome::Failed(error), Outcome::Told))
+            Err(signal.map_or(Conclusion::Failed(error), Conclusion::Told))
         }
-        Err(error) => Err(Outcome::Failed(error)),
+        Err(error) => Err(Conclusion::Failed(error)),
     }
 }
 
 fn each_time(
     lock: &Lock,
     wait: Duration,
-    under: impl FnOnce(&Lease) -> Result<Ended, Outcome>,
-) -> Held<Done> {
+    under: impl FnOnce(&Lease) -> Result<Ended, Conclusion>,
+) -> LockResult<RunResult> {
     let lease = lock.acquire(wait)?;
     let ended = match under(&lease) {
         Ok(ended) => ended,
-        Err(outcome) => return Ok(Done::NotRun(outcome)),
+        Err(outcome) => return Ok(RunResult::NotRun(outcome)),
     };
     let released = if ended.lost.is_some() {
         // Dropping takes less time where the server is silent.
@@ -114,53 +116,53 @@ fn each_time(
     } else {
         lease.release()
     };
-    Ok(Done::Run(ended, released))
+    Ok(RunResult::Run(ended, released))
 }
 
 fn once(
     lock: &Lock,
     period: Duration,
     wait: Duration,
-    under: impl FnOnce(&Lease) -> Result<Ended, Outcome>,
-) -> Held<Done> {
+    under: impl FnOnce(&Lease) -> Result<Ended, Conclusion>,
+) -> LockResult<RunResult> {
     let once = lock.run_once(period, wait, |lease| match under(lease) {
         Ok(ended) if ended.is_to_be_marked() => Ok(ended),
         not_marked => Err(not_marked),
     })?;
     Ok(match once {
-        Once::AlreadyRun(run) => Done::AlreadyRun(run),
+        Once::AlreadyRun(run) => RunResult::AlreadyRun(run),
         Once::Ran(Ran {
             value, released, ..
-        }) => Done::Run(value, released),
+        }) => RunResult::Run(value, released),
         Once::Failed(Ran {
             value: Ok(ended),
             released,
             ..
-        }) => Done::Run(ended, released),
+        }) => RunResult::Run(ended, released),
         Once::Failed(Ran {
             value: Err(outcome),
             ..
-        }) => Done::NotRun(outcome),
-        _ => Done::NotRun(Outcome::System(std::io::ErrorKind::Other.into())),
+        }) => RunResult::NotRun(outcome),
+        _ => RunResult::NotRun(Conclusion::System(std::io::ErrorKind::Other.into())),
     })
 }
 
 /// Runs the command while the lock is held.
 fn guarded(
     arguments: &Arguments,
-    started: Started,
+    started: SignalMask,
     lease: &Lease,
     events: &Receiver<Event>,
-) -> Result<Ended, Outcome> {
+) -> Result<Ended, Conclusion> {
     arguments.tell(|| match lease.fencing_token() {
         Some(fence) => format!("`{}` is ours, fencing token {fence}", arguments.name),
         None => format!("`{}` is ours", arguments.name),
     });
-    let mut guard = Guard::start(started).map_err(Outcome::System)?;
+    let mut guard = Guard::start(started).map_err(Conclusion::System)?;
     // We may have been stopped for any time.
     if !lease.is_held() {
         let why = Why::of(lease.lost().reason());
-        return Err(Outcome::Lost(Loss::before_the_command(why)));
+        return Err(Conclusion::Lost(Loss::before_the_command(why)));
     }
     let command = command::start(arguments, started, lease, &mut guard)?;
     Ok(Job::new(arguments, lease, guard, command, events).watch())
@@ -173,7 +175,7 @@ fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, repor
         return;
     };
     let report = Report {
-        outcome: Outcome::Ended(*status),
+        outcome: Conclusion::Ended(*status),
         unmarked: (arguments.once_per.is_some() && status.success()).then(|| TOLD.into()),
         ..*report
     };
@@ -194,12 +196,12 @@ fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, repor
 fn concluded(
     arguments: &Arguments,
     ended: Ended,
-    released: Held<()>,
+    released: LockResult<()>,
     report: &mut Report,
-) -> Outcome {
+) -> Conclusion {
     let status = match ended.status {
         Ok(status) => status,
-        Err(error) => return Outcome::System(error),
+        Err(error) => return Conclusion::System(error),
     };
     let (lost, unsaid) = match released {
         Ok(()) => (None, None),
@@ -210,7 +212,7 @@ fn concluded(
         Err(error) => (None, Some(whole(&error))),
     };
     if let Some(why) = ended.lost.or(lost) {
-        return Outcome::Lost(Loss {
+        return Conclusion::Lost(Loss {
             why,
             failure: ended.failure,
             status: Some(status),
@@ -228,5 +230,5 @@ fn concluded(
             error
         };
     }
-    Outcome::Ended(status)
+    Conclusion::Ended(status)
 }

@@ -21,7 +21,7 @@ use crate::events::Event;
 ///
 /// They come to a thread of their own alone, not to the caller and those it starts from now on: in
 /// the middle of a call to the server a signal would leave open what has become of it.
-pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Started> {
+pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<SignalMask> {
     let ignored = ignored();
     // Without a handler for SIGCHLD, how a child has ended might never be told.
     let is_wanted = |signal: &Signal| match signal {
@@ -49,7 +49,7 @@ pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Starte
             }
         })?;
     let before = wanted.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    Ok(Started { before })
+    Ok(SignalMask { before })
 }
 
 /// Those that cannot be caught, that end nobody, and that are of lockrun's own making: a fault, a
@@ -60,13 +60,13 @@ const NOT_FOR_THE_COMMAND: [&str; 20] = [
     "SIGPIPE", "SIGXCPU", "SIGXFSZ",
 ];
 
-/// How it was with signals when we were started.
+/// The signals that were blocked when we were started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Started {
+pub(crate) struct SignalMask {
     before: SigSet,
 }
 
-impl Started {
+impl SignalMask {
     /// Starts another as we were: nothing is blocked for it that was not for us.
     pub(crate) fn spawn(self, command: &mut Command) -> io::Result<Child> {
         let now = self.before.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
