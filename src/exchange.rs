@@ -10,8 +10,8 @@ use std::{
 };
 
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionLike, FromRedisValue, IntoConnectionInfo,
-    Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
+    Arg, Client, Cmd, Connection, ConnectionAddr, ConnectionLike, FromRedisValue,
+    IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 
 use crate::time;
@@ -181,6 +181,14 @@ fn closed_connection() -> RedisResult<Connection> {
         leave(&mut conn, &error);
     }
     Ok(conn)
+}
+
+/// The name of a command, and its arguments.
+pub(crate) fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
+    command.args_iter().map(|word| match word {
+        Arg::Simple(word) => word,
+        _ => &[],
+    })
 }
 
 /// Replies that have come already, given back to the pipeline that asked for them, for its types

@@ -5,13 +5,13 @@ mod replicas;
 use std::fmt;
 
 use redis::{
-    Arg, Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
     ServerErrorKind, ToRedisArgs, Value,
 };
 
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::leave,
+    exchange::{leave, words},
     token::FencingToken,
 };
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
@@ -244,13 +244,6 @@ pub(crate) fn ask<T: FromRedisValue>(
     conn: &mut dyn ConnectionLike,
 ) -> RedisResult<T> {
     command.query(conn).inspect_err(|error| leave(conn, error))
-}
-
-fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
-    command.args_iter().map(|word| match word {
-        Arg::Simple(word) => word,
-        _ => &[],
-    })
 }
 
 fn text(word: &[u8]) -> &str {

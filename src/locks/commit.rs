@@ -16,9 +16,8 @@ use crate::{
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::{
-        commit::Commit,
         simple::PATIENCE,
-        transaction::{Transaction, WatchedConnection},
+        transaction::{HeldCommit, Transaction, WatchedConnection},
     },
     renewing::{entry::Ask, lease_state::RenewalState},
     time::{Backoff, Deadline, lease_millis},
@@ -221,7 +220,7 @@ impl Lease {
         self.check_here(RELEASING)?;
         let hold = Arc::clone(self.hold());
         let operation = Operation::new(RELEASING, hold.lock_name().text());
-        let commit = Commit::new(operation, hold.proof(), build)?
+        let commit = HeldCommit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked.
         self.stack.process.refuse_forked_child()?;
@@ -310,18 +309,18 @@ impl Lease {
         let name = "Lease::transaction";
         self.check_here(name)?;
         let proof = self.hold().proof();
-        let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(proof);
+        let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(&proof);
         let attempted = self.while_out(name, || {
             self.by_the_pool(|conn| transaction.run(conn, &mut attempt))
         })?;
-        attempted.map(|done| done.value)
+        attempted.map(|(value, _)| value)
     }
 
     fn committed(
         &self,
         name: &'static str,
         build: impl FnOnce(&mut Pipeline),
-    ) -> Result<(Commit<'_>, Vec<Value>)> {
+    ) -> Result<(HeldCommit<'_>, Vec<Value>)> {
         self.check_here(name)?;
         let commit = self.a_commit(name, build)?;
         let sent = self.while_out(name, || self.send(&commit))?;
@@ -332,15 +331,15 @@ impl Lease {
         &self,
         name: &'static str,
         build: impl FnOnce(&mut Pipeline),
-    ) -> Result<Commit<'_>> {
-        let commit = Commit::new(self.operation(name), self.hold().proof(), build)?;
+    ) -> Result<HeldCommit<'_>> {
+        let commit = HeldCommit::new(self.operation(name), self.hold().proof(), build)?;
         // The caller's closure may have forked.
         self.stack.process.refuse_forked_child()?;
         Ok(commit)
     }
 
     /// `None`: it was marked before.
-    fn send(&self, commit: &Commit<'_>) -> Result<Option<Vec<Value>>> {
+    fn send(&self, commit: &HeldCommit<'_>) -> Result<Option<Vec<Value>>> {
         #[cfg(feature = "testing")]
         if let Some(committer) = self.stack.server.committer() {
             return self.send_to(committer, commit);
@@ -353,7 +352,7 @@ impl Lease {
     fn send_to(
         &self,
         committer: &dyn Committer,
-        commit: &Commit<'_>,
+        commit: &HeldCommit<'_>,
     ) -> Result<Option<Vec<Value>>> {
         let (hold, operation) = (self.hold(), commit.operation);
         let release = commit.release.as_ref().map(|_| hold.giving_back());

@@ -9,7 +9,10 @@ use super::offer::MARKET;
 use crate::{
     error::{Error, Operation, Result, told_otherwise},
     name::LockName,
-    recipes::transaction::{Entry, Transaction, WatchedConnection},
+    recipes::{
+        simple::{run_with_lock, wanted},
+        transaction::{Transaction, WatchedConnection},
+    },
     transaction::command,
 };
 
@@ -120,12 +123,13 @@ pub(super) fn trade<T>(
         }
         Way::Lock => {
             let lock = LockName::new(operation.lock)?;
-            let entry = Entry::new(lock, ACQUIRE_TIMEOUT, LOCK_MILLIS);
-            Transaction::new(operation, keys, PATIENCE).run_with_lock(conn, entry, once)
+            let wanted = wanted(lock, ACQUIRE_TIMEOUT, LOCK_MILLIS);
+            let transaction = Transaction::new(operation, keys, PATIENCE);
+            run_with_lock(conn, transaction, &wanted, once)
         }
     };
     match traded {
-        Ok(Ok(Some(done))) if has_moved(&done.results) => Ok(done.value),
+        Ok(Ok(Some((outcome, results)))) if has_moved(&results) => Ok(outcome),
         Ok(Ok(Some(_))) => Err(operation.partial(not_moved())),
         Ok(Ok(None)) => Ok(contended(0)),
         Err(Error::Contended { .. }) => Ok(contended(made)),

@@ -5,11 +5,11 @@ use std::time::Duration;
 use redis::{Cmd, Connection, Pipeline, Value, from_redis_value_ref};
 
 use super::{
-    commit::Proof,
     hold::{Hold, LockKind},
     mutex, number, once,
     read_write::{self, Side},
     reentrant::{self, Levels},
+    transaction::Proof,
 };
 use crate::{
     error::{Error, Operation, Result},

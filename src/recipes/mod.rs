@@ -11,7 +11,6 @@
 
 mod article;
 mod calls;
-pub(crate) mod commit;
 pub(crate) mod hold;
 pub(crate) mod inspect;
 pub mod mutex;

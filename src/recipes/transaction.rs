@@ -1,62 +1,63 @@
-//! Transactions of the caller's own: watch, read, decide, write, and all of it again when something
-//! came between.
+//! Transactions: watch, read, decide, write, and all of it again when something came between.
 //!
-//! On one connection: `WATCH` of the lock and the keys goes out together with what proves the hold
-//! and the first read of the caller's closure, and where the lock is still to be taken, behind the
-//! `SET` that takes it. `MULTI`, the writes and `EXEC` are the second round trip.
-//! [`WatchedConnection`] is what the closure reads on. It is dropped before each new start, on an
-//! error and on a panic, and lets go of what is watched.
+//! On one connection: `WATCH` of the lock and the keys goes out together with the reads that prove
+//! the hold and the first read of the caller's closure, and where the lock is still to be taken,
+//! behind the `SET` that takes it. `MULTI`, the writes and `EXEC` are the second round trip.
+//! [`WatchedConnection`] is the connection on which the closure reads. It is dropped before each new
+//! start, on an error and on a panic, and lets go of what is watched.
 
 mod watched;
-mod words;
 
 use std::time::Duration;
 
-use redis::{Connection, Pipeline, Value};
+use redis::{Cmd, Connection, FromRedisValue, Pipeline, Value};
 
-use super::{
-    commit::Proof,
-    simple::giving_back::{give_back, is_elsewhere, leaves_a_lock},
-};
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Operation, Result},
+    exchange::typed,
     time::Deadline,
     transaction::command,
 };
-use watched::State;
 pub use watched::WatchedConnection;
-pub(crate) use watched::{Attempted, Entry};
+use watched::check_commands;
+pub(crate) use watched::{Attempted, LockState, Proof, WantedLock, was_interrupted};
+
+/// How often a commit is sent while the lock is still ours.
+const COMMIT_ATTEMPTS: u32 = 8;
 
 /// A transaction that starts again when something that it watches has changed.
 pub(crate) struct Transaction<'a> {
-    operation: Operation<'a>,
-    /// What is watched, the lock first if there is one.
+    pub(super) operation: Operation<'a>,
+    /// All that is watched, the lock first if there is one.
     keys: Vec<&'a str>,
-    proof: Option<Proof<'a>>,
+    proof: Option<&'a Proof<'a>>,
     patience: Duration,
+    attempts: u32,
 }
 
-/// A transaction that was executed, or had nothing to write.
-pub(crate) struct Done<T> {
-    /// What the closure has returned.
-    pub(crate) value: T,
-    /// What the commands have answered.
-    pub(crate) results: Vec<Value>,
-}
+/// The value of the closure of a transaction that was executed, or had nothing to write, and the
+/// answers to its commands.
+pub(crate) type Executed<T> = (T, Vec<Value>);
 
 impl<'a> Transaction<'a> {
-    /// Starts again for so long after it came to nothing for the first time.
+    /// Starts again for this long after it came to nothing for the first time.
     pub(crate) fn new(operation: Operation<'a>, keys: &[&'a str], patience: Duration) -> Self {
         Self {
             operation,
             keys: keys.to_vec(),
             proof: None,
             patience,
+            attempts: u32::MAX,
         }
     }
 
+    /// Gives up after this many attempts as well.
+    pub(crate) fn at_most(self, attempts: u32) -> Self {
+        Self { attempts, ..self }
+    }
+
     /// Only while the lock is held.
-    pub(crate) fn while_held(self, proof: Proof<'a>) -> Self {
+    pub(crate) fn while_held(self, proof: &'a Proof<'a>) -> Self {
         Self {
             keys: [&[proof.lock.key()], &*self.keys].concat(),
             proof: Some(proof),
@@ -65,65 +66,31 @@ impl<'a> Transaction<'a> {
     }
 
     /// # Errors
-    /// [`Error::Contended`] if something came between for the whole time.
+    /// [`Error::Contended`](crate::Error::Contended) if something came between for the whole time.
     pub(crate) fn run<T>(
         &self,
         conn: &mut Connection,
         attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Attempted<Done<T>> {
-        self.until_committed(conn, None, attempt)
+    ) -> Attempted<Executed<T>> {
+        self.run_taking(conn, None, attempt)
     }
 
-    /// Takes a book lock in the first round trip, or waits for it, and deletes it in the
-    /// transaction. An error of the closure gives it back. `None`: it was not to be had.
-    pub(crate) fn run_with_lock<T>(
-        self,
-        conn: &mut Connection,
-        entry: Entry,
-        attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Attempted<Option<Done<T>>> {
-        let (operation, lock, token) = (self.operation, entry.lock.clone(), entry.token.clone());
-        let mut locked = Locked { conn, entry };
-        let on_the_lock = self.while_held(Proof::by_value(&lock, &token));
-        let attempted = on_the_lock.until_committed(locked.conn, Some(&mut locked.entry), attempt);
-        let met = match attempted {
-            Ok(Ok(done)) => {
-                locked.entry.state = State::Over;
-                return Ok(Ok(Some(done)));
-            }
-            Ok(Err(error)) => return Ok(Err(error)),
-            Err(_) if locked.entry.state == State::Busy => return Ok(Ok(None)),
-            Err(met) => met,
-        };
-        if !leaves_a_lock(&met) {
-            locked.entry.state = State::Over;
-        } else if has_moved(&met) && locked.entry.state == State::Held {
-            locked.entry.state = State::Over;
-            // Here it cannot be given back, if it has moved along.
-            let given_back = give_back(locked.conn, &lock, &token);
-            if given_back.as_ref().is_err_and(has_moved)
-                && let Error::Redis { source, .. } = met
-            {
-                return Err(operation.unknown(Some(&token), source));
-            }
-        }
-        Err(met)
-    }
-
-    fn until_committed<T>(
+    /// Takes the lock that is wanted in the first round trip, or waits for it, and deletes it in
+    /// the transaction. Whatever else happens, its state says whether to give it back.
+    pub(super) fn run_taking<T>(
         &self,
         conn: &mut Connection,
-        mut entry: Option<&mut Entry>,
+        mut wanted: Option<(&WantedLock, &mut LockState)>,
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Attempted<Done<T>> {
-        let release = entry
-            .as_ref()
-            .map(|entry| command(&["DEL", entry.lock.key()]));
+    ) -> Attempted<Executed<T>> {
+        let key = wanted.as_ref().map(|(wanted, _)| wanted.lock.key());
+        let release = key.map(|key| command(&["DEL", key]));
         let mut deadline = None;
+        let mut made = 0;
         loop {
-            let wanted = (&*self.keys, self.proof.as_ref());
-            let entry = entry.as_deref_mut();
-            let mut watched = WatchedConnection::new(conn, self.operation, wanted, entry);
+            let watching = (&*self.keys, self.proof);
+            let taking = wanted.as_mut().map(|(lock, state)| (*lock, &mut **state));
+            let mut watched = WatchedConnection::new(conn, self.operation, watching, taking);
             let mut writes = Pipeline::new();
             let value = attempt(&mut watched, &mut writes);
             let value = match watched.attempted(value)? {
@@ -131,30 +98,105 @@ impl<'a> Transaction<'a> {
                 Err(error) => return Ok(Err(error)),
             };
             if let Some(results) = watched.commit(writes, release.as_ref())? {
-                return Ok(Ok(Done { value, results }));
+                return Ok(Ok((value, results)));
             }
+            made += 1;
             let deadline = *deadline.get_or_insert_with(|| Deadline::after(self.patience));
-            if deadline.has_passed() {
+            if made >= self.attempts || deadline.has_passed() {
                 return Err(self.operation.contended());
             }
         }
     }
 }
 
-fn has_moved(error: &Error) -> bool {
-    matches!(error, Error::Redis { source, .. } if is_elsewhere(source))
+/// A pipeline that is executed only while the lock is held, of whatever kind.
+pub(crate) struct HeldCommit<'a> {
+    pub(crate) operation: Operation<'a>,
+    proof: Proof<'a>,
+    /// The caller's writes.
+    pub(crate) writes: Pipeline,
+    /// Lets go of the lock behind them.
+    pub(crate) release: Option<Cmd>,
+    pub(crate) mark: Option<CommitMark>,
 }
 
-/// The connection and a lock that is given back when this is dropped, if it is held then.
-struct Locked<'c> {
-    conn: &'c mut Connection,
-    entry: Entry,
+/// The key that says, for so many milliseconds, that a commit was executed before.
+pub(crate) struct CommitMark {
+    pub(crate) key: String,
+    pub(crate) millis: u64,
 }
 
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        if self.entry.state == State::Held {
-            let _ = give_back(self.conn, &self.entry.lock, &self.entry.token);
-        }
+impl CommitMark {
+    fn setting(&self) -> Cmd {
+        command(&["SET", &self.key, "done", "PX", &self.millis.to_string()])
+    }
+}
+
+impl<'a> HeldCommit<'a> {
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a command that cannot be part of a
+    /// transaction.
+    pub(crate) fn new(
+        operation: Operation<'a>,
+        proof: Proof<'a>,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<Self> {
+        let mut writes = Pipeline::new();
+        build(&mut writes);
+        check_commands(&writes)?;
+        Ok(Self {
+            operation,
+            proof,
+            writes,
+            release: None,
+            mark: None,
+        })
+    }
+
+    /// Releases the lock in the same transaction, by this command.
+    pub(crate) fn releasing(mut self, release: Cmd) -> Self {
+        self.release = Some(release);
+        self
+    }
+
+    /// Once: leaves a mark in the same transaction, for so long, and does nothing where it is
+    /// already.
+    pub(crate) fn once(mut self, key: String, millis: u64) -> Self {
+        self.mark = Some(CommitMark { key, millis });
+        self
+    }
+
+    /// Watches the lock and reads what proves the hold, in one round trip, then writes. A
+    /// transaction that came to nothing need not be a loss, since a renewal touches the key too:
+    /// then all of it is done again. `None`: it was marked before.
+    pub(crate) fn send(&self, conn: &mut Connection) -> Result<Option<Vec<Value>>> {
+        let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
+        let transaction = Transaction::new(self.operation, &keys, Duration::MAX)
+            .at_most(COMMIT_ATTEMPTS)
+            .while_held(&self.proof);
+        let attempt = |conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline| {
+            if let Some(mark) = &self.mark
+                && command(&["EXISTS", &mark.key]).query(conn)?
+            {
+                return Ok(false);
+            }
+            pipe.clone_from(&self.writes);
+            let setting = self.mark.as_ref().map(CommitMark::setting);
+            for command in self.release.iter().cloned().chain(setting) {
+                pipe.add_command(command);
+            }
+            Ok(true)
+        };
+        let (is_first, mut results) = transaction.run(conn, attempt)??;
+        results.truncate(self.writes.len());
+        Ok(is_first.then_some(results))
+    }
+
+    /// The answers to the caller's commands.
+    ///
+    /// # Errors
+    /// [`Error::Reply`](crate::Error::Reply) if they are of another type.
+    pub(crate) fn answer<T: FromRedisValue>(&self, results: Vec<Value>) -> Result<T> {
+        typed(&self.writes, results).map_err(|_| self.operation.misfit())
     }
 }

@@ -1,13 +1,18 @@
 //! The `finally` of the book's `try … finally`: giving back a lock after whatever has happened
 //! under it.
 
-use redis::{Connection, RedisError, Value};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use redis::{Connection, Pipeline, RedisError, Value};
 
 use super::release_lock;
 use crate::{
     error::{Error, Result},
-    exchange::is_interrupted,
     name::LockName,
+    recipes::transaction::{
+        Attempted, Executed, LockState, Proof, Transaction, WantedLock, WatchedConnection,
+        was_interrupted,
+    },
     token::Token,
 };
 
@@ -16,7 +21,7 @@ const RELEASES: u32 = 100;
 
 /// Releases a lock, and again when a signal interrupts it. A `MULTI` that the caller has left open
 /// refuses the release: it is discarded. A lock that cannot be given back ends by itself.
-pub(crate) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
+pub(super) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
     let mut tries = 1;
     loop {
         let released = release_lock(conn, lock.text(), token);
@@ -41,7 +46,7 @@ fn discards(conn: &mut Connection) -> bool {
 
 /// Of a lock that was lost, or may be gone with what was written, there is nothing to give back;
 /// and on a connection that is gone or silent no way to.
-pub(crate) fn leaves_a_lock(error: &Error) -> bool {
+fn leaves_a_lock(error: &Error) -> bool {
     match error {
         interrupted if was_interrupted(interrupted) => true,
         Error::Lost { .. } | Error::Unknown { .. } => false,
@@ -50,14 +55,46 @@ pub(crate) fn leaves_a_lock(error: &Error) -> bool {
     }
 }
 
-pub(crate) fn was_interrupted(error: &Error) -> bool {
-    match error {
-        Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
-        _ => false,
+/// The slot of the lock is on its way to another node of a cluster, or there.
+pub(super) fn is_elsewhere(error: &RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
+}
+
+/// Takes a book lock in the first round trip of the transaction, or waits for it, and deletes it in
+/// the transaction. An error of the closure gives it back. `None`: it was not to be had.
+pub(crate) fn run_with_lock<T>(
+    conn: &mut Connection,
+    transaction: Transaction<'_>,
+    wanted: &WantedLock,
+    attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
+) -> Attempted<Option<Executed<T>>> {
+    let (lock, token) = (&wanted.lock, &wanted.token);
+    let proof = Proof::by_value(lock, token);
+    let transaction = transaction.while_held(&proof);
+    let mut state = LockState::Wanted;
+    let attempted = catch_unwind(AssertUnwindSafe(|| {
+        transaction.run_taking(conn, Some((wanted, &mut state)), attempt)
+    }));
+    let is_left = match &attempted {
+        Ok(Ok(ended)) => ended.is_err(),
+        Ok(Err(met)) => leaves_a_lock(met),
+        Err(_panic) => true,
+    };
+    let is_held = is_left && state == LockState::Held;
+    let given_back = is_held.then(|| give_back(conn, lock, token));
+    match attempted.unwrap_or_else(|panic| resume_unwind(panic)) {
+        Ok(ended) => Ok(ended.map(Some)),
+        Err(_) if state == LockState::Busy => Ok(Ok(None)),
+        // Here it cannot be given back, if it has moved along.
+        Err(Error::Redis { source, .. })
+            if is_elsewhere(&source) && given_back.is_some_and(has_moved) =>
+        {
+            Err(transaction.operation.unknown(Some(token), source))
+        }
+        Err(met) => Err(met),
     }
 }
 
-/// The slot of the lock is on its way to another node of a cluster, or there.
-pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
-    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
+fn has_moved(given_back: Result<bool>) -> bool {
+    matches!(given_back, Err(Error::Redis { source, .. }) if is_elsewhere(&source))
 }

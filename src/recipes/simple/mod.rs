@@ -50,7 +50,7 @@
 //!   `false` also when the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
 //!   does not reach `EXEC`, errors included.
 
-pub(crate) mod giving_back;
+mod giving_back;
 mod under_lock;
 
 use std::{mem, time::Duration};
@@ -58,22 +58,23 @@ use std::{mem, time::Duration};
 use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::{
-    commit::{Commit, Proof},
+    transaction::{HeldCommit, Proof, Transaction, WantedLock},
     wait::until_granted,
 };
 use crate::{
-    error::{Operation, Result, makes_no_sense},
+    error::{Error, Operation, Result, makes_no_sense},
     name::LockName,
     script::{Call, ask, scripts},
     time::lease_millis,
     token::Token,
-    transaction::{Watched, watch},
+    transaction::command,
 };
 
 scripts! {
     ACQUIRE_SIMPLE = "acquire.lua";
 }
 
+pub(crate) use giving_back::run_with_lock;
 pub(crate) use under_lock::PATIENCE;
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
@@ -202,17 +203,18 @@ pub fn acquire_lock_with_timeout(
 pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("release_lock", lock_name);
-    let mut delete = Pipeline::new();
-    delete.cmd("DEL").arg(lock.key());
-    for _ in 0..RELEASE_ATTEMPTS {
-        let Some(watched) = watch_while_held(conn, operation, &lock, token)? else {
-            return Ok(false);
-        };
-        if let Some(results) = watched.commit(&delete)? {
-            return Ok(results == [Value::Int(1)]);
-        }
+    let proof = Proof::by_value(&lock, token);
+    let release = Transaction::new(operation, &[], Duration::MAX)
+        .at_most(RELEASE_ATTEMPTS)
+        .while_held(&proof);
+    let released = release.run(conn, |_, pipe| {
+        pipe.add_command(command(&["DEL", lock.key()]));
+        Ok(())
+    });
+    match released {
+        Err(Error::Lost { .. }) => Ok(false),
+        released => Ok(released??.1 == [Value::Int(1)]),
     }
-    Err(operation.contended())
 }
 
 /// Executes a transaction only while the lock is still ours. Does not release the lock.
@@ -260,7 +262,7 @@ pub fn commit_while_held<T: FromRedisValue>(
 ) -> Result<T> {
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("commit_while_held", lock_name);
-    let commit = Commit::new(operation, Proof::by_value(&lock, token), build)?;
+    let commit = HeldCommit::new(operation, Proof::by_value(&lock, token), build)?;
     let results = commit.send(conn)?.unwrap_or_default();
     commit.answer(results)
 }
@@ -298,7 +300,7 @@ fn set_if_absent(
 
 /// The first attempt: the book's `SETNX` and `EXPIRE` in one command, so that no crash can come
 /// between them.
-pub(super) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
+fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
     let mut set = redis::cmd("SET");
     set.arg(lock.key()).arg(token.as_str()).arg("NX");
     if let Some(millis) = lease_millis {
@@ -309,26 +311,21 @@ pub(super) fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> 
 
 /// One more attempt: takes the lock if it is free or ours already, and gives it an end if it has
 /// none. Answers whether it is ours.
-pub(super) fn take_or_give_an_end(
-    lock: &LockName,
-    token: &Token,
-    lease_millis: Option<u64>,
-) -> Call {
+fn take_or_give_an_end(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
     ACQUIRE_SIMPLE
         .on([lock.key()])
         .arg(token.as_str())
         .arg(lease_millis.unwrap_or(0))
 }
 
-/// Watches the lock and reads it in the same round trip. `None`: it is not ours.
-fn watch_while_held<'c, 'o>(
-    conn: &'c mut Connection,
-    operation: Operation<'o>,
-    lock: &LockName,
-    token: &Token,
-) -> Result<Option<Watched<'c, 'o>>> {
-    let mut read = Pipeline::new();
-    read.cmd("GET").arg(lock.key());
-    let (watched, values) = watch(conn, operation, &[lock.key()], &read)?;
-    Ok(token.is_value(values.first()).then_some(watched))
+/// A book lock that the first round trip of a transaction takes.
+pub(crate) fn wanted(lock: LockName, acquire_timeout: Duration, lease_millis: u64) -> WantedLock {
+    let token = Token::random();
+    WantedLock {
+        first: set(&lock, &token, Some(lease_millis)),
+        again: take_or_give_an_end(&lock, &token, Some(lease_millis)),
+        lock,
+        token,
+        acquire_timeout,
+    }
 }

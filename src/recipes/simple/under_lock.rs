@@ -10,15 +10,15 @@ use redis::{Connection, Pipeline};
 
 use super::{
     acquire,
-    giving_back::{give_back, is_elsewhere},
+    giving_back::{give_back, is_elsewhere, run_with_lock},
+    wanted,
 };
 use crate::{
     error::{Error, Operation, Result},
     name::LockName,
     recipes::{
-        commit::Proof,
         ran::Ran,
-        transaction::{Entry, Transaction, WatchedConnection},
+        transaction::{Proof, Transaction, WatchedConnection},
     },
     time::lease_millis,
     token::Token,
@@ -128,10 +128,9 @@ pub fn transaction_while_held<T>(
 ) -> Result<T> {
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("transaction_while_held", lock_name);
-    let done = Transaction::new(operation, keys, PATIENCE)
-        .while_held(Proof::by_value(&lock, token))
-        .run(conn, attempt)??;
-    Ok(done.value)
+    let proof = Proof::by_value(&lock, token);
+    let transaction = Transaction::new(operation, keys, PATIENCE).while_held(&proof);
+    Ok(transaction.run(conn, attempt)??.0)
 }
 
 /// Takes the book's lock, reads, decides and writes in one transaction, and gives the lock back in
@@ -187,10 +186,8 @@ pub fn transaction_with_lock<T>(
     let lock = LockName::new(lock_name)?;
     let lease = lease_millis("lock_timeout", lock_timeout)?;
     let operation = Operation::new("transaction_with_lock", lock_name);
-    let done = Transaction::new(operation, keys, lock_timeout / 2).run_with_lock(
-        conn,
-        Entry::new(lock, acquire_timeout, lease),
-        attempt,
-    )??;
-    Ok(done.map(|done| done.value))
+    let transaction = Transaction::new(operation, keys, lock_timeout / 2);
+    let wanted = wanted(lock, acquire_timeout, lease);
+    let executed = run_with_lock(conn, transaction, &wanted, attempt)??;
+    Ok(executed.map(|(value, _)| value))
 }

@@ -4,21 +4,18 @@
 use std::time::Duration;
 
 use redis::{
-    Cmd, Connection, ConnectionLike, ErrorKind, Pipeline, RedisError, RedisResult, ServerError,
-    Value,
+    Cmd, Connection, ConnectionLike, ErrorKind, Parser, Pipeline, RedisError, RedisResult,
+    ServerError, Value,
 };
 
-use super::words::first_words;
 use crate::{
-    error::{Error, Operation, Result, makes_no_sense},
+    error::{Error, Operation, Result, is_wrong_type, makes_no_sense},
+    exchange::{exchange, is_interrupted, words},
     name::LockName,
-    recipes::{
-        commit::{Proof, check_commands, is_refused_in_transactions},
-        simple::{giving_back::was_interrupted, set, take_or_give_an_end},
-        wait::until_granted,
-    },
+    recipes::wait::until_granted,
+    script::Call,
     token::Token,
-    transaction::{Watched, is_error, is_watching, read_refused},
+    transaction::{WatchReplies, Watched, command},
 };
 
 /// The end of a transaction. The outer error is one that the transaction has met: an answer to a
@@ -26,39 +23,61 @@ use crate::{
 /// nothing is concluded from it.
 pub(crate) type Attempted<T> = Result<Result<T>>;
 
-/// A lock that is taken in the first round trip of a transaction.
-pub(crate) struct Entry {
-    pub(super) lock: LockName,
-    pub(super) token: Token,
-    lease_millis: u64,
-    acquire_timeout: Duration,
-    pub(super) state: State,
+/// Says by the values that were read whether the lock is ours.
+type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
+
+/// The reads that show, while a lock is watched, whether it is ours.
+pub(crate) struct Proof<'a> {
+    pub(crate) lock: &'a LockName,
+    pub(crate) reads: Pipeline,
+    pub(crate) is_ours: IsOurs<'a>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Wanted,
-    Held,
-    /// Somebody else had it for the whole time.
-    Busy,
-    /// There is nothing to give back any more.
-    Over,
-}
-
-impl Entry {
-    pub(crate) fn new(lock: LockName, acquire_timeout: Duration, lease_millis: u64) -> Self {
+impl<'a> Proof<'a> {
+    /// For a lock whose value is its holder's token.
+    pub(crate) fn by_value(lock: &'a LockName, token: &'a Token) -> Self {
+        let mut reads = Pipeline::with_capacity(1);
+        reads.add_command(command(&["GET", lock.key()]));
         Self {
             lock,
-            token: Token::random(),
-            lease_millis,
-            acquire_timeout,
-            state: State::Wanted,
+            reads,
+            is_ours: Box::new(|values| token.is_value(values.first())),
+        }
+    }
+
+    fn check(&self, operation: Operation<'_>, values: &[Value]) -> Result<()> {
+        for (value, read) in values.iter().zip(self.reads.cmd_iter()) {
+            if let Value::ServerError(refusal) = value {
+                return Err(read_refused(operation, words(read).nth(1), refusal));
+            }
+        }
+        if (self.is_ours)(values) {
+            Ok(())
+        } else {
+            Err(operation.lost())
         }
     }
 }
 
-/// The replies from the one to `WATCH` on, and why some are missing.
-type Started = (Vec<Value>, Option<RedisError>);
+/// A lock that is taken in the first round trip of a transaction.
+pub(crate) struct WantedLock {
+    pub(crate) lock: LockName,
+    pub(crate) token: Token,
+    /// The first attempt.
+    pub(crate) first: Cmd,
+    /// Every attempt after it.
+    pub(crate) again: Call,
+    pub(crate) acquire_timeout: Duration,
+}
+
+/// A wanted lock, as far as its transaction has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockState {
+    Wanted,
+    Held,
+    /// Somebody else had it for the whole time.
+    Busy,
+}
 
 /// The connection on which a transaction of yours reads: see
 /// [`Lease::transaction`](crate::Lease::transaction).
@@ -69,43 +88,41 @@ type Started = (Vec<Value>, Option<RedisError>);
 /// pipeline. Commands that would end the watching (`EXEC`, `UNWATCH`, …) are refused.
 #[must_use]
 pub struct WatchedConnection<'a> {
-    watched: Watched<'a, 'a>,
-    /// What is watched, the lock first if there is one.
+    watched: Watched<'a>,
+    /// All that is watched, the lock first if there is one.
     keys: &'a [&'a str],
     proof: Option<&'a Proof<'a>>,
-    entry: Option<&'a mut Entry>,
+    wanted: Option<(&'a WantedLock, &'a mut LockState)>,
     has_begun: bool,
-    /// What ends the transaction, whatever the closure makes of it.
+    /// Ends the transaction, whatever the closure makes of it.
     failure: Option<Error>,
-    /// The last refusal of a read, and what to say of it.
+    /// The last refusal of a read, and the error for it.
     refusal: Option<(ServerError, Error)>,
 }
 
-/// What a read on a transaction that is over is told.
+/// The text of the error of a read on a transaction that has failed.
 const OVER: &str = "the transaction is over";
 
 impl<'a> WatchedConnection<'a> {
-    /// Before anything is watched. Where a lock is to be taken, the first read takes it.
+    /// Watches nothing yet. Where a lock is to be taken, the first read takes it.
     pub(super) fn new(
         conn: &'a mut Connection,
         operation: Operation<'a>,
         (keys, proof): (&'a [&'a str], Option<&'a Proof<'a>>),
-        entry: Option<&'a mut Entry>,
+        wanted: Option<(&'a WantedLock, &'a mut LockState)>,
     ) -> Self {
         Self {
-            watched: Watched::nothing(conn, operation),
+            watched: Watched::new(conn, operation),
             keys,
             proof,
-            entry,
+            wanted,
             has_begun: false,
             failure: None,
             refusal: None,
         }
     }
-}
 
-impl WatchedConnection<'_> {
-    /// One value for each command, errors of the server among them.
+    /// Sends packed commands and returns one value for each, errors of the server among them.
     fn ask(&mut self, packed: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let answered = match &self.failure {
             Some(failure) => return Err(over(failure)),
@@ -119,29 +136,24 @@ impl WatchedConnection<'_> {
     }
 
     fn ask_the_server(&mut self, packed: &[u8], count: usize) -> Result<Vec<Value>> {
-        let operation = self.watched.operation();
-        let commands = first_words(packed).filter(|commands| commands.len() == count);
-        let Some(commands) = commands else {
+        let operation = self.watched.operation;
+        let Some(commands) = unpacked(packed, count) else {
             let reason = "it is not packed as redis-rs packs it";
             return Err(Error::invalid("command", reason));
         };
-        for (name, _) in &commands {
-            let name = String::from_utf8_lossy(name).to_uppercase();
-            if is_refused_in_transactions(&name) {
-                let reason = format!("`{name}` may not be sent in a transaction");
-                return Err(Error::invalid("command", reason));
-            }
+        for words in &commands {
+            check_name("command", words.first().map(Vec::as_slice))?;
         }
         let values = if self.has_begun {
-            let read = self.watched.read(packed, count);
+            let read = exchange(self.watched.conn, packed, count);
             read.map_err(|error| operation.failed(error))?
         } else {
             self.begin(packed, count)?
         };
-        for (value, (_, key)) in values.iter().zip(commands) {
+        for (value, words) in values.iter().zip(commands) {
             if let Value::ServerError(refusal) = value {
-                let told = read_refused(operation, key, refusal.clone().into());
-                self.refusal = Some((refusal.clone(), told));
+                let key = words.get(1).map(Vec::as_slice);
+                self.refusal = Some((refusal.clone(), read_refused(operation, key, refusal)));
                 break;
             }
         }
@@ -151,95 +163,86 @@ impl WatchedConnection<'_> {
     /// Watches, looks whether the lock is ours, and reads, in one round trip.
     fn begin(&mut self, packed: &[u8], count: usize) -> Result<Vec<Value>> {
         self.has_begun = true;
-        let operation = self.watched.operation();
-        let (mut reads, mut proofs) = (Vec::new(), 0);
-        if let Some(proof) = self.proof {
-            reads = proof.reads.get_packed_pipeline();
-            proofs = proof.reads.len();
-        }
+        let operation = self.watched.operation;
+        let proofs = self.proof.map_or(0, |proof| proof.reads.len());
+        let mut reads = match self.proof {
+            Some(proof) => proof.reads.get_packed_pipeline(),
+            None => Vec::new(),
+        };
         reads.extend_from_slice(packed);
         let count = proofs + count;
-        let (mut replies, missing) = match self.enter(&reads, count)? {
+        let started = match self.enter(&reads, count)? {
             Some(started) => started,
             None => (self.watched).start(None, self.keys, &reads, count),
         };
-        if let Some(error) = missing {
+        if let Some(error) = started.missing {
             return Err(operation.failed(error));
         }
-        let mut values = replies.split_off(1);
-        is_watching(operation, replies.pop())?;
-        let read = values.split_off(proofs);
-        if let Some(proof) = self.proof {
-            if let Some(Value::ServerError(refusal)) = values.iter().find(|value| is_error(value)) {
-                let key = proof.lock.key().as_bytes();
-                return Err(read_refused(operation, key, refusal.clone().into()));
-            }
-            if !(proof.is_ours)(&values) {
-                return Err(operation.lost());
-            }
+        let mut replies = started.replies.into_iter();
+        match replies.next() {
+            Some(Value::Okay) => {}
+            Some(Value::ServerError(refusal)) => return Err(operation.failed(refusal.into())),
+            _ => return Err(operation.unreadable()),
         }
-        Ok(read)
+        let proven_by: Vec<Value> = replies.by_ref().take(proofs).collect();
+        if let Some(proof) = self.proof {
+            proof.check(operation, &proven_by)?;
+        }
+        Ok(replies.collect())
     }
 
-    /// Takes the lock that is wanted, if one is, and waits for it. The replies from `WATCH` on,
-    /// where it was free; `None` where they have to be asked for.
-    fn enter(&mut self, reads: &[u8], count: usize) -> Result<Option<Started>> {
-        let Some(entry) = (self.entry.as_mut()).filter(|entry| entry.state == State::Wanted) else {
+    /// Takes the lock that is wanted, if one is, and waits for it. Returns the replies to `WATCH`
+    /// and the reads, which went out with the first attempt, if that took it.
+    fn enter(&mut self, reads: &[u8], count: usize) -> Result<Option<WatchReplies>> {
+        let Some((wanted, state)) = &mut self.wanted else {
             return Ok(None);
         };
-        let (operation, keys) = (self.watched.operation(), self.keys);
-        let (lock, token, millis) = (&entry.lock, &entry.token, Some(entry.lease_millis));
-        let mut first = Some(set(lock, token, millis));
+        if **state != LockState::Wanted {
+            return Ok(None);
+        }
+        let (operation, keys) = (self.watched.operation, self.keys);
+        let (token, timeout) = (&wanted.token, wanted.acquire_timeout);
+        let mut first = Some(&wanted.first);
         let mut unanswered = false;
         let watched = &mut self.watched;
-        let granted = until_granted(operation, token, entry.acquire_timeout, || {
+        let granted = until_granted(operation, token, timeout, || {
             if let Some(set) = first.take() {
-                let (mut replies, missing) = watched.start(Some(&set), keys, reads, count);
-                unanswered = missing.as_ref().is_some_and(RedisError::is_timeout);
-                let others = replies.split_off(replies.len().min(1));
-                match (replies.pop(), missing) {
-                    (Some(Value::Okay), missing) => return Ok(Some(Some((others, missing)))),
+                let mut started = watched.start(Some(set), keys, reads, count);
+                unanswered = started.missing.as_ref().is_some_and(RedisError::is_timeout);
+                match (started.before.take(), &started.missing) {
+                    (Some(Value::Okay), _) => return Ok(Some(Some(started))),
                     (Some(Value::ServerError(refusal)), _) => return Err(refusal.into()),
-                    (_, Some(missing)) => return Err(missing),
+                    (_, Some(missing)) => return Err(missing.clone()),
                     (Some(Value::Nil), None) => {}
                     _ => return Err(makes_no_sense()),
                 }
             }
-            let ours = take_or_give_an_end(lock, token, millis).asks(watched.connection())?;
+            let ours = wanted.again.asks(watched.conn)?;
             Ok(ours.then_some(None))
         });
         if unanswered && matches!(granted, Ok(None | Some(None))) {
-            // By now the server has executed that, too.
-            self.watched.may_be_armed();
+            // By now the server has executed the `WATCH`, too.
+            self.watched.armed = true;
         }
-        match granted {
-            Ok(Some(replies)) => {
-                entry.state = State::Held;
-                Ok(replies)
-            }
-            Ok(None) => {
-                entry.state = State::Busy;
-                Err(operation.contended())
-            }
-            Err(error) => {
-                if was_interrupted(&error) {
-                    // The server is there, and the lock may be ours.
-                    entry.state = State::Held;
-                }
-                Err(error)
-            }
-        }
+        **state = match &granted {
+            Ok(Some(_)) => LockState::Held,
+            Ok(None) => LockState::Busy,
+            // The server is there, and the lock may be ours.
+            Err(error) if was_interrupted(error) => LockState::Held,
+            Err(_) => LockState::Wanted,
+        };
+        granted?.ok_or_else(|| operation.contended())
     }
 
-    /// Tells what this connection has met from what the closure has returned. A failure of the
-    /// connection ends the transaction whatever the closure has returned. A refusal of a read ends
-    /// it if the closure has returned it.
+    /// Tells errors of this connection from those that the closure returned. A failure of the
+    /// connection ends the transaction whatever the closure returned. A refusal of a read ends it if
+    /// the closure returned it.
     pub(super) fn attempted<T>(&mut self, value: Result<T>) -> Attempted<T> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         match (value, self.refusal.take()) {
-            (Err(error), Some((refusal, told))) if tells_of(&error, &refusal) => Err(told),
+            (Err(error), Some((refusal, met))) if tells_of(&error, &refusal) => Err(met),
             (value, _) => Ok(value.map_err(|error| self.in_words(error))),
         }
     }
@@ -247,7 +250,7 @@ impl WatchedConnection<'_> {
     /// Names function and lock in an error that redis-rs has made for the closure. Nothing was
     /// written before it.
     fn in_words(&self, error: Error) -> Error {
-        let operation = self.watched.operation();
+        let operation = self.watched.operation;
         match error {
             error if !error.is_unnamed() => error,
             Error::Redis { source, .. } | Error::Unknown { source, .. } => operation.failed(source),
@@ -301,6 +304,58 @@ fn over(failure: &Error) -> RedisError {
     RedisError::from((ErrorKind::Client, OVER, failure.to_string()))
 }
 
+fn read_refused(operation: Operation<'_>, key: Option<&[u8]>, refusal: &ServerError) -> Error {
+    let refusal = refusal.clone().into();
+    match key.map(String::from_utf8_lossy) {
+        Some(key) if is_wrong_type(&refusal) => {
+            operation.wrong_kind(format!("another type at `{key}`"))
+        }
+        _ => operation.failed(refusal),
+    }
+}
+
+/// No answer came, and the server is there: the command may have been executed.
+pub(crate) fn was_interrupted(error: &Error) -> bool {
+    match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
+        _ => false,
+    }
+}
+
+/// The words of each packed command. `None`: some of it is not packed as redis-rs packs commands.
+/// The server may still execute it: a line of text is a command as well.
+fn unpacked(packed: &[u8], count: usize) -> Option<Vec<Vec<Vec<u8>>>> {
+    let (mut parser, mut rest) = (Parser::new(), packed);
+    let mut commands = Vec::with_capacity(count);
+    for _ in 0..count {
+        let words: Vec<Vec<u8>> =
+            redis::from_redis_value(parser.parse_value(&mut rest).ok()?).ok()?;
+        commands.push(words);
+    }
+    let packed_again = commands.iter().flat_map(|words| redis::pack_command(words));
+    packed_again.eq(packed.iter().copied()).then_some(commands)
+}
+
+pub(super) fn check_commands(writes: &Pipeline) -> Result<()> {
+    (writes.cmd_iter()).try_for_each(|command| check_name("pipeline", words(command).next()))
+}
+
+/// Refuses a command that would end the transaction early, answer more than once or leave the
+/// connection changed.
+fn check_name(argument: &'static str, name: Option<&[u8]>) -> Result<()> {
+    let name = String::from_utf8_lossy(name.unwrap_or_default()).to_uppercase();
+    let is_refused = match &*name {
+        "" | "MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH" | "MONITOR" | "CLIENT" | "QUIT"
+        | "RESET" | "HELLO" | "AUTH" | "SELECT" => true,
+        name => name.ends_with("SUBSCRIBE"),
+    };
+    if is_refused {
+        let reason = format!("`{name}` may not be part of a transaction");
+        return Err(Error::invalid(argument, reason));
+    }
+    Ok(())
+}
+
 impl ConnectionLike for WatchedConnection<'_> {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
         let mut values = self.ask(command, 1)?;
@@ -318,7 +373,7 @@ impl ConnectionLike for WatchedConnection<'_> {
     }
 
     fn get_db(&self) -> i64 {
-        self.watched.database()
+        self.watched.conn.get_db()
     }
 
     fn check_connection(&mut self) -> bool {
@@ -326,12 +381,49 @@ impl ConnectionLike for WatchedConnection<'_> {
     }
 
     fn is_open(&self) -> bool {
-        self.watched.is_open()
+        self.watched.conn.is_open()
     }
 }
 
 impl std::fmt::Debug for WatchedConnection<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WatchedConnection").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_known_by_their_words() {
+        let mut packed = redis::cmd("get").arg("a\r\n$1").get_packed_command();
+        redis::cmd("PING").write_packed_command(&mut packed);
+        redis::cmd("HGET")
+            .arg("users:1")
+            .arg("funds")
+            .write_packed_command(&mut packed);
+        let words = unpacked(&packed, 3).unwrap();
+        let expected: [&[&[u8]]; 3] = [
+            &[b"get", b"a\r\n$1"],
+            &[b"PING"],
+            &[b"HGET", b"users:1", b"funds"],
+        ];
+        assert_eq!(words, expected);
+        assert_eq!(unpacked(&packed, 2), None);
+        assert_eq!(unpacked(&packed, 4), None);
+        for nonsense in [
+            b"*1\r\n$9\r\nGE".as_slice(),
+            b"PING\r\n",
+            b"+PING\r\n",
+            b"*1\r\n:7\r\n",
+            b"*1\r\n$4\r\nPING\r\nUNWATCH\r\n",
+            b"*1\r\n$4\r\nPING\r\n*1\r\n",
+            b"*1\r\n$18446744073709551615\r\nPING\r\n",
+            b"\r\n",
+            b"",
+        ] {
+            assert_eq!(unpacked(nonsense, 1), None);
+        }
     }
 }
