@@ -166,3 +166,32 @@ fn is_ahead(end: &Value, time: &Value) -> bool {
     (number(end).zip(time))
         .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{name::Owner, token::Token};
+
+    fn digits(number: u64) -> Value {
+        Value::BulkString(number.to_string().into_bytes())
+    }
+
+    #[test]
+    fn a_hold_is_proven_by_an_end_that_is_ahead_of_the_servers_clock() {
+        let token = Token::random();
+        let time = Value::Array(vec![digits(7), digits(1_999)]);
+        for (end, is_ahead) in [(7_002, true), (7_001, false), (6_999, false)] {
+            for hold in [Hold::read("a", &token), Hold::write("a", &token)] {
+                let values = [digits(end), time.clone()];
+                assert_eq!((hold.unwrap().proof().is_ours)(&values), is_ahead, "{end}");
+            }
+            let hold = Hold::reentrant("a", &Owner::current_thread(), &token).unwrap();
+            let is_ours = |count| (hold.proof().is_ours)(&[count, digits(end), time.clone()]);
+            assert_eq!(is_ours(digits(1)), is_ahead);
+            assert!(!is_ours(digits(0)) && !is_ours(Value::Nil));
+        }
+        let hold = Hold::read("a", &token).unwrap();
+        assert!(!(hold.proof().is_ours)(&[Value::Nil, time]));
+        assert!(!(hold.proof().is_ours)(&[digits(7_002), Value::Okay]));
+    }
+}

@@ -4,10 +4,10 @@
 // call of each script. `hold` is what all kinds have in common, and `calls` chooses the call of a
 // hold by its kind. `wait` is the loop of all functions that wait.
 //
-// A new kind, such as a semaphore, is a new folder here, a `LockKind` and an arm in each `match` of
-// `calls`; the rooms above know a `Hold`. Where kinds wait or are released in different ways,
-// `locks` asks it for its kind: in `acquire`, `acquire/head`, `attempts`, `lock` and `once`. The
-// stand-in for tests needs a function for each of its scripts, in `testing/store/scripts.rs`.
+// A new kind, such as a semaphore, is a new folder here, a `LockKind` with a constructor of `Hold`,
+// and an arm in each `match` of `calls`; the rooms above know a `Hold`. Where kinds wait or are
+// released in different ways, `locks` asks it for its kind: in `acquire`, `attempts`, `lock` and
+// `run`. The stand-in for tests answers each script, in `testing/store/scripts.rs`.
 
 mod article;
 mod calls;

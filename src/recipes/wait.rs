@@ -40,3 +40,41 @@ pub(crate) fn until_granted<G>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error as IoError, ErrorKind};
+
+    use super::*;
+    use crate::error::Error;
+
+    fn waited(mut answers: Vec<RedisResult<Option<()>>>) -> Result<Option<()>> {
+        let operation = Operation::new("acquire", "a");
+        answers.reverse();
+        until_granted(operation, &Token::random(), Duration::from_secs(60), || {
+            answers.pop().unwrap()
+        })
+    }
+
+    fn silence() -> RedisResult<Option<()>> {
+        Err(IoError::from(ErrorKind::TimedOut).into())
+    }
+
+    fn refusal() -> RedisResult<Option<()>> {
+        Err(redis::make_extension_error("NOPERM".to_owned(), None))
+    }
+
+    #[test]
+    fn an_error_after_an_attempt_without_an_answer_says_nothing_of_that_one() {
+        let unknown = waited(vec![silence(), refusal()]);
+        assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
+    }
+
+    #[test]
+    fn a_refusal_says_that_the_attempts_before_it_came_to_nothing() {
+        let refused = waited(vec![silence(), Ok(None), refusal()]);
+        assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+        let granted = waited(vec![silence(), Ok(None), Ok(Some(()))]);
+        assert!(matches!(granted, Ok(Some(()))), "{granted:?}");
+    }
+}
