@@ -4,7 +4,6 @@
 //! queues.
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{
         Arc,
@@ -15,7 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// How often those who wait look at a flag that a signal handler may raise, which cannot wake them.
+/// The pause after which those who wait look again at a flag that a signal handler may raise, which cannot wake them.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Calls off every wait for a lock that was given it, by
@@ -57,20 +56,19 @@ pub struct Cancel {
     waits: Arc<Waits>,
 }
 
-/// How those who wait are woken, by a number for each.
 #[derive(Default)]
 struct Waits {
     /// The flag was given out, and may be raised without waking anybody.
     may_be_raised_in_silence: AtomicBool,
-    waiting: Mutex<(u64, HashMap<u64, Wake>)>,
+    waiting: Mutex<Vec<Wake>>,
 }
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// One who waits is woken until this is dropped.
+/// Wakes one who waits, until this is dropped.
 pub(crate) struct Woken<'a> {
     waits: &'a Waits,
-    number: u64,
+    wake: Wake,
 }
 
 impl Cancel {
@@ -87,14 +85,14 @@ impl Cancel {
         self.waits.wake_all();
     }
 
-    /// Whether it was raised.
+    /// It was raised.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.raised.load(Ordering::SeqCst)
     }
 
-    /// What a signal handler sets to `true`, for `signal_hook::flag::register`: those who wait
-    /// notice within 50 ms.
+    /// The flag that a signal handler sets to `true`, for `signal_hook::flag::register`: those who
+    /// wait notice within 50 ms.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.waits
@@ -104,7 +102,7 @@ impl Cancel {
         Arc::clone(&self.raised)
     }
 
-    /// After how long a thread that waits has to look at it again, if nothing wakes it.
+    /// The time after which a thread that waits has to look at it again, if nothing wakes it.
     pub(crate) fn look_again(&self) -> Option<Duration> {
         let in_silence = self.waits.may_be_raised_in_silence.load(Ordering::SeqCst);
         in_silence.then_some(LOOK_AGAIN)
@@ -112,21 +110,15 @@ impl Cancel {
 
     /// From now on this is called when it is raised.
     pub(crate) fn wakes(&self, wake: impl Fn() + Send + Sync + 'static) -> Woken<'_> {
-        let mut waiting = self.waits.waiting.lock();
-        let (next, all) = &mut *waiting;
-        let number = *next;
-        *next += 1;
-        all.insert(number, Arc::new(wake));
-        Woken {
-            waits: &self.waits,
-            number,
-        }
+        let (waits, wake): (_, Wake) = (&*self.waits, Arc::new(wake));
+        waits.waiting.lock().push(Arc::clone(&wake));
+        Woken { waits, wake }
     }
 }
 
 impl Waits {
     fn wake_all(&self) {
-        let all: Vec<Wake> = self.waiting.lock().1.values().cloned().collect();
+        let all = self.waiting.lock().clone();
         for wake in all {
             wake();
         }
@@ -135,8 +127,8 @@ impl Waits {
 
 impl Drop for Woken<'_> {
     fn drop(&mut self) {
-        let wake = self.waits.waiting.lock().1.remove(&self.number);
-        drop(wake);
+        let is_another = |wake: &Wake| !Arc::ptr_eq(wake, &self.wake);
+        self.waits.waiting.lock().retain(is_another);
     }
 }
 

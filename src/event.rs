@@ -10,8 +10,10 @@ use std::{
     time::Duration,
 };
 
-use crate::error::LostReason;
-use crate::{error::Error, token::FencingToken};
+use crate::{
+    error::{Error, LostReason},
+    token::FencingToken,
+};
 
 /// Is told of what happens to locks, so that any library for metrics or logs plugs in. A method
 /// that you do not write does nothing. See [`Options::events`](crate::Options::events).
@@ -100,7 +102,8 @@ pub enum HoldEnd {
     Unknown,
 }
 
-/// The hooks of some options, and the one place that counts failures in a row.
+/// The hooks of some options. Counts their failures in a row.
+#[derive(Debug)]
 pub(crate) struct EventSink {
     events: Arc<dyn Events>,
     failures: AtomicU32,
@@ -127,25 +130,21 @@ impl EventSink {
 
     /// Calls a hook of a failure, with the number of failures in a row.
     pub(crate) fn failed(&self, call: impl FnOnce(&dyn Events, u32)) {
-        let one_more = |failures: u32| Some(failures.saturating_add(1));
-        let before = (self.failures).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        let in_a_row = before.unwrap_or_default().saturating_add(1);
+        let before = self.failures.fetch_add(1, Ordering::Relaxed);
+        let in_a_row = before.saturating_add(1);
         self.tell(|events| call(events, in_a_row));
     }
 }
 
-/// Runs what a user has written on a thread that must go on. `None`: it panicked.
+/// Runs a user's code on a thread that must go on. `None`: it panicked.
 pub(crate) fn shielded<T>(run: impl FnOnce() -> T) -> Option<T> {
-    let payload = match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(done) => return Some(done),
-        Err(payload) => payload,
-    };
-    // What it panicked with is the user's as well, and may panic when it is dropped. What that
-    // panics with is leaked.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        mem::forget(again);
-    }
-    None
+    let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
+    // The payload is the user's as well, and may panic when it is dropped. The payload of that panic
+    // is leaked.
+    let caught = catch_unwind(AssertUnwindSafe(run));
+    caught
+        .map_err(|payload| dropped(payload).unwrap_or_else(mem::forget))
+        .ok()
 }
 
 macro_rules! events {
@@ -239,11 +238,5 @@ events! {
 impl fmt::Debug for dyn Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Events")
-    }
-}
-
-impl fmt::Debug for EventSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EventSink")
     }
 }

@@ -161,7 +161,7 @@ impl Lease {
 
     /// From now on the hooks of its options are told of a loss as soon as it is known.
     pub(crate) fn report_loss(&self) {
-        if self.lease_state().events().is_some() {
+        if self.lease_state().events.is_some() {
             let lease_state = Arc::downgrade(self.handle.lease_state());
             let lost = move |reason| {
                 if let Some(lease_state) = lease_state.upgrade() {
@@ -177,7 +177,7 @@ impl Lease {
     /// none, nor has a mutex without [`Options::fencing`](crate::Options::fencing).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.lease_state().fence()
+        self.lease_state().fence
     }
 
     /// The proof of this hold, for another process, or for the plain functions.
@@ -278,7 +278,7 @@ impl Lease {
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
-        self.lease_state().hold()
+        &self.lease_state().hold
     }
 
     /// The waiting thread has taken over what was handed to it.

@@ -165,7 +165,7 @@ impl Lease {
     /// Tells the hooks how the hold has ended, of a loss first. Of a guard that no user has had
     /// there is nothing to tell.
     fn tell_of_end(&self) {
-        let (Some(end), Some(events)) = (self.end, self.lease_state().events()) else {
+        let (Some(end), Some(events)) = (self.end, &self.lease_state().events) else {
             return;
         };
         if !self.is_claimed {

@@ -189,7 +189,11 @@ impl<T> LeaseEntry<T> {
 
     /// Wants a renewal soon: the server may not know of the last one.
     pub(crate) fn renew(&mut self, now: Instant) {
-        self.renew_at = self.by_the_end(self.soon(now));
+        let soon = self.by_the_end(self.soon(now));
+        self.renew_at = match self.in_flight {
+            Some(Ask::Renew(_)) => soon,
+            Some(Ask::Look) | None => soon.min(self.renew_at),
+        };
     }
 
     fn soon(&self, now: Instant) -> Instant {
@@ -251,10 +255,11 @@ impl<T> LeaseEntry<T> {
             let end = sent + lease.saturating_sub(self.terms.skew);
             self.terms.extend(end);
         }
-        if Some(self.renew_at) <= self.asked_at {
-            let in_a_third = sent + self.terms.third();
-            self.renew_at = self.terms.final_end().unwrap_or(in_a_third);
-        }
+        let next = self.terms.final_end();
+        let next = next.unwrap_or(sent + self.terms.third());
+        // A renewal that is wanted since the question comes before.
+        let wanted = Some(self.renew_at).filter(|wish| Some(*wish) > self.asked_at);
+        self.renew_at = wanted.map_or(next, |wish| wish.min(next));
     }
 
     /// Puts off to this moment what the question was to fulfil.

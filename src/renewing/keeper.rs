@@ -6,6 +6,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     sync::Arc,
     thread::JoinHandle,
     time::Instant,
@@ -81,19 +82,26 @@ impl Keeper {
         Some(lease.holder().as_str().to_owned())
     }
 
-    /// This key was changed: has the [oldest](KeeperState::look_at_oldest) lease of it looked at.
+    /// This key was changed: has the oldest lease of it looked at, which stands for all of them. So
+    /// a change of the key costs one question, however many readers or levels there are.
+    ///
+    /// Each lease is looked at once by itself, soon after it came to be kept. If the key is deleted
+    /// or taken over later than that, the oldest lease is lost as well, since the server had
+    /// granted it before. When its loss is found, each of the others is looked at. A holder that
+    /// somebody removes from the key by hand, beside others, is told by its next renewal.
     pub(crate) fn changed(&self, key: &str) {
-        self.change(|state, now| state.look_at_oldest(key, now));
+        self.change(|state, now| {
+            let ids = state.of_key.get(key);
+            ids.map(|ids| state.schedule.look_at_first(ids, now))
+        });
     }
 
     /// Any key may have been changed without our being told: has the oldest lease of each looked
     /// at.
     pub(crate) fn look_at_all(&self) {
         self.change(|state, now| {
-            let keys: Vec<_> = state.of_key.keys().cloned().collect();
-            for key in keys {
-                state.look_at_oldest(&key, now);
-            }
+            let all = state.of_key.values();
+            all.for_each(|ids| state.schedule.look_at_first(ids, now));
         });
     }
 
@@ -157,21 +165,7 @@ impl KeeperState {
             self.of_key.remove(key);
         } else if was_oldest {
             // A look at it may have been due, for all leases of the key.
-            self.look_at_oldest(key, now);
-        }
-    }
-
-    /// Has the oldest lease of the key looked at, which stands for all of them: a change of the key
-    /// costs one question, however many readers or levels there are.
-    ///
-    /// Each lease is looked at once by itself, soon after it came to be kept. If the key is deleted
-    /// or taken over later than that, the oldest lease is lost as well, since the server had
-    /// granted it before. When its loss is found, each of the others is looked at. A holder that
-    /// somebody removes from the key by hand, beside others, is told by its next renewal.
-    fn look_at_oldest(&mut self, key: &str, now: Instant) {
-        let mut ids = self.of_key.get(key).into_iter().flatten();
-        if let Some(id) = ids.find(|id| self.schedule.item(**id).is_some()) {
-            self.schedule.look(*id, now);
+            self.schedule.look_at_first(ids, now);
         }
     }
 }
@@ -277,6 +271,12 @@ impl Handle {
         let calls = lost_already.into_iter().chain(self.lease.unwatch());
         calls.for_each(call);
         Ok(())
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lease.fmt(f)
     }
 }
 

@@ -50,14 +50,15 @@ pub(crate) struct LeaseState {
     facts: Mutex<Facts>,
     changed: Condvar,
     /// The hooks that are told of its renewals, its loss and its end.
-    events: Option<Arc<EventSink>>,
+    pub(crate) events: Option<Arc<EventSink>>,
     /// The hooks have been told of its loss.
     loss_is_told: AtomicBool,
-    clock: Clock,
-    hold: Arc<Hold>,
+    /// The clock by which it ends.
+    pub(crate) clock: Clock,
+    pub(crate) hold: Arc<Hold>,
     /// The holder, where another thread has handed the lock over: the server knows of that one.
     holder: Option<Owner>,
-    fence: Option<FencingToken>,
+    pub(crate) fence: Option<FencingToken>,
 }
 
 /// The facts that decide about the [state](RenewalState) of a lease.
@@ -114,32 +115,16 @@ impl LeaseState {
         self.holder.as_ref().unwrap_or_else(|| self.hold.owner())
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
-    }
-
-    pub(crate) fn fence(&self) -> Option<FencingToken> {
-        self.fence
-    }
-
-    pub(crate) fn events(&self) -> Option<&Arc<EventSink>> {
-        self.events.as_ref()
-    }
-
     /// Tells the hooks of a renewal, or why there was none. Nothing may be locked.
     pub(crate) fn report_renewal(&self, failure: Option<&Failure>) {
         let (Some(events), lock) = (&self.events, self.lock_name()) else {
             return;
         };
-        match failure {
-            None => {
-                events.answered(|events| events.renewed(&Renewed::new(lock, self.remaining())));
-            }
-            Some(failure) => events.failed(|events, in_a_row| {
-                let error = failure.error(Operation::new("renew", lock));
-                events.renewal_failed(&RenewalFailed::new(lock, &error, in_a_row));
-            }),
-        }
+        let Some(failure) = failure else {
+            return events.answered(|it| it.renewed(&Renewed::new(lock, self.remaining())));
+        };
+        let error = failure.error(Operation::new("renew", lock));
+        events.failed(|it, row| it.renewal_failed(&RenewalFailed::new(lock, &error, row)));
     }
 
     /// Tells the hooks of its loss, unless they have been told. Whoever has found the loss calls
@@ -154,11 +139,6 @@ impl LeaseState {
 
     pub(crate) fn lock_name(&self) -> &str {
         self.hold.lock_name().text()
-    }
-
-    /// The clock by which it ends.
-    pub(crate) fn clock(&self) -> Clock {
-        self.clock
     }
 
     /// The key of the lock.
@@ -359,6 +339,7 @@ impl fmt::Debug for LeaseState {
         f.debug_struct("LeaseState")
             .field("hold", &self.hold)
             .field("state", &self.state())
+            .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }

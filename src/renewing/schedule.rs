@@ -85,13 +85,6 @@ pub(crate) struct RenewalBatch<T, O> {
 /// A lease that is over, and the reason.
 pub(crate) type Over<T> = (T, LostReason);
 
-impl<T, O> RenewalBatch<T, O> {
-    /// There is nothing to send.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.questions.is_empty() && self.orphans.is_empty()
-    }
-}
-
 impl<T, O> Default for Schedule<T, O> {
     fn default() -> Self {
         Self {
@@ -161,6 +154,12 @@ impl<T: Clone, O> Schedule<T, O> {
         self.change(id, |entry| entry.look(now));
     }
 
+    /// Has the first of these leases that is kept looked at.
+    pub(crate) fn look_at_first(&mut self, ids: &[Id], now: Instant) {
+        let mut ids = ids.iter();
+        ids.find_map(|id| self.change(*id, |entry| entry.look(now)));
+    }
+
     /// Has all leases renewed soon: a new master may not know of the last renewals.
     pub(crate) fn renew_all(&mut self, now: Instant) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
@@ -208,17 +207,15 @@ impl<T: Clone, O> Schedule<T, O> {
 
     /// Takes what has to be sent now; nothing while nothing is due.
     pub(crate) fn take(&mut self, now: Instant) -> RenewalBatch<T, O> {
+        let is_due = self.due_at().is_some_and(|due| due <= now);
+        let most = if is_due { BATCH } else { 0 };
+        let orphans = self.orphans.partition_point(|orphan| orphan.due <= now);
         let mut batch = RenewalBatch {
             questions: Vec::new(),
-            orphans: Vec::new(),
+            orphans: self.orphans.drain(..orphans.min(most)).collect(),
             over: Vec::new(),
         };
-        if self.due_at().is_none_or(|due| due > now) {
-            return batch;
-        }
-        let orphans = self.orphans.partition_point(|orphan| orphan.due <= now);
-        batch.orphans = self.orphans.drain(..orphans.min(BATCH)).collect();
-        let next: Vec<Id> = self.due.iter().take(BATCH).map(|(_, id)| *id).collect();
+        let next: Vec<Id> = self.due.iter().take(most).map(|(_, id)| *id).collect();
         for id in next {
             if let Some(over) = self.take_if_over(id, now) {
                 batch.over.push(over);

@@ -1,6 +1,6 @@
 //! `LostSignal`, which tells a holder that its lease is lost.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use super::keeper::Handle;
 use crate::error::{LostReason, Result};
@@ -23,7 +23,7 @@ use crate::error::{LostReason, Result};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LostSignal {
     lease: Handle,
 }
@@ -50,7 +50,7 @@ impl LostSignal {
     /// False as well, at once, when the renewal is stopped: then it will never be raised.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let deadline = self.lease.lease_state().clock().after(timeout);
+        let deadline = self.lease.lease_state().clock.after(timeout);
         self.lease.lease_state().wait_until_lost(deadline)
     }
 
@@ -68,13 +68,5 @@ impl LostSignal {
     /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has no such thread.
     pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
         self.lease.notify(Box::new(callback))
-    }
-}
-
-impl fmt::Debug for LostSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LostSignal")
-            .field("reason", &self.reason())
-            .finish_non_exhaustive()
     }
 }

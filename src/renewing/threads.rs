@@ -32,7 +32,7 @@ const CALLING: &str = "leasehold-signals";
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 
-type Batch = RenewalBatch<Arc<LeaseState>, Call>;
+type LeaseBatch = RenewalBatch<Arc<LeaseState>, Call>;
 
 impl Keeper {
     /// Starts the renewing thread. It connects when there is something to renew.
@@ -73,11 +73,8 @@ impl Keeper {
         thread.spawn(move || run(&keeper)).map_err(Error::thread)
     }
 
-    /// Has both threads end. What is lost by then is told first.
+    /// Has both threads end. What is lost by then is told first. Not to be called in a forked child.
     pub(crate) fn close(&self) {
-        if self.process.is_forked_child() {
-            return;
-        }
         let mut state = self.state.lock();
         state.closing = true;
         let leases = state.schedule.all();
@@ -89,9 +86,6 @@ impl Keeper {
 
     /// Waits until both threads have ended, no longer than until the deadline.
     pub(crate) fn wait_until_closed(&self, deadline: Deadline) {
-        if self.process.is_forked_child() {
-            return;
-        }
         let mut state = self.state.lock();
         let threads = [state.renewing.take(), state.calling.take()];
         drop(state);
@@ -133,7 +127,7 @@ impl Keeper {
             let batch = state.schedule.take(self.clock.now());
             self.end(&mut state, &batch, opened.as_ref().err());
             let replies = match opened {
-                Ok(_) if batch.is_empty() => continue,
+                Ok(_) if batch.questions.is_empty() && batch.orphans.is_empty() => continue,
                 Ok(_) => Self::send(&mut state, &batch, &mut *renewals),
                 Err(failure) => unsent(&batch, &failure),
             };
@@ -163,7 +157,7 @@ impl Keeper {
     }
 
     /// Ends the leases that are over. Those that were to be renewed are told the failure.
-    fn end(&self, state: &mut KeeperState, batch: &Batch, failure: Option<&Arc<Failure>>) {
+    fn end(&self, state: &mut KeeperState, batch: &LeaseBatch, failure: Option<&Arc<Failure>>) {
         for (lease, reason) in &batch.over {
             if *reason == LostReason::Ended && lease.terms().renews {
                 failure.inspect(|failure| lease.renewal_failed(failure, false));
@@ -174,14 +168,14 @@ impl Keeper {
 
     fn send(
         state: &mut MutexGuard<'_, KeeperState>,
-        batch: &Batch,
+        batch: &LeaseBatch,
         renewals: &mut dyn Renewals,
     ) -> Replies {
         // Not of this batch alone: until it is answered nothing else is renewed.
         let shortest = state.schedule.shortest().unwrap_or(Duration::MAX);
         MutexGuard::unlocked(state, || {
             let questions = batch.questions.iter();
-            let questions = questions.map(|question| question.ask.of(question.item.hold()));
+            let questions = questions.map(|question| question.ask.of(&question.item.hold));
             let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
             renewals.send(&questions.chain(orphans).collect::<Vec<_>>(), shortest)
         })
@@ -198,7 +192,7 @@ impl Keeper {
     /// | `Unanswered` | in doubt; told; a renewal that was sent may still be executed | as soon as the connection is open |
     ///
     /// At its end the lease is lost, whatever the answer is; a failure is told all the same.
-    fn enter(&self, state: &mut MutexGuard<'_, KeeperState>, batch: Batch, replies: Replies) {
+    fn enter(&self, state: &mut MutexGuard<'_, KeeperState>, batch: LeaseBatch, replies: Replies) {
         let (now, mut news) = (self.clock.now(), Vec::new());
         let RenewalBatch {
             questions, orphans, ..
@@ -268,7 +262,7 @@ impl Keeper {
 }
 
 /// The replies to a batch that could not be sent.
-fn unsent(batch: &Batch, failure: &Arc<Failure>) -> Replies {
+fn unsent(batch: &LeaseBatch, failure: &Arc<Failure>) -> Replies {
     let reply = (Answer::Unanswered, Some(Arc::clone(failure)));
     Replies {
         answers: vec![reply; batch.questions.len() + batch.orphans.len()],

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::{
     error::{Error, Result},
     renewing::entry::Terms,
-    time::{MAX_LEASE, lease_millis},
+    time::{MAX_LEASE, check_length},
 };
 
 /// How a [`Watchdog`](crate::Watchdog) is to keep a lease, by value.
@@ -76,33 +76,49 @@ impl Keep {
     }
 
     /// The terms from now on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a length that is too short or too long.
     pub(crate) fn checked(self, now: Instant, skew: Duration) -> Result<Terms> {
-        lease_millis("lease", self.lease)?;
+        check_length("lease", self.lease)?;
         if self
             .max_hold
             .is_some_and(|longest| longest < Duration::from_millis(1))
         {
             return Err(Error::invalid("max_hold", "it has to be at least 1 ms"));
         }
-        let until = self.held_until.unwrap_or(now);
-        if until.saturating_duration_since(now) > MAX_LEASE {
-            return Err(Error::invalid(
-                "held_until",
-                "it has to be at most 24 h ahead",
-            ));
+        let ahead = self
+            .held_until
+            .map(|end| end.saturating_duration_since(now));
+        if ahead > Some(MAX_LEASE) {
+            let reason = "it has to be at most 24 h ahead";
+            return Err(Error::invalid("held_until", reason));
         }
         // A limit further away than the clock can tell is none.
         let cap = self.max_hold.and_then(|longest| now.checked_add(longest));
-        let end = self
-            .held_until
-            .map(|end| cap.map_or(end, |cap| cap.min(end)));
+        let end = self.held_until;
         Ok(Terms {
             lease: self.lease,
             cap,
-            end,
+            end: end.map(|end| cap.map_or(end, |cap| cap.min(end))),
             renews: true,
             look_at: None,
             skew: skew.min(self.lease / 10),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock of a server that takes over may be ahead; a short lease bears less of that.
+    #[test]
+    fn a_lease_ends_sooner_by_the_skew_or_by_a_tenth_of_it() {
+        let ms = Duration::from_millis;
+        for (lease, skew) in [(10_000, 50), (500, 50), (100, 10)] {
+            let terms = Keep::lease(ms(lease)).checked(Instant::now(), ms(50));
+            assert_eq!(terms.unwrap().skew, ms(skew));
+        }
     }
 }

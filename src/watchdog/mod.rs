@@ -1,23 +1,36 @@
 //! [`Watchdog`]: keeps alive what plain functions have acquired. Its threads are those of
 //! `renewing`, a keeper for each shard.
+//!
+//! Locks: the list of the shards' keepers, for a moment, and while a keeper is started, which takes
+//! no connection.
 
 mod keep;
-mod keepers;
 mod renewal;
 
 pub use keep::Keep;
 pub use renewal::Renewal;
 
+#[cfg(feature = "cluster")]
+use std::collections::HashMap;
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use self::keepers::Keepers;
 #[cfg(feature = "cluster")]
-use crate::connection::{CLOCK_SKEW, Nodes};
+use parking_lot::Mutex;
+
+#[cfg(feature = "cluster")]
 use crate::{
-    connection::Pool,
-    error::{LostReason, Operation, Result},
+    connection::{CLOCK_SKEW, Nodes, ShardId},
+    server::Servers,
+};
+use crate::{
+    connection::{Pool, Process},
+    error::{Operation, Result},
     recipes::Hold,
-    renewing::{keeper::Handle, lease_state::LeaseState},
+    renewing::{
+        keeper::{Handle, Keeper},
+        lease_state::LeaseState,
+    },
+    server::RenewalsConnection,
     time::{self, Clock, Deadline},
 };
 
@@ -104,7 +117,8 @@ use crate::{
 /// ```
 pub struct Watchdog {
     keepers: Keepers,
-    /// How much sooner than on the server a lease ends by our clock.
+    process: Process,
+    /// A lease ends by our clock this much sooner than on the server.
     skew: Duration,
 }
 
@@ -117,9 +131,16 @@ impl Watchdog {
     /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the
     ///   pool.
     pub fn start(pool: &Pool) -> Result<Self> {
-        let keepers = Keepers::on(pool)?;
-        let skew = pool.connector().clock_skew();
-        Ok(Self { keepers, skew })
+        pool.refuse_forked_child()?;
+        let connector = pool.connector();
+        let (limits, skew) = (connector.limits(), connector.clock_skew());
+        let renewals = Box::new(RenewalsConnection::untracked(connector));
+        let keeper = Keeper::start(renewals, limits, Clock::REAL)?;
+        Ok(Self {
+            keepers: Keepers::One(keeper),
+            process: Process::current(),
+            skew,
+        })
     }
 
     /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when
@@ -153,7 +174,8 @@ impl Watchdog {
     #[must_use]
     pub fn on_nodes(nodes: &Nodes) -> Self {
         Self {
-            keepers: Keepers::on_nodes(nodes),
+            keepers: Keepers::OfShards(Servers::new(nodes), Mutex::default()),
+            process: Process::current(),
             skew: CLOCK_SKEW,
         }
     }
@@ -191,11 +213,8 @@ impl Watchdog {
     /// [`Keep::held_until`] has passed.
     pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {
         let operation = Operation::new("Watchdog::keep", hold.lock_name().text());
-        let now = time::now();
-        let terms = keep.checked(now, self.skew)?;
-        if terms.end.is_some_and(|end| end <= now) {
-            return Err(operation.lost_because(Some(LostReason::Ended)));
-        }
+        let terms = keep.checked(time::now(), self.skew)?;
+        self.process.refuse_forked_child()?;
         let keeper = self.keepers.of(hold.lock_name().key())?;
         // Connecting anew, and one exchange.
         let patience = keeper.limits.connect + keeper.limits.answer;
@@ -219,14 +238,67 @@ impl Watchdog {
     }
 }
 
+impl Watchdog {
+    /// The keepers that run. In a forked child there are none, and the list may be locked for ever.
+    fn started(&self) -> Vec<Arc<Keeper>> {
+        if self.process.is_forked_child() {
+            return Vec::new();
+        }
+        match &self.keepers {
+            Keepers::One(keeper) => vec![Arc::clone(keeper)],
+            #[cfg(feature = "cluster")]
+            Keepers::OfShards(_, started) => started.lock().values().cloned().collect(),
+        }
+    }
+}
+
+/// Each keeper has a thread and a connection of its own, so that a silent shard delays nothing of
+/// another.
+enum Keepers {
+    One(Arc<Keeper>),
+    /// For the shards on which a lock has been kept.
+    #[cfg(feature = "cluster")]
+    OfShards(Arc<Servers>, Mutex<HashMap<ShardId, Arc<Keeper>>>),
+}
+
+impl Keepers {
+    /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has
+    /// the key.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(
+            unused_variables,
+            clippy::unnecessary_wraps,
+            reason = "one server has all keys"
+        )
+    )]
+    fn of(&self, key: &str) -> Result<Arc<Keeper>> {
+        match self {
+            Self::One(keeper) => Ok(Arc::clone(keeper)),
+            #[cfg(feature = "cluster")]
+            Self::OfShards(servers, started) => {
+                let limits = servers.nodes().limits();
+                let deadline = Deadline::after(limits.connect);
+                let (shard, pool) = servers.nodes().pool_for(key, deadline)?;
+                let mut started = started.lock();
+                if let Some(keeper) = started.get(&shard) {
+                    return Ok(Arc::clone(keeper));
+                }
+                let renewals = servers.untracked_renewals(shard, &pool);
+                let keeper = Keeper::start(renewals, limits, Clock::REAL)?;
+                started.insert(shard, Arc::clone(&keeper));
+                Ok(keeper)
+            }
+        }
+    }
+}
+
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        let keepers = self.keepers.all();
-        let Some(first) = keepers.first() else {
-            return;
-        };
+        let keepers = self.started();
         // For all together: those of several shards may each be waiting for an answer.
-        let deadline = Deadline::after(first.limits.answer);
+        let longest = keepers.iter().map(|keeper| keeper.limits.answer).max();
+        let deadline = Deadline::after(longest.unwrap_or_default());
         for keeper in &keepers {
             keeper.close();
         }
@@ -238,7 +310,7 @@ impl Drop for Watchdog {
 
 impl fmt::Debug for Watchdog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let leases: usize = self.keepers.all().iter().map(|it| it.leases()).sum();
+        let leases: usize = self.started().iter().map(|keeper| keeper.leases()).sum();
         f.debug_struct("Watchdog")
             .field("leases", &leases)
             .finish_non_exhaustive()

@@ -1,6 +1,6 @@
 //! The handle of one lease that is kept alive.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use crate::{
     error::{Error, Operation},
@@ -27,6 +27,7 @@ use crate::{
 /// }
 /// # }
 /// ```
+#[derive(Debug)]
 #[must_use = "dropping it ends the renewing at once"]
 pub struct Renewal {
     lease: Handle,
@@ -100,15 +101,5 @@ impl Renewal {
 impl Drop for Renewal {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl fmt::Debug for Renewal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Renewal")
-            .field("hold", self.lease.lease_state().hold())
-            .field("state", &self.state())
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
     }
 }
