@@ -273,7 +273,7 @@ impl Wait<'_> {
             }
         };
         let _woken = cancel.map(|cancel| cancel.wakes(wake_all));
-        while place.wait_unless(cancel, self.deadline) {
+        while place.wait(cancel, self.deadline) {
             // A silent server costs one time-out after the deadline, and not one more for a wake-up
             // that came late.
             if self.attempts.made > 0 && self.deadline.has_passed() {

@@ -7,9 +7,9 @@
 //! However a hold ends, its guard is dropped: the drop tells the hooks of the end, in the one place
 //! that does.
 //!
-//! Called on the holder's thread, by a release or a drop. A hand-over locks the queues (`by_key`),
-//! and within them the keeper's `state` and the lease's `facts`: the order of
-//! [`renewing`](crate::renewing). Giving back sends with nothing locked.
+//! Called on the holder's thread, by a release or a drop. A hand-over locks the queues
+//! (`by_key`), then the keeper's `state` with the lease's `facts` within it, and then the queues
+//! again. Giving back sends with nothing locked.
 
 use std::time::{Duration, Instant};
 
@@ -108,10 +108,19 @@ impl Lease {
 
     /// Hands the lock over or gives it back. Not to be called in a child, nor twice.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
-        if self.hand_over() {
-            // A look may have found a loss at this moment.
-            let state = self.lease_state().stop();
-            return self.ends(RELEASE, Ok(true), state);
+        match self.hand_over() {
+            Some(Ok(())) => {
+                // A look may have found a loss at this moment.
+                let state = self.lease_state().stop();
+                return self.ends(RELEASE, Ok(true), state);
+            }
+            Some(Err(mut unwanted)) => {
+                self.lease_state().stop();
+                let released = unwanted.let_go(patience);
+                self.end = unwanted.end;
+                return released;
+            }
+            None => {}
         }
         let deadline = Deadline::after(patience);
         let state = self.stop_renewing(deadline);
@@ -195,17 +204,18 @@ impl Lease {
 }
 
 impl Lease {
-    /// Hands the lock to the first of those who wait for it. False: it has to be released.
+    /// Hands the lock to the first of those who wait for it. `None`: it has to be released. An
+    /// error is the next guard, where the thread that it was made for has left meanwhile: it has to
+    /// be released instead.
     ///
     /// The lock on the server stays as it is. This guard is of no use afterwards: it must not
     /// release or renew.
-    pub(crate) fn hand_over(&self) -> bool {
-        let Some(turns) = self.turns() else {
-            return false;
-        };
+    fn hand_over(&self) -> Option<Result<(), Self>> {
+        let (turns, queues) = (self.turns()?, &self.stack.queues);
         let key = self.hold().lock_name().key();
-        let successor = |settings: &Settings| self.successor(turns, settings);
-        self.stack.queues.hand_over(key, successor)
+        let next = queues.next_taker(key)?;
+        let (lease, end) = self.successor(turns, next.takes()?)?;
+        Some(queues.hand_over(key, &next, lease, end))
     }
 
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is

@@ -13,9 +13,9 @@
 //! is never a loss, until our clock reaches the end of the lease.
 //!
 //! # Locks
-//! There are three, locked in this order:
+//! There are three. The second and the third are locked in this order; nothing else is locked while
+//! the first is:
 //! 1. `by_key`, all queues of the room `waiting`, whose header says who wakes the head of a queue.
-//!    A hand-over makes the next guard while `by_key` is locked.
 //! 2. The keeper's `state`: the schedule, the calls to make, the two threads.
 //! 3. The `facts` of a [`lease_state`]: one lease.
 //!

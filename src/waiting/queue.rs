@@ -29,14 +29,14 @@ pub(crate) const LOOKS_AGAIN: Duration = Duration::from_secs(1);
 /// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
 
-/// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` what it can be
-/// handed.
+/// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` a lock that is
+/// handed over, `F` a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W, L, F = ()> {
     /// In the order of their tickets.
     waiting: VecDeque<Waiter<W>>,
-    /// What was handed to those who were the head, until they leave with it.
-    handed: Vec<Handed<L>>,
+    /// The locks that were handed to those who were the head, until they leave with them.
+    handed: Vec<(Ticket, L)>,
     turns: Turns,
     /// Why the last attempt of a head failed, if it did.
     failure: Option<F>,
@@ -65,15 +65,7 @@ struct Waiter<W> {
     is_asking: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Handed<L> {
-    ticket: Ticket,
-    lease: L,
-    /// It was asking when it was handed the lock, and the server has not answered since.
-    is_asking: bool,
-}
-
-/// What a waiter leaves with.
+/// A waiter leaves with this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// The lock, and nobody else can have it beside.
@@ -85,7 +77,7 @@ pub(crate) enum Leaving {
     WithoutLock,
 }
 
-/// What a waiter does next.
+/// A waiter's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// It asks the server now.
@@ -109,8 +101,8 @@ impl<W, L, F> Default for Queue<W, L, F> {
 }
 
 impl<W, L, F> Queue<W, L, F> {
-    /// Whether a thread that comes now may ask without standing in the queue: none stands there,
-    /// and it is not the turn of other processes.
+    /// A thread that comes now may ask without standing in the queue: none stands there, and it is
+    /// not the turn of other processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
         self.waiting.is_empty() && (self.turns.asks_at(now) == now || !self.turns.sees_others(now))
     }
@@ -154,7 +146,7 @@ impl<W, L, F> Queue<W, L, F> {
         self.busy_for = self.busy_for.max(last);
     }
 
-    /// What this waiter does now. If it asks, the wake-up counts as acted upon once the server has
+    /// The next step of this waiter. If it asks, the wake-up counts as acted upon once the server has
     /// [granted](Self::leave) or [refused](Self::refused).
     pub(crate) fn step(&mut self, ticket: Ticket, now: Instant) -> Step {
         let Some(waiter) = self.waiter(ticket) else {
@@ -176,8 +168,6 @@ impl<W, L, F> Queue<W, L, F> {
         if let Some(waiter) = self.waiter(ticket) {
             waiter.is_asking = false;
             waiter.ask_at(ask_again);
-        } else if let Some(handed) = self.handed.iter_mut().find(|one| one.ticket == ticket) {
-            handed.is_asking = false;
         }
     }
 
@@ -203,11 +193,8 @@ impl<W, L, F> Queue<W, L, F> {
             self.turns.granted(now, leaving == Leaving::Exclusive);
             self.is_busy();
         }
-        if let Some(place) = self.handed.iter().position(|one| one.ticket == ticket) {
-            let handed = self.handed.swap_remove(place);
-            let is_unanswered = handed.is_asking && leaving == Leaving::WithoutLock;
-            let woken = is_unanswered.then(|| self.wake_head(Some(now)));
-            return (Some(handed.lease), woken.flatten());
+        if let Some(place) = self.handed.iter().position(|(to, _)| *to == ticket) {
+            return (Some(self.handed.swap_remove(place).1), None);
         }
         let Ok(place) = self.place(ticket) else {
             return (None, None);
@@ -239,12 +226,11 @@ impl<W, L, F> Queue<W, L, F> {
         let next = self.waiting.pop_front()?;
         self.turns.granted(now, true);
         self.is_busy();
-        self.handed.push(Handed {
-            ticket: next.ticket,
-            lease,
-            is_asking: next.is_asking,
-        });
-        let ask_at = sooner(Some(end.min(now + LOOKS_AGAIN)), next.asks_at);
+        self.handed.push((next.ticket, lease));
+        // A wake-up that it has not acted upon is for the next.
+        let passed_on = next.is_asking.then(|| now + PASSED_ON);
+        let ask_at = sooner(next.asks_at, passed_on);
+        let ask_at = sooner(Some(end.min(now + LOOKS_AGAIN)), ask_at);
         Some((next.who, self.wake_head(ask_at)))
     }
 

@@ -1,12 +1,11 @@
-//! All queues of a `Locks`, by the keys of their locks, and how a waiting thread sleeps and is
-//! woken.
+//! All queues of a `Locks`, by the keys of their locks, and the places that waiting threads have in
+//! them.
 //!
 //! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on
 //! that mutex, and a thread that changes a queue wakes another after it has unlocked it, since the
-//! woken thread locks it first of all. While it is locked nothing of a server's is called. Only
-//! [`hand_over`](Queues::hand_over) runs code of its caller under it, to make the next guard, which
-//! locks the keeper's `state`: `by_key` comes before that. A lease is never dropped under it, for a
-//! dropped lease is released, and its release locks `by_key`.
+//! woken thread locks it first of all. While it is locked nothing of a server's or a caller's is
+//! called, and no lease is made or dropped: a dropped lease is released, and its release locks
+//! `by_key`.
 
 use std::{
     collections::HashMap,
@@ -17,58 +16,63 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    queue::{Queue, Ticket},
-    streaks::Streaks,
-    turns::{PastHold, SHORT_WAIT},
+    queue::{LastAnswer, Leaving, Queue, Step, Ticket},
+    turns::{PastHold, SHORT_WAIT, Streaks},
 };
-use crate::time::Clock;
+use crate::{
+    cancel::Cancel,
+    time::{self, Clock, Deadline},
+};
 
-/// The queues, by the keys of their locks.
+/// Whenever so many threads have joined a queue, those that are over and can be forgotten are
+/// looked for.
+const SWEEP: Ticket = 64;
+/// How often a thread whose time is over looks for the answer to the head.
+const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
+
+/// The queues, by the keys of their locks. `T` says how a thread would hold a lock that is handed
+/// to it, `L` is such a lock, and `F` a failure.
 #[derive(Debug)]
 pub(crate) struct Queues<T, L, F = ()> {
-    pub(super) by_key: Mutex<ByKey<T, L, F>>,
-    pub(super) clock: Clock,
+    by_key: Mutex<ByKey<T, L, F>>,
+    clock: Clock,
 }
 
 #[derive(Debug)]
-pub(super) struct ByKey<T, L, F> {
+struct ByKey<T, L, F> {
     /// A queue is there while somebody stands in it, and while other processes that want the lock
     /// are remembered.
-    pub(super) queues: HashMap<String, ThreadQueue<T, L, F>>,
-    pub(super) next_ticket: Ticket,
+    queues: HashMap<String, ThreadQueue<T, L, F>>,
+    next_ticket: Ticket,
     streaks: Streaks,
-    /// With more queues than this, those that are over are looked at whether they can be forgotten.
-    many: usize,
 }
 
-/// So many queues that are over need not be looked for.
-const FEW: usize = 64;
-
-impl<T, L, F> ByKey<T, L, F> {
-    /// Somebody has left this queue.
-    pub(super) fn forget(&mut self, key: &str, now: Instant) {
-        if self
-            .queues
-            .get(key)
-            .is_some_and(|queue| queue.is_forgettable(now))
-        {
-            self.queues.remove(key);
-        }
-        if self.queues.len() > self.many {
-            self.queues.retain(|_, queue| !queue.is_forgettable(now));
-            self.many = FEW.max(self.queues.len() * 2);
-        }
-    }
-}
-
-pub(super) type ThreadQueue<T, L, F> = Queue<Arc<Sleeper<T>>, L, F>;
+type ThreadQueue<T, L, F> = Queue<Arc<Sleeper<T>>, L, F>;
 
 /// A thread in a queue.
 #[derive(Debug)]
-pub(super) struct Sleeper<T> {
-    pub(super) woken: Condvar,
+pub(crate) struct Sleeper<T> {
+    woken: Condvar,
+    takes: Option<T>,
+}
+
+impl<T> Sleeper<T> {
     /// How it would hold a lock that is handed to it, if it takes one.
-    pub(super) takes: Option<T>,
+    pub(crate) fn takes(&self) -> Option<&T> {
+        self.takes.as_ref()
+    }
+}
+
+/// A place in a queue, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a, T, L, F = ()> {
+    queues: &'a Queues<T, L, F>,
+    key: String,
+    ticket: Ticket,
+    sleeper: Arc<Sleeper<T>>,
+    leaving: Leaving,
+    /// Of the lock that it leaves with.
+    end: Option<Instant>,
 }
 
 impl<T, L, F> Queues<T, L, F> {
@@ -78,9 +82,34 @@ impl<T, L, F> Queues<T, L, F> {
                 queues: HashMap::new(),
                 next_ticket: 0,
                 streaks: Streaks::new(),
-                many: FEW,
             }),
             clock,
+        }
+    }
+
+    /// Takes the last place. With `takes`, it takes a lock that is handed to it.
+    pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L, F> {
+        let sleeper = Arc::new(Sleeper {
+            woken: Condvar::new(),
+            takes,
+        });
+        let now = self.clock.now();
+        let mut by_key = self.by_key.lock();
+        let ticket = by_key.next_ticket;
+        by_key.next_ticket += 1;
+        if ticket.is_multiple_of(SWEEP) {
+            by_key.queues.retain(|_, queue| !queue.is_forgettable(now));
+        }
+        let queue = by_key.queues.entry(key.to_owned()).or_default();
+        queue.join(ticket, Arc::clone(&sleeper), now);
+        drop(by_key);
+        Place {
+            queues: self,
+            key: key.to_owned(),
+            ticket,
+            sleeper,
+            leaving: Leaving::WithoutLock,
+            end: None,
         }
     }
 
@@ -113,15 +142,12 @@ impl<T, L, F> Queues<T, L, F> {
     pub(crate) fn released(&self, key: &str, hold: &PastHold) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
-        let queue = by_key.queues.get_mut(key);
-        let woken = queue.map(|queue| queue.released(now, hold).cloned());
-        if woken.is_none() {
-            by_key.streaks.released(key, now);
-        }
+        let Some(queue) = by_key.queues.get_mut(key) else {
+            return by_key.streaks.released(key, now);
+        };
+        let woken = queue.released(now, hold).cloned();
         drop(by_key);
-        if let Some(sleeper) = woken.flatten() {
-            sleeper.woken.notify_one();
-        }
+        wake(woken);
     }
 
     /// The server says that something has happened to the lock.
@@ -139,37 +165,45 @@ impl<T, L, F> Queues<T, L, F> {
             .filter_map(|queue| queue.may_have_changed(now).cloned())
             .collect();
         drop(by_key);
-        for head in heads {
-            head.woken.notify_one();
-        }
+        wake(heads);
     }
 
-    /// Hands a lock to the first of those who wait for it, if that one takes it and `lease` makes
-    /// one that ends at a moment.
+    /// The first of those who wait for a lock, if that one takes what is handed to it.
+    pub(crate) fn next_taker(&self, key: &str) -> Option<Arc<Sleeper<T>>> {
+        let by_key = self.by_key.lock();
+        let head = by_key.queues.get(key)?.head()?;
+        head.takes.is_some().then(|| Arc::clone(head))
+    }
+
+    /// Hands a lock that ends at `end` to the first of those who wait for it.
+    ///
+    /// # Errors
+    /// Another one is the first by now. The lock comes back.
     pub(crate) fn hand_over(
         &self,
         key: &str,
-        lease: impl FnOnce(&T) -> Option<(L, Instant)>,
-    ) -> bool {
+        to: &Arc<Sleeper<T>>,
+        lock: L,
+        end: Instant,
+    ) -> Result<(), L> {
+        let now = self.clock.now();
         let mut by_key = self.by_key.lock();
-        let Some(queue) = by_key.queues.get_mut(key) else {
-            return false;
+        let is_first = |queue: &&mut ThreadQueue<T, L, F>| {
+            let head = queue.head();
+            head.is_some_and(|head| Arc::ptr_eq(head, to))
         };
-        let takes = queue.head().and_then(|head| head.takes.as_ref());
-        let Some((lease, end)) = takes.and_then(lease) else {
-            return false;
+        let Some(queue) = by_key.queues.get_mut(key).filter(is_first) else {
+            drop(by_key);
+            return Err(lock);
         };
-        let woken = queue.hand_over(lease, self.clock.now(), end);
+        let woken = queue.hand_over(lock, now, end);
         let woken = woken.map(|(holder, head)| (holder, head.cloned()));
         drop(by_key);
         if let Some((holder, head)) = woken {
             // First the one whose turn it is.
-            holder.woken.notify_one();
-            if let Some(head) = head {
-                head.woken.notify_one();
-            }
+            wake([holder].into_iter().chain(head));
         }
-        true
+        Ok(())
     }
 
     /// All who wait look again at the clock, and whether they have been called off.
@@ -181,8 +215,8 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// Changes a queue, if there is one, and wakes whom that returns.
-    pub(super) fn with_queue(
+    /// Changes a queue, if there is one, and wakes the thread that this returns.
+    fn with_queue(
         &self,
         key: &str,
         change: impl FnOnce(&mut ThreadQueue<T, L, F>) -> Option<&Arc<Sleeper<T>>>,
@@ -190,9 +224,113 @@ impl<T, L, F> Queues<T, L, F> {
         let mut by_key = self.by_key.lock();
         let woken = by_key.queues.get_mut(key).and_then(change).cloned();
         drop(by_key);
-        if let Some(sleeper) = woken {
-            sleeper.woken.notify_one();
+        wake(woken);
+    }
+}
+
+fn wake<T>(sleepers: impl IntoIterator<Item = Arc<Sleeper<T>>>) {
+    for sleeper in sleepers {
+        sleeper.woken.notify_one();
+    }
+}
+
+impl<T, L, F> Place<'_, T, L, F> {
+    /// Waits until it is time to ask the server. False: the deadline came first, the lock has been
+    /// [handed over](Self::quit), or the wait was called off. A wake-up that has not been acted
+    /// upon is for the next.
+    pub(crate) fn wait(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
+        let mut by_key = self.queues.by_key.lock();
+        loop {
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return false;
+            }
+            let Some(queue) = by_key.queues.get_mut(&self.key) else {
+                return false;
+            };
+            let asks_at = match queue.step(self.ticket, self.queues.clock.now()) {
+                Step::Ask => return true,
+                Step::TakeHanded => return false,
+                Step::Sleep(_) if deadline.has_passed() => return false,
+                Step::Sleep(asks_at) => asks_at,
+            };
+            let pause = cancel.and_then(Cancel::look_again);
+            let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
+            let wakes_at = deadline.or_sooner(asks_at).or_sooner(looks_at);
+            wakes_at.wait(&self.sleeper.woken, &mut by_key);
         }
+    }
+
+    /// The server says no: ask again at this moment, unless something happens before.
+    pub(crate) fn refused(&self, look_again: Option<Instant>) {
+        self.queues.with_queue(&self.key, |queue| {
+            queue.refused(self.ticket, self.queues.clock.now(), look_again);
+            None
+        });
+    }
+
+    /// The attempt failed, which those behind are told where it is known why: ask again at this
+    /// moment.
+    pub(crate) fn failed(&self, failure: Option<F>, look_again: Instant) {
+        self.queues.with_queue(&self.key, |queue| {
+            queue.unanswered(self.ticket, look_again, failure);
+            None
+        });
+    }
+
+    /// Why it has not got the lock, by the last attempt of whoever was the head. The answer to a
+    /// head that is asking is waited for until the deadline.
+    pub(crate) fn last_answer_by(&self, deadline: Deadline) -> LastAnswer<F>
+    where
+        F: Clone,
+    {
+        let mut by_key = self.queues.by_key.lock();
+        loop {
+            let Some(queue) = by_key.queues.get(&self.key) else {
+                return LastAnswer::Missing;
+            };
+            let answer = queue.last_answer(self.ticket);
+            let is_head = (queue.head()).is_none_or(|head| Arc::ptr_eq(head, &self.sleeper));
+            if !matches!(answer, LastAnswer::Missing) || is_head || deadline.has_passed() {
+                return answer;
+            }
+            // An answer wakes the head alone.
+            let soon = time::now() + LOOKS_FOR_AN_ANSWER;
+            self.sleeper.woken.wait_until(&mut by_key, soon);
+        }
+    }
+
+    /// Leaves, having the lock. The next thread of the queue asks at that moment at the latest.
+    pub(crate) fn leave(mut self, leaving: Leaving, end: Instant) {
+        self.leaving = leaving;
+        self.end = Some(end);
+    }
+
+    /// Leaves without a grant of the server's. Returns the lock, if that has been handed over.
+    pub(crate) fn quit(self) -> Option<L> {
+        self.take_out()
+    }
+
+    /// Leaves the queue, so that no lock can be handed over any more. Returns the one that was.
+    fn take_out(&self) -> Option<L> {
+        let now = self.queues.clock.now();
+        let mut by_key = self.queues.by_key.lock();
+        let queue = by_key.queues.get_mut(&self.key)?;
+        let (handed, woken) = queue.leave(self.ticket, self.leaving, now, self.end);
+        let woken = woken.cloned();
+        if queue.is_forgettable(now) {
+            by_key.queues.remove(&self.key);
+        }
+        drop(by_key);
+        wake(woken);
+        handed
+    }
+}
+
+impl<T, L, F> Drop for Place<'_, T, L, F> {
+    fn drop(&mut self) {
+        // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on,
+        // or if a panic has come between. It is released as it is dropped.
+        drop(self.take_out());
     }
 }
 

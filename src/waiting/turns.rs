@@ -1,6 +1,7 @@
-//! Turns between processes: a plain value.
+//! Turns at a lock, between processes and between threads of this one, as plain values: no lock, no
+//! clock, no I/O.
 //!
-//! A process may take a lock [`IN_A_ROW`] times before others get a chance. If it has seen another
+//! [`Turns`]: a process may take a lock [`IN_A_ROW`] times before others get a chance. If it has seen another
 //! process within the last second, it stays away for a millisecond then. If not, it does so only
 //! after [`IN_A_ROW_ALONE`] turns: others may wait whom it has never met.
 //!
@@ -18,8 +19,19 @@
 //! ```
 //!
 //! A refusal says nothing about other processes while a thread of this one has the lock.
+//!
+//! [`Streaks`]: a thread that takes a lock again as soon as it has released it, while nobody of its
+//! process waits, asks before others have heard of the release. It is always granted, so it never
+//! learns that they wait. So it pauses now and then, for as long as a message takes. If others have
+//! the lock then, it is refused, stands in the queue, and has its turns. If not, the pauses grow
+//! rare.
+//!
+//! [`HandOverBudget`]: how far a lock may be handed on without asking the server.
 
-use std::time::{Duration, Instant};
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::{Duration, Instant},
+};
 
 /// Turns that a process takes before others get a chance.
 pub(super) const IN_A_ROW: u32 = 4;
@@ -31,12 +43,21 @@ const AWAY: Duration = Duration::from_millis(1);
 const LATELY: Duration = Duration::from_secs(1);
 /// A wait that is shorter than this does not stand behind other processes.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(40);
+/// A thread that comes later than this after its release has given others their chance. A pause of
+/// a streak takes as long.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// When a streak has its first pause; the next comes after twice as long each time,
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// up to this.
+const LAST_PAUSE: Duration = Duration::from_millis(100);
+/// Two locks of one place disturb each other, and pause less often.
+const PLACES: usize = 64;
 
 /// The turns of this process at one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Turns {
     in_a_row: u32,
-    held: Held,
+    held: HeldHere,
     /// When another process was last seen to have the lock.
     others_seen: Option<Instant>,
     away_until: Option<Instant>,
@@ -53,7 +74,7 @@ pub(crate) struct PastHold {
 
 /// Whether a thread that stood in the queue has the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-enum Held {
+enum HeldHere {
     #[default]
     No,
     BesideOthers,
@@ -66,9 +87,9 @@ impl Turns {
         self.in_a_row += 1;
         self.away_until = None;
         self.held = if alone {
-            Held::Alone(now)
+            HeldHere::Alone(now)
         } else {
-            Held::BesideOthers
+            HeldHere::BesideOthers
         };
     }
 
@@ -85,13 +106,13 @@ impl Turns {
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
         // The hold, and not another process, was the reason for a refusal during it.
         self.others_seen.take_if(|seen| hold.since <= *seen);
-        let was_granted_later = matches!(self.held, Held::Alone(since) if since < hold.since);
+        let was_granted_later = matches!(self.held, HeldHere::Alone(since) if since < hold.since);
         if !self.is_held_here() {
             // The turn was not counted when it began.
             self.in_a_row += 1;
         }
         if hold.stood_in_queue || was_granted_later {
-            self.held = Held::No;
+            self.held = HeldHere::No;
         }
         if self.is_held_alone() {
             return None;
@@ -110,12 +131,12 @@ impl Turns {
     }
 
     fn is_held_here(&self) -> bool {
-        self.held != Held::No
+        self.held != HeldHere::No
     }
 
     /// Whether a thread that stood in the queue has the lock alone, unless it has lost it.
     pub(super) fn is_held_alone(&self) -> bool {
-        matches!(self.held, Held::Alone(_))
+        matches!(self.held, HeldHere::Alone(_))
     }
 
     /// When the head asks about what happens now.
@@ -127,5 +148,186 @@ impl Turns {
     pub(super) fn sees_others(&self, now: Instant) -> bool {
         let is_lately = |seen: Instant| now.saturating_duration_since(seen) < LATELY;
         self.others_seen.is_some_and(is_lately)
+    }
+}
+
+/// Of the locks that were released last, as many as have places.
+#[derive(Debug)]
+pub(super) struct Streaks {
+    hashes: RandomState,
+    places: [Option<Streak>; PLACES],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Streak {
+    lock: u64,
+    released: Instant,
+    /// When it began, or last paused.
+    began: Instant,
+    /// It pauses after so long.
+    pauses_after: Duration,
+}
+
+impl Streaks {
+    pub(super) fn new() -> Self {
+        Self {
+            hashes: RandomState::new(),
+            places: [None; PLACES],
+        }
+    }
+
+    /// A thread of this process has released the lock.
+    pub(super) fn released(&mut self, key: &str, now: Instant) {
+        let (lock, place) = self.place(key);
+        match place {
+            Some(streak) if streak.lock == lock => streak.released = now,
+            place => {
+                *place = Some(Streak {
+                    lock,
+                    released: now,
+                    began: now,
+                    pauses_after: FIRST_PAUSE,
+                });
+            }
+        }
+    }
+
+    /// The pause before a thread asks for the lock, for which nobody waits.
+    pub(super) fn pause(&mut self, key: &str, now: Instant) -> Duration {
+        let (lock, place) = self.place(key);
+        let Some(streak) = place.as_mut().filter(|streak| streak.lock == lock) else {
+            return Duration::ZERO;
+        };
+        if now.saturating_duration_since(streak.released) >= AT_ONCE {
+            *place = None;
+            return Duration::ZERO;
+        }
+        if now.saturating_duration_since(streak.began) < streak.pauses_after {
+            return Duration::ZERO;
+        }
+        streak.began = now + AT_ONCE;
+        // The pause must not end the streak.
+        streak.released = now + AT_ONCE;
+        streak.pauses_after = LAST_PAUSE.min(streak.pauses_after * 2);
+        AT_ONCE
+    }
+
+    fn place(&mut self, key: &str) -> (u64, &mut Option<Streak>) {
+        let lock = self.hashes.hash_one(key);
+        let place = usize::try_from(lock % PLACES as u64).unwrap_or(0);
+        (lock, &mut self.places[place])
+    }
+}
+
+/// The turns that are left for those the lock is handed to, since the server granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandOverBudget {
+    left: u32,
+    /// Not after that moment, if there is one.
+    until: Option<Instant>,
+}
+
+impl HandOverBudget {
+    /// As many, and not after that moment.
+    pub(crate) fn new(turns: u32, until: Option<Instant>) -> Self {
+        Self { left: turns, until }
+    }
+
+    /// The budget after one more turn; `None` if there is none. The lock ends at `end`, and the
+    /// next holder expects a lease of that length: at least half of it has to be left, and at most
+    /// all of it, since for so long it keeps others out if it dies.
+    pub(crate) fn spend(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
+        let remaining = end.saturating_duration_since(now);
+        let fits = (lease / 2..=lease).contains(&remaining);
+        let left = self.left.checked_sub(1)?;
+        let in_time = self.until.is_none_or(|until| now < until);
+        (in_time && fits).then_some(Self { left, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn there_are_as_many_turns_as_are_allowed() {
+        let now = crate::time::now();
+        let mut turns = Some(HandOverBudget::new(3, Some(now + LEASE)));
+        let mut taken = 0;
+        while let Some(next) = turns.and_then(|turns| turns.spend(now, now + LEASE, LEASE)) {
+            turns = Some(next);
+            taken += 1;
+        }
+        assert_eq!(taken, 3);
+    }
+
+    #[test]
+    fn a_time_without_an_end_is_no_bound() {
+        let now = crate::time::now();
+        assert!(
+            HandOverBudget::new(1, None)
+                .spend(now, now + LEASE, LEASE)
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn there_is_none_after_the_time_or_with_another_lease() {
+        let now = crate::time::now();
+        let turns = HandOverBudget::new(3, Some(now + Duration::from_millis(5)));
+        let end = now + LEASE;
+        assert!(
+            turns
+                .spend(now + Duration::from_millis(4), end, LEASE)
+                .is_some()
+        );
+        assert!(
+            turns
+                .spend(now + Duration::from_millis(5), end, LEASE)
+                .is_none()
+        );
+        assert!(turns.spend(now, now + LEASE / 2, LEASE).is_some());
+        assert!(turns.spend(now, now + LEASE / 3, LEASE).is_none());
+        assert!(turns.spend(now, now + LEASE * 2, LEASE).is_none());
+    }
+
+    const KEY: &str = "lock:a";
+    const STEP: Duration = Duration::from_micros(100);
+
+    /// When a thread that comes again at once pauses, in the time that it works.
+    fn pauses(streaks: &mut Streaks, turns: u32) -> Vec<Duration> {
+        let began = crate::time::now();
+        let (mut now, mut pauses) = (began, Vec::new());
+        for _ in 0..turns {
+            let pause = streaks.pause(KEY, now);
+            if !pause.is_zero() {
+                pauses.push(now - began);
+            }
+            now += pause + STEP;
+            streaks.released(KEY, now);
+            now += STEP / 10;
+        }
+        pauses
+    }
+
+    #[test]
+    fn one_that_comes_again_at_once_pauses_after_10_ms_and_ever_more_rarely_up_to_every_100() {
+        let pauses = pauses(&mut Streaks::new(), 4_000);
+        let millis: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
+        assert_eq!(millis[..5], [10, 31, 72, 153, 254]);
+    }
+
+    #[test]
+    fn one_that_leaves_others_their_chance_never_pauses() {
+        let mut streaks = Streaks::new();
+        let mut now = crate::time::now();
+        for _ in 0..1_000 {
+            assert_eq!(streaks.pause(KEY, now), Duration::ZERO);
+            now += STEP;
+            streaks.released(KEY, now);
+            now += AT_ONCE;
+        }
     }
 }

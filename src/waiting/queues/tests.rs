@@ -7,10 +7,6 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    time::Deadline,
-    waiting::{Leaving, Place},
-};
 
 const KEY: &str = "lock:a";
 const SOON: Duration = Duration::from_millis(100);
@@ -26,23 +22,24 @@ fn queues() -> TestQueues {
 }
 
 fn after(time: Duration) -> Instant {
-    crate::time::now() + time
+    time::now() + time
 }
 
 /// Whether it is to ask the server within a few seconds.
 fn asks(place: &Place<'_, (), Lease>) -> bool {
-    place.wait(Deadline::after(Duration::from_secs(5)))
+    place.wait(None, Deadline::after(Duration::from_secs(5)))
 }
 
 fn sleeps(place: &Place<'_, (), Lease>) -> bool {
-    !place.wait(Deadline::after(SOON))
+    !place.wait(None, Deadline::after(SOON))
 }
 
 /// Hands a lease to the head.
 fn hand_over(queues: &TestQueues, end: Instant) -> Weak<()> {
     let lease = Arc::new(());
     let handed = Arc::downgrade(&lease);
-    assert!(queues.hand_over(KEY, |()| Some((lease, end))));
+    let taker = queues.next_taker(KEY).unwrap();
+    assert!(queues.hand_over(KEY, &taker, lease, end).is_ok());
     handed
 }
 
@@ -91,7 +88,7 @@ fn the_next_asks_when_the_lease_of_the_one_before_is_over_though_nobody_says_so(
     let end = after(SOON);
     first.leave(Leaving::Exclusive, end);
     assert!(asks(&second));
-    assert!(crate::time::now() >= end);
+    assert!(time::now() >= end);
 }
 
 #[test]
@@ -104,7 +101,7 @@ fn the_next_asks_when_the_lease_that_was_handed_over_is_over_though_nobody_says_
     hand_over(&queues, end);
     assert!(first.quit().is_some());
     assert!(asks(&second));
-    assert!(crate::time::now() >= end);
+    assert!(time::now() >= end);
 }
 
 #[test]
@@ -123,20 +120,28 @@ fn a_wake_up_that_the_head_had_not_acted_upon_when_it_was_handed_the_lock_is_for
 
 #[test]
 fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_next() {
-    for answered in [false, true] {
-        let queues = queues();
-        let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
-        assert!(asks(&first));
-        hand_over(&queues, after(LATE));
-        if answered {
-            first.refused(None);
-        } else {
-            first.failed(None, after(SOON));
-        }
-        assert!(!first.wait(Deadline::after(LATE)), "it was handed the lock");
-        assert!(first.quit().is_some());
-        assert_eq!(sleeps(&second), answered);
-    }
+    let queues = queues();
+    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    assert!(asks(&first));
+    hand_over(&queues, after(LATE));
+    first.failed(None, after(SOON));
+    assert!(
+        !first.wait(None, Deadline::after(LATE)),
+        "it was handed the lock"
+    );
+    assert!(first.quit().is_some());
+    assert!(asks(&second));
+}
+
+#[test]
+fn a_lease_that_was_made_for_one_who_has_left_comes_back() {
+    let queues = queues();
+    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    let taker = queues.next_taker(KEY).unwrap();
+    assert!(first.quit().is_none());
+    let lease = Arc::new(());
+    assert!(queues.hand_over(KEY, &taker, lease, after(LATE)).is_err());
+    assert!(second.quit().is_none() && queues.next_taker(KEY).is_none());
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn a_lease_that_was_handed_over_is_kept_for_one_who_has_given_up() {
     assert!(asks(&first));
     first.refused(None);
     let handed = hand_over(&queues, after(LATE));
-    assert!(!first.wait(Deadline::after(Duration::ZERO)));
+    assert!(!first.wait(None, Deadline::after(Duration::ZERO)));
     let lease = first.quit();
     assert!(lease.is_some() && handed.upgrade().is_some());
     assert!(queues.is_empty());
@@ -205,6 +210,6 @@ fn a_thread_that_takes_a_lock_again_and_again_for_which_nobody_waits_pauses_now_
         queues.asks_after(KEY, LATE) > Some(Duration::ZERO)
     };
     while !pauses() {
-        assert!(crate::time::now() < end, "it keeps others out");
+        assert!(time::now() < end, "it keeps others out");
     }
 }

@@ -167,7 +167,7 @@ impl World {
             Phase::Gone if state.held_by[lock] == Some(Token::Of(thread)) => {
                 let is_handed = state.threads.contains(&Phase::Holding(Token::Of(thread)));
                 let is_on_its_way = (state.queues[lock].handed.iter())
-                    .any(|handed| handed.lease == Token::Of(thread));
+                    .any(|(_, lease)| *lease == Token::Of(thread));
                 actions.extend((!is_handed && !is_on_its_way).then_some(GiveBack(thread)));
             }
             _ => {}
