@@ -16,7 +16,7 @@ use redis::{Client, Connection, ConnectionAddr, RedisError};
 
 use super::{
     HOPS, Pool, PooledConnection,
-    connector::{Limits, MasterLocator, MasterPlace},
+    connector::{Address, Limits, MasterLocator, MasterPlace},
     dial,
     process::Process,
     reasons,
@@ -28,7 +28,7 @@ use crate::{
     name::LockName,
     time::{Backoff, Deadline},
 };
-use layout::{Address, AddressMap};
+use layout::AddressMap;
 use map::Map;
 pub(crate) use map::Redirect;
 pub(crate) use slot_map::ShardId;
@@ -262,11 +262,11 @@ impl Nodes {
     pub(crate) fn open(&self, shard: ShardId, deadline: Deadline) -> Result<Connection> {
         let map = &self.inner.map;
         let place = map.look(shard, deadline)?;
-        let address = Address::new(&place.host, place.port);
-        let limit = self.limits().connect;
-        let opened = map.open_at(&address, deadline);
-        let opened = opened.map_err(|error| reasons::failure(&address, limit, error));
-        opened.inspect_err(|_| self.doubt(shard))
+        let opened = map.open_at(&place.address, deadline);
+        opened.map_err(|error| {
+            self.doubt(shard);
+            reasons::failure(&place.address, self.limits().connect, error)
+        })
     }
 
     /// Whether this shard serves any slot, as far as is known.
@@ -337,7 +337,7 @@ impl MasterLocator for ShardLocator {
 
     fn whom(&self) -> String {
         let place = self.map.known.lock().place(self.shard);
-        let place = place.map_or_else(String::new, |it| format!(", {}:{}", it.host, it.port));
+        let place = place.map_or_else(String::new, |it| format!(", {}", it.address));
         format!("the master of a shard{place}")
     }
 }

@@ -1,6 +1,7 @@
 //! Opens connections to one server, or to whichever server is the master.
 
 use std::{
+    fmt,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -68,9 +69,28 @@ pub(super) trait MasterLocator: Send + Sync {
 /// Where a connection leads.
 #[derive(Clone, Debug)]
 pub(super) struct MasterPlace {
+    pub(super) address: Address,
+    pub(super) epoch: u64,
+}
+
+/// The host and the port by which a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) epoch: u64,
+}
+
+impl Address {
+    pub(super) fn new(host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        Self { host, port }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 /// How long the server may take.
@@ -170,7 +190,7 @@ impl Connector {
                 wait_until_it_grants(locator, attempt)?;
             }
             let epoch = place.epoch;
-            let client = with_address(client, &place.host, place.port)
+            let client = with_address(client, &place.address.host, place.address.port)
                 .map_err(|error| self.failure(self.0.limits.connect, error))?;
             let error = match dial::open(&client, attempt, self.0.limits.connect, true) {
                 Ok(connection) => {

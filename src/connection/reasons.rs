@@ -35,58 +35,28 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
     }
 }
 
-/// Why a sentinel has not said where the master is.
-pub(super) fn of_sentinel(address: &ConnectionAddr, error: &RedisError) -> String {
-    if is_login_refused(error) {
-        let words = words(error);
-        format!(
-            "{address} refuses the login ({words}): a password of the sentinels is `?sentinel_password=…` in the URL"
-        )
-    } else if is_unknown_command(error) {
-        format!("{address} is no sentinel; for a server the URL is `redis://{address}/`")
+/// Tells why a sentinel or a node has said nothing of use. The hints are for one that refuses the
+/// login, and for a server of another kind. Without the error: asking again cannot help, the URL has
+/// to change, or the server.
+pub(super) fn asked_in_vain(
+    address: &impl Display,
+    error: RedisError,
+    [login, other_kind]: [&str; 2],
+) -> (String, Option<RedisError>) {
+    let words = error.detail().unwrap_or_default();
+    let reason = if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
+        format!("{address} refuses the login ({words}): {login}")
+    } else if is_unknown_command(&error) || words.contains("cluster support disabled") {
+        format!("{address} {other_kind} ({words})")
     } else if error.kind() == ErrorKind::Client {
         format!("{address}: it knows no master of this name")
+    } else if error.is_timeout() {
+        // The system's own words are "resource temporarily unavailable".
+        return (format!("{address} did not answer in time"), Some(error));
     } else {
-        has_failed(address, error)
-    }
-}
-
-/// Why a node has not said who has which keys.
-#[cfg(feature = "cluster")]
-pub(super) fn of_node(address: &impl Display, error: &RedisError) -> String {
-    if is_login_refused(error) {
-        let words = words(error);
-        format!("{address} refuses the login ({words}): the URL is `redis+cluster://:PASSWORD@…`")
-    } else if is_unknown_command(error) {
-        format!(
-            "{address} is no node of a cluster; for a sentinel the URL is `redis+sentinel://{address}/MASTER`"
-        )
-    } else if is_alone(error) {
-        let words = words(error);
-        format!(
-            "{address} is no node of a cluster ({words}); for one server the URL is `redis://{address}/`"
-        )
-    } else {
-        has_failed(address, error)
-    }
-}
-
-/// The system's own words for a time-out are "resource temporarily unavailable".
-fn has_failed(address: &impl Display, error: &RedisError) -> String {
-    if error.is_timeout() {
-        format!("{address} did not answer in time")
-    } else {
-        format!("{address} failed")
-    }
-}
-
-/// Whether asking again cannot help: the URL has to change, or the server. Then the reason has the
-/// server's words.
-pub(super) fn is_misuse(error: &RedisError) -> bool {
-    is_login_refused(error)
-        || is_unknown_command(error)
-        || is_alone(error)
-        || error.kind() == ErrorKind::Client
+        return (format!("{address} failed"), Some(error));
+    };
+    (reason, None)
 }
 
 /// The error that ends every wait for a connection.
@@ -97,24 +67,9 @@ pub(super) fn misuse(why: Error) -> Error {
     }
 }
 
-/// The server wants a password, or another one.
-fn is_login_refused(error: &RedisError) -> bool {
-    matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
-}
-
-/// A server that is in no cluster.
-fn is_alone(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
-        && words(error).contains("cluster support disabled")
-}
-
 pub(super) fn is_unknown_command(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
-        && words(error).starts_with("unknown command")
-}
-
-fn words(error: &RedisError) -> &str {
-    error.detail().unwrap_or_default()
+        && (error.detail()).is_some_and(|words| words.starts_with("unknown command"))
 }
 
 /// Refuses a server that says it is a sentinel, by `INFO server`: it has no keys.
@@ -136,7 +91,7 @@ mod tests {
     fn a_sentinel_that_is_silent_is_not_called_an_unavailable_resource() {
         let sentinel = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 26_379);
         let silence = RedisError::from(io::Error::from(io::ErrorKind::WouldBlock));
-        let reason = of_sentinel(&sentinel, &silence);
+        let (reason, _) = asked_in_vain(&sentinel, silence, ["", ""]);
         assert_eq!(reason, "127.0.0.1:26379 did not answer in time");
     }
 }

@@ -26,6 +26,8 @@ const FORMS: &str = "\
     with `rediss` for TLS, the password percent-encoded, and after `?` \
     protocol, of sentinels sentinel_user and sentinel_password";
 
+const UNENCODED: &str = "a `/`, `?`, `#` or `@` in a password has to be percent-encoded";
+
 /// Where to connect to.
 pub(super) enum Target {
     Server(Client),
@@ -58,8 +60,6 @@ struct Parts<'a> {
     path: &'a str,
     /// With the `?` that it begins with, if there is any.
     query: &'a str,
-    /// `#insecure`, or nothing.
-    fragment: &'a str,
 }
 
 impl Target {
@@ -121,7 +121,9 @@ impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let (scheme, kind) = kind_of(scheme).ok_or_else(|| unreadable("it is no URL of Redis"))?;
-        let (rest, fragment) = cut(rest, '#');
+        if rest.contains('#') {
+            return Err(unreadable(UNENCODED));
+        }
         let (rest, query) = cut(rest, '?');
         let (authority, path) = cut(rest, '/');
         let login = authority.rfind('@').map_or("", |at| &authority[..=at]);
@@ -136,7 +138,6 @@ impl<'a> Parts<'a> {
                 _ => path.trim_matches('/'),
             },
             query,
-            fragment,
         };
         parts.check()?;
         Ok(parts)
@@ -145,22 +146,11 @@ impl<'a> Parts<'a> {
     /// Refuses what redis-rs would pass over.
     fn check(&self) -> Result<()> {
         let is_socket = self.kind == UrlKind::Socket;
-        if !is_socket
-            && [self.fragment, self.query, self.path]
-                .concat()
-                .contains('@')
-        {
-            let why = "a `/`, `?`, `#` or `@` in a password has to be percent-encoded";
-            return Err(unreadable(why));
+        if self.query.contains('@') || !is_socket && self.path.contains('@') {
+            return Err(unreadable(UNENCODED));
         }
         if is_socket && (self.hosts != [""] || !self.login.is_empty()) {
             return Err(unreadable("the path of a socket has to begin with `/`"));
-        }
-        if !matches!(
-            (self.scheme, self.fragment),
-            (_, "") | ("rediss", "#insecure")
-        ) {
-            return Err(unreadable("what follows `#` has no meaning"));
         }
         if self.kind == UrlKind::Server && self.hosts.len() > 1 {
             let why = "with several hosts it has to be redis+sentinel:// or redis+cluster://";
@@ -202,7 +192,7 @@ impl<'a> Parts<'a> {
     }
 
     fn sentinel(&self, host: &str) -> Result<Client> {
-        let url = format!("{}://{host}/{}{}", self.scheme, self.query, self.fragment);
+        let url = format!("{}://{host}/{}", self.scheme, self.query);
         let settings = open(&url, SENTINEL_PORT)?.get_connection_info().clone();
         let mut login = settings.redis_settings().clone();
         for (name, value) in self.parameters()? {
@@ -218,10 +208,7 @@ impl<'a> Parts<'a> {
     /// The client for one host, with the login, the protocol and this database.
     fn client(&self, host: &str, database: &str) -> Result<Client> {
         let (scheme, login, query) = (self.scheme, self.login, self.query);
-        let url = format!(
-            "{scheme}://{login}{host}/{database}{query}{}",
-            self.fragment
-        );
+        let url = format!("{scheme}://{login}{host}/{database}{query}");
         checked(open(&url, PORT)?)
     }
 }

@@ -4,34 +4,16 @@ use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 use redis::Value;
 
+use crate::connection::connector::Address;
+
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// Where a node is reached.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-}
-
-impl Address {
-    pub(super) fn new(host: &str, port: u16) -> Self {
-        let host = host.to_owned();
-        Self { host, port }
-    }
-
-    /// By `host:port`, the host in brackets or not, or nothing at all.
-    pub(super) fn read(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
-        Some(Self::new(inner.unwrap_or(host), port.parse().ok()?))
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
+/// Reads `host:port`, the host in brackets or not, or nothing at all.
+pub(super) fn read_address(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    Some(Address::new(inner.unwrap_or(host), port.parse().ok()?))
 }
 
 type Translation = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
@@ -224,10 +206,10 @@ mod tests {
             ("[::1]:7000", "::1", 7_000),
             (":7000", "", 7_000),
         ] {
-            assert_eq!(Address::read(text), Some(Address::new(host, port)));
+            assert_eq!(read_address(text), Some(Address::new(host, port)));
         }
-        assert_eq!(Address::read("a"), None);
-        assert_eq!(Address::read("a:"), None);
-        assert_eq!(Address::read("a:70000"), None);
+        assert_eq!(read_address("a"), None);
+        assert_eq!(read_address("a:"), None);
+        assert_eq!(read_address("a:70000"), None);
     }
 }

@@ -18,12 +18,12 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::{Client, Connection, RedisError, RedisResult, Value};
 
 use super::{
-    layout::{self, Address, AddressMap, Layout},
+    layout::{self, AddressMap, Layout},
     slot_map::{ShardId, SlotMap, slot_of},
 };
 use crate::{
     connection::{
-        connector::MasterPlace,
+        connector::{Address, MasterPlace},
         dial::{connect, with_address},
         reasons,
     },
@@ -48,6 +48,13 @@ const REST: Duration = Duration::from_millis(100);
 const FRESH: Duration = Duration::from_secs(10);
 /// All nodes together may take so long to say that nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// The hints for one that refuses the login, and for a server of another kind.
+const HINTS: [&str; 2] = [
+    "the URL is `redis+cluster://:PASSWORD@…`",
+    "is no node of a cluster; for one server the URL is `redis://HOST:PORT/`, \
+     for a sentinel the URL is `redis+sentinel://HOST:PORT/MASTER`",
+];
 
 /// The map of one cluster.
 pub(super) struct Map {
@@ -184,7 +191,7 @@ impl Map {
             "ASK" | "TRYAGAIN" => return Some(Redirect::Moving),
             "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => None,
             "MOVED" => error.redirect_node().and_then(|(said, slot)| {
-                let to = Address::read(said).filter(|to| !to.host.is_empty())?;
+                let to = layout::read_address(said).filter(|to| !to.host.is_empty())?;
                 Some((slot, AddressMap::reached(self.translation.as_ref(), to)))
             }),
             _ => return None,
@@ -257,8 +264,7 @@ impl Map {
                     return Ok(());
                 }
                 Err(error) => {
-                    let reason = reasons::of_node(&node, &error);
-                    let source = Some(error).filter(|error| !reasons::is_misuse(error));
+                    let (reason, source) = reasons::asked_in_vain(&node, error, HINTS);
                     is_misuse &= source.is_none();
                     failure = silent(&reason, source);
                 }

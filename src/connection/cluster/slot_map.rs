@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 
-use super::layout::{Address, Layout, SLOTS, ShardLayout};
-use crate::connection::connector::MasterPlace;
+use super::layout::{Layout, SLOTS, ShardLayout};
+use crate::connection::connector::{Address, MasterPlace};
 
 /// The slot of a key: by the text in its first pair of braces, if there is any, or else by all of
 /// it.
@@ -27,31 +27,14 @@ fn hashed_part(key: &str) -> &str {
 
 /// CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, byte| {
-        let [high, _] = crc.to_be_bytes();
-        crc << 8 ^ BY_BYTE[usize::from(high ^ byte)]
+    let shifted = |crc: u16, _| match crc & 0x8000 {
+        0 => crc << 1,
+        _ => crc << 1 ^ 0x1021,
+    };
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, shifted)
     })
 }
-
-/// The checksum of each byte.
-static BY_BYTE: [u16; 256] = {
-    let mut by_byte = [0; 256];
-    let mut byte: u16 = 0;
-    while byte < 256 {
-        let (mut crc, mut bit) = (byte << 8, 0);
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 {
-                crc << 1
-            } else {
-                crc << 1 ^ 0x1021
-            };
-            bit += 1;
-        }
-        by_byte[byte as usize] = crc;
-        byte += 1;
-    }
-    by_byte
-};
 
 /// A shard of a cluster, for as long as the process knows the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,8 +93,7 @@ impl SlotMap {
     pub(super) fn place(&self, id: ShardId) -> Option<MasterPlace> {
         let shard = self.shards.get(id.0)?;
         Some(MasterPlace {
-            host: shard.address.host.clone(),
-            port: shard.address.port,
+            address: shard.address.clone(),
             epoch: shard.epoch,
         })
     }
@@ -251,6 +233,7 @@ mod tests {
         map.shard_of(slot)
             .and_then(|id| map.place(id))
             .unwrap()
+            .address
             .host
     }
 

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{connection::connector::MasterPlace, time};
+use crate::{
+    connection::connector::{Address, MasterPlace},
+    time,
+};
 
 /// A sentinel that lags behind hears from the others every two seconds.
 const FORGOTTEN: Duration = Duration::from_secs(10);
@@ -44,8 +47,7 @@ pub(super) struct Known {
 /// The master that a sentinel names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedMaster {
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(super) address: Address,
     /// Counts the failovers.
     pub(super) config_epoch: u64,
 }
@@ -54,8 +56,7 @@ impl Known {
     pub(super) fn place(&self) -> Option<MasterPlace> {
         let master = self.master.as_ref()?;
         Some(MasterPlace {
-            host: master.host.clone(),
-            port: master.port,
+            address: master.address.clone(),
             epoch: self.epoch,
         })
     }
@@ -84,7 +85,7 @@ impl Known {
             self.name(said, now);
             return Ok(true);
         };
-        let is_here = (&said.host, said.port) == (&known.host, known.port);
+        let is_here = said.address == known.address;
         let is_older = said.config_epoch < known.config_epoch;
         let is_newer = said.config_epoch > known.config_epoch;
         if is_older {
@@ -127,8 +128,7 @@ mod tests {
 
     fn master(port: u16, config_epoch: u64) -> NamedMaster {
         NamedMaster {
-            host: String::from("a"),
-            port,
+            address: Address::new("a", port),
             config_epoch,
         }
     }
