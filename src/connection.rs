@@ -48,9 +48,8 @@ pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
 pub(crate) use url::is_of_a_cluster;
 
-/// A `MOVED` of a Redis Cluster is followed so often before it is a failure: two nodes that name
-/// each other lead nowhere. Counted by `Nodes::run`, by `locks/acquire/moves.rs` for a wait, and in
-/// `server/cluster/` by `member.rs` for a call and by `renewals.rs` for a batch.
+/// So many `MOVED` of a Redis Cluster are followed before that is a failure: two nodes that name each
+/// other lead nowhere. `Nodes::run`, the calls in `server/cluster/` and a wait for a lock count them.
 pub(crate) const HOPS: u32 = 5;
 
 /// How often a call that waits for a new connection looks whether the attempt has failed.
