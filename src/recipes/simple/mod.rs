@@ -58,16 +58,15 @@ use std::{mem, time::Duration};
 use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::{
-    transaction::{HeldCommit, Proof, Transaction, WantedLock},
+    transaction::{HeldCommit, Proof, WantedLock, WatchedConnection},
     wait::until_granted,
 };
 use crate::{
-    error::{Error, Operation, Result, makes_no_sense},
+    error::{Operation, Result, makes_no_sense},
     name::LockName,
     script::{Call, ask, scripts},
     time::lease_millis,
     token::Token,
-    transaction::command,
 };
 
 scripts! {
@@ -202,19 +201,20 @@ pub fn acquire_lock_with_timeout(
 /// ```
 pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Result<bool> {
     let lock = LockName::new(lock_name)?;
-    let operation = Operation::new("release_lock", lock_name);
+    let (operation, key) = (Operation::new("release_lock", lock_name), [lock.key()]);
     let proof = Proof::by_value(&lock, token);
-    let release = Transaction::new(operation, &[], Duration::MAX)
-        .at_most(RELEASE_ATTEMPTS)
-        .while_held(&proof);
-    let released = release.run(conn, |_, pipe| {
-        pipe.add_command(command(&["DEL", lock.key()]));
-        Ok(())
-    });
-    match released {
-        Err(Error::Lost { .. }) => Ok(false),
-        released => Ok(released??.1 == [Value::Int(1)]),
+    let mut delete = Pipeline::new();
+    delete.cmd("DEL").arg(lock.key());
+    for _ in 0..RELEASE_ATTEMPTS {
+        let mut watched = WatchedConnection::new(conn, operation, (&key, Some(&proof)), None);
+        if !watched.is_ours()? {
+            return Ok(false);
+        }
+        if let Some(results) = watched.commit(delete.clone(), None)? {
+            return Ok(results == [Value::Int(1)]);
+        }
     }
+    Err(operation.contended())
 }
 
 /// Executes a transaction only while the lock is still ours. Does not release the lock.

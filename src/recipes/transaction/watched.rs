@@ -105,7 +105,7 @@ const OVER: &str = "the transaction is over";
 
 impl<'a> WatchedConnection<'a> {
     /// Watches nothing yet. Where a lock is to be taken, the first read takes it.
-    pub(super) fn new(
+    pub(in crate::recipes) fn new(
         conn: &'a mut Connection,
         operation: Operation<'a>,
         (keys, proof): (&'a [&'a str], Option<&'a Proof<'a>>),
@@ -158,6 +158,14 @@ impl<'a> WatchedConnection<'a> {
             }
         }
         Ok(values)
+    }
+
+    /// Watches, and looks in the same round trip if the lock is ours.
+    pub(in crate::recipes) fn is_ours(&mut self) -> Result<bool> {
+        match self.begin(&[], 0) {
+            Err(Error::Lost { .. }) => Ok(false),
+            begun => begun.map(|_| true),
+        }
     }
 
     /// Watches, looks whether the lock is ours, and reads, in one round trip.
@@ -265,7 +273,7 @@ impl<'a> WatchedConnection<'a> {
     ///
     /// Where there is nothing to write, nothing is sent but the look at the lock, if there was none
     /// yet.
-    pub(super) fn commit(
+    pub(in crate::recipes) fn commit(
         mut self,
         mut writes: Pipeline,
         release: Option<&Cmd>,
