@@ -5,7 +5,6 @@ mod finished;
 use std::{
     mem,
     net::{Ipv4Addr, TcpListener},
-    thread,
     time::Duration,
 };
 
@@ -15,12 +14,10 @@ use redis::{
 };
 
 use crate::time;
-pub(crate) use finished::{Finished, Mark};
+pub(crate) use finished::{Finished, Lending, note};
 
-/// How long each further reply of a silent server is waited for.
+/// The wait for each further reply of a silent server.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);
-/// How often it is looked whether the server has closed a connection that it was asked to.
-const HANG_UPS: u32 = 50;
 /// A connection within this machine takes less.
 const TO_OURSELVES: Duration = Duration::from_secs(1);
 
@@ -42,7 +39,7 @@ pub(crate) fn exchange(
     }
 }
 
-/// The same, with the replies that came before the conversation broke off.
+/// As [`exchange`], with the replies that came before the conversation broke off.
 pub(crate) fn exchange_partly(
     conn: &mut Connection,
     packed: &[u8],
@@ -77,7 +74,7 @@ pub(crate) fn exchange_partly(
         if Finished::by_error(&error) == Some(Finished::Unreadable) {
             close(conn);
         }
-        leave(conn, &error);
+        note(&error);
         missing.get_or_insert(error);
         if !goes_on {
             break;
@@ -85,7 +82,7 @@ pub(crate) fn exchange_partly(
     }
     for reply in &replies {
         if let Value::ServerError(error) = reply {
-            finished::note(&error.clone().into());
+            note(&error.clone().into());
         }
     }
     (replies, missing)
@@ -122,40 +119,6 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     let _ = conn.set_read_timeout(Some(time_out));
 }
 
-/// After an error on a connection that we do not own: sees to it that its next user, or the pool
-/// that takes it back, finds it closed if it is finished.
-///
-/// redis-rs takes a connection for open that the server's end has reset while a reply was owed, and
-/// one on which it has met bytes that are no answer. Only a write that fails tells redis-rs
-/// otherwise: so one fails here, and not the next borrower's. A server may be too slow for that
-/// after bytes that are no answer: they are noted for the pool as well.
-pub(crate) fn leave(conn: &mut dyn ConnectionLike, error: &RedisError) {
-    match Finished::by_error(error) {
-        Some(Finished::Broken) if error.is_connection_dropped() && conn.is_open() => {
-            let _ = conn.req_command(&redis::cmd("PING"));
-        }
-        Some(Finished::Unreadable) => {
-            finished::note(error);
-            hang_up(conn);
-        }
-        _ => finished::note(error),
-    }
-}
-
-/// Has the server close a connection that cannot be replaced, since its type is not known.
-fn hang_up(conn: &mut dyn ConnectionLike) {
-    let mut parting = redis::cmd("QUIT");
-    for _ in 0..HANG_UPS {
-        if !conn.is_open() {
-            return;
-        }
-        // No answer is waited for: the bytes that could not be read are found again at once.
-        let _ = conn.req_command(&parting);
-        thread::sleep(NEXT_TO_NOTHING);
-        parting = redis::cmd("PING");
-    }
-}
-
 /// Closes a connection. redis-rs closes one only by dropping it, so another takes its place: a
 /// connection to this process, which is closed as well. If that cannot be made, the connection is
 /// left as it is.
@@ -175,11 +138,10 @@ fn closed_connection() -> RedisResult<Connection> {
         .into_connection_info()?
         .set_redis_settings(nothing_to_say);
     let mut conn = Client::open(address)?.get_connection_with_timeout(TO_OURSELVES)?;
-    drop(listener);
     conn.set_read_timeout(Some(TO_OURSELVES))?;
-    if let Err(error) = next_reply(&mut conn) {
-        leave(&mut conn, &error);
-    }
+    drop(listener.accept()?);
+    // redis-rs closes it when it reads the end.
+    let _ = next_reply(&mut conn);
     Ok(conn)
 }
 

@@ -11,7 +11,7 @@ use redis::{
 
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::{leave, words},
+    exchange::{note, words},
     token::FencingToken,
 };
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
@@ -237,13 +237,12 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Sends a command: one round trip. A connection that the answer finishes is
-/// [left](leave) so that its owner finds out.
+/// Sends a command: one round trip. [Notes](note) an error for the pool that lent the connection.
 pub(crate) fn ask<T: FromRedisValue>(
     command: &Cmd,
     conn: &mut dyn ConnectionLike,
 ) -> RedisResult<T> {
-    command.query(conn).inspect_err(|error| leave(conn, error))
+    command.query(conn).inspect_err(note)
 }
 
 fn text(word: &[u8]) -> &str {

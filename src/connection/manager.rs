@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    exchange::{Finished, Mark},
+    exchange::{Finished, Lending},
     time::{self, Deadline},
 };
 
@@ -33,9 +33,8 @@ pub(super) struct Lendable {
     /// When it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// The state of the thread's notes when it was lent: it tells whether the borrower has met a
-    /// replica since, a key that has moved, or bytes that are no answer.
-    met: Mark,
+    /// Tells what its borrower has met since it was lent.
+    lending: Lending,
     returned: Instant,
     /// Why it is to be closed when it comes back, if its borrower has found a reason.
     pub(super) finished: Option<Finished>,
@@ -70,9 +69,6 @@ impl r2d2::ManageConnection for Manager {
     /// Called when a connection comes back.
     fn has_broken(&self, connection: &mut Lendable) -> bool {
         connection.returned = time::now();
-        if connection.met.has_met_a_move() {
-            self.0.connector.moved();
-        }
         let finished = connection.finished_by(self.0.connector.limits().answer);
         if let Some(finished) = finished {
             self.0.distrust_others(connection, finished);
@@ -129,7 +125,7 @@ impl PoolState {
             opened: asked,
             proven: asked,
             lent: asked,
-            met: Mark::now(),
+            lending: Lending::now(),
             returned: asked,
             finished: None,
             touched: AtomicBool::new(false),
@@ -140,7 +136,7 @@ impl PoolState {
     /// to its time-outs.
     pub(super) fn prove(&self, connection: &mut Lendable, deadline: Deadline) -> Result<()> {
         connection.lent = time::now();
-        connection.met = Mark::now();
+        connection.lending = Lending::now();
         self.connector.check(SAID_LATELY);
         let (doubted, replaced) = {
             let distrust = self.distrust.lock();
@@ -172,8 +168,10 @@ impl PoolState {
     }
 
     fn distrust_others(&self, connection: &Lendable, finished: Finished) {
-        if matches!(finished, Finished::Broken | Finished::Replica) {
-            self.connector.doubt();
+        match finished {
+            Finished::Broken | Finished::Replica => self.connector.doubt(),
+            Finished::Moved => self.connector.moved(),
+            Finished::Unreadable | Finished::Overdue => {}
         }
         let mut distrust = self.distrust.lock();
         match finished {
@@ -182,7 +180,7 @@ impl PoolState {
             Finished::Replica if distrust.replica.is_none_or(|at| connection.opened > at) => {
                 distrust.replica = Some(connection.returned);
             }
-            Finished::Replica | Finished::Unreadable | Finished::Overdue => {}
+            _ => {}
         }
     }
 
@@ -196,12 +194,9 @@ impl Lendable {
     /// Why it must not be lent again after it has come back. `None`: it may be.
     fn finished_by(&self, io_timeout: Duration) -> Option<Finished> {
         let closed = || (!self.connection.is_open()).then_some(Finished::Broken);
-        let replica = || self.met.has_met_a_replica().then_some(Finished::Replica);
-        let unreadable = || (self.met.has_met_what_is_no_answer()).then_some(Finished::Unreadable);
         let lent = self.returned.duration_since(self.lent);
         (self.finished.or_else(closed))
-            .or_else(replica)
-            .or_else(unreadable)
+            .or_else(|| self.lending.noted_since())
             .or_else(|| Finished::by_loan(lent, io_timeout))
     }
 }

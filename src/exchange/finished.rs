@@ -18,17 +18,19 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 pub(crate) enum Finished {
     /// The socket failed, or no answer came in time, so that one is still owed.
     Broken,
-    /// What came is no answer. redis-rs keeps the bytes, and finds them again instead of every
+    /// Bytes came that are no answer. redis-rs keeps them, and finds them again instead of every
     /// later answer.
     Unreadable,
     /// The server is a replica by now: its address may lead to the new master.
     Replica,
     /// It was lent for as long as a wait for an answer takes, so that one may be owed.
     Overdue,
+    /// A plain function was told that another node of a cluster has the key.
+    Moved,
 }
 
 impl Finished {
-    /// What an error says of the connection that it came on.
+    /// Judges the connection that an error came on.
     pub(crate) fn by_error(error: &RedisError) -> Option<Self> {
         match error.kind() {
             ErrorKind::Io => Some(Self::Broken),
@@ -38,7 +40,7 @@ impl Finished {
         }
     }
 
-    /// What an answer says of the connection that it came on.
+    /// Judges the connection that an answer came on.
     pub(crate) fn by_answer(answer: &Value) -> Option<Self> {
         match answer {
             Value::ServerError(error) => Self::by_error(&error.clone().into()),
@@ -46,7 +48,7 @@ impl Finished {
         }
     }
 
-    /// What the time says for which a connection was lent. A sixteenth less than the time-out is
+    /// Judges a connection by the time for which it was lent. A sixteenth less than the time-out is
     /// enough, in case the socket's clock is the faster one.
     pub(crate) fn by_loan(lent: Duration, io_timeout: Duration) -> Option<Self> {
         (lent >= io_timeout / 16 * 15).then_some(Self::Overdue)
@@ -61,57 +63,44 @@ fn is_of_a_replica(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// Numbers the answers by which this process has learnt that a server is a replica, that a key has
-/// moved, or that it cannot read what comes.
-static SEEN: AtomicU64 = AtomicU64::new(0);
+/// The number of the last note of any thread.
+static NOTES: AtomicU64 = AtomicU64::new(0);
 thread_local! {
-    /// The number of the last such answer of a replica on this thread.
-    static REPLICA: Cell<u64> = const { Cell::new(0) };
-    /// The number of the last such answer, on this thread, of a node of a cluster that has not got
-    /// the key.
-    static MOVED: Cell<u64> = const { Cell::new(0) };
-    /// The number of the last answer that this thread could not read.
-    static UNREADABLE: Cell<u64> = const { Cell::new(0) };
+    /// The last note of this thread, and its number.
+    static NOTED: Cell<Option<(u64, Finished)>> = const { Cell::new(None) };
 }
 
-/// A moment in the order of such answers.
+/// Notes an error that a function of ours has met on a connection that it does not own. A time-out
+/// or a signal alone does not finish that connection: what is owed on it is counted, and skipped.
+pub(crate) fn note(error: &RedisError) {
+    let finished = match Finished::by_error(error) {
+        Some(Finished::Broken) if !error.is_connection_dropped() => return,
+        None if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => Finished::Moved,
+        None => return,
+        Some(finished) => finished,
+    };
+    let number = NOTES.fetch_add(1, Ordering::Relaxed) + 1;
+    NOTED.set(Some((number, finished)));
+}
+
+/// The moment at which a connection was lent.
 ///
 /// The plain functions have a bare `redis::Connection` in hand and cannot tell the pool that lent
-/// it. So they note what they met, and the pool asks, when a connection comes back, what its
-/// borrower has met meanwhile.
+/// it. So they [note] what they met, and the pool asks for the last note of the thread that gives
+/// the connection back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark(u64);
+pub(crate) struct Lending(u64);
 
-impl Mark {
+impl Lending {
     pub(crate) fn now() -> Self {
-        Self(SEEN.load(Ordering::Relaxed))
+        Self(NOTES.load(Ordering::Relaxed))
     }
 
-    /// Whether this thread has met a replica since.
-    pub(crate) fn has_met_a_replica(self) -> bool {
-        REPLICA.with(Cell::get) > self.0
+    /// The last note of this thread, if it is younger.
+    pub(crate) fn noted_since(self) -> Option<Finished> {
+        let (number, finished) = NOTED.get()?;
+        (number > self.0).then_some(finished)
     }
-
-    /// Whether this thread has been told since that another node of a cluster has the key.
-    pub(crate) fn has_met_a_move(self) -> bool {
-        MOVED.with(Cell::get) > self.0
-    }
-
-    /// Whether this thread has met an answer since that it could not read.
-    pub(crate) fn has_met_what_is_no_answer(self) -> bool {
-        UNREADABLE.with(Cell::get) > self.0
-    }
-}
-
-/// Notes what a function of ours has met on a connection that it does not own.
-pub(super) fn note(error: &RedisError) {
-    let kind = match Finished::by_error(error) {
-        Some(Finished::Replica) => &REPLICA,
-        Some(Finished::Unreadable) => &UNREADABLE,
-        _ if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => &MOVED,
-        _ => return,
-    };
-    kind.with(|last| last.set(SEEN.fetch_add(1, Ordering::Relaxed) + 1));
 }
 
 #[cfg(test)]
@@ -125,6 +114,14 @@ mod tests {
 
     fn unreadable() -> RedisError {
         redis::parse_redis_value(b"-caf\xe9\r\n").unwrap_err()
+    }
+
+    fn silence() -> RedisError {
+        std::io::Error::from(std::io::ErrorKind::WouldBlock).into()
+    }
+
+    fn reset() -> RedisError {
+        std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
     }
 
     fn by(line: &str) -> Option<Finished> {
@@ -145,8 +142,7 @@ mod tests {
 
     #[test]
     fn silence_and_unreadable_bytes_finish_a_connection() {
-        let silence = std::io::Error::from(std::io::ErrorKind::WouldBlock);
-        assert_eq!(Finished::by_error(&silence.into()), Some(Finished::Broken));
+        assert_eq!(Finished::by_error(&silence()), Some(Finished::Broken));
         assert_eq!(
             Finished::by_error(&unreadable()),
             Some(Finished::Unreadable)
@@ -154,31 +150,27 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_has_met_is_none_of_ours() {
+    fn a_note_is_for_its_thread_and_for_what_was_lent_before() {
         let all = [
-            error("-READONLY no\r\n"),
-            error("-MOVED 1 a:2\r\n"),
-            unreadable(),
+            (error("-READONLY no\r\n"), Finished::Replica),
+            (error("-MOVED 1 a:2\r\n"), Finished::Moved),
+            (unreadable(), Finished::Unreadable),
+            (reset(), Finished::Broken),
         ];
-        let met = |mark: Mark| {
-            [
-                mark.has_met_a_replica(),
-                mark.has_met_a_move(),
-                mark.has_met_what_is_no_answer(),
-            ]
-        };
-        let mark = Mark::now();
+        let lending = Lending::now();
         std::thread::scope(|scope| {
-            scope.spawn(|| all.each_ref().map(note));
+            scope.spawn(|| all.iter().for_each(|(error, _)| note(error)));
         });
-        assert_eq!(met(mark), [false; 3]);
-        note(&error("-ERR no\r\n"));
-        assert_eq!(met(mark), [false; 3]);
-        for (kind, error) in all.iter().enumerate() {
-            let mark = Mark::now();
+        assert_eq!(lending.noted_since(), None);
+        for harmless in [error("-ERR no\r\n"), silence()] {
+            note(&harmless);
+            assert_eq!(lending.noted_since(), None);
+        }
+        for (error, finished) in &all {
+            let lending = Lending::now();
             note(error);
-            assert_eq!(met(mark), [0, 1, 2].map(|other| other == kind));
-            assert_eq!(met(Mark::now()), [false; 3]);
+            assert_eq!(lending.noted_since(), Some(*finished));
+            assert_eq!(Lending::now().noted_since(), None);
         }
     }
 }

@@ -11,7 +11,7 @@ use redis::{
 
 use crate::{
     error::{Error, REFUSED_WAIT, Result, TOO_FEW_REPLICAS, makes_no_sense},
-    exchange::{exchange, leave},
+    exchange::{exchange, note},
     time::{lease_millis, whole_millis},
 };
 
@@ -52,7 +52,7 @@ impl Replicas {
     /// Asks how many have all that was written before on this connection. Too few are an error.
     pub(crate) fn confirm(self, conn: &mut dyn ConnectionLike) -> RedisResult<()> {
         let had = conn.req_command(&self.question());
-        self.check(had.inspect_err(|error| leave(conn, error))?)
+        self.check(had.inspect_err(note)?)
     }
 
     /// The question how many of them have all that was written before it on the same connection.
