@@ -32,8 +32,8 @@ use redis::{Client, Connection};
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
-    exchange::Finished,
     time::{self, Deadline},
+    wire::Finished,
 };
 #[cfg(feature = "cluster")]
 pub use cluster::{Nodes, NodesBuilder};

@@ -71,21 +71,19 @@ mod cancel;
 mod connection;
 mod error;
 pub mod event;
-mod exchange;
 mod locks;
 pub mod market;
 mod name;
 pub mod recipes;
 mod renewing;
-mod script;
 mod server;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time;
 mod token;
-mod transaction;
 mod waiting;
 mod watchdog;
+mod wire;
 
 // `cargo test --doc` compiles the example on this page.
 #[cfg(doctest)]

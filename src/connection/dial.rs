@@ -10,8 +10,8 @@ use redis::{
 use super::reasons::{failure, is_unknown_command, refuse_sentinel};
 use crate::{
     error::{Error, Result, makes_no_sense},
-    exchange::{exchange, is_interrupted},
     time::Deadline,
+    wire::{exchange, is_interrupted},
 };
 
 /// The oldest server this library is tested with.

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    exchange::{Finished, Lending},
     time::{self, Deadline},
+    wire::{Finished, Lending},
 };
 
 /// A connection that lay idle for longer is sent a `PING` before it is lent.

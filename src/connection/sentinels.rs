@@ -30,8 +30,8 @@ use super::{
 };
 use crate::{
     error::{Error, Result, makes_no_sense},
-    exchange::exchange,
     time::{self, Deadline},
+    wire::exchange,
 };
 
 /// An answer is believed for so long, while nothing casts doubt on it.

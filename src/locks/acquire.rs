@@ -43,10 +43,10 @@ use crate::{
         once::LastRun,
     },
     renewing::keeper::Handle,
-    script::{Call, Refusal},
     server::{Patience, Reply},
     time::{Backoff, Deadline},
     waiting::{LastAnswer, Leaving, Place},
+    wire::{Call, Refusal},
 };
 
 /// How long a call waits for a connection while all are lent to others, where it may not wait for

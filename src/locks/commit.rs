@@ -25,7 +25,7 @@ use crate::{
 #[cfg(feature = "testing")]
 use crate::{
     server::{CommitOutcome, CommitRequest, Committer},
-    transaction::{is_error, refused},
+    wire::{is_error, refused},
 };
 
 const RELEASING: &str = "Lease::commit_and_release";

@@ -25,9 +25,9 @@ use crate::{
 use crate::{
     error::{Error, Operation, Result},
     recipes::hold::Hold,
-    script::yes_or_no,
     time::lease_millis,
     token::{FencingToken, Token},
+    wire::yes_or_no,
 };
 
 /// What an error of a look at the lease names.

@@ -20,11 +20,11 @@ use crate::{
         inspect::{Found, Holder, force_releasing, inspecting, understood, understood_taken},
         once::LastRun,
     },
-    script::Call,
     server::Patience,
     time::Deadline,
     token::Token,
     waiting::PastHold,
+    wire::Call,
 };
 
 /// One lock, of whatever kind: to be acquired as often as you like, by any thread.

@@ -11,10 +11,10 @@ use crate::{
     error::{Result, ensure},
     event::{EventSink, Events},
     name::Owner,
-    script::{MOST_REPLICAS, Replicas},
     server::Server,
     time::lease_millis,
     waiting::HandOverBudget,
+    wire::{MOST_REPLICAS, Replicas},
 };
 
 /// So many fencing tokens are the last 10 ms.

@@ -21,11 +21,11 @@ use crate::{
     error::{Error, LostReason, Result, no_answer},
     event::{HoldEnd, Released},
     renewing::lease_state::{LeaseState, RenewalState},
-    script::count,
     server::Patience,
     time::Deadline,
     token::{FencingToken, Token},
     waiting::HandOverBudget,
+    wire::count,
 };
 
 const RELEASE: &str = "Lease::release";

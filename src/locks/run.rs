@@ -15,9 +15,9 @@ use crate::{
         ran::Ran,
     },
     renewing::lease_state::RenewalState,
-    script::{Call, yes_or_no},
     server::Patience,
     time::{Backoff, Deadline, period_millis},
+    wire::{Call, yes_or_no},
 };
 
 const RUN_ONCE: &str = "Lock::run_once";

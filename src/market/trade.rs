@@ -13,7 +13,7 @@ use crate::{
         simple::{run_with_lock, wanted},
         transaction::{Transaction, WatchedConnection},
     },
-    transaction::command,
+    wire::command,
 };
 
 /// Whose lock for the whole market a trade takes: the two editions name it differently.

@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    script::{Call, Refusal, Replicas},
-    transaction::command,
+    wire::{Call, Refusal, Replicas, command},
 };
 
 impl Hold {

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::{LockName, Owner},
-    script::{Call, Replicas, count, fencing_token},
     token::{FencingToken, Token},
+    wire::{Call, Replicas, count, fencing_token},
 };
 
 /// The kind of a lock.

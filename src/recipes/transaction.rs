@@ -14,9 +14,8 @@ use redis::{Cmd, Connection, FromRedisValue, Pipeline, Value};
 
 use crate::{
     error::{Operation, Result},
-    exchange::typed,
     time::Deadline,
-    transaction::command,
+    wire::{command, typed},
 };
 pub use watched::WatchedConnection;
 use watched::check_commands;

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    error::LostReason, recipes::hold::Hold, script::Call, server::Answer, time::whole_millis,
+    error::LostReason, recipes::hold::Hold, server::Answer, time::whole_millis, wire::Call,
 };
 
 /// The pause after the first refusal of a renewal. It doubles with each further one.

@@ -24,8 +24,8 @@ use crate::{
     error::{LostReason, Result},
     event::shielded,
     recipes::hold::Hold,
-    script::Call,
     time::{Clock, Deadline},
+    wire::Call,
 };
 
 /// Keeps any number of leases, with one thread that renews and one that calls.

@@ -19,9 +19,9 @@ use crate::{
     connection::{Limits, Process},
     error::{Error, LostReason, Result},
     event::shielded,
-    script::Call,
     server::{Answer, Failure, Renewals, Replies},
     time::{Backoff, Clock, Deadline},
+    wire::Call,
 };
 
 /// The name of the thread that renews everything, however much there is.

@@ -2,7 +2,7 @@
 
 use redis::{Pipeline, RedisResult, Value};
 
-use crate::{error::Result, script::Call};
+use crate::{error::Result, wire::Call};
 
 /// Executes commits in place of a connection. Called on the holder's thread, with nothing locked.
 pub(crate) trait Committer {

@@ -25,8 +25,8 @@ use super::Observer;
 use crate::{
     connection::{Connector, Opened},
     error::{Error, Result},
-    exchange::Finished,
     time::{self, Backoff},
+    wire::Finished,
 };
 
 const NAME: &str = "leasehold-listener";

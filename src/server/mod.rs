@@ -47,8 +47,8 @@ use crate::{
     cancel::Cancel,
     connection::{Limits, PooledConnection},
     error::{Error, Operation, Result, is_unconfirmed, is_wrong_kind, no_answer},
-    script::Call,
     time::{Clock, Deadline},
+    wire::Call,
 };
 
 /// A server, as locks know it: it runs scripts, and tells of changes.

@@ -38,8 +38,8 @@ use super::Reply;
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
-    exchange::{Finished, is_interrupted, next_reply},
     time::{self, Deadline},
+    wire::{Finished, is_interrupted, next_reply},
 };
 
 /// How often a thread looks for its answer, and lets others run, before it sleeps: to be woken

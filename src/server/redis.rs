@@ -15,9 +15,8 @@ use crate::{
     cancel::Cancel,
     connection::{Connector, Limits, Pool, PooledConnection},
     error::{Error, Result, no_answer},
-    exchange::Finished,
-    script::{Call, is_unknown_script},
     time::{self, Clock, Deadline},
+    wire::{Call, Finished, is_unknown_script},
 };
 
 /// So many calls go alone: with fewer threads, to be woken costs more than a shared write saves.

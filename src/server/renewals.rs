@@ -17,9 +17,8 @@ use crate::{
     connection::Connector,
     error::is_wrong_type,
     event::shielded,
-    exchange::{Finished, next_reply},
-    script::{Call, Replicas, is_unknown_script},
     time::{self, Deadline},
+    wire::{Call, Finished, Replicas, is_unknown_script, next_reply},
 };
 
 /// A batch is given up after a third of the shortest lease, but not sooner than this.

@@ -26,8 +26,8 @@ use super::listener::{Listener, Tracking};
 use crate::{
     connection::{Connector, Opened},
     error::{Error, Result},
-    exchange::Finished,
     time::Deadline,
+    wire::Finished,
 };
 
 /// The shortest time between two looks for another master, where nobody listens.

@@ -14,8 +14,8 @@ use crate::{
     cancel::Cancel,
     connection::Connector,
     error::{Result, no_answer},
-    script::{Call, is_unknown_script},
     time::{self, Deadline},
+    wire::{Call, is_unknown_script},
 };
 
 /// The waiters' connection, and the calls that wait for it.

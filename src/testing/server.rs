@@ -19,13 +19,13 @@ use crate::{
     cancel::Cancel,
     connection::{Limits, PooledConnection},
     error::{Error, Result},
-    script::Call,
     server::{
         self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer,
         Patience, Renewals, Replies, Reply, renewal_reply,
     },
     time::{Clock, Deadline, whole_millis},
     token::Token,
+    wire::Call,
 };
 
 /// Nothing here takes this long, but a callback of a test's own might.

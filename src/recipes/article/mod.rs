@@ -10,8 +10,8 @@ use redis::Connection;
 use super::wait::until_granted;
 use crate::{
     error::{Operation, Result},
-    script::Call,
     token::Token,
+    wire::Call,
 };
 
 /// Attempts until a lock of either edition is granted or the time is over, once at least.

@@ -8,8 +8,8 @@ use super::{number, text};
 use crate::{
     error::makes_no_sense,
     name::{LockName, Owner},
-    script::{Call, fencing_token, scripts, yes_or_no},
     token::{FencingToken, Token},
+    wire::{Call, fencing_token, scripts, yes_or_no},
 };
 
 scripts! {

@@ -63,9 +63,9 @@ use super::hold::Hold;
 use crate::{
     error::{Error, Operation, Result},
     name::LockName,
-    script::{Call, Refusal, ask, scripts},
     time::{epoch_millis, lease_millis},
     token::Token,
+    wire::{Call, Refusal, ask, scripts},
 };
 
 scripts! {

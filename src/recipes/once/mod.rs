@@ -8,8 +8,8 @@ use super::{number, text};
 use crate::{
     error::makes_no_sense,
     name::{LockName, Owner},
-    script::{Call, scripts},
     token::Token,
+    wire::{Call, scripts},
 };
 
 scripts! {

@@ -81,8 +81,8 @@ pub use super::{
 
 use super::hold::Hold;
 use crate::{
-    script::{Call, Refusal, scripts},
     token::Token,
+    wire::{Call, Refusal, scripts},
 };
 
 scripts! {

@@ -8,9 +8,9 @@ use super::{Side, acquiring_read, releasing, renewing};
 use crate::{
     error::{Operation, Result},
     recipes::hold::Hold,
-    script::Refusal,
     time::lease_millis,
     token::Token,
+    wire::Refusal,
 };
 
 /// Comes in as a reader, if no writer is in or waits. Never waits.

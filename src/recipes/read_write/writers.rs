@@ -8,9 +8,9 @@ use super::{Grant, Side, acquiring_write, releasing, renewing};
 use crate::{
     error::{Error, Operation, Result},
     recipes::hold::Hold,
-    script::Refusal,
     time::lease_millis,
     token::Token,
+    wire::Refusal,
 };
 
 /// Takes the lock for writing, if nobody is in. Never waits, and keeps no reader out when it is

@@ -76,9 +76,9 @@ use super::hold::Hold;
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},
-    script::{Call, Refusal, Script, ask, scripts},
     time::lease_millis,
     token::Token,
+    wire::{Call, Refusal, Script, ask, scripts},
 };
 
 scripts! {

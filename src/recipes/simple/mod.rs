@@ -64,9 +64,9 @@ use super::{
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::LockName,
-    script::{Call, ask, scripts},
     time::lease_millis,
     token::Token,
+    wire::{Call, ask, scripts},
 };
 
 scripts! {

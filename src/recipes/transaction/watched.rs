@@ -10,12 +10,10 @@ use redis::{
 
 use crate::{
     error::{Error, Operation, Result, is_wrong_type, makes_no_sense},
-    exchange::{exchange, is_interrupted, words},
     name::LockName,
     recipes::wait::until_granted,
-    script::Call,
     token::Token,
-    transaction::{WatchReplies, Watched, command},
+    wire::{Call, WatchReplies, Watched, command, exchange, is_interrupted, words},
 };
 
 /// The end of a transaction. The outer error is one that the transaction has met: an answer to a

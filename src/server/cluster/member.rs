@@ -12,9 +12,9 @@ use crate::{
     cancel::Cancel,
     connection::{HOPS, Limits, PooledConnection, Redirect, ShardId},
     error::{Result, no_answer},
-    script::Call,
     server::{Observer, Patience, RedisServer, Renewals, Reply, Server},
     time::{Backoff, Clock, Deadline},
+    wire::Call,
 };
 
 /// A shard's own server, and the way to the others.

@@ -13,12 +13,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use super::Servers;
 use crate::{
     connection::{Pool, ShardId},
-    script::Call,
     server::{
         Answer, Failure, Patience, RenewalReply, Renewals, RenewalsConnection, Replies, Server,
         renewal_reply, renewals::SHORTEST_PATIENCE,
     },
     time::Deadline,
+    wire::Call,
 };
 
 /// Another shard has a twelfth of the shortest lease to answer: no less than this, and no more than

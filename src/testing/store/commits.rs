@@ -7,9 +7,9 @@ use redis::{RedisResult, Value};
 use super::{Nanos, Now, Store};
 use crate::{
     error::{Error, Result},
-    script::yes_or_no,
     server::{CommitOutcome, CommitRequest},
     testing::commit::Commit,
+    wire::yes_or_no,
 };
 
 /// What was committed, what marks it, and what is to be answered.

@@ -77,9 +77,9 @@ use super::acquired;
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    script::{Call, Script, scripts},
     time::lease_millis,
     token::Token,
+    wire::{Call, Script, scripts},
 };
 
 scripts! {

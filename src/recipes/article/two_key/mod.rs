@@ -70,9 +70,9 @@ use crate::{
     error::{Error, Operation, Result},
     name::check_size,
     recipes::mutex::releasing,
-    script::{Call, Script, scripts},
     time::lease_millis,
     token::Token,
+    wire::{Call, Script, scripts},
 };
 
 scripts! {

@@ -1,7 +1,5 @@
 //! A Lua file as a typed call: sent by its hash, and whole where the server does not know it.
 
-mod replicas;
-
 use std::fmt;
 
 use redis::{
@@ -9,19 +7,18 @@ use redis::{
     ServerErrorKind, ToRedisArgs, Value,
 };
 
+use super::{exchange::words, finished::note, replicas::Replicas};
 use crate::{
     error::{Operation, Result, makes_no_sense},
-    exchange::{note, words},
     token::FencingToken,
 };
-pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 
 /// Declares scripts, by paths from the file that declares them: a script may begin with what
 /// several have in common.
 macro_rules! scripts {
     ($($name:ident = $first:literal $(then $more:literal)*;)+) => {
-        $(pub(super) static $name: std::sync::LazyLock<$crate::script::Script> = std::sync::LazyLock::new(|| {
-            $crate::script::Script::new(stringify!($name), concat!(
+        $(pub(super) static $name: std::sync::LazyLock<$crate::wire::Script> = std::sync::LazyLock::new(|| {
+            $crate::wire::Script::new(stringify!($name), concat!(
                 include_str!($first),
                 $(include_str!($more),)*
             ))

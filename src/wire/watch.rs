@@ -2,10 +2,8 @@
 
 use redis::{Cmd, Connection, Pipeline, RedisError, Value};
 
-use crate::{
-    error::{Error, Operation, Result, makes_no_sense},
-    exchange::{exchange, exchange_partly, is_interrupted, words},
-};
+use super::exchange::{exchange, exchange_partly, is_interrupted, words};
+use crate::error::{Error, Operation, Result, makes_no_sense};
 
 /// A connection on which keys may be watched. Unless it commits, dropping it sends `UNWATCH`.
 pub(crate) struct Watched<'a> {

@@ -9,9 +9,9 @@ use redis::{
     Cmd, Connection, ConnectionLike, RedisError, RedisResult, Value, make_extension_error,
 };
 
+use super::{exchange::exchange, finished::note};
 use crate::{
     error::{Error, REFUSED_WAIT, Result, TOO_FEW_REPLICAS, makes_no_sense},
-    exchange::{exchange, note},
     time::{lease_millis, whole_millis},
 };
 

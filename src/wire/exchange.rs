@@ -1,7 +1,5 @@
 //! One pipeline, one round trip, and no more than one time-out when the server is silent.
 
-mod finished;
-
 use std::{
     mem,
     net::{Ipv4Addr, TcpListener},
@@ -13,8 +11,8 @@ use redis::{
     IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 
+use super::finished::{Finished, note};
 use crate::time;
-pub(crate) use finished::{Finished, Lending, note};
 
 /// The wait for each further reply of a silent server.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);

@@ -1,0 +1,16 @@
+//! The commands that go to a server: a script's call, one pipeline in one round trip, `WATCH` and
+//! `WAIT`.
+
+mod exchange;
+mod finished;
+mod replicas;
+mod script;
+mod watch;
+
+pub(crate) use exchange::{exchange, is_interrupted, next_reply, typed, words};
+pub(crate) use finished::{Finished, Lending};
+pub(crate) use replicas::{MOST_REPLICAS, Replicas};
+pub(crate) use script::{
+    Call, Refusal, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
+};
+pub(crate) use watch::{WatchReplies, Watched, command, is_error, refused};
