@@ -3,8 +3,8 @@
 //! On one connection: `WATCH` of the lock and the keys goes out together with the reads that prove
 //! the hold and the first read of the caller's closure, and where the lock is still to be taken,
 //! behind the `SET` that takes it. `MULTI`, the writes and `EXEC` are the second round trip.
-//! [`WatchedConnection`] is the connection on which the closure reads. It is dropped before each new
-//! start, on an error and on a panic, and lets go of what is watched.
+//! The closure reads on a [`WatchedConnection`]. It is dropped before each new start, on an error
+//! and on a panic, and lets go of what is watched.
 
 mod watched;
 
@@ -21,7 +21,7 @@ pub use watched::WatchedConnection;
 use watched::check_commands;
 pub(crate) use watched::{Attempted, LockState, Proof, WantedLock, was_interrupted};
 
-/// How often a commit is sent while the lock is still ours.
+/// The most attempts of a commit while the lock is still ours.
 const COMMIT_ATTEMPTS: u32 = 8;
 
 /// A transaction that starts again when something that it watches has changed.

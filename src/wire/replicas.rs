@@ -1,4 +1,4 @@
-//! `WAIT`: how many replicas have what was written on a connection.
+//! `WAIT`: the number of replicas that have the writes of a connection.
 //!
 //! A [`Call`](super::Call) that is `confirmed_by` replicas is sent with one `WAIT` behind it, in
 //! the same write. A batch of renewals has one `WAIT` for all: see `server/renewals.rs`.
@@ -15,13 +15,13 @@ use crate::{
     time::{lease_millis, whole_millis},
 };
 
-/// The server gives up waiting for replicas, since it becomes one itself. As far as is known, none
-/// of them has the write.
+/// The server stops waiting for replicas, since it becomes one itself. As far as is known, none of
+/// them has the write.
 const INTERRUPTED: &str = "UNBLOCKED";
-/// So many are more than anybody has.
+/// More than anybody has.
 pub(crate) const MOST_REPLICAS: u32 = 100;
 
-/// How many replicas have to have a write, and how long they are waited for.
+/// The number of replicas that have to have a write, and the longest wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replicas {
     pub(crate) count: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    /// What both ask for.
+    /// Enough for both.
     pub(crate) fn or_more(self, other: Self) -> Self {
         Self {
             count: self.count.max(other.count),
@@ -37,10 +37,8 @@ impl Replicas {
         }
     }
 
-    /// Whoever asks for none has none to wait for.
-    ///
     /// # Errors
-    /// [`Error::Invalid`].
+    /// [`Error::Invalid`]: not 1 to 100 replicas, or a wait that is not 1 ms to 24 h.
     pub(crate) fn wanted(count: u32, wait: Duration) -> Result<Self> {
         lease_millis("wait", wait)?;
         if count == 0 || count > MOST_REPLICAS {
@@ -49,13 +47,17 @@ impl Replicas {
         Ok(Self { count, wait })
     }
 
-    /// Asks how many have all that was written before on this connection. Too few are an error.
+    /// Asks how many have all writes before this on the same connection. Waits for the replicas, and
+    /// for the answer.
+    ///
+    /// # Errors
+    /// Too few have them, or the server refused.
     pub(crate) fn confirm(self, conn: &mut dyn ConnectionLike) -> RedisResult<()> {
         let had = conn.req_command(&self.question());
         self.check(had.inspect_err(note)?)
     }
 
-    /// The question how many of them have all that was written before it on the same connection.
+    /// The command that asks how many have all writes before it on the same connection.
     pub(crate) fn question(self) -> Cmd {
         let mut wait = redis::cmd("WAIT");
         wait.arg(self.count).arg(whole_millis(self.wait));
@@ -76,7 +78,7 @@ impl Replicas {
         Ok(answer)
     }
 
-    /// Whether so many have it, by the answer to the question.
+    /// Judges the answer to the question.
     pub(crate) fn check(self, had: Value) -> RedisResult<()> {
         match had {
             Value::Int(had) if had >= i64::from(self.count) => Ok(()),

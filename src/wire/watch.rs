@@ -1,4 +1,4 @@
-//! `WATCH` … `MULTI` … `EXEC` in two round trips, and never a `WATCH` left behind.
+//! `WATCH` … `MULTI` … `EXEC` in two round trips. No `WATCH` is left behind.
 
 use redis::{Cmd, Connection, Pipeline, RedisError, Value};
 
@@ -144,9 +144,7 @@ fn in_transaction(writes: &Pipeline) -> Vec<u8> {
 /// A command of these words, with room for just them.
 pub(crate) fn command(words: &[&str]) -> Cmd {
     let mut command = Cmd::with_capacity(words.len(), words.iter().map(|word| word.len()).sum());
-    for word in words {
-        command.arg(word);
-    }
+    command.arg(words);
     command
 }
 

@@ -241,8 +241,8 @@ impl<'a> WatchedConnection<'a> {
     }
 
     /// Tells errors of this connection from those that the closure returned. A failure of the
-    /// connection ends the transaction whatever the closure returned. A refusal of a read ends it if
-    /// the closure returned it.
+    /// connection ends the transaction whatever the closure returned. A refusal of a read ends it
+    /// if the closure returned it.
     pub(super) fn attempted<T>(&mut self, value: Result<T>) -> Attempted<T> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
