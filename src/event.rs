@@ -88,7 +88,7 @@ pub trait Events: Send + Sync + 'static {
     fn lost(&self, _lost: &Lost<'_>) {}
 }
 
-/// How a hold has ended.
+/// The end of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldEnd {
@@ -139,8 +139,7 @@ impl EventSink {
 /// Runs a user's code on a thread that must go on. `None`: it panicked.
 pub(crate) fn shielded<T>(run: impl FnOnce() -> T) -> Option<T> {
     let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    // The payload is the user's as well, and may panic when it is dropped. The payload of that panic
-    // is leaked.
+    // The payload is the user's as well, and may panic when it is dropped. Then it is leaked.
     let caught = catch_unwind(AssertUnwindSafe(run));
     caught
         .map_err(|payload| dropped(payload).unwrap_or_else(mem::forget))
@@ -179,58 +178,59 @@ macro_rules! events {
 events! {
     /// See [`Events::acquired`].
     Acquired {
-        /// How long it was waited for.
+        /// The time that was waited for it.
         waited: Duration,
-        /// How often the server was asked.
+        /// The number of times that the server was asked.
         attempts: u32,
-        /// What the holder hands to the resource. A reader has none.
+        /// The number that the holder hands to the resource. A reader has none.
         fencing_token: Option<FencingToken>,
     }
     /// See [`Events::contended`].
     Contended {
-        /// How long it was waited for.
+        /// The time that was waited for it.
         waited: Duration,
-        /// How often the server was asked; never, by those who stood in line behind others.
+        /// The number of times that the server was asked; 0 for those who stood in line behind
+        /// others.
         attempts: u32,
     }
     /// See [`Events::already_run`].
     AlreadyRun {
-        /// How long the lock was waited for.
+        /// The time that was waited for the lock.
         waited: Duration,
     }
     /// See [`Events::failed`].
     AcquireFailed {
-        /// How long it was waited for.
+        /// The time that was waited for it.
         waited: Duration,
-        /// Why. The causes are its [`source`](std::error::Error::source), and that one's.
+        /// The error. Its causes are its [`source`](std::error::Error::source), and that one's.
         error: &'a Error,
-        /// How many acquires and renewals with these options have failed in a row, whatever the
-        /// lock, this one included. An acquire that is answered by the server, or a renewal, ends
-        /// the row.
+        /// The number of acquires and renewals with these options that have failed in a row,
+        /// whatever the lock, this one included. An acquire that is answered by the server, or a
+        /// renewal, ends the row.
         in_a_row: u32,
     }
     /// See [`Events::released`].
     Released {
-        /// For how long it was held.
+        /// The time for which it was held.
         held: Duration,
-        /// How it ended.
+        /// The way in which it ended.
         end: HoldEnd,
     }
     /// See [`Events::renewed`].
     Renewed {
-        /// What is left of the lease now.
+        /// The time that is left of the lease now.
         remaining: Duration,
     }
     /// See [`Events::renewal_failed`].
     RenewalFailed {
-        /// Why. The causes are its [`source`](std::error::Error::source), and that one's.
+        /// The error. Its causes are its [`source`](std::error::Error::source), and that one's.
         error: &'a Error,
         /// Counted with the acquires: see [`AcquireFailed::in_a_row`].
         in_a_row: u32,
     }
     /// See [`Events::lost`].
     Lost {
-        /// Why.
+        /// The reason.
         reason: LostReason,
     }
 }

@@ -63,8 +63,8 @@ impl Ask {
 pub(crate) struct LeaseEntry<T> {
     pub(crate) item: T,
     pub(crate) terms: Terms,
-    /// The next renewal; the end, if no renewal can move that.
-    pub(crate) renew_at: Instant,
+    /// The next renewal, unless no renewal can move the end.
+    pub(crate) renew_at: Option<Instant>,
     pub(crate) look_at: Option<Instant>,
     /// The moment of the last question.
     asked_at: Option<Instant>,
@@ -123,13 +123,13 @@ impl Terms {
         })
     }
 
-    /// The end, if no renewal of ours can move it.
-    fn final_end(&self) -> Option<Instant> {
-        let is_final = |end: &Instant| !self.renews || Some(*end) == self.cap;
-        self.end.filter(is_final)
+    /// No renewal of ours can move the end.
+    fn is_final(&self) -> bool {
+        self.end.is_some() && (!self.renews || self.end == self.cap)
     }
 
-    fn extend(&mut self, end: Instant) {
+    /// Lets it end no earlier than this, unless the cap is earlier.
+    pub(crate) fn extend(&mut self, end: Instant) {
         let end = self.end.map_or(end, |earlier| earlier.max(end));
         self.end = Some(self.cap.map_or(end, |cap| cap.min(end)));
     }
@@ -139,13 +139,12 @@ impl<T> LeaseEntry<T> {
     pub(crate) fn new(item: T, terms: Terms, now: Instant) -> Self {
         let two_thirds = terms.third() * 2;
         let two_thirds_left = terms.end.and_then(|end| end.checked_sub(two_thirds));
-        let renew_at = two_thirds_left
-            .unwrap_or(now)
-            .clamp(now, now + terms.third());
+        let renew_at = two_thirds_left.unwrap_or(now);
+        let renew_at = renew_at.clamp(now, now + terms.third());
         Self {
             item,
             terms,
-            renew_at: terms.final_end().unwrap_or(renew_at),
+            renew_at: (!terms.is_final()).then_some(renew_at),
             look_at: terms.look_at,
             asked_at: None,
             in_flight: None,
@@ -154,20 +153,20 @@ impl<T> LeaseEntry<T> {
         }
     }
 
-    /// The moment of the next question.
-    pub(crate) fn due(&self) -> Instant {
-        let sooner = |look: Instant| look.min(self.renew_at);
-        self.look_at.map_or(self.renew_at, sooner)
+    /// The moment of the next question, or of the end.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let moments = [self.renew_at, self.look_at, self.terms.lost_by()];
+        moments.into_iter().flatten().min()
     }
 
     /// The question to ask now: one that is due, or a renewal in the second half of its third,
     /// which goes along with others. A lease that is being refused does not go along.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<Ask> {
-        let goes_along = self.refusals == 0 && self.terms.final_end().is_none();
-        let early = self.terms.third() / 2 * u32::from(goes_along);
-        let ask = if self.renew_at <= now + early {
+        let goes_along = self.refusals == 0 && !self.terms.is_final();
+        let by = now + self.terms.third() / 2 * u32::from(goes_along);
+        let ask = if self.renew_at.is_some_and(|renewal| renewal <= by) {
             // A look that is still to come is fulfilled too.
-            self.renew_at = self.renew_at.min(now);
+            self.renew_at = self.renew_at.map(|renewal| renewal.min(now));
             self.look_at = self.look_at.map(|look| look.min(now));
             Ask::Renew(self.terms.wanted(now))
         } else if self.look_at.is_some_and(|look| look <= now) {
@@ -187,32 +186,22 @@ impl<T> LeaseEntry<T> {
         }
     }
 
+    /// Takes over the renewal that was wanted in the turn before.
+    pub(crate) fn renew_by(&mut self, moment: Option<Instant>) {
+        self.renew_at = self.renew_at.into_iter().chain(moment).min();
+    }
+
     /// Wants a renewal soon: the server may not know of the last one.
     pub(crate) fn renew(&mut self, now: Instant) {
-        let soon = self.by_the_end(self.soon(now));
-        self.renew_at = match self.in_flight {
-            Some(Ask::Renew(_)) => soon,
-            Some(Ask::Look) | None => soon.min(self.renew_at),
-        };
+        let (soon, question) = (self.soon(now), self.in_flight);
+        let is_fulfilled = question.is_some_and(Ask::is_renewal);
+        let sooner = self.renew_at.filter(|_| !is_fulfilled);
+        self.renew_at = Some(sooner.map_or(soon, |renewal| renewal.min(soon)));
     }
 
     fn soon(&self, now: Instant) -> Instant {
         self.asked_at
             .map_or(now, |asked_at| now.max(asked_at + REST))
-    }
-
-    /// Whatever else is wanted, the lease is taken from the schedule at its end.
-    fn by_the_end(&self, moment: Instant) -> Instant {
-        self.terms.end.map_or(moment, |end| end.min(moment))
-    }
-
-    /// The holder has renewed the lease by itself: it ends no earlier than this.
-    pub(crate) fn extend(&mut self, end: Instant) {
-        let waits_for_the_end = self.terms.final_end() == Some(self.renew_at);
-        self.terms.extend(end);
-        if waits_for_the_end {
-            self.renew_at = self.terms.end.unwrap_or(end);
-        }
     }
 
     /// Enters the answer to the question that is on its way, and decides when to ask again.
@@ -232,7 +221,7 @@ impl<T> LeaseEntry<T> {
                 let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
                 let longest = LAST_RETRY.min(self.terms.third());
                 self.refusals += 1;
-                self.ask_again_at(self.by_the_end(now + pause.min(longest)));
+                self.ask_again_at(now + pause.min(longest));
                 None
             }
             // Due at once: the next batch carries the script that the server has forgotten. Behind
@@ -247,7 +236,9 @@ impl<T> LeaseEntry<T> {
     /// The server said yes to what was sent at `sent` or later.
     fn confirmed(&mut self, ask: Ask, sent: Instant) {
         self.refusals = 0;
-        self.look_at = self.look_at.filter(|look| Some(*look) > self.asked_at);
+        let is_open = |wish: &Instant| Some(*wish) > self.asked_at;
+        let (renewal, look) = (self.renew_at.filter(is_open), self.look_at.filter(is_open));
+        self.look_at = look;
         let Ask::Renew(lease) = ask else {
             return;
         };
@@ -255,21 +246,16 @@ impl<T> LeaseEntry<T> {
             let end = sent + lease.saturating_sub(self.terms.skew);
             self.terms.extend(end);
         }
-        let next = self.terms.final_end();
-        let next = next.unwrap_or(sent + self.terms.third());
-        // A renewal that is wanted since the question comes before.
-        let wanted = Some(self.renew_at).filter(|wish| Some(*wish) > self.asked_at);
-        self.renew_at = wanted.map_or(next, |wish| wish.min(next));
+        let next = (!self.terms.is_final()).then(|| sent + self.terms.third());
+        self.renew_at = renewal.into_iter().chain(next).min();
     }
 
     /// Puts off to this moment what the question was to fulfil.
     fn ask_again_at(&mut self, moment: Instant) {
-        let is_fulfilled = |wish: &Instant| Some(*wish) <= self.asked_at;
-        if is_fulfilled(&self.renew_at) {
-            self.renew_at = moment;
-        }
-        if self.look_at.as_ref().is_some_and(is_fulfilled) {
-            self.look_at = Some(moment);
+        for wish in [&mut self.renew_at, &mut self.look_at] {
+            if wish.is_some() && *wish <= self.asked_at {
+                *wish = Some(moment);
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What leases and the server's news ask of the keeper's two threads.
+//! `Keeper`, which keeps any number of leases, and `Handle`, one lease that it keeps.
 //!
 //! Each function locks `state` for a moment, and a lease's `facts` within it. Only
 //! [`Handle::stop_by`] waits, for a batch that is on its way. The order of all locks is in the
@@ -258,7 +258,7 @@ impl Handle {
         keeper.process.refuse_forked_child()?;
         let mut state = keeper.state.lock();
         keeper.start_calling(&mut state)?;
-        // What a callback owns may lock the state when it is dropped.
+        // The values that a callback owns may lock the state when they are dropped.
         let lost_already = MutexGuard::unlocked(&mut state, || self.lease.register(callback));
         if !state.closing {
             state.calls.extend(lost_already);

@@ -106,7 +106,7 @@ impl<T: Clone, O> Schedule<T, O> {
         let id = self.next_id;
         self.next_id += 1;
         let entry = LeaseEntry::new(item, terms, now);
-        self.due.insert((entry.due(), id));
+        self.due.extend(entry.due().map(|due| (due, id)));
         self.leases.insert(id, entry);
         id
     }
@@ -172,7 +172,7 @@ impl<T: Clone, O> Schedule<T, O> {
     /// `None`: it is not kept any more.
     pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
         self.change(id, |entry| {
-            entry.extend(end);
+            entry.terms.extend(end);
             entry.terms.end
         })?
     }
@@ -191,17 +191,16 @@ impl<T: Clone, O> Schedule<T, O> {
         };
         self.stop(id);
         let next = self.keep(item, Terms { look_at, ..terms }, now);
-        self.change(next, |entry| entry.renew_at = entry.renew_at.min(renew_at));
+        self.change(next, |entry| entry.renew_by(renew_at));
         Some(next)
     }
 
     fn change<R>(&mut self, id: Id, change: impl FnOnce(&mut LeaseEntry<T>) -> R) -> Option<R> {
         let entry = self.leases.get_mut(&id)?;
-        self.due.remove(&(entry.due(), id));
+        entry.due().map(|due| self.due.remove(&(due, id)));
         let changed = change(entry);
-        if entry.in_flight.is_none() {
-            self.due.insert((entry.due(), id));
-        }
+        let due = entry.due().filter(|_| entry.in_flight.is_none());
+        self.due.extend(due.map(|due| (due, id)));
         Some(changed)
     }
 
@@ -259,10 +258,8 @@ impl<T: Clone, O> Schedule<T, O> {
         let Some(entry) = self.leases.remove(&id) else {
             return;
         };
-        self.due.remove(&(entry.due(), id));
-        if let Some(alarm) = entry.alarm {
-            self.alarms.remove(&(alarm, id));
-        }
+        entry.due().map(|due| self.due.remove(&(due, id)));
+        entry.alarm.map(|alarm| self.alarms.remove(&(alarm, id)));
         if entry.in_flight.is_some() {
             self.leaving.insert(id, entry);
         }

@@ -33,7 +33,7 @@ impl LostSignal {
         Self { lease }
     }
 
-    /// Whether the lease is lost.
+    /// Returns true once the lease is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.reason().is_some()

@@ -73,7 +73,7 @@ impl Keeper {
         thread.spawn(move || run(&keeper)).map_err(Error::thread)
     }
 
-    /// Has both threads end. What is lost by then is told first. Not to be called in a forked child.
+    /// Has both threads end. Losses until then are told first. Not to be called in a forked child.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;

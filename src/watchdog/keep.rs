@@ -1,4 +1,4 @@
-//! How a lease is to be kept.
+//! `Keep`: the settings by which a watchdog keeps a lease.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::{
     time::{MAX_LEASE, check_length},
 };
 
-/// How a [`Watchdog`](crate::Watchdog) is to keep a lease, by value.
+/// The settings by which a [`Watchdog`](crate::Watchdog) keeps a lease, by value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,8 +37,8 @@ impl Keep {
         }
     }
 
-    /// How long the lock may be held in all, from now on, however often it is renewed. Default: no
-    /// limit.
+    /// Limits the time for which the lock is held in all, from now on, however often it is renewed.
+    /// Default: no limit.
     ///
     /// The last renewals ask for no more than what is left, so that a holder that hangs keeps the
     /// others out no longer than this. Then the lease is lost with

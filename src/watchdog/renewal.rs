@@ -38,7 +38,7 @@ impl Renewal {
         Self { lease }
     }
 
-    /// Whether the lease has not ended, by our clock and by what the server has said. Never true
+    /// Returns true until the lease ends, by our clock and by what the server has said. Never true
     /// after it has ended on the server, even if the watchdog gets no processor time.
     ///
     /// True as well while the [state](Self::state) is `Unknown` and the end lies ahead. That a lock
@@ -49,7 +49,7 @@ impl Renewal {
         !self.remaining().is_zero()
     }
 
-    /// What is left of the lease by our clock; nothing once it is lost.
+    /// The time left of the lease by our clock; zero once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease.lease_state().remaining()
@@ -61,7 +61,7 @@ impl Renewal {
         self.lease.lease_state().state()
     }
 
-    /// Why the last attempt to renew failed, if it did.
+    /// The reason why the last attempt to renew failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let lease_state = self.lease.lease_state();

@@ -190,7 +190,7 @@ impl State {
         let is_asked = |entry: &LeaseEntry<Holder>| {
             entry.look_at.is_some()
                 || entry.in_flight.is_some()
-                || held.is_to_be_renewed && entry.renew_at <= soon
+                || held.is_to_be_renewed && entry.renew_at.is_some_and(|at| at <= soon)
         };
         let entry = self.schedule.leases.get(&held.id);
         self.failed_over || self.changed.contains(&held.lock) || entry.is_some_and(is_asked)
