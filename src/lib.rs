@@ -68,12 +68,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod cancel;
-mod connection;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod error;
 pub mod event;
 mod locks;
 pub mod market;
 mod name;
+mod pool;
 pub mod recipes;
 mod renewing;
 mod server;
@@ -92,8 +94,7 @@ struct Page;
 
 pub use cancel::Cancel;
 #[cfg(feature = "cluster")]
-pub use connection::{Nodes, NodesBuilder};
-pub use connection::{Pool, PoolBuilder, PooledConnection};
+pub use cluster::{Nodes, NodesBuilder};
 pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
 pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};
@@ -102,6 +103,7 @@ pub use market::{
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
 };
 pub use name::Owner;
+pub use pool::{Pool, PoolBuilder, PooledConnection};
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
     transaction_while_held, transaction_with_lock, with_lock,

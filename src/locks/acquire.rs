@@ -35,9 +35,9 @@ use super::{
     stacks::Stacks,
 };
 use crate::{
-    connection::HOPS,
     error::{Error, Operation, Result, unanswered_ahead},
     event::{Acquired, AlreadyRun, Contended},
+    pool::HOPS,
     recipes::{
         hold::{Hold, LockKind},
         once::LastRun,

@@ -27,10 +27,10 @@ pub use run::Once;
 use std::{fmt, sync::Arc};
 
 #[cfg(feature = "cluster")]
-use crate::connection::{Nodes, is_of_a_cluster};
+use crate::{cluster::Nodes, pool::is_of_a_cluster};
 use crate::{
-    connection::Pool,
     error::Result,
+    pool::Pool,
     recipes::hold::LockKind,
     server::{RedisServer, Server},
 };

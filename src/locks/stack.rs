@@ -11,8 +11,8 @@ use parking_lot::RwLock;
 
 use super::options::Settings;
 use crate::{
-    connection::Process,
     error::{Error, Result},
+    pool::Process,
     renewing::keeper::Keeper,
     server::{Observer, Server},
     time::Clock,

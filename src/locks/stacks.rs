@@ -15,16 +15,16 @@ use super::{
     lease::Lease,
     stack::{Siblings, Stack},
 };
-use crate::{
-    connection::{Limits, Process},
-    error::Result,
-    server::Server,
-    time::{Clock, Deadline},
-};
 #[cfg(feature = "cluster")]
 use crate::{
-    connection::{Nodes, ShardId},
+    cluster::{Nodes, ShardId},
     server::Servers,
+};
+use crate::{
+    error::Result,
+    pool::{Limits, Process},
+    server::Server,
+    time::{Clock, Deadline},
 };
 
 /// The stacks of a `Locks`, and what is the same for all of them.

@@ -20,9 +20,9 @@ use super::{
     schedule::{Id, Schedule},
 };
 use crate::{
-    connection::{Limits, Process},
     error::{LostReason, Result},
     event::shielded,
+    pool::{Limits, Process},
     recipes::hold::Hold,
     time::{Clock, Deadline},
     wire::Call,

@@ -16,9 +16,9 @@ use super::{
     schedule::RenewalBatch,
 };
 use crate::{
-    connection::{Limits, Process},
     error::{Error, LostReason, Result},
     event::shielded,
+    pool::{Limits, Process},
     server::{Answer, Failure, Renewals, Replies},
     time::{Backoff, Clock, Deadline},
     wire::Call,

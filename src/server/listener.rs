@@ -23,8 +23,8 @@ use redis::{Connection, PubSub, RedisError, RedisResult, Value};
 
 use super::Observer;
 use crate::{
-    connection::{Connector, Opened},
     error::{Error, Result},
+    pool::{Connector, Opened},
     time::{self, Backoff},
     wire::Finished,
 };

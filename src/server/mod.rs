@@ -45,8 +45,8 @@ pub(crate) use renewals::renewal_reply;
 
 use crate::{
     cancel::Cancel,
-    connection::{Limits, PooledConnection},
     error::{Error, Operation, Result, is_unconfirmed, is_wrong_kind, no_answer},
+    pool::{Limits, PooledConnection},
     time::{Clock, Deadline},
     wire::Call,
 };

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     cancel::Cancel,
-    connection::{Connector, Limits, Pool, PooledConnection},
     error::{Error, Result, no_answer},
+    pool::{Connector, Limits, Pool, PooledConnection},
     time::{self, Clock, Deadline},
     wire::{Call, Finished, is_unknown_script},
 };

@@ -14,9 +14,9 @@ use super::{
     tracked::{For, InUse, Tracked},
 };
 use crate::{
-    connection::Connector,
     error::is_wrong_type,
     event::shielded,
+    pool::Connector,
     time::{self, Deadline},
     wire::{Call, Finished, Replicas, is_unknown_script, next_reply},
 };
@@ -231,7 +231,7 @@ mod tests {
     use redis::Client;
 
     use super::*;
-    use crate::connection::Pool;
+    use crate::pool::Pool;
 
     /// The listener's thread may be opening it, and what is on its way holds up whoever gives a
     /// lease back.

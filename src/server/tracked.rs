@@ -24,8 +24,8 @@ use redis::{Connection, ErrorKind, RedisError, RedisResult};
 
 use super::listener::{Listener, Tracking};
 use crate::{
-    connection::{Connector, Opened},
     error::{Error, Result},
+    pool::{Connector, Opened},
     time::Deadline,
     wire::Finished,
 };

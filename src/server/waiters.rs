@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     cancel::Cancel,
-    connection::Connector,
     error::{Result, no_answer},
+    pool::Connector,
     time::{self, Deadline},
     wire::{Call, is_unknown_script},
 };

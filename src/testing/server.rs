@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     cancel::Cancel,
-    connection::{Limits, PooledConnection},
     error::{Error, Result},
+    pool::{Limits, PooledConnection},
     server::{
         self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer,
         Patience, Renewals, Replies, Reply, renewal_reply,

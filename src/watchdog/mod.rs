@@ -19,12 +19,13 @@ use parking_lot::Mutex;
 
 #[cfg(feature = "cluster")]
 use crate::{
-    connection::{CLOCK_SKEW, Nodes, ShardId},
+    cluster::{Nodes, ShardId},
+    pool::CLOCK_SKEW,
     server::Servers,
 };
 use crate::{
-    connection::{Pool, Process},
     error::{Operation, Result},
+    pool::{Pool, Process},
     recipes::Hold,
     renewing::{
         keeper::{Handle, Keeper},

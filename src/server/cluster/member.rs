@@ -10,8 +10,9 @@ use redis::{RedisError, RedisResult, Value};
 use super::{Servers, renewals::Following};
 use crate::{
     cancel::Cancel,
-    connection::{HOPS, Limits, PooledConnection, Redirect, ShardId},
+    cluster::{Redirect, ShardId},
     error::{Result, no_answer},
+    pool::{HOPS, Limits, PooledConnection},
     server::{Observer, Patience, RedisServer, Renewals, Reply, Server},
     time::{Backoff, Clock, Deadline},
     wire::Call,

@@ -8,7 +8,7 @@
 //!
 //! | the answer | then |
 //! |---|---|
-//! | `MOVED` | the map learns, and the shard that has the slot is asked: for a call at most [`HOPS`](crate::connection::HOPS) times |
+//! | `MOVED` | the map learns, and the shard that has the slot is asked: for a call at most [`HOPS`](crate::pool::HOPS) times |
 //! | `ASK`, `TRYAGAIN` | the slot is on its way: the call is sent again after a pause, for at most one I/O time-out |
 //! | `CLUSTERDOWN` and the like | the map is doubted; the caller gets the answer |
 //!
@@ -24,7 +24,7 @@ use redis::RedisResult;
 
 use super::RedisServer;
 use crate::{
-    connection::{Nodes, Redirect, ShardId},
+    cluster::{Nodes, Redirect, ShardId},
     error::Result,
 };
 pub(crate) use member::Member;

@@ -12,7 +12,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::Servers;
 use crate::{
-    connection::{Pool, ShardId},
+    cluster::ShardId,
+    pool::Pool,
     server::{
         Answer, Failure, Patience, RenewalReply, Renewals, RenewalsConnection, Replies, Server,
         renewal_reply, renewals::SHORTEST_PATIENCE,

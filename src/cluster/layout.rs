@@ -4,7 +4,7 @@ use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 use redis::Value;
 
-use crate::connection::connector::Address;
+use crate::pool::Address;
 
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;

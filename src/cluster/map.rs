@@ -22,12 +22,8 @@ use super::{
     slot_map::{ShardId, SlotMap, slot_of},
 };
 use crate::{
-    connection::{
-        connector::{Address, MasterPlace},
-        dial::{connect, with_address},
-        reasons,
-    },
     error::{Error, Result, makes_no_sense},
+    pool::{Address, MasterPlace, asked_in_vain, connect, misuse, with_address},
     time::{self, Deadline},
 };
 
@@ -264,17 +260,13 @@ impl Map {
                     return Ok(());
                 }
                 Err(error) => {
-                    let (reason, source) = reasons::asked_in_vain(&node, error, HINTS);
+                    let (reason, source) = asked_in_vain(&node, error, HINTS);
                     is_misuse &= source.is_none();
                     failure = silent(&reason, source);
                 }
             }
         }
-        Err(if is_misuse {
-            reasons::misuse(failure)
-        } else {
-            failure
-        })
+        Err(if is_misuse { misuse(failure) } else { failure })
     }
 
     fn layout_of(&self, node: &Address, deadline: Deadline) -> RedisResult<Layout> {

@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 use crate::error::{Error, Result};
 
 /// The system's own words for a time-out are "resource temporarily unavailable".
-pub(super) fn failure(server: &impl ToString, limit: Duration, error: RedisError) -> Error {
+pub(crate) fn failure(server: &impl ToString, limit: Duration, error: RedisError) -> Error {
     let server = server.to_string();
     if error.is_timeout() {
         return no_answer(&server, limit, Some(error));
@@ -38,7 +38,7 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
 /// Tells why a sentinel or a node has said nothing of use. The hints are for one that refuses the
 /// login, and for a server of another kind. Without the error: asking again cannot help, the URL has
 /// to change, or the server.
-pub(super) fn asked_in_vain(
+pub(crate) fn asked_in_vain(
     address: &impl Display,
     error: RedisError,
     [login, other_kind]: [&str; 2],
@@ -60,7 +60,7 @@ pub(super) fn asked_in_vain(
 }
 
 /// The error that ends every wait for a connection.
-pub(super) fn misuse(why: Error) -> Error {
+pub(crate) fn misuse(why: Error) -> Error {
     match why {
         Error::Pool { reason, .. } => Error::invalid("url", reason),
         why => why,

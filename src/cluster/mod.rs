@@ -14,18 +14,13 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redis::{Client, Connection, ConnectionAddr, RedisError};
 
-use super::{
-    HOPS, Pool, PooledConnection,
-    connector::{Address, Limits, MasterLocator, MasterPlace},
-    dial,
-    process::Process,
-    reasons,
-    settings::PoolBuilder,
-    url,
-};
 use crate::{
     error::{Error, Result},
     name::LockName,
+    pool::{
+        Address, HOPS, Limits, MasterLocator, MasterPlace, Pool, PoolBuilder, PooledConnection,
+        Process, failure, nodes_of, prepared,
+    },
     time::{Backoff, Deadline},
 };
 use layout::AddressMap;
@@ -265,7 +260,7 @@ impl Nodes {
         let opened = map.open_at(&place.address, deadline);
         opened.map_err(|error| {
             self.doubt(shard);
-            reasons::failure(&place.address, self.limits().connect, error)
+            failure(&place.address, self.limits().connect, error)
         })
     }
 
@@ -418,7 +413,7 @@ impl NodesBuilder {
     /// [`Error::Invalid`] if the URL cannot be read, or for a size or a time-out outside its
     /// limits.
     pub fn connect(self, url: &str) -> Result<Nodes> {
-        self.build(&url::nodes_of(url)?)
+        self.build(&nodes_of(url)?)
     }
 
     /// The nodes of the cluster to which these belong: for settings that a URL has no place for,
@@ -444,7 +439,7 @@ impl NodesBuilder {
         let seeds = nodes.iter().map(address_of).collect::<Result<Vec<_>>>()?;
         let first = nodes.first();
         let first = first.ok_or_else(|| Error::invalid("nodes", "there has to be at least one"))?;
-        let client = dial::prepared(first)?;
+        let client = prepared(first)?;
         let limit = self.pools.limits().connect;
         Ok(Nodes {
             inner: Arc::new(Inner {

@@ -25,7 +25,7 @@ const NOT_YET: Duration = Duration::from_millis(20);
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
 
 /// Says where the master is: sentinels do, or the nodes of a cluster.
-pub(super) trait MasterLocator: Send + Sync {
+pub(crate) trait MasterLocator: Send + Sync {
     /// Where the master is. Asks if that is in doubt. Ends by the deadline.
     ///
     /// # Errors
@@ -68,20 +68,20 @@ pub(super) trait MasterLocator: Send + Sync {
 
 /// Where a connection leads.
 #[derive(Clone, Debug)]
-pub(super) struct MasterPlace {
-    pub(super) address: Address,
-    pub(super) epoch: u64,
+pub(crate) struct MasterPlace {
+    pub(crate) address: Address,
+    pub(crate) epoch: u64,
 }
 
 /// The host and the port by which a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 impl Address {
-    pub(super) fn new(host: &str, port: u16) -> Self {
+    pub(crate) fn new(host: &str, port: u16) -> Self {
         let host = host.to_owned();
         Self { host, port }
     }

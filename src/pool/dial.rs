@@ -23,7 +23,7 @@ pub(super) fn client_by(settings: ConnectionInfo) -> Result<Client> {
 }
 
 /// The client as we connect by it.
-pub(super) fn prepared(client: &Client) -> Result<Client> {
+pub(crate) fn prepared(client: &Client) -> Result<Client> {
     let settings = client.get_connection_info().clone();
     let tcp = settings.tcp_settings().clone().set_nodelay(true);
     let mut login = settings.redis_settings().clone();
@@ -44,7 +44,7 @@ pub(super) fn speaking(client: &Client, protocol: ProtocolVersion) -> Result<Cli
 }
 
 /// The client for another address; TLS as before.
-pub(super) fn with_address(client: &Client, host: &str, port: u16) -> RedisResult<Client> {
+pub(crate) fn with_address(client: &Client, host: &str, port: u16) -> RedisResult<Client> {
     let settings = client.get_connection_info().clone();
     let host = host.to_owned();
     let address = match settings.addr().clone() {
@@ -119,7 +119,7 @@ fn greeted(
 }
 
 /// Opens a connection whose time-outs are what is left of the limit.
-pub(super) fn connect(client: &Client, limit: Duration) -> RedisResult<Connection> {
+pub(crate) fn connect(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
     // redis-rs tries the addresses of a host one after another, each for so long.
     let connection = logged_in(client, limit / addresses(client))?;

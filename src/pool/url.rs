@@ -95,7 +95,7 @@ pub(crate) fn is_of_a_cluster(url: &str) -> bool {
 /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may hold a
 /// password.
 #[cfg(feature = "cluster")]
-pub(super) fn nodes_of(url: &str) -> Result<Vec<Client>> {
+pub(crate) fn nodes_of(url: &str) -> Result<Vec<Client>> {
     let parts = Parts::of(url)?;
     if parts.kind != UrlKind::Cluster {
         return Err(unreadable("this is no URL of a cluster"));

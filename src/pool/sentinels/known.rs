@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    connection::connector::{Address, MasterPlace},
+    pool::connector::{Address, MasterPlace},
     time,
 };
 

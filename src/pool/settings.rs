@@ -36,7 +36,7 @@ const MAX_SIZE: u32 = 10_000;
 #[must_use]
 pub struct PoolBuilder {
     max_size: u32,
-    pub(super) get_timeout: Duration,
+    pub(crate) get_timeout: Duration,
     connect_timeout: Duration,
     io_timeout: Duration,
 }
@@ -158,7 +158,7 @@ impl PoolBuilder {
         self.build_to(server, Some(Arc::new(sentinels)))
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.max_size == 0 || self.max_size > MAX_SIZE {
             return Err(Error::invalid(
                 "max_size",
@@ -170,14 +170,14 @@ impl PoolBuilder {
         check_length("io_timeout", self.io_timeout)
     }
 
-    pub(super) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         Limits {
             connect: self.connect_timeout.min(self.get_timeout),
             answer: self.io_timeout,
         }
     }
 
-    pub(super) fn build_to(
+    pub(crate) fn build_to(
         self,
         client: &Client,
         locator: Option<Arc<dyn MasterLocator>>,

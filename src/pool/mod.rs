@@ -1,5 +1,4 @@
-//! The pool: sockets that time out, connections that come back clean or are closed; and a pool for
-//! each shard of a cluster.
+//! The pool: sockets that time out, connections that come back clean or are closed.
 //!
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
 //! `get_here`, and the connections that `server` keeps beside it are opened by a [`Connector`].
@@ -8,8 +7,6 @@
 //! go, their `asking` is locked, and `known` within it for a moment; who need not ask does not wait
 //! for it. Nothing of another room is called meanwhile.
 
-#[cfg(feature = "cluster")]
-mod cluster;
 mod connector;
 mod dial;
 mod manager;
@@ -36,17 +33,17 @@ use crate::{
     wire::Finished,
 };
 #[cfg(feature = "cluster")]
-pub use cluster::{Nodes, NodesBuilder};
-#[cfg(feature = "cluster")]
-pub(crate) use cluster::{Redirect, ShardId};
-#[cfg(feature = "cluster")]
-pub(crate) use connector::CLOCK_SKEW;
+pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
 pub(crate) use connector::{Connector, Limits, Opened};
+#[cfg(feature = "cluster")]
+pub(crate) use dial::{connect, prepared, with_address};
 use manager::{Manager, PoolState};
 pub(crate) use process::Process;
+#[cfg(feature = "cluster")]
+pub(crate) use reasons::{asked_in_vain, failure, misuse};
 pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
-pub(crate) use url::is_of_a_cluster;
+pub(crate) use url::{is_of_a_cluster, nodes_of};
 
 /// So many `MOVED` of a Redis Cluster are followed before that is a failure: two nodes that name each
 /// other lead nowhere. `Nodes::run`, the calls in `server/cluster/` and a wait for a lock count them.

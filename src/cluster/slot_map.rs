@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::layout::{Layout, SLOTS, ShardLayout};
-use crate::connection::connector::{Address, MasterPlace};
+use crate::pool::{Address, MasterPlace};
 
 /// The slot of a key: by the text in its first pair of braces, if there is any, or else by all of
 /// it.
@@ -203,7 +203,7 @@ fn nodes_of(shard: ShardLayout) -> HashMap<String, Option<Address>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::cluster::layout::Node;
+    use crate::cluster::layout::Node;
 
     fn node(name: &str) -> Node {
         Node {
