@@ -79,20 +79,24 @@ mod commit;
 mod server;
 mod store;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use redis::Value;
 
 pub use commit::Commit;
-use server::Server;
+use server::StandInState;
 
-use crate::{error::Result, locks::Locks, token::Token};
+use crate::{error::Result, locks::Locks, server::Disturbance, time::whole_millis, token::Token};
 
 /// A server that is none: locks in the memory of this process, with a clock that a test moves. A
 /// clone is the same.
 #[derive(Clone)]
 pub struct StandIn {
-    server: Arc<Server>,
+    state: Arc<StandInState>,
 }
 
 impl StandIn {
@@ -100,7 +104,7 @@ impl StandIn {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            server: Arc::new(Server::new()),
+            state: Arc::new(StandInState::new()),
         }
     }
 
@@ -113,7 +117,7 @@ impl StandIn {
     /// # Errors
     /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
     pub fn locks(&self) -> Result<Locks> {
-        Locks::on(Arc::clone(&self.server) as Arc<_>)
+        Locks::on(Arc::new(self.clone()))
     }
 
     /// Lets so much time pass: for leases, waits, and whatever else looks at the clock. It runs
@@ -127,7 +131,9 @@ impl StandIn {
     ///
     /// A hundred years at most, all in all.
     pub fn advance(&self, by: Duration) {
-        self.server.advance(by);
+        self.state.clock.advance(by);
+        self.of_each(|observer| observer.disturbed(Disturbance::ClockMoved));
+        self.settle();
     }
 
     /// Ends a lock, as if its lease had run out on the server before a renewal got through. False:
@@ -138,7 +144,7 @@ impl StandIn {
     /// `lock:`.
     #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
     pub fn expire(&self, name: &str) -> bool {
-        self.server.expire(name)
+        self.disturb(name, |store, key, now| store.expire(key, now))
     }
 
     /// Gives a lock to somebody else, who holds it for ten seconds, whether it was held or not:
@@ -162,7 +168,12 @@ impl StandIn {
         reason = "whoever has the token has the lock"
     )]
     pub fn steal_for(&self, name: &str, lease: Duration) -> Token {
-        self.server.steal(name, lease)
+        let (token, lease) = (Token::random(), whole_millis(lease));
+        self.disturb(name, |store, key, now| {
+            store.steal(key, token.as_str(), lease, now);
+            true
+        });
+        token
     }
 
     /// What was committed so far, in this order: by [`Lease::commit`](crate::Lease::commit),
@@ -174,7 +185,7 @@ impl StandIn {
     /// found to be executed before, nor what a [failover](Self::fail_over) has lost.
     #[must_use]
     pub fn commits(&self) -> Vec<Commit> {
-        self.server.commits()
+        self.state.store.lock().commits.executed()
     }
 
     /// What the next commit that is executed is answered: one value for each of its commands, also
@@ -186,7 +197,8 @@ impl StandIn {
     /// Errors of the server among the values are told as a server's: as
     /// [`Error::Partial`](crate::Error::Partial), unless nothing at all was executed.
     pub fn answer_next_commit(&self, answers: impl IntoIterator<Item = Value>) {
-        (self.server).answer_next_commit(answers.into_iter().collect());
+        let answers = answers.into_iter().collect();
+        self.state.store.lock().commits.answer_next(answers);
     }
 
     /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a
@@ -204,7 +216,7 @@ impl StandIn {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn lose_next_answer(&self) {
-        self.server.lose_next_answer();
+        self.state.loses_next.store(true, Ordering::SeqCst);
     }
 
     /// A replica takes the server's place that has not heard of the last writes: what was acquired,
@@ -212,7 +224,13 @@ impl StandIn {
     ///
     /// On return every holder knows whether it still has its lock.
     pub fn fail_over(&self, lost: Duration) {
-        self.server.fail_over(lost);
+        let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX);
+        let now = self.now();
+        self.state.store.lock().forget_the_last(nanos, now);
+        // Nobody knows what the new master has.
+        if self.is_there() {
+            self.reconnect();
+        }
     }
 
     /// From now on nothing gets through, as without a network: an acquire or a release is an
@@ -223,13 +241,16 @@ impl StandIn {
     /// Of a server that goes in the middle of a question there is also
     /// [`Error::Unknown`](crate::Error::Unknown): see [`lose_next_answer`](Self::lose_next_answer).
     pub fn disconnect(&self) {
-        self.server.connect(false);
+        self.state.is_there.store(false, Ordering::SeqCst);
     }
 
     /// The server can be reached again. On return every holder knows whether it still has its lock,
     /// and what could not be given back has been.
     pub fn reconnect(&self) {
-        self.server.connect(true);
+        self.state.is_there.store(true, Ordering::SeqCst);
+        // As after any new connection: nobody knows what has happened meanwhile.
+        self.of_each(|observer| observer.disturbed(Disturbance::Reachable));
+        self.settle();
     }
 }
 

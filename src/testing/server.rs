@@ -12,140 +12,103 @@ use parking_lot::Mutex;
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    commit::Commit,
-    store::{Now, Ran, Store},
+    StandIn,
+    store::{Execution, Now, Store},
 };
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
     pool::{Limits, PooledConnection},
     server::{
-        self, Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer,
-        Patience, Renewals, Replies, Reply, renewal_reply,
+        Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer, Patience,
+        Renewals, Replies, Reply, Server, renewal_reply,
     },
-    time::{Clock, Deadline, whole_millis},
-    token::Token,
+    time::{Clock, Deadline},
     wire::Call,
 };
 
 /// Nothing here takes this long, but a callback of a test's own might.
 const LONGEST: Duration = Duration::from_secs(1);
 
-pub(super) struct Server {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    store: Mutex<Store>,
-    clock: Clock,
+/// What all clones of a stand-in share.
+pub(super) struct StandInState {
+    pub(super) store: Mutex<Store>,
+    pub(super) clock: Clock,
     /// When it was made, by both clocks.
     began: (Instant, SystemTime),
-    is_there: AtomicBool,
+    pub(super) is_there: AtomicBool,
     /// What is asked next is done, and the answer does not arrive.
-    loses_next: AtomicBool,
+    pub(super) loses_next: AtomicBool,
     /// All processes.
     observers: Mutex<Vec<Weak<dyn Observer>>>,
 }
 
-impl Server {
+impl StandInState {
     pub(super) fn new() -> Self {
         let clock = Clock::movable();
-        let shared = Arc::new(Shared {
+        Self {
             store: Mutex::default(),
             clock,
             began: (clock.now(), SystemTime::now()),
             is_there: AtomicBool::new(true),
             loses_next: AtomicBool::new(false),
             observers: Mutex::default(),
-        });
-        Self { shared }
-    }
-
-    pub(super) fn advance(&self, by: Duration) {
-        self.shared.clock.advance(by);
-        self.shared
-            .of_each(|observer| observer.disturbed(Disturbance::ClockMoved));
-        self.shared.settle();
-    }
-
-    pub(super) fn expire(&self, name: &str) -> bool {
-        let key = self.key(name);
-        let was_there = self.shared.store.lock().expire(&key, self.shared.now());
-        self.shared.report_change(&key);
-        was_there
-    }
-
-    pub(super) fn steal(&self, name: &str, lease: Duration) -> Token {
-        let lease = whole_millis(lease);
-        let (key, token) = (self.key(name), Token::random());
-        let mut store = self.shared.store.lock();
-        store.steal(&key, token.as_str(), lease, self.shared.now());
-        drop(store);
-        self.shared.report_change(&key);
-        token
-    }
-
-    pub(super) fn connect(&self, is_there: bool) {
-        self.shared.is_there.store(is_there, Ordering::SeqCst);
-        // As after any new connection: nobody knows what has happened meanwhile.
-        if is_there {
-            self.shared
-                .of_each(|observer| observer.disturbed(Disturbance::Reachable));
-            self.shared.settle();
         }
-    }
-
-    pub(super) fn lose_next_answer(&self) {
-        self.shared.loses_next.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) fn commits(&self) -> Vec<Commit> {
-        self.shared.store.lock().commits.executed()
-    }
-
-    pub(super) fn answer_next_commit(&self, answers: Vec<Value>) {
-        self.shared.store.lock().commits.answer_next(answers);
-    }
-
-    pub(super) fn fail_over(&self, lost: Duration) {
-        let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX / 2);
-        let now = self.shared.now();
-        self.shared.store.lock().forget_the_last(nanos, now);
-        // Nobody knows what the new master has.
-        self.connect(self.shared.is_there.load(Ordering::SeqCst));
-    }
-
-    fn key(&self, name: &str) -> String {
-        self.shared.store.lock().key_of(name)
     }
 }
 
-impl Shared {
-    fn now(&self) -> Now {
-        let (began, since_1970) = self.began;
+impl StandIn {
+    pub(super) fn is_there(&self) -> bool {
+        self.state.is_there.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn now(&self) -> Now {
+        let (began, since_1970) = self.state.began;
         let since_1970 = since_1970
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        let now = since_1970 + self.clock.since(began);
+        let now = since_1970 + self.state.clock.since(began);
         Now(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Runs it, unless the server is gone.
-    fn run(&self, call: &Call) -> Option<Ran> {
-        self.run_parts(call.parts())
+    /// Does to the lock of this name what no holder has asked for. Who is told of it, unless the
+    /// server is gone, has done what there is to do about it on return.
+    pub(super) fn disturb(
+        &self,
+        name: &str,
+        disturb: impl Fn(&mut Store, &str, Now) -> bool,
+    ) -> bool {
+        let (now, mut store) = (self.now(), self.state.store.lock());
+        let keys = store.keys_of(name);
+        let mut was_any = false;
+        for key in &keys {
+            was_any |= disturb(&mut store, key, now);
+        }
+        drop(store);
+        if self.is_there() {
+            for key in &keys {
+                self.of_each(|observer| observer.changed(key));
+            }
+            self.settle();
+        }
+        was_any
     }
 
-    fn run_parts(&self, parts: (&str, Vec<&str>)) -> Option<Ran> {
-        let is_there = self.is_there.load(Ordering::SeqCst);
-        is_there.then(|| self.store.lock().run(parts, self.now()))
+    /// Runs it, unless the server is gone.
+    fn run(&self, call: &Call) -> Option<Execution> {
+        let run = || self.state.store.lock().run(call.parts(), self.now());
+        self.is_there().then(run)
     }
 
     /// The reply, and the key that was changed.
-    fn ask(&self, parts: (&str, Vec<&str>), tracked: bool) -> Result<(Reply, Option<String>)> {
-        let sent = self.clock.now();
-        let Ran { answer, changed } = self.run_parts(parts).ok_or_else(gone)?;
-        let is_lost = self.loses_next.swap(false, Ordering::SeqCst);
-        let answer = if is_lost { Err(silence()) } else { answer };
+    fn ask_for(&self, call: &Call, tracked: bool) -> Result<(Reply, Option<String>)> {
+        let sent = self.state.clock.now();
+        let Execution { answer, changed } = self.run(call).ok_or_else(gone)?;
+        let answer = if self.loses_answer() {
+            Err(silence())
+        } else {
+            answer
+        };
         let reply = Reply {
             tracked: tracked && answer.is_ok(),
             answer,
@@ -158,26 +121,28 @@ impl Shared {
         Ok((reply, changed))
     }
 
+    fn loses_answer(&self) -> bool {
+        self.state.loses_next.swap(false, Ordering::SeqCst)
+    }
+
+    fn tell_of(&self, changed: Option<String>) {
+        if let Some(key) = changed {
+            self.of_each(|observer| observer.changed(&key));
+        }
+    }
+
     /// Waits until everybody has done what is due.
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         self.of_each(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
     }
 
-    fn of_each(&self, run: impl Fn(&dyn Observer)) {
-        let mut observers = self.observers.lock();
+    pub(super) fn of_each(&self, run: impl Fn(&dyn Observer)) {
+        let mut observers = self.state.observers.lock();
         observers.retain(|observer| observer.strong_count() > 0);
         let all: Vec<_> = observers.iter().filter_map(Weak::upgrade).collect();
         drop(observers);
         for observer in all {
             run(&*observer);
-        }
-    }
-
-    /// Who is told has done what there is to do about it on return.
-    fn report_change(&self, key: &str) {
-        if self.is_there.load(Ordering::SeqCst) {
-            self.of_each(|observer| observer.changed(key));
-            self.settle();
         }
     }
 }
@@ -193,9 +158,9 @@ fn gone() -> Error {
     }
 }
 
-impl server::Server for Server {
+impl Server for StandIn {
     fn clock(&self) -> Clock {
-        self.shared.clock
+        self.state.clock
     }
 
     fn limits(&self) -> Limits {
@@ -222,10 +187,8 @@ impl server::Server for Server {
     }
 
     fn ask(&self, call: &Call, _: Patience<'_>) -> Result<Reply> {
-        let (reply, changed) = self.shared.ask(call.parts(), false)?;
-        if let Some(key) = changed {
-            self.shared.of_each(|observer| observer.changed(&key));
-        }
+        let (reply, changed) = self.ask_for(call, false)?;
+        self.tell_of(changed);
         Ok(reply)
     }
 
@@ -234,15 +197,15 @@ impl server::Server for Server {
     }
 
     fn ask_for_head(&self, call: &Call, _: Deadline, _: Option<&Cancel>) -> Result<Option<Reply>> {
-        Ok(Some(self.shared.ask(call.parts(), true)?.0))
+        Ok(Some(self.ask_for(call, true)?.0))
     }
 
     fn renewals(&self) -> Box<dyn Renewals> {
-        Box::new(StandInRenewals(Arc::clone(&self.shared)))
+        Box::new(self.clone())
     }
 
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
-        self.shared.observers.lock().push(observer);
+        self.state.observers.lock().push(observer);
         Ok(())
     }
 
@@ -251,29 +214,24 @@ impl server::Server for Server {
     fn close(&self) {}
 }
 
-impl Committer for Server {
+impl Committer for StandIn {
     fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>> {
-        let shared = &self.shared;
-        if !shared.is_there.load(Ordering::SeqCst) {
+        if !self.is_there() {
             return Err(gone());
         }
-        let (outcome, changed) = shared.store.lock().commit(request, shared.now())?;
-        if let Some(key) = changed {
-            shared.of_each(|observer| observer.changed(&key));
-        }
+        let (outcome, changed) = self.state.store.lock().commit(request, self.now())?;
+        self.tell_of(changed);
         let is_executed = matches!(outcome, Ok(CommitOutcome::Executed(_)));
-        if is_executed && shared.loses_next.swap(false, Ordering::SeqCst) {
+        if is_executed && self.loses_answer() {
             return Ok(Err(silence()));
         }
         Ok(outcome)
     }
 }
 
-struct StandInRenewals(Arc<Shared>);
-
-impl Renewals for StandInRenewals {
+impl Renewals for StandIn {
     fn is_open(&self) -> bool {
-        self.0.is_there.load(Ordering::SeqCst)
+        self.is_there()
     }
 
     fn open(&mut self) -> Result<(), Arc<Failure>> {
@@ -284,9 +242,9 @@ impl Renewals for StandInRenewals {
     }
 
     fn send(&mut self, calls: &[Call], _: Duration) -> Replies {
-        let sent = self.0.clock.now();
+        let sent = self.state.clock.now();
         let mut changed = Vec::new();
-        let answers = calls.iter().map(|call| match self.0.run(call) {
+        let answers = calls.iter().map(|call| match self.run(call) {
             Some(ran) => {
                 // A connection is not told of its own renewals. What is given back wakes the
                 // threads that wait.
@@ -300,7 +258,7 @@ impl Renewals for StandInRenewals {
         });
         let answers = answers.collect();
         for key in changed {
-            self.0.of_each(|observer| observer.changed(&key));
+            self.of_each(|observer| observer.changed(&key));
         }
         Replies {
             answers,

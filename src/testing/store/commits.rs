@@ -1,6 +1,6 @@
 //! What was committed: it is recorded, and nothing else becomes of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use redis::{RedisResult, Value};
 
@@ -12,27 +12,24 @@ use crate::{
     wire::yes_or_no,
 };
 
-/// What was committed, what marks it, and what is to be answered.
-#[derive(Debug, Default)]
+/// What was committed, and what is to be answered.
+#[derive(Default)]
 pub(in crate::testing) struct Commits {
-    executed: Vec<(Nanos, Commit)>,
-    /// Of operation ids, by the keys of the marks.
-    marks: HashMap<String, Mark>,
+    executed: Vec<Executed>,
     /// For the next commits, first in, first out: one value for each command.
     answers: VecDeque<Vec<Value>>,
 }
 
-/// That a commit has been executed.
-#[derive(Debug)]
-struct Mark {
+struct Executed {
     at: Nanos,
-    end: Nanos,
+    commit: Commit,
+    /// The key that says so, and its end.
+    mark: Option<(String, Nanos)>,
 }
 
 impl Commits {
     pub(in crate::testing) fn executed(&self) -> Vec<Commit> {
-        let commits = self.executed.iter();
-        commits.map(|(_, commit)| commit.clone()).collect()
+        self.executed.iter().map(|it| it.commit.clone()).collect()
     }
 
     pub(in crate::testing) fn answer_next(&mut self, answers: Vec<Value>) {
@@ -40,12 +37,12 @@ impl Commits {
     }
 
     pub(super) fn forget_what_is_since(&mut self, moment: Nanos) {
-        self.executed.retain(|(at, _)| *at < moment);
-        self.marks.retain(|_, mark| mark.at < moment);
+        self.executed.retain(|executed| executed.at < moment);
     }
 
     fn is_marked(&self, key: &str, Now(now): Now) -> bool {
-        self.marks.get(key).is_some_and(|mark| mark.end > now)
+        let mut marks = self.executed.iter().filter_map(|it| it.mark.as_ref());
+        marks.any(|(mark, end)| mark == key && *end > now)
     }
 
     /// One for each command: what a test has set, or that each is well.
@@ -59,18 +56,6 @@ impl Commits {
         let count = answers.len();
         let reason = format!("{count} for a commit of {commands} commands");
         Err(Error::invalid("answers", reason))
-    }
-
-    fn record(&mut self, request: &CommitRequest<'_>, now: Now) {
-        if let Some((key, millis)) = request.mark {
-            let mark = Mark {
-                at: now.0,
-                end: now.after(millis),
-            };
-            self.marks.insert(key.to_owned(), mark);
-        }
-        let commit = Commit::new(request.lock, request.writes);
-        self.executed.push((now.0, commit));
     }
 }
 
@@ -92,7 +77,11 @@ impl Store {
             return Ok((Ok(CommitOutcome::Before), None));
         }
         let answers = self.commits.next_answers(request.writes.len())?;
-        self.commits.record(request, now);
+        self.commits.executed.push(Executed {
+            at: now.0,
+            commit: Commit::new(request.lock, request.writes),
+            mark: (request.mark).map(|(key, millis)| (key.to_owned(), now.after(millis))),
+        });
         let release = request.release.map(|call| self.run(call.parts(), now));
         let changed = release.and_then(|ran| ran.changed);
         Ok((Ok(CommitOutcome::Executed(answers)), changed))

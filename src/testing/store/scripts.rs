@@ -1,219 +1,312 @@
-//! What the scripts of each kind do, with a map in place of the server's keys.
+//! What each script does, with an entry in place of the server's keys: the same as its Lua.
 
 use std::collections::BTreeMap;
 
-use redis::{RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 
-use super::{
-    Entered, Held, Nanos, Now, Store, Stored, last_end, refusal,
-    replies::{number, refused, wrong_kind, wrong_type, yes},
-};
+use super::{Companion, Entered, Entry, LockValue, MILLI, Nanos, Now, RunMark, Stored};
 use crate::error::makes_no_sense;
 
-impl Store {
-    pub(super) fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
-        let key = words.first().copied().unwrap_or_default();
-        let holder = match self.locks.get(key).map(|stored| &stored.what) {
+impl Entry {
+    pub(super) fn run(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        match (script, words) {
+            ("INSPECT", [_, _]) => Ok(self.inspected(now)),
+            ("FORCE_RELEASE", [_, _]) => {
+                let found = self.inspected(now);
+                let was_held = self.lock.take().is_some();
+                Ok(Value::Array(vec![yes(was_held), found]))
+            }
+            // What stands there may be of any type: the bare command does not look.
+            ("SET", [_, _, "NX", ..]) if self.lock.is_some() => Ok(Value::Nil),
+            ("SET", [_, token, "NX", "PX", lease]) => {
+                self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
+                Ok(Value::Okay)
+            }
+            ("FINISH_RUN", [_, mark, token, who, kept]) => {
+                self.finish_run(mark, token, who, number(kept)?, now)
+            }
+            ("ACQUIRE_MUTEX_UNLESS_RUN", [key, beside, _, rest @ .., period]) => {
+                let words = [&[*key, *beside], rest].concat();
+                self.unless_run("ACQUIRE_MUTEX", &words, number(period)?, now)
+            }
+            ("ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN", [key, _, rest @ .., period]) => {
+                let words = [&[*key], rest].concat();
+                self.unless_run("ACQUIRE_UNFENCED_MUTEX", &words, number(period)?, now)
+            }
+            (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),
+            (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
+            (script, words) => self.read_write(script, words, now),
+        }
+    }
+
+    fn inspected(&self, now: Now) -> Value {
+        let pair = |field: &str, value: String| [text(field), text(&value)];
+        let (kind, fields) = match self.value() {
+            None => ("none", Vec::new()),
+            Some(LockValue::Mutex(token)) => ("string", vec![text(token)]),
+            Some(LockValue::Reentrant(entered)) => {
+                let count = entered.count().to_string();
+                ("hash", pair(&entered.owner, count).to_vec())
+            }
+            Some(LockValue::ReadWrite(ends)) => {
+                let millis = |end: &Nanos| (end / MILLI).to_string();
+                let fields = ends.iter().map(|(field, end)| pair(field, millis(end)));
+                let kind = pair("kind", "rw".to_owned());
+                ("hash", [kind].into_iter().chain(fields).flatten().collect())
+            }
+        };
+        let left = (self.lock.as_ref()).map_or(-2, |lock| millis_until(lock.end, now));
+        let Companion { token, owner, .. } = &self.companion;
+        let companion = vec![
+            digits(self.companion.fence),
+            text(token),
+            text(owner),
+            digits(self.companion.since),
+            digits(self.companion.reserved),
+        ];
+        let has_one = self.companion.fence > 0;
+        Value::Array(vec![
+            Value::SimpleString(kind.to_owned()),
+            Value::Int(left),
+            Value::Array(fields),
+            Value::Array(if has_one { companion } else { Vec::new() }),
+            digits(now.millis()),
+        ])
+    }
+
+    fn finish_run(
+        &mut self,
+        mark: &str,
+        token: &str,
+        who: &str,
+        kept: u64,
+        now: Now,
+    ) -> RedisResult<Value> {
+        if !matches!(self.value(), Some(LockValue::Mutex(holder)) if holder == token) {
+            let is_ours = self.run.as_ref().is_some_and(|run| run.token == token);
+            return Ok(yes(is_ours));
+        }
+        // A mark is kept for at least as long as the one before it.
+        let last = self.run.as_ref().filter(|run| run.end > now.0);
+        let was_kept = last.map_or(0, |last| (last.end / MILLI).saturating_sub(last.at));
+        self.run = Some(RunMark {
+            key: mark.to_owned(),
+            at: now.millis(),
+            by: who.to_owned(),
+            token: token.to_owned(),
+            end: now.after(kept.max(was_kept)),
+        });
+        self.lock = None;
+        Ok(yes(true))
+    }
+
+    fn unless_run(
+        &mut self,
+        script: &str,
+        words: &[&str],
+        period: u64,
+        now: Now,
+    ) -> RedisResult<Value> {
+        let is_within = |run: &&RunMark| now.millis().abs_diff(run.at) <= period;
+        let run = self.run.as_ref().filter(is_within);
+        match run.and_then(|run| run.told(now)) {
+            Some(told) => Ok(told),
+            None => self.mutex(script, words, now),
+        }
+    }
+
+    fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let holder = match self.value() {
             None => None,
-            Some(Held::Mutex(holder)) => Some(holder.as_str()),
+            Some(LockValue::Mutex(holder)) => Some(holder.clone()),
             Some(_) => return Err(wrong_type()),
         };
+        let holder = holder.as_deref();
         match (script, words) {
             ("ACQUIRE_MUTEX", [_, _, token, lease, who, more @ ..]) if more.len() <= 2 => {
-                let tell = more.first().unwrap_or(&"0");
-                let reserved = more.get(1).unwrap_or(&"0");
+                let reserved = number(more.get(1).unwrap_or(&"0"))?;
                 if holder.is_some_and(|holder| holder != *token) {
-                    return Ok(self.refusal(key, tell, Value::Nil, now));
+                    return Ok(self.refusal(more.first().unwrap_or(&"0"), Value::Nil, now));
                 }
-                let is_known = holder.is_some() && self.companion_is_of(key, token);
-                let most_reserved = number(reserved)?;
-                if !is_known {
-                    self.grant(key, token, who, most_reserved, now);
+                if holder.is_none() || self.companion.token != *token {
+                    self.grant(token, who, reserved, now);
                 }
-                let what = || Held::Mutex((*token).to_owned());
-                self.hold(key, now.after(number(lease)?), what);
-                Ok(self.numbers(key, most_reserved > 0))
+                self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
+                let Companion {
+                    fence,
+                    reserved: following,
+                    ..
+                } = self.companion;
+                if reserved == 0 {
+                    return Ok(digits(fence));
+                }
+                let first = digits(fence.saturating_sub(following));
+                Ok(Value::Array(vec![first, Value::Int(int(following))]))
             }
             ("ACQUIRE_UNFENCED_MUTEX", [_, token, lease, tell]) => {
                 if holder.is_some_and(|holder| holder != *token) {
-                    return Ok(self.refusal(key, tell, Value::Nil, now));
+                    return Ok(self.refusal(tell, Value::Nil, now));
                 }
-                let what = || Held::Mutex((*token).to_owned());
-                self.hold(key, now.after(number(lease)?), what);
+                self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
                 Ok(yes(true))
             }
             // With its companion, or without.
-            ("RENEW_MUTEX", [_, _, token, lease] | [_, token, lease]) if holder == Some(token) => {
-                self.extend(key, now.after(number(lease)?));
-                Ok(yes(true))
+            ("RENEW_MUTEX", [_, _, token, lease] | [_, token, lease]) => {
+                let is_ours = holder == Some(token);
+                if is_ours {
+                    self.extend(now.after(number(lease)?));
+                }
+                Ok(yes(is_ours))
             }
-            ("RELEASE_MUTEX", [_, token]) if holder == Some(token) => {
-                self.locks.remove(key);
-                Ok(yes(true))
+            ("RELEASE_MUTEX", [_, token]) => {
+                let is_ours = holder == Some(token);
+                self.lock.take_if(|_| is_ours);
+                Ok(yes(is_ours))
             }
-            ("RENEW_MUTEX", [_, _, _, _] | [_, _, _]) | ("RELEASE_MUTEX", [_, _]) => Ok(yes(false)),
             _ => Err(makes_no_sense()),
         }
     }
 
-    pub(super) fn reentrant(
-        &mut self,
-        script: &str,
-        words: &[&str],
-        now: Now,
-    ) -> RedisResult<Value> {
-        let key = words.first().copied().unwrap_or_default();
-        match self.locks.get(key).map(|stored| &stored.what) {
-            None | Some(Held::Reentrant(_)) => {}
-            Some(Held::Mutex(_)) => return Err(wrong_type()),
-            Some(Held::ReadWrite(_)) => {
+    fn reentrant(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        match self.value() {
+            None | Some(LockValue::Reentrant(_)) => {}
+            Some(LockValue::Mutex(_)) => return Err(wrong_type()),
+            Some(LockValue::ReadWrite(_)) => {
                 return Err(wrong_kind("a hash that is not one owner and a count"));
             }
         }
         match (script, words) {
             ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell]) => {
-                let end = now.after(number(lease)?);
-                self.enter(key, (owner, token), end, tell, now)
+                self.enter(owner, token, now.after(number(lease)?), tell, now)
             }
             ("RENEW_REENTRANT", [_, _, owner, token, lease, _]) => {
                 let end = now.after(number(lease)?);
-                Ok(yes(self.renew_level(key, (owner, token), end, now)))
+                Ok(yes(self.renew_level(owner, token, end, now)))
             }
             ("RELEASE_REENTRANT", [_, _, owner, token, _]) => {
-                Ok(Value::Int(self.leave(key, (owner, token), now)))
+                Ok(Value::Int(self.leave(owner, token, now)))
             }
             _ => Err(makes_no_sense()),
         }
     }
 
-    /// Who is in a reentrant lock, if it is this owner.
-    fn entered_by(&mut self, key: &str, owner: &str) -> Option<&mut Entered> {
-        match &mut self.locks.get_mut(key)?.what {
-            Held::Reentrant(entered) if entered.owner == owner => Some(entered),
+    /// Who is in a reentrant lock, if it is this owner. Takes the levels off whose end has passed,
+    /// a little later as on a server.
+    fn entered_by(&mut self, owner: &str, now: Now) -> Option<&mut Entered> {
+        match self.value_mut()? {
+            LockValue::Reentrant(entered) if entered.owner == owner => {
+                entered
+                    .acquisitions
+                    .retain(|_, end| *end + 100 * MILLI >= now.0);
+                Some(entered)
+            }
             _ => None,
         }
     }
 
     fn enter(
         &mut self,
-        key: &str,
-        (owner, token): (&str, &str),
+        owner: &str,
+        token: &str,
         end: Nanos,
         tell: &str,
         now: Now,
     ) -> RedisResult<Value> {
-        if !self.locks.contains_key(key) {
-            self.grant(key, token, owner, 0, now);
-            let owner = owner.to_owned();
+        if self.lock.is_none() {
+            self.grant(token, owner, 0, now);
             let nobody_yet = Entered {
-                owner,
+                owner: owner.to_owned(),
                 ..Entered::default()
             };
-            self.hold(key, end, || Held::Reentrant(nobody_yet));
+            self.hold(end, LockValue::Reentrant(nobody_yet));
         }
-        let Some(entered) = self.entered_by(key, owner) else {
-            return Ok(self.refusal(key, tell, Value::Nil, now));
+        let Some(entered) = self.entered_by(owner, now) else {
+            return Ok(self.refusal(tell, Value::Nil, now));
         };
-        entered.end_what_has_passed(now);
         if entered.released.as_deref() == Some(token) {
-            let reason = "its acquisition has been given back already".to_owned();
+            let reason = "its acquisition has been given back already";
             return Err(refused("INVALIDTOKEN", reason));
         }
         let own_end = entered.acquisitions.entry(token.to_owned()).or_default();
         *own_end = end.max(*own_end);
         let count = entered.count();
-        self.extend(key, end);
-        Ok(Value::Array(vec![self.fence(key), Value::Int(count)]))
+        self.extend(end);
+        let fence = digits(self.companion.fence);
+        Ok(Value::Array(vec![fence, Value::Int(count)]))
     }
 
     /// False: this acquisition is not counted, or is over.
-    fn renew_level(
-        &mut self,
-        key: &str,
-        (owner, token): (&str, &str),
-        end: Nanos,
-        now: Now,
-    ) -> bool {
-        let Some(entered) = self.entered_by(key, owner) else {
-            return false;
-        };
-        entered.end_what_has_passed(now);
-        let own_end = entered.acquisitions.get_mut(token);
+    fn renew_level(&mut self, owner: &str, token: &str, end: Nanos, now: Now) -> bool {
+        let entered = self.entered_by(owner, now);
+        let own_end = entered.and_then(|entered| entered.acquisitions.get_mut(token));
         let Some(own_end) = own_end.filter(|own_end| **own_end >= now.0) else {
             return false;
         };
         *own_end = end.max(*own_end);
-        self.extend(key, end);
+        self.extend(end);
         true
     }
 
     /// How often the owner held the lock until now.
-    fn leave(&mut self, key: &str, (owner, token): (&str, &str), now: Now) -> i64 {
-        let Some(entered) = self.entered_by(key, owner) else {
+    fn leave(&mut self, owner: &str, token: &str, now: Now) -> i64 {
+        let Some(entered) = self.entered_by(owner, now) else {
             return 0;
         };
-        entered.end_what_has_passed(now);
         let count = entered.count();
         if entered.acquisitions.remove(token).is_none() {
             return 0;
         }
         entered.released = Some(token.to_owned());
-        let last = entered.last_end();
+        let last = entered.acquisitions.values().copied().max().unwrap_or(0);
         if last <= now.0 {
-            self.locks.remove(key);
+            self.lock = None;
             return 1;
         }
-        if let Some(stored) = self.locks.get_mut(key) {
-            stored.end = stored.end.min(last);
+        if let Some(lock) = &mut self.lock {
+            lock.end = lock.end.min(last);
         }
         count
     }
 
-    pub(super) fn read_write(
-        &mut self,
-        script: &str,
-        words: &[&str],
-        now: Now,
-    ) -> RedisResult<Value> {
-        let key = words.first().copied().unwrap_or_default();
-        let ends = match self.locks.get(key).map(|stored| &stored.what) {
+    fn read_write(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let ends = match self.value() {
             None => BTreeMap::new(),
-            Some(Held::ReadWrite(ends)) => ends.clone(),
-            Some(Held::Mutex(_)) => return Err(wrong_type()),
-            Some(Held::Reentrant(_)) => {
+            Some(LockValue::ReadWrite(ends)) => ends.clone(),
+            Some(LockValue::Mutex(_)) => return Err(wrong_type()),
+            Some(LockValue::Reentrant(_)) => {
                 return Err(wrong_kind("a hash that is no read-write lock"));
             }
         };
         match (script, words) {
             ("ACQUIRE_READ", [_, token, lease, tell]) => {
                 if ends.contains_key(&format!("w:{token}")) {
-                    let reason = "it holds this lock for writing".to_owned();
-                    return Err(refused("INVALIDTOKEN", reason));
+                    return Err(refused("INVALIDTOKEN", "it holds this lock for writing"));
                 }
                 let ours = format!("r:{token}");
                 if !ends.contains_key(&ours)
-                    && let Some(last) = last_end(&ends, &["w:", "i:"])
+                    && let Some(last) = last_end(&ends, ["w:", "i:"])
                 {
                     return Ok(refusal(last, tell, yes(false), now));
                 }
-                self.store(key, ends, &ours, now.after(number(lease)?));
+                self.store(ends, &ours, now.after(number(lease)?));
                 Ok(yes(true))
             }
-            ("ACQUIRE_WRITE", _) => self.write(words, ends, now),
-            ("RENEW_READ_WRITE", [_, field, lease] | [_, _, field, lease])
-                if ends.contains_key(*field) =>
-            {
-                self.store(key, ends, field, now.after(number(lease)?));
-                Ok(yes(true))
+            ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
+                let end = now.after(number(lease)?);
+                self.write(ends, (token, who, end), *waits == "1", tell, now)
             }
-            ("RELEASE_READ_WRITE", [_, field]) if ends.contains_key(*field) => {
+            ("RENEW_READ_WRITE", [_, field, lease] | [_, _, field, lease]) => {
+                let is_ours = ends.contains_key(*field);
+                if is_ours {
+                    self.store(ends, field, now.after(number(lease)?));
+                }
+                Ok(yes(is_ours))
+            }
+            ("RELEASE_READ_WRITE", [_, field]) => {
                 let mut ends = ends;
-                ends.remove(*field);
-                self.store_all(key, ends);
-                Ok(yes(true))
-            }
-            ("RENEW_READ_WRITE", [_, _, _] | [_, _, _, _]) | ("RELEASE_READ_WRITE", [_, _]) => {
-                Ok(yes(false))
+                let was_ours = ends.remove(*field).is_some();
+                self.store_all(ends);
+                Ok(yes(was_ours))
             }
             _ => Err(makes_no_sense()),
         }
@@ -221,59 +314,142 @@ impl Store {
 
     fn write(
         &mut self,
-        words: &[&str],
         mut ends: BTreeMap<String, Nanos>,
+        (token, who, end): (&str, &str, Nanos),
+        waits: bool,
+        tell: &str,
         now: Now,
     ) -> RedisResult<Value> {
-        let &[key, _, token, lease, waits, who, tell] = words else {
-            return Err(makes_no_sense());
-        };
         let (ours, intent) = (format!("w:{token}"), format!("i:{token}"));
         if ends.contains_key(&format!("r:{token}")) {
-            let reason = "it holds this lock for reading".to_owned();
-            return Err(refused("INVALIDTOKEN", reason));
+            return Err(refused("INVALIDTOKEN", "it holds this lock for reading"));
         }
-        if !ends.contains_key(&ours)
-            && let Some(last) = last_end(&ends, &["r:", "w:"])
-        {
+        let is_ours = ends.contains_key(&ours);
+        if !is_ours && let Some(last) = last_end(&ends, ["r:", "w:"]) {
             let stands_until = ends.get(&intent).copied().unwrap_or(0);
-            if waits == "1" && stands_until < now.after(500) {
-                self.store(key, ends, &intent, now.after(1_000));
+            if waits && stands_until < now.after(500) {
+                self.store(ends, &intent, now.after(1_000));
             }
             return Ok(refusal(last, tell, Value::Nil, now));
         }
-        let is_known = ends.contains_key(&ours) && self.companion_is_of(key, token);
-        if !is_known {
-            self.grant(key, token, who, 0, now);
+        if !is_ours || self.companion.token != token {
+            self.grant(token, who, 0, now);
         }
         ends.remove(&intent);
-        self.store(key, ends, &ours, now.after(number(lease)?));
-        Ok(self.fence(key))
+        self.store(ends, &ours, end);
+        Ok(digits(self.companion.fence))
     }
 
     /// A holder in a read-write lock ends then, or later if it did.
-    fn store(&mut self, key: &str, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
+    fn store(&mut self, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
         let stored = ends.entry(field.to_owned()).or_default();
         *stored = end.max(*stored);
-        self.store_all(key, ends);
+        self.store_all(ends);
     }
 
-    fn store_all(&mut self, key: &str, ends: BTreeMap<String, Nanos>) {
-        let Some(last) = ends.values().max().copied() else {
-            self.locks.remove(key);
-            return;
-        };
-        let stored = Stored {
-            what: Held::ReadWrite(ends),
-            end: last,
-        };
-        self.locks.insert(key.to_owned(), stored);
+    fn store_all(&mut self, ends: BTreeMap<String, Nanos>) {
+        let last = ends.values().max().copied();
+        self.lock = last.map(|end| Stored {
+            value: LockValue::ReadWrite(ends),
+            end,
+        });
     }
+
+    fn extend(&mut self, end: Nanos) {
+        if let Some(lock) = &mut self.lock {
+            lock.end = lock.end.max(end);
+        }
+    }
+
+    fn refusal(&self, tell: &str, bare: Value, now: Now) -> Value {
+        refusal(
+            (self.lock.as_ref()).map_or(0, |lock| lock.end),
+            tell,
+            bare,
+            now,
+        )
+    }
+}
+
+impl Entered {
+    fn count(&self) -> i64 {
+        self.acquisitions.len().try_into().unwrap_or(i64::MAX)
+    }
+}
+
+impl RunMark {
+    /// As a script tells of it; nothing once it has ended.
+    pub(super) fn told(&self, now: Now) -> Option<Value> {
+        let parts = vec![
+            text("ran"),
+            digits(self.at),
+            text(&self.by),
+            digits(now.millis()),
+        ];
+        (self.end > now.0).then_some(Value::Array(parts))
+    }
+}
+
+fn last_end(ends: &BTreeMap<String, Nanos>, sides: [&str; 2]) -> Option<Nanos> {
+    let in_the_way =
+        |(field, _): &(&String, &Nanos)| sides.iter().any(|side| field.starts_with(side));
+    ends.iter().filter(in_the_way).map(|(_, end)| *end).max()
+}
+
+/// A no, with the end of what is in the way if that is asked for.
+fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
+    match tell {
+        "1" => Value::Array(vec![Value::Int(millis_until(end, now))]),
+        _ => bare,
+    }
+}
+
+fn millis_until(end: Nanos, Now(now): Now) -> i64 {
+    int(end.saturating_sub(now) / MILLI)
+}
+
+fn text(text: &str) -> Value {
+    Value::BulkString(text.into())
+}
+
+fn digits(number: u64) -> Value {
+    text(&number.to_string())
+}
+
+fn yes(is_so: bool) -> Value {
+    Value::Int(is_so.into())
+}
+
+fn int(number: u64) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+fn number(text: &str) -> RedisResult<u64> {
+    text.parse().map_err(|_| makes_no_sense())
+}
+
+fn wrong_type() -> RedisError {
+    refused(
+        "WRONGTYPE",
+        "Operation against a key holding the wrong kind of value",
+    )
+}
+
+fn wrong_kind(found: &str) -> RedisError {
+    refused("WRONGKIND", found)
+}
+
+/// As the server's error of this code.
+fn refused(code: &str, text: &str) -> RedisError {
+    redis::make_extension_error(code.to_owned(), Some(text.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{Execution, Store},
+        *,
+    };
 
     #[test]
     fn a_call_of_another_shape_than_the_script_takes_is_an_error_and_no_answer() {
@@ -293,7 +469,7 @@ mod tests {
         for (script, count) in calls {
             let words = |count| vec!["1"; count];
             let mut store = Store::default();
-            let answer = |ran: super::super::Ran| ran.answer;
+            let answer = |ran: Execution| ran.answer;
             let right = answer(store.run((script, words(count)), Now(0)));
             assert!(right.is_ok(), "{script}: {right:?}");
             let mut store = Store::default();
