@@ -88,24 +88,15 @@ use std::{
 use redis::Value;
 
 pub use commit::Commit;
-use server::StandInState;
+pub use server::StandIn;
 
 use crate::{error::Result, locks::Locks, server::Disturbance, time::whole_millis, token::Token};
-
-/// A server that is none: locks in the memory of this process, with a clock that a test moves. A
-/// clone is the same.
-#[derive(Clone)]
-pub struct StandIn {
-    state: Arc<StandInState>,
-}
 
 impl StandIn {
     /// With no lock held.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            state: Arc::new(StandInState::new()),
-        }
+        Self::default()
     }
 
     /// Locks on this stand-in, as those of a process of their own. Clones of one are of the same
@@ -251,12 +242,6 @@ impl StandIn {
         // As after any new connection: nobody knows what has happened meanwhile.
         self.of_each(|observer| observer.disturbed(Disturbance::Reachable));
         self.settle();
-    }
-}
-
-impl Default for StandIn {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -11,10 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use redis::{RedisError, RedisResult, Value};
 
-use super::{
-    StandIn,
-    store::{Execution, Now, Store},
-};
+use super::store::{Execution, Now, Store};
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
@@ -30,6 +27,13 @@ use crate::{
 /// Nothing here takes this long, but a callback of a test's own might.
 const LONGEST: Duration = Duration::from_secs(1);
 
+/// A server that is none: locks in the memory of this process, with a clock that a test moves. A
+/// clone is the same.
+#[derive(Clone, Default)]
+pub struct StandIn {
+    pub(super) state: Arc<StandInState>,
+}
+
 /// What all clones of a stand-in share.
 pub(super) struct StandInState {
     pub(super) store: Mutex<Store>,
@@ -43,8 +47,8 @@ pub(super) struct StandInState {
     observers: Mutex<Vec<Weak<dyn Observer>>>,
 }
 
-impl StandInState {
-    pub(super) fn new() -> Self {
+impl Default for StandInState {
+    fn default() -> Self {
         let clock = Clock::movable();
         Self {
             store: Mutex::default(),

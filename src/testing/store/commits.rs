@@ -15,12 +15,12 @@ use crate::{
 /// What was committed, and what is to be answered.
 #[derive(Default)]
 pub(in crate::testing) struct Commits {
-    executed: Vec<Executed>,
+    executed: Vec<CommitRecord>,
     /// For the next commits, first in, first out: one value for each command.
     answers: VecDeque<Vec<Value>>,
 }
 
-struct Executed {
+struct CommitRecord {
     at: Nanos,
     commit: Commit,
     /// The key that says so, and its end.
@@ -77,7 +77,7 @@ impl Store {
             return Ok((Ok(CommitOutcome::Before), None));
         }
         let answers = self.commits.next_answers(request.writes.len())?;
-        self.commits.executed.push(Executed {
+        self.commits.executed.push(CommitRecord {
             at: now.0,
             commit: Commit::new(request.lock, request.writes),
             mark: (request.mark).map(|(key, millis)| (key.to_owned(), now.after(millis))),

@@ -172,7 +172,10 @@ impl Entry {
             None | Some(LockValue::Reentrant(_)) => {}
             Some(LockValue::Mutex(_)) => return Err(wrong_type()),
             Some(LockValue::ReadWrite(_)) => {
-                return Err(wrong_kind("a hash that is not one owner and a count"));
+                return Err(refused(
+                    "WRONGKIND",
+                    "a hash that is not one owner and a count",
+                ));
             }
         }
         match (script, words) {
@@ -274,7 +277,7 @@ impl Entry {
             Some(LockValue::ReadWrite(ends)) => ends.clone(),
             Some(LockValue::Mutex(_)) => return Err(wrong_type()),
             Some(LockValue::Reentrant(_)) => {
-                return Err(wrong_kind("a hash that is no read-write lock"));
+                return Err(refused("WRONGKIND", "a hash that is no read-write lock"));
             }
         };
         match (script, words) {
@@ -433,10 +436,6 @@ fn wrong_type() -> RedisError {
         "WRONGTYPE",
         "Operation against a key holding the wrong kind of value",
     )
-}
-
-fn wrong_kind(found: &str) -> RedisError {
-    refused("WRONGKIND", found)
 }
 
 /// As the server's error of this code.
