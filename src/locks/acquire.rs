@@ -9,9 +9,9 @@
 //! [`Attempts`] judges each reply; its table says what each answer leads to.
 //!
 //! Where there are several servers, the key may have moved to another one. Then the wait goes on in
-//! the queue there, by the same token and to the same deadline. A `MOVED` is followed [`HOPS`] times
-//! in a row; the next one counts as a failure, after which there is a pause. After a failure the map
-//! of the nodes counts as well: the server that had the key may be gone, and answer nothing.
+//! the queue there, by the same token and to the same deadline. The first attempt follows [`HOPS`]
+//! times at once. A head looks after each failure which server has the key by now: the one that had
+//! it may be gone, and answer nothing.
 //!
 //! Nothing is locked here while the server is asked, except the connection by which all heads ask,
 //! inside of [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a
@@ -37,21 +37,20 @@ use super::{
 use crate::{
     error::{Error, Operation, Result, unanswered_ahead},
     event::{Acquired, AlreadyRun, Contended},
-    pool::HOPS,
+    pool::{HOPS, Limits},
     recipes::{
         hold::{Hold, LockKind},
         once::LastRun,
     },
     renewing::keeper::Handle,
-    server::{Patience, Reply},
+    server::Patience,
     time::{Backoff, Deadline},
     waiting::{LastAnswer, Leaving, Place},
     wire::{Call, Refusal},
 };
 
-/// How long a call waits for a connection while all are lent to others, where it may not wait for
-/// the lock, or where there is something to take back after a wait that ends at its time and
-/// 250 ms.
+/// The wait for a connection while all are lent to others, of a call that may not wait for the
+/// lock, or has something to take back after a wait that ends at its time and 250 ms.
 const LENT: Duration = Duration::from_millis(100);
 /// At its deadline a thread waits so long for the answer to the one ahead that is asking: a server
 /// that is far away is not called silent.
@@ -65,8 +64,6 @@ struct Wait<'a> {
     stacks: &'a Stacks,
     /// The stack of the server that has the key, as far as is known.
     stack: Arc<Stack<Lease>>,
-    /// How often in a row the key was said to be elsewhere.
-    hops: u32,
     /// The pauses where the server refuses, and does not tell of changes.
     pauses: Backoff,
     /// The pauses after a failure. They go on growing whichever shard is asked.
@@ -112,7 +109,6 @@ pub(super) fn acquire(
         operation,
         stacks,
         stack,
-        hops: 0,
         pauses: Backoff::between(first, last),
         doubts: Backoff::between(first, last.max(LONGEST_DOUBT)),
         settings,
@@ -237,6 +233,7 @@ impl Wait<'_> {
             cancel: self.settings.cancel.as_ref(),
             ..Patience::USUAL
         };
+        let mut hops = 0;
         loop {
             self.attempts.made += 1;
             let reply = match self.stack.server.ask(&call, patience) {
@@ -247,12 +244,15 @@ impl Wait<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            match self.judge(reply)? {
-                AttemptOutcome::Moved => {}
-                outcome => return Ok(outcome),
+            let outcome = self.attempts.judge(reply, self.stack.clock.now())?;
+            let Limits { connect, answer } = self.stacks.limits;
+            let longest = Deadline::after(self.deadline.remaining().max(connect.max(answer)));
+            let has_moved = matches!(outcome, AttemptOutcome::Moved) && hops < HOPS;
+            if !has_moved || !self.follow(longest)? {
+                return Ok(outcome);
             }
-            let longest = self.deadline.remaining().max(self.stacks.limits.answer);
-            patience.by.get_or_insert_with(|| Deadline::after(longest));
+            hops += 1;
+            patience.by.get_or_insert(longest);
             // The lock may be ours there.
             call = call.again();
         }
@@ -289,7 +289,7 @@ impl Wait<'_> {
             let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
             let call = call.again();
             let outcome = match (shared.server).ask_for_head(&call, self.deadline, cancel) {
-                Ok(Some(reply)) => self.judge(reply)?,
+                Ok(Some(reply)) => self.attempts.judge(reply, self.stack.clock.now())?,
                 // Others were asked for until the deadline or the cancel.
                 Ok(None) => break,
                 Err(error) if !error.may_pass() => return Err(error),
@@ -298,9 +298,6 @@ impl Wait<'_> {
                     AttemptOutcome::Failed
                 }
             };
-            if !Arc::ptr_eq(&shared, &self.stack) {
-                return Ok(AttemptOutcome::Moved);
-            }
             match outcome {
                 AttemptOutcome::Granted { .. } | AttemptOutcome::AlreadyRun => return Ok(outcome),
                 outcome => self.asks_again(&outcome, place),
@@ -323,8 +320,6 @@ impl Wait<'_> {
             AttemptOutcome::Refused { ask_again_at: None } => {
                 place.refused(Some(now + self.pauses.next_pause(Duration::MAX)));
             }
-            // The same shard at another address.
-            AttemptOutcome::Moved => place.failed(None, now),
             _ => {
                 let pause = self.doubts.next_pause(Duration::MAX);
                 place.failed(self.attempts.failure.clone(), now + pause);
@@ -356,28 +351,6 @@ impl Wait<'_> {
             None if self.attempts.was_refused => Ok(in_vain),
             None => Err(unanswered_ahead(None)),
         }
-    }
-
-    /// Judges a reply. If the key has moved, the wait takes the stack of the server that has it,
-    /// unless the key has moved more than [`HOPS`] times in a row: that is a failure.
-    fn judge(&mut self, reply: Reply) -> Result<AttemptOutcome> {
-        let outcome = self.attempts.judge(reply, self.stack.clock.now())?;
-        if !matches!(outcome, AttemptOutcome::Moved) {
-            self.hops = 0;
-            return Ok(outcome);
-        }
-        self.hops += 1;
-        if self.hops > HOPS {
-            self.hops = 0;
-            return Ok(AttemptOutcome::Failed);
-        }
-        let longest = self.deadline.remaining().max(self.stacks.limits.connect);
-        let is_known = self.follow(Deadline::after(longest))?;
-        Ok(if is_known {
-            outcome
-        } else {
-            AttemptOutcome::Failed
-        })
     }
 
     /// Takes the stack that has the key by what the nodes say now. False: nobody knows.
@@ -469,7 +442,7 @@ impl Wait<'_> {
         }
     }
 
-    /// How a lock that is handed over would be held, if it is to be.
+    /// The settings by which a lock that is handed over would be held, if it is to be.
     fn takes(&self) -> Option<Settings> {
         // Only the server knows whether work that is to be done once has been done meanwhile.
         let asks = self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some();

@@ -48,11 +48,11 @@ pub(super) struct Attempts<'a> {
     operation: Operation<'a>,
     settings: &'a Settings,
     hold: Arc<Hold>,
-    /// How much sooner than on the server a lease ends by our clock.
+    /// A lease ends by our clock sooner than on the server by this.
     skew: Duration,
     /// The key may be on another server by now.
     may_move: bool,
-    /// How often the server was asked.
+    /// Counts the questions to the server.
     pub(super) made: u32,
     /// An attempt got no answer, or was granted for a lease that was over by then, and none since
     /// has said that somebody else has the lock: it may be ours.
@@ -69,7 +69,7 @@ pub(super) struct Attempts<'a> {
     pub(super) found_run: Option<LastRun>,
 }
 
-/// What an attempt leads to.
+/// The consequence of an attempt.
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Granted {
@@ -115,7 +115,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// What follows from this reply; an error is the answer of the whole wait.
+    /// The consequence of this reply; an error is the answer of the whole wait.
     pub(super) fn judge(&mut self, reply: Reply, now: Instant) -> Result<AttemptOutcome> {
         self.is_out |= reply.again;
         let attempt = match reply

@@ -11,7 +11,7 @@ pub(crate) trait Committer {
     fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>>;
 }
 
-/// What is to be executed while a lock is held.
+/// A transaction to execute while a lock is held.
 pub(crate) struct CommitRequest<'a> {
     /// The name of the lock.
     pub(crate) lock: &'a str,
@@ -24,7 +24,7 @@ pub(crate) struct CommitRequest<'a> {
     pub(crate) mark: Option<(&'a str, u64)>,
 }
 
-/// What a commit has come to.
+/// The outcome of a commit.
 #[derive(Debug)]
 pub(crate) enum CommitOutcome {
     /// With one answer for each command.

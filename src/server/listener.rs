@@ -31,18 +31,18 @@ use crate::{
 
 const NAME: &str = "leasehold-listener";
 const CHANNEL: &str = "__redis__:invalidate";
-/// How long it listens before it looks whether it is to end.
+/// The longest time for which it listens before it looks whether it is to end.
 const LISTEN: Duration = Duration::from_millis(100);
-/// How often the connections are asked whether they are still there, while somebody relies on them.
+/// The pause between two looks at the connections, while somebody relies on them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// How long it waits for the answer to its goodbye: not at all, but the system knows nothing
+/// The wait for the answer to its goodbye: none at all, but the system knows nothing
 /// shorter.
 const GOODBYE: Duration = Duration::from_millis(1);
 /// Between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What the thread and those who read keys share.
+/// The thread and those who read keys share this.
 pub(crate) struct Listener {
     connector: Connector,
     /// Who is told.
@@ -56,7 +56,7 @@ pub(crate) struct Listener {
 /// The connection that listens.
 #[derive(Clone, Copy, Default)]
 struct Ear {
-    /// How many such connections there have been. A server that has restarted gives out its numbers
+    /// Counts such connections. A server that has restarted gives out its numbers
     /// anew, so that these do not tell two of our connections apart.
     generation: u64,
     /// The number by which the server knows the connection, while it listens.
@@ -65,8 +65,8 @@ struct Ear {
     is_deaf: bool,
     /// It has given way to a connection that comes first.
     gives_way: bool,
-    /// How often the server was found to be a replica. Connections that were opened before are
-    /// replaced.
+    /// Counts the times that the server was found to be a replica. Connections that were opened
+    /// before the last one are replaced.
     left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
@@ -130,7 +130,7 @@ impl Listener {
         ear.left_a_replica += 1;
     }
 
-    /// How often the server was found to be a replica.
+    /// Counts the times that the server was found to be a replica.
     pub(super) fn left_a_replica(&self) -> u64 {
         self.ear.lock().left_a_replica
     }
@@ -185,21 +185,22 @@ impl Listener {
     }
 
     /// Listens until the connection breaks or nobody is there to be told.
-    fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Result<(), Unheard> {
+    fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Option<()> {
         let left_a_replica = self.left_a_replica();
         let Opened {
             mut connection,
             epoch,
-        } = self.connector.open_to_listen()?;
-        let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
-        let mut messages = subscribed(&mut connection)?;
+        } = self.connector.open_to_listen().ok()?;
+        let id = redis::cmd("CLIENT").arg("ID").query::<i64>(&mut connection);
+        let id = id.ok()?;
+        let mut messages = subscribed(&mut connection).ok()?;
         let mut ear = self.ear.lock();
         ear.generation += 1;
         ear.id = Some(id);
         ear.epoch = epoch;
         ear.is_deaf = ear.left_a_replica != left_a_replica;
         drop(ear);
-        observer.upgrade().ok_or(Unheard)?.all_may_have_changed();
+        observer.upgrade()?.all_may_have_changed();
         let heard = self.hear(epoch, &mut messages, observer, check);
         // redis-rs unsubscribes when it drops them, and waits for the answer.
         let _ = messages.set_read_timeout(Some(GOODBYE));
@@ -212,21 +213,21 @@ impl Listener {
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
         check: &impl Fn(),
-    ) -> Result<(), Unheard> {
+    ) -> Option<()> {
         let (mut beat, mut listened) = (time::now(), None::<Instant>);
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
             if listened.is_none_or(|at| at.elapsed() >= LISTEN) {
                 self.connector.listen();
                 listened = Some(time::now());
             }
-            messages.set_read_timeout(Some(LISTEN))?;
+            messages.set_read_timeout(Some(LISTEN)).ok()?;
             match messages.get_message() {
                 Ok(message) => {
-                    let observer = observer.upgrade().ok_or(Unheard)?;
-                    report(&*observer, message.get_payload::<Value>()?);
+                    let observer = observer.upgrade()?;
+                    report(&*observer, message.get_payload::<Value>().ok()?);
                 }
                 Err(error) if error.is_timeout() => {}
-                Err(_) => return Err(Unheard),
+                Err(_) => return None,
             }
             if beat.elapsed() >= HEARTBEAT {
                 self.beat(messages, observer, check)?;
@@ -235,7 +236,7 @@ impl Listener {
                 beat = time::now();
             }
         }
-        Ok(())
+        Some(())
     }
 
     /// A connection that is silent may be one that is gone.
@@ -244,31 +245,17 @@ impl Listener {
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
         check: &impl Fn(),
-    ) -> Result<(), Unheard> {
+    ) -> Option<()> {
         // Given up before the server is asked: what it belongs to ends with the last clone.
-        let relies = observer.upgrade().ok_or(Unheard)?.relies();
+        let relies = observer.upgrade()?.relies();
         if relies {
             self.connector.check(HEARTBEAT / 2);
-            messages.set_read_timeout(Some(self.connector.limits().answer))?;
-            messages.ping::<Value>()?;
+            let limit = self.connector.limits().answer;
+            messages.set_read_timeout(Some(limit)).ok()?;
+            messages.ping::<Value>().ok()?;
             check();
         }
-        Ok(())
-    }
-}
-
-/// The connection is of no more use, or there is nobody left to be told.
-struct Unheard;
-
-impl From<Error> for Unheard {
-    fn from(_: Error) -> Self {
-        Self
-    }
-}
-
-impl From<RedisError> for Unheard {
-    fn from(_: RedisError) -> Self {
-        Self
+        Some(())
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Also where nothing but locks is stored.
     fn lend(&self, key: &str) -> Result<PooledConnection>;
 
-    /// Whether this refusal says that the key is on another server by now, or on its way to one.
+    /// True if this refusal says that the key is on another server by now, or on its way to one.
     /// Nothing was done then, and another connection that is [lent](Self::lend) for it may lead
     /// there.
     fn is_elsewhere(&self, _refusal: &RedisError) -> bool {
@@ -80,11 +80,11 @@ pub(crate) trait Server: Send + Sync + 'static {
         None
     }
 
-    /// Whether a transaction that looks at a lock of this server can be sent by a connection that
-    /// somebody else has opened.
+    /// An error if no connection that somebody else has opened can send a transaction that looks at
+    /// a lock of this server.
     fn stores_data(&self) -> Result<()>;
 
-    /// How far the clock of a server that takes its place may be ahead.
+    /// The most that the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;
 
     /// Sends a call that may be sent twice, by a connection that is lent for it; once more by
@@ -124,7 +124,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn close(&self);
 }
 
-/// How long one answer may be waited for.
+/// The longest waits for one answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience<'a> {
     /// For a connection, while all are lent to others.
@@ -213,7 +213,7 @@ pub(crate) trait Observer: Send + Sync {
     /// Another server may answer the watchdog by now, which has not got all that the one before has
     /// answered: all leases have to be looked at, and renewed for what is left of them.
     fn renew_again(&self);
-    /// Whether somebody waits, or has a lease, and relies on being told.
+    /// True while somebody waits, or has a lease, and relies on being told.
     fn relies(&self) -> bool;
     /// A test of the library's users has done this.
     #[cfg(feature = "testing")]
@@ -244,7 +244,7 @@ pub(crate) trait Renewals: Send {
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies;
 }
 
-/// What became of a renewal, or of the release of an orphan.
+/// The outcome of a renewal, or of the release of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Renewed, or released. The moment lies before the call was sent.
@@ -257,7 +257,7 @@ pub(crate) enum Answer {
     Unanswered,
 }
 
-/// What a batch has come to.
+/// The outcome of a batch.
 pub(crate) struct Replies {
     /// One for each call.
     pub(crate) answers: Vec<RenewalReply>,
@@ -265,7 +265,7 @@ pub(crate) struct Replies {
     pub(crate) broken: bool,
 }
 
-/// What a renewal has come to, and why, where it failed.
+/// The outcome of a renewal, and the reason where it failed.
 pub(crate) type RenewalReply = (Answer, Option<Arc<Failure>>);
 
 /// Why a renewal got no answer, or not the one it wanted.

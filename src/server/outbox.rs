@@ -15,7 +15,8 @@
 //! - A letter that was taken has an answer, or an error, by the end of the shared write. Its thread
 //!   waits for that, or until its own time for the answer is over. Each call has a letter of its
 //!   own, so a late answer is nobody else's.
-//! - The answers of a shared write are waited for one I/O time-out. A call with less time goes
+//! - The answers of a shared write are waited for one I/O time-out, and no answer is waited for
+//!   longer than that. A call with less time goes
 //!   along, but does not lead.
 //! - The heads of the queues share one connection. When it fails, all heads that wait are told so:
 //!   otherwise each would wait as long for it, one after the other.
@@ -42,7 +43,7 @@ use crate::{
     wire::{Finished, is_interrupted, next_reply},
 };
 
-/// How often a thread looks for its answer, and lets others run, before it sleeps: to be woken
+/// A thread looks for its answer so often, and lets others run, before it sleeps: to be woken
 /// takes longer than a near server's answer.
 const LOOKS: u32 = 30;
 
@@ -56,7 +57,7 @@ pub(super) struct Outbox {
 
 #[derive(Default)]
 struct Letters {
-    /// How many lanes are in use.
+    /// The lanes in use.
     out: usize,
     /// In the order in which they came.
     waiting: VecDeque<Arc<Letter>>,
@@ -261,8 +262,8 @@ impl SharedWrite<'_> {
         true
     }
 
-    /// Sends all that was gathered, and tells each thread its answer, or why none came. All answers
-    /// together are waited for no longer than one. An error says why the connection is finished.
+    /// Sends all that was gathered, and tells each thread its answer, or why none came. After one
+    /// I/O time-out no further answer is waited for. An error says why the connection is finished.
     pub(super) fn exchange(
         &mut self,
         conn: &mut Connection,
@@ -272,15 +273,13 @@ impl SharedWrite<'_> {
         let packed = self.batch.iter().flat_map(|letter| letter.packed.iter());
         let packed: Vec<u8> = packed.copied().collect();
         let (sent, deadline) = (time::now(), Deadline::after(io_timeout));
-        let mut limit = io_timeout;
         let mut broken = conn.send_packed_command(&packed).err();
         let mut finished = broken.clone();
         while !self.batch.is_empty() {
             let answer = match &broken {
                 Some(error) => Err(error.clone()),
-                None => shortened(&mut limit, deadline, conn)
-                    .and_then(|()| next_reply(conn))
-                    .and_then(Value::extract_error),
+                None if deadline.has_passed() => Err(silence()),
+                None => next_reply(conn).and_then(Value::extract_error),
             };
             if let Err(error) = &answer
                 && let Some(why) = Finished::by_error(error)
@@ -293,9 +292,6 @@ impl SharedWrite<'_> {
                 }
             }
             self.tell_next(answer, sent, tracked);
-        }
-        if limit < io_timeout {
-            conn.set_read_timeout(Some(io_timeout))?;
         }
         finished.map_or(Ok(()), Err)
     }
@@ -343,20 +339,6 @@ pub(super) fn silent(source: RedisError) -> Error {
 
 fn silence() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
-}
-
-/// Shortens the time for the next answer where little is left for all.
-fn shortened(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
-    let left = deadline.remaining();
-    if left.is_zero() {
-        return Err(silence());
-    }
-    // The socket's own time-out is as good while hardly any time has passed.
-    if left < *limit / 8 * 7 {
-        *limit = left;
-        conn.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -163,8 +163,7 @@ fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
     }
 }
 
-/// Whether the lock's key holds something else by now. If only the companion does, the lock is
-/// still ours.
+/// The lock's key holds something else by now. If only the companion does, the lock is still ours.
 fn is_another_kind(refusal: &RedisError) -> bool {
     match refusal.code() {
         Some("COMPANION") => false,

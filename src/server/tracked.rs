@@ -62,7 +62,7 @@ struct Open {
     connection: Connection,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
-    /// How often the server had been found to be a replica before.
+    /// Of the listener, when it was opened: a connection of an earlier count is closed.
     left_a_replica: u64,
     tracking: Tracking,
     /// It has answered, so that somebody may rely on what was read on it.
@@ -109,7 +109,7 @@ impl Tracked {
         self.connector.process().refuse_forked_child()
     }
 
-    /// Whether no other server than that of this epoch is known to be the master by now.
+    /// False once another server than that of this epoch is known to be the master.
     pub(super) fn leads_to_the_master(&self, epoch: Option<u64>) -> bool {
         epoch == Some(self.connector.epoch())
     }

@@ -146,8 +146,8 @@ impl<W, L, F> Queue<W, L, F> {
         self.busy_for = self.busy_for.max(last);
     }
 
-    /// The next step of this waiter. If it asks, the wake-up counts as acted upon once the server has
-    /// [granted](Self::leave) or [refused](Self::refused).
+    /// The next step of this waiter. If it asks, the wake-up counts as acted upon once the server
+    /// has [granted](Self::leave) or [refused](Self::refused).
     pub(crate) fn step(&mut self, ticket: Ticket, now: Instant) -> Step {
         let Some(waiter) = self.waiter(ticket) else {
             return Step::TakeHanded;

@@ -27,7 +27,7 @@ use crate::{
 /// Whenever so many threads have joined a queue, those that are over and can be forgotten are
 /// looked for.
 const SWEEP: Ticket = 64;
-/// How often a thread whose time is over looks for the answer to the head.
+/// The pause between two looks for the answer to the head, of a thread whose time is over.
 const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
 
 /// The queues, by the keys of their locks. `T` says how a thread would hold a lock that is handed
@@ -57,7 +57,7 @@ pub(crate) struct Sleeper<T> {
 }
 
 impl<T> Sleeper<T> {
-    /// How it would hold a lock that is handed to it, if it takes one.
+    /// The settings by which it would hold a lock that is handed to it, if it takes one.
     pub(crate) fn takes(&self) -> Option<&T> {
         self.takes.as_ref()
     }
@@ -113,7 +113,7 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// How many wait for the lock.
+    /// Counts those who wait for the lock.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         self.by_key.lock().queues.get(key).map_or(0, Queue::len)
     }

@@ -1,9 +1,9 @@
 //! Turns at a lock, between processes and between threads of this one, as plain values: no lock, no
 //! clock, no I/O.
 //!
-//! [`Turns`]: a process may take a lock [`IN_A_ROW`] times before others get a chance. If it has seen another
-//! process within the last second, it stays away for a millisecond then. If not, it does so only
-//! after [`IN_A_ROW_ALONE`] turns: others may wait whom it has never met.
+//! [`Turns`]: a process may take a lock [`IN_A_ROW`] times before others get a chance. If it has
+//! seen another process within the last second, it stays away for a millisecond then. If not, it
+//! does so only after [`IN_A_ROW_ALONE`] turns: others may wait whom it has never met.
 //!
 //! ```text
 //!               granted                             granted, released: one turn more
@@ -37,7 +37,7 @@ use std::{
 pub(super) const IN_A_ROW: u32 = 4;
 /// Turns that it takes if it has seen nobody else lately.
 pub(super) const IN_A_ROW_ALONE: u32 = 8 * IN_A_ROW;
-/// How long a process stays away after its turns.
+/// A process stays away for this long after its turns.
 const AWAY: Duration = Duration::from_millis(1);
 /// Others that were not seen for this long are forgotten.
 const LATELY: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ pub(crate) struct PastHold {
     pub(crate) stood_in_queue: bool,
 }
 
-/// Whether a thread that stood in the queue has the lock.
+/// A thread that stood in the queue has the lock, or has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum HeldHere {
     #[default]
@@ -134,7 +134,7 @@ impl Turns {
         self.held != HeldHere::No
     }
 
-    /// Whether a thread that stood in the queue has the lock alone, unless it has lost it.
+    /// True while a thread that stood in the queue has the lock alone, unless it has lost it.
     pub(super) fn is_held_alone(&self) -> bool {
         matches!(self.held, HeldHere::Alone(_))
     }
@@ -144,7 +144,7 @@ impl Turns {
         self.away_until.map_or(now, |until| until.max(now))
     }
 
-    /// Whether another process was seen to have the lock within the last second.
+    /// True if another process was seen to have the lock within the last second.
     pub(super) fn sees_others(&self, now: Instant) -> bool {
         let is_lately = |seen: Instant| now.saturating_duration_since(seen) < LATELY;
         self.others_seen.is_some_and(is_lately)

@@ -47,7 +47,7 @@ impl Member {
         server.ask(call, patience)
     }
 
-    /// Whether a call that got this answer is to be sent again: then a pause is over, where it
+    /// True if a call that got this answer is to be sent again: then a pause is over, where it
     /// takes one.
     fn goes_on(&self, answer: &RedisResult<Value>, resending: &mut Resending) -> bool {
         match self.servers.redirect(answer) {

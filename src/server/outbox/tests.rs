@@ -14,7 +14,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
 
-/// How long a call may wait to be sent, and when its thread stops waiting for the answer.
+/// The longest wait of a call to be sent, and the moment at which its thread stops waiting.
 type Terms = (Duration, Option<Instant>);
 
 fn terms(send_by: Duration) -> Terms {

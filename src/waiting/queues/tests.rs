@@ -1,4 +1,4 @@
-//! What becomes of a wake-up when the head leaves, by the queues that threads use. No thread is
+//! Wake-ups when the head leaves, by the queues that threads use. No thread is
 //! needed: a wait that is not to sleep returns at once.
 
 use std::{
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_millis(100);
 /// Longer than a test waits.
 const LATE: Duration = Duration::from_secs(60);
 
-/// What is handed over lives as long as this.
+/// A lock that is handed over lives as long as this.
 type Lease = Arc<()>;
 type TestQueues = Queues<(), Lease>;
 
@@ -25,7 +25,7 @@ fn after(time: Duration) -> Instant {
     time::now() + time
 }
 
-/// Whether it is to ask the server within a few seconds.
+/// It is to ask the server within a few seconds.
 fn asks(place: &Place<'_, (), Lease>) -> bool {
     place.wait(None, Deadline::after(Duration::from_secs(5)))
 }
