@@ -326,12 +326,7 @@ impl Lease {
         }
         let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
             let sent = asked.sent;
-            let answer = if ask.is_renewal() {
-                asked.of_both()
-            } else {
-                asked.answer
-            };
-            let ours = answer.and_then(|answer| yes_or_no(&answer));
+            let ours = asked.of_both().and_then(|answer| yes_or_no(&answer));
             ours.map(|ours| (ours, sent)).map_err(Failure::Sent)
         });
         match answer {

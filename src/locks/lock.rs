@@ -1,6 +1,6 @@
 //! One lock, before it is held, and who has it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::{RedisResult, Value};
 
@@ -31,7 +31,7 @@ use crate::{
 ///
 /// Making it sends nothing. A name that cannot be a lock's is an error of whatever is done with it
 /// first.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct Lock {
     stacks: Stacks,
@@ -363,15 +363,5 @@ impl Inspection {
     #[must_use]
     pub fn waiting_here(&self) -> usize {
         self.waiting_here
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("kind", &self.kind)
-            .field("name", &self.name)
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
     }
 }

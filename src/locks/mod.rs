@@ -24,7 +24,7 @@ pub use lock::{Inspection, Lock};
 pub use options::Options;
 pub use run::Once;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 #[cfg(feature = "cluster")]
 use crate::{cluster::Nodes, pool::is_of_a_cluster};
@@ -64,7 +64,7 @@ use stacks::Stacks;
 /// lease.release()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Locks {
     pub(crate) stacks: Stacks,
     pub(crate) settings: Settings,
@@ -219,14 +219,6 @@ impl Locks {
 
     fn of_kind(&self, kind: LockKind, name: &str) -> Lock {
         Lock::new(&self.stacks, &self.settings, kind, name)
-    }
-}
-
-impl fmt::Debug for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
     }
 }
 

@@ -221,22 +221,15 @@ impl Lease {
     /// The guard of the next turn, with an identity of its own, and when it ends unless it is
     /// renewed. `None`: not from this one.
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
-        let lock = self.hold().lock_name();
-        if lock.prefix() != &*settings.prefix {
-            // The key is the same, but prefix and name are not: the guard would have another name
-            // than the next thread asks for.
-            return None;
-        }
-        if self.hold().is_fenced() != settings.fencing {
-            // One of the two has a fencing token and the other has none.
-            return None;
-        }
-        if self.hold().replicas() != settings.replicas {
-            // Other replicas have confirmed this hold than the next one asks for.
-            return None;
-        }
-        if !self.lease_state().is_settled() {
-            // What is still to happen on the server must not happen in the next turn.
+        let hold = self.hold();
+        // By another prefix the next thread asks for another name; it has a fencing token, or not;
+        // it asks for other replicas to confirm the hold; or a command that is still out there must
+        // not be executed in its turn.
+        let fits = hold.lock_name().prefix() == &*settings.prefix
+            && hold.is_fenced() == settings.fencing
+            && hold.replicas() == settings.replicas
+            && self.lease_state().is_settled();
+        if !fits {
             return None;
         }
         let now = self.stack.clock.now();

@@ -6,7 +6,7 @@
 
 #[cfg(feature = "cluster")]
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 #[cfg(feature = "cluster")]
 use parking_lot::RwLock;
@@ -118,6 +118,12 @@ impl Stacks {
     pub(crate) fn waiting(&self, key: &str) -> usize {
         let waiting = |stack: &Arc<Stack<Lease>>| stack.queues.waiting(key);
         self.all().iter().map(waiting).sum()
+    }
+}
+
+impl fmt::Debug for Stacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stacks").finish_non_exhaustive()
     }
 }
 
