@@ -1,4 +1,4 @@
-//! What can go wrong, as outcomes a caller acts on differently.
+//! Errors: one variant for each outcome that a caller acts on differently.
 
 mod operation;
 
@@ -88,7 +88,7 @@ pub enum Error {
         context: ErrorContext,
         /// Of an acquire, the token that was sent.
         token: Option<Token>,
-        /// What ended the conversation.
+        /// The failure that ended the conversation.
         source: RedisError,
     },
     /// The server refused, or was not reached: it did not happen.
@@ -111,7 +111,7 @@ pub enum Error {
     Reply {
         /// The function and the lock.
         context: ErrorContext,
-        /// What did not fit.
+        /// The part that did not fit.
         source: RedisError,
     },
     /// The lock was taken, but fewer replicas had it than
@@ -120,9 +120,9 @@ pub enum Error {
     TooFewReplicas {
         /// The function and the lock.
         context: ErrorContext,
-        /// How many had to have it.
+        /// So many had to have it.
         wanted: u32,
-        /// How many had it at the last attempt.
+        /// So many had it at the last attempt.
         had: u32,
     },
     /// A key holds something that this operation does not understand. Nothing was changed.
@@ -132,7 +132,7 @@ pub enum Error {
     WrongKind {
         /// The function and the lock.
         context: ErrorContext,
-        /// What was found there.
+        /// The kind of key that was found.
         found: String,
     },
     /// An argument that cannot be used. Nothing was sent, or, of what only the server can judge,
@@ -140,13 +140,13 @@ pub enum Error {
     Invalid {
         /// Which argument.
         argument: &'static str,
-        /// What it has to be.
+        /// The rule that it breaks.
         reason: String,
     },
     /// The server is older than this library supports: Redis 6.2 or Valkey 7.2. Only
     /// [`Pool`](crate::Pool) asks.
     TooOld {
-        /// What gave it away: the version that it says.
+        /// The version that it says.
         found: String,
     },
     /// The pool had no connection to lend in time.
@@ -166,7 +166,7 @@ pub enum Error {
     Forked,
     /// A thread could not be started.
     Thread {
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// An error of the caller's own, which a closure of a transaction has returned: see
@@ -178,13 +178,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether somebody else had the lock, or kept changing it, for as long as we tried.
+    /// True if somebody else had the lock, or kept changing it, for as long as we tried.
     #[must_use]
     pub fn is_contended(&self) -> bool {
         matches!(self, Self::Contended { .. })
     }
 
-    /// Whether nothing of what was asked for has happened or will:
+    /// True if nothing of what was asked for has happened or will:
     /// [`may_have_happened`](Self::may_have_happened) is the rest.
     ///
     /// ```
@@ -202,7 +202,7 @@ impl Error {
         !self.may_have_happened()
     }
 
-    /// Whether all or part of what was asked for may have happened, or may still:
+    /// True if all or part of what was asked for may have happened, or may still:
     /// [`Unknown`](Self::Unknown), [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
@@ -212,7 +212,7 @@ impl Error {
         )
     }
 
-    /// Whether another attempt at what did not happen may succeed: no change of the call, of rights
+    /// True if another attempt may succeed after nothing happened: no change of the call, of rights
     /// or of a password is needed.
     pub(crate) fn may_pass(&self) -> bool {
         match self {

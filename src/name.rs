@@ -18,7 +18,7 @@ use crate::{
     token::Token,
 };
 
-/// What the book puts before a lock's name.
+/// The book puts this before a lock's name.
 const PREFIX: &str = "lock:";
 /// Names, tokens, owners, keys and users have so many bytes at most.
 const MAX_BYTES: usize = 512;
@@ -86,7 +86,7 @@ impl LockName {
         &self.key
     }
 
-    /// What stands before it.
+    /// The text before the name.
     pub(crate) fn prefix(&self) -> &str {
         self.key.get(..self.name_at).unwrap_or_default()
     }
@@ -179,7 +179,7 @@ impl Owner {
         Self::described_in(process::id())
     }
 
-    /// The same, where it is known which process this is. The text is put together once for a
+    /// This thread, where it is known which process this is. The text is put together once for a
     /// thread.
     pub(crate) fn described_in(process: u32) -> Self {
         thread_local! {
@@ -230,7 +230,7 @@ impl Owner {
     }
 }
 
-/// What this machine calls itself, as far as it can be asked without a system call of its own.
+/// The name of this machine, as far as it can be asked without a system call of its own.
 fn host() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let said = kernel.or_else(|| env::var("HOSTNAME").ok());

@@ -1,8 +1,8 @@
 //! A stand-in for a server, for tests of your own code: the very [`Locks`], and no Redis. Feature
 //! `testing`.
 //!
-//! What your code does when a lock is busy, ends, or is taken away cannot be tried on a real server
-//! without long waits. Here a test moves the clock, and takes locks away when it likes.
+//! On a real server it takes long waits to try your code with a lock that is busy, ends, or is
+//! taken away. Here a test moves the clock, and takes locks away when it likes.
 //!
 //! ```
 //! use std::time::Duration;
@@ -152,7 +152,8 @@ impl StandIn {
         self.steal_for(name, Duration::from_secs(10))
     }
 
-    /// The same for so long, in milliseconds, rounded up: for a holder that is soon gone, or one
+    /// As [`steal`](Self::steal), for so long, rounded up to milliseconds: for a holder that is
+    /// soon gone, or one
     /// that does not let go.
     #[allow(
         clippy::must_use_candidate,
@@ -167,7 +168,7 @@ impl StandIn {
         token
     }
 
-    /// What was committed so far, in this order: by [`Lease::commit`](crate::Lease::commit),
+    /// The commits so far, in this order: by [`Lease::commit`](crate::Lease::commit),
     /// [`commit_returning`](crate::Lease::commit_returning),
     /// [`commit_once`](crate::Lease::commit_once) and
     /// [`commit_and_release`](crate::Lease::commit_and_release), under whatever lock.
@@ -179,7 +180,7 @@ impl StandIn {
         self.state.store.lock().commits.executed()
     }
 
-    /// What the next commit that is executed is answered: one value for each of its commands, also
+    /// Sets the answer to the next commit that is executed: a value for each of its commands, also
     /// for those that it marks [`ignore`](redis::Pipeline::ignore). Called again before that, it is
     /// for the commit after that one.
     ///
@@ -192,7 +193,7 @@ impl StandIn {
         self.state.store.lock().commits.answer_next(answers);
     }
 
-    /// What is asked next is executed, and its answer does not arrive: an acquire, a release, a
+    /// Executes the next question, whose answer does not arrive: an acquire, a release, a
     /// commit, a `verify` or a mark is an [`Error::Unknown`](crate::Error::Unknown), unless it has
     /// time to ask again. Not what the watchdog asks by itself; nor a commit that comes to nothing,
     /// since the lock is lost or it was executed before.

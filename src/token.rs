@@ -40,7 +40,7 @@ impl Token {
         Self::random_in(process::id())
     }
 
-    /// The same, where it is known which process this is.
+    /// A new token, where it is known which process this is.
     pub(crate) fn random_in(process: u32) -> Self {
         let mut text = Uuid::encode_buffer();
         let text = &*random_uuid(process).hyphenated().encode_lower(&mut text);
@@ -51,7 +51,7 @@ impl Token {
         &self.0
     }
 
-    /// Whether this is the value that a key holds.
+    /// True if this is the value that a key holds.
     pub(crate) fn is_value(&self, value: Option<&Value>) -> bool {
         matches!(value, Some(Value::BulkString(bytes)) if bytes == self.0.as_bytes())
     }
@@ -101,8 +101,8 @@ impl Drawn {
     }
 }
 
-/// What differs between two copies of a machine that go on from one snapshot, and so have the same
-/// bytes to use: the moment.
+/// The moment, which differs between two copies of a machine that go on from one snapshot, and so
+/// have the same bytes to use.
 fn copy_salt() -> u128 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos())

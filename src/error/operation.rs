@@ -73,7 +73,7 @@ impl<'a> Operation<'a> {
         self.told(RedisError::from((kind, "an answer of another type")))
     }
 
-    /// What was read makes no sense, so nothing was written.
+    /// An answer that makes no sense to a read, so nothing was written.
     pub(crate) fn unreadable(self) -> Error {
         self.failed(makes_no_sense())
     }
@@ -107,7 +107,7 @@ impl<'a> Operation<'a> {
     pub(crate) fn unanswered(self, token: Option<&Token>, source: RedisError) -> Error {
         match source.kind() {
             ErrorKind::Io => self.unknown(token, source),
-            // What could not be read is not repeated: it may be a token.
+            // The answer is not repeated: it may be a token.
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
                 self.unknown(token, makes_no_sense())
             }
@@ -177,12 +177,12 @@ const PASSES: [&str; 11] = [
     TOO_FEW_REPLICAS,
 ];
 
-/// Whether the server refuses for now.
+/// True if the server refuses for now.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
     is_one_of(error, &PASSES)
 }
 
-/// Whether the error has one of these codes. Before Redis 7 a script's error hides the code in its
+/// True if the error has one of these codes. Before Redis 7 a script's error hides the code in its
 /// text.
 fn is_one_of(error: &RedisError, codes: &[&str]) -> bool {
     let is_hidden = |code: &&str| message(error).contains(&format!(": -{code} "));
@@ -192,7 +192,7 @@ fn is_one_of(error: &RedisError, codes: &[&str]) -> bool {
     }
 }
 
-/// Whether another attempt to connect may succeed. Not after a refusal that is there to stay, such
+/// True if another attempt to connect may succeed. Not after a refusal that is there to stay, such
 /// as that of a password.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     let is_crowded = message(error).contains("max number of clients");
@@ -227,7 +227,7 @@ pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
 }
 
-/// What stands at a key is not what the command or script is for.
+/// A key holds something that the command or script is not for.
 pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
     is_wrong_type(error) || matches!(error.code(), Some("WRONGKIND" | WRONG_MARK))
 }
@@ -256,7 +256,7 @@ fn naming_the_url(error: RedisError) -> RedisError {
     told_otherwise(&error, reason)
 }
 
-/// The same answer of the server, in words that say more.
+/// The answer of the server, in words that say more.
 pub(crate) fn told_otherwise(error: &RedisError, words: &'static str) -> RedisError {
     RedisError::from((error.kind(), words, message(error).to_owned()))
 }

@@ -30,7 +30,7 @@ use crate::{
 
 const RELEASING: &str = "Lease::commit_and_release";
 
-/// What has become of a commit that is executed [once](Lease::commit_once).
+/// Says which call has executed a commit that is executed [once](Lease::commit_once).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it says whether this call has written anything"]
 #[non_exhaustive]
@@ -144,7 +144,7 @@ impl Lease {
     /// As [`commit`](Self::commit), at most once for this operation id: a commit that got no answer
     /// can be repeated, under this lease or another one of the same lock, and is not doubled.
     ///
-    /// The same transaction writes a mark: a key beside the lock that ends after `remember`, 1 ms
+    /// Its transaction writes a mark too: a key beside the lock that ends after `remember`, 1 ms
     /// to 24 h. A later call with the same id finds it and writes nothing. Repeat within that time.
     ///
     /// **The id names the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711` every
@@ -236,7 +236,7 @@ impl Lease {
             Err(error @ Error::Unknown { .. }) => Err(error.clone()),
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
         };
-        // What is to be said of it is said by the outcome of the commit.
+        // The caller is told of the commit.
         let _ = self.settle(RELEASING, given_back, state);
         done.map(drop)
     }
@@ -378,7 +378,7 @@ impl Lease {
         }
     }
 
-    /// Whether it is held, and no child's copy. To be asked before anything is made or sent.
+    /// Refuses a lost lease, and a child's copy. To be called before anything is made or sent.
     pub(super) fn check_here(&self, name: &'static str) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         self.check_for(name)

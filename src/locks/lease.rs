@@ -30,7 +30,7 @@ use crate::{
     wire::yes_or_no,
 };
 
-/// What an error of a look at the lease names.
+/// The function that an error of a look at the lease names.
 pub(super) const CHECK: &str = "Lease::check";
 
 /// A lock that is held, until it is released or dropped. It may move to another thread.
@@ -40,9 +40,9 @@ pub(super) const CHECK: &str = "Lease::check";
 /// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing:
 /// the lock is the parent's.
 ///
-/// What [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining),
-/// [`state`](Self::state) and [`lost`](Self::lost) say is computed from our own clock and from what
-/// the server has told; asking sends nothing.
+/// The answers of [`is_held`](Self::is_held), [`check`](Self::check),
+/// [`remaining`](Self::remaining), [`state`](Self::state) and [`lost`](Self::lost) are computed
+/// from our own clock and from what the server has told; asking sends nothing.
 ///
 /// # Guarantees
 /// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided
@@ -78,14 +78,14 @@ pub(super) const CHECK: &str = "Lease::check";
 pub struct Lease {
     pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
-    /// What its queue is told at its end.
+    /// Its queue is told this at its end.
     pub(super) turn: PastHold,
-    /// How it may be handed over, if it may be.
+    /// The budget of its hand-overs, if it may be handed over.
     turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
-    /// How much sooner than on the server it ends by our clock.
+    /// It ends so much sooner by our clock than on the server.
     skew: Duration,
-    /// How it has ended, once it has. Its drop tells the hooks.
+    /// The end, once it has come. The drop tells the hooks.
     pub(super) end: Option<HoldEnd>,
     /// A user has it. A guard that no user has taken is never handed on, and its release is not
     /// reported.
@@ -94,7 +94,7 @@ pub struct Lease {
     disclosed: AtomicBool,
 }
 
-/// What a lease begins with, whether the server has granted it or the turn before has handed it
+/// The start of a lease, whether the server has granted it or the turn before has handed it
 /// over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseGrant {
@@ -106,7 +106,7 @@ pub(crate) struct LeaseGrant {
     /// When the watchdog asks about it for the first time, so that the server tells of its loss
     /// from then on.
     pub(crate) look_at: Option<Instant>,
-    /// How it may be handed over, if it may be.
+    /// The budget of its hand-overs, if it may be handed over.
     pub(crate) turns: Option<HandOverBudget>,
     /// An attempt before the one that was granted got no answer.
     pub(crate) unanswered_before: bool,
@@ -193,14 +193,14 @@ impl Lease {
         self.hold().lock_name().text()
     }
 
-    /// Whether the lock is held, by our clock and by what the server has told. False at the end,
+    /// True while the lock is held, by our clock and by what the server has told. False at the end,
     /// with no grace.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// What is left of the lease by our clock, before the next renewal; nothing once it is lost.
+    /// The rest of the lease by our clock, before the next renewal; nothing once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease_state().remaining()
@@ -293,7 +293,7 @@ impl Lease {
         self
     }
 
-    /// How it may be handed over, if it may be.
+    /// The budget of its hand-overs, if it may be handed over.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
         let is_over = self.end.is_some() || self.is_disclosed();
         self.turns.filter(|_| self.is_claimed && !is_over)

@@ -50,7 +50,7 @@ impl Lock {
         }
     }
 
-    /// The same lock, held by these options; what they do not name stays as it was.
+    /// This lock, held by these options; what they do not name stays as it was.
     pub fn with(mut self, options: Options) -> Self {
         self.settings = self.settings.changed_by(&options);
         self
@@ -174,8 +174,8 @@ impl Lock {
     /// Takes the lock away from whoever has it, all readers included, and tells what it took: for
     /// operators.
     ///
-    /// What it tells of is what stood there at the moment at which it was taken away, in one step
-    /// on the server: nothing, if nobody had it. It is sent once only, since a second one could
+    /// It tells of the holders at the moment at which the lock was taken away, in one step on the
+    /// server: of nobody, if it was free. It is sent once only, since a second one could
     /// take the lock from the next holder.
     ///
     /// A holder that this crate keeps is told, where the server tells of changes, but may write
@@ -336,7 +336,7 @@ impl Inspection {
         }
     }
 
-    /// Whether anybody has it.
+    /// True if anybody has it.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.holders.is_empty()
@@ -347,19 +347,19 @@ impl Inspection {
         &self.holders
     }
 
-    /// Whether the key is no lock of any kind that this crate knows.
+    /// True if the key is no lock of any kind that this crate knows.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.found == Found::Foreign
     }
 
-    /// How many writers of any process keep new readers out because they wait.
+    /// The number of writers, of any process, that wait and so keep new readers out.
     #[must_use]
     pub fn waiting_writers(&self) -> usize {
         self.waiting_writers
     }
 
-    /// How many threads of this process wait for it, by this [`Locks`](crate::Locks).
+    /// The number of threads of this process that wait for it, by this [`Locks`](crate::Locks).
     #[must_use]
     pub fn waiting_here(&self) -> usize {
         self.waiting_here

@@ -150,7 +150,7 @@ impl Locks {
         }
     }
 
-    /// The same locks, held by these options; what they do not name stays as it was. The `Locks`
+    /// These locks, held by these options; what they do not name stays as it was. The `Locks`
     /// that this is asked of does not change.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {

@@ -1,4 +1,4 @@
-//! How locks are held: [`Options`], as a user names them, and [`Settings`], which they change.
+//! [`Options`], by which a user says how locks are held, and the [`Settings`] that they change.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
 const MILLI: Duration = Duration::from_millis(1);
 
-/// How locks are held: by value. What is not named stays as it was, and is a default at first.
+/// Options of locks, passed by value. One that is not named stays as it was, at first the default.
 ///
 /// [`Locks::with`](crate::Locks::with) gives them to all locks, [`Lock::with`](crate::Lock::with)
 /// to one of them. Either changes what its options name, and keeps the rest.
@@ -46,7 +46,7 @@ pub struct Options {
     changes: Vec<Change>,
 }
 
-/// What one option changes.
+/// One option.
 type Change = Arc<dyn Fn(&mut Settings) + Send + Sync>;
 
 impl Options {
@@ -63,7 +63,7 @@ impl Options {
         self.and(move |settings| settings.lease = lease)
     }
 
-    /// Whether the lease is renewed, at a third of it, for as long as the guard lives. Default yes.
+    /// Renews the lease, at a third of it, for as long as the guard lives. Default yes.
     ///
     /// Without renewal the lock is lost when the lease has ended, however the work goes: for work
     /// that is known to be short, where a holder that hangs is worse than one that is late.
@@ -71,7 +71,7 @@ impl Options {
         self.and(move |settings| settings.renewal = renewal)
     }
 
-    /// How long a lock may be held in all, however often it is renewed: at least 1 ms. Default no
+    /// Bounds how long a lock is held, however often it is renewed: at least 1 ms. Default no
     /// limit.
     ///
     /// With a limit a holder that hangs lets the others in at last, and work that takes longer
@@ -80,7 +80,7 @@ impl Options {
         self.and(move |settings| settings.max_hold = Some(max_hold))
     }
 
-    /// What stands before a lock's name in its key, also nothing; at most 128 bytes, no braces.
+    /// The text before a lock's name in its key: at most 128 bytes, or none, without braces.
     /// Default `lock:`.
     ///
     /// If it is the prefix that another library uses, that library's locks and ours exclude each
@@ -99,15 +99,15 @@ impl Options {
         self.and(move |settings| settings.backoff = Pauses { first, last })
     }
 
-    /// How long dropping a [`Lease`](crate::Lease) may take, 1 ms to 24 h. Default 1 s.
+    /// Bounds how long dropping a [`Lease`](crate::Lease) takes, 1 ms to 24 h. Default 1 s.
     ///
-    /// What cannot be released in this time is released by the watchdog's thread later, or ends
+    /// A lock that is not released in this time is released by the watchdog's thread later, or ends
     /// with its lease.
     pub fn drop_timeout(self, timeout: Duration) -> Self {
         self.and(move |settings| settings.drop_timeout = timeout)
     }
 
-    /// Whether each hold of a [mutex](crate::Locks::lock) gets a [fencing
+    /// Gives each hold of a [mutex](crate::Locks::lock) a [fencing
     /// token](crate::Lease::fencing_token). Default yes.
     ///
     /// A fencing token is kept beside the lock, in a key of its own that outlives the lock by a
@@ -127,8 +127,7 @@ impl Options {
         self.and(move |settings| settings.fencing = fencing)
     }
 
-    /// How many replicas must have a lock before it counts as granted, and how long they are waited
-    /// for. Default none; 0 is none.
+    /// The number of replicas that must have a lock before it is granted, and the wait for them. Default none; 0 is none.
     ///
     /// *Granted* means then that the master and so many replicas had the lock in memory, at one
     /// moment. It survives the master's end if one of those is promoted. If too few replicas have
@@ -160,7 +159,7 @@ impl Options {
         self.and(move |settings| settings.replicas = replicas)
     }
 
-    /// How much sooner than on the server a lease ends by our clock. Default nothing on one server;
+    /// Ends a lease by our clock so much sooner than on the server. Default nothing on one server;
     /// 50 ms, but at most a tenth of the lease, on one that sentinels watch and on a cluster. At
     /// most half of the lease.
     ///
@@ -171,7 +170,7 @@ impl Options {
         self.and(move |settings| settings.clock_skew = Some(skew))
     }
 
-    /// How often a lock may be handed to the next thread of this process that waits for it without
+    /// Hands a lock so many times to the next thread of this process that waits for it without
     /// asking the server, and for how long in all, before it is released there and other processes
     /// have their chance. Default no times: every release goes to the server, as it does if either
     /// is 0.
@@ -225,7 +224,7 @@ impl Options {
         self.and(move |settings| settings.owner = Some(owner.clone()))
     }
 
-    /// What calls off waits for these locks. Default nothing.
+    /// Lets this `Cancel` call off waits for these locks. Default none.
     ///
     /// It ends [`acquire`](crate::Lock::acquire), [`run`](crate::Lock::run) and
     /// [`run_once`](crate::Lock::run_once) before the lock is held, and
@@ -256,7 +255,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// How one lock is held, with every option known.
+/// The options of one lock, with a value for each.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) prefix: Arc<str>,
@@ -282,7 +281,7 @@ pub(crate) struct Pauses {
     pub(crate) last: Duration,
 }
 
-/// How often a lock may be handed over before it is released at the server, and for how long in
+/// The times that a lock may be handed over before it is released at the server, and how long in
 /// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HandOver {
@@ -324,7 +323,7 @@ impl Settings {
         self
     }
 
-    /// The same, for the thread or job that is called so.
+    /// For the thread or job that is called so.
     pub(crate) fn of(self, owner: &Owner) -> Self {
         Self {
             owner: Some(owner.clone()),
@@ -361,7 +360,7 @@ impl Settings {
         }
     }
 
-    /// Whether replicas can be waited for so long, where an answer is waited for this long.
+    /// Refuses a wait for replicas that is too long where an answer is waited for this long.
     pub(crate) fn check_wait(&self, answer: Duration) -> Result<()> {
         let Some(Replicas { count, wait }) = self.replicas else {
             return Ok(());
@@ -374,23 +373,23 @@ impl Settings {
         )
     }
 
-    /// How much sooner a lease ends by our clock than on this server.
+    /// A lease ends so much sooner by our clock than on this server.
     pub(crate) fn skew_on(&self, server: &dyn Server) -> Duration {
         self.clock_skew
             .unwrap_or_else(|| server.clock_skew().min(self.longest_at_first() / 10))
     }
 
-    /// How long a lease is before it is renewed.
+    /// The length of a lease before it is renewed.
     pub(crate) fn longest_at_first(&self) -> Duration {
         (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
     }
 
-    /// Whether a lock that is held by these options may be handed over.
+    /// True if a lock that is held by these options may be handed over.
     pub(crate) fn hands_over(&self) -> bool {
         self.hand_over.turns > 0
     }
 
-    /// How many fencing tokens to reserve for those the lock is handed to. They are of the last 10
+    /// The number of fencing tokens to reserve for those the lock is handed to: of the last 10
     /// ms, so that a failover that lost the last grants has taken longer.
     pub(crate) fn reserved(&self) -> u64 {
         if !self.fencing {
@@ -399,8 +398,8 @@ impl Settings {
         u64::from(self.hand_over.turns).min(MOST_RESERVED)
     }
 
-    /// How often a lock that was granted at this moment with so many more fencing tokens may be
-    /// handed on.
+    /// The budget of hand-overs of a lock that was granted at this moment with so many more fencing
+    /// tokens.
     pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
         let allowed = self.hand_over.turns;
         let turns = match u32::try_from(reserved) {

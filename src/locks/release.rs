@@ -128,7 +128,7 @@ impl Lease {
         self.settle(RELEASE, given_back, state)
     }
 
-    /// What the release has come to. What may still be ours on the server is left to the watchdog's
+    /// Notes the result of the release. A lock that may still be ours is left to the watchdog's
     /// thread.
     pub(super) fn settle(
         &mut self,

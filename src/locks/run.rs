@@ -1,8 +1,8 @@
 //! Work that is done while a lock is held, each time or once in a period on whichever host.
 //!
-//! A run that is done once in a period leaves a [mark](crate::recipes::once) beside the lock. The script that acquires looks at
-//! it first, and the script that releases writes it, so that nobody finds the lock free and the run
-//! unmarked.
+//! A run that is done once in a period leaves a [mark](crate::recipes::once) beside the lock. The
+//! script that acquires looks at it first, and the script that releases writes it, so that nobody
+//! finds the lock free and the run unmarked.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
 
 const RUN_ONCE: &str = "Lock::run_once";
 
-/// What has become of work that is to be done once in a period. See [`Lock::run_once`].
+/// The result of work that is to be done once in a period. See [`Lock::run_once`].
 #[derive(Debug)]
 #[must_use = "it says whether the work was done, and whether that is known to all"]
 #[non_exhaustive]
@@ -201,7 +201,7 @@ impl Lease {
             _ => self.give_back(deadline),
         };
         if matches!(finished, Err(Error::WrongKind { .. })) {
-            // What stands at the mark's key is none: the lock is ours all the same.
+            // The mark's key holds something else: the lock is ours all the same.
             let given_back = self.give_back(deadline);
             let _ = self.settle(RUN_ONCE, given_back, state);
             return finished.map(drop);

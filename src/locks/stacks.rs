@@ -100,7 +100,7 @@ impl Stacks {
         }
     }
 
-    /// Whether there can be other stacks than the one that a key has now.
+    /// True where a key can move to another stack.
     pub(crate) fn are_many(&self) -> bool {
         !matches!(self.topology, Topology::OneServer(_))
     }
@@ -114,7 +114,7 @@ impl Stacks {
         }
     }
 
-    /// How many threads wait for the lock of this key.
+    /// The number of threads that wait for the lock of this key.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         let waiting = |stack: &Arc<Stack<Lease>>| stack.queues.waiting(key);
         self.all().iter().map(waiting).sum()

@@ -1,5 +1,4 @@
-//! What a `Locks` remembers of its locks, and what is left of that when nobody has or wants one:
-//! nothing.
+//! A `Locks` remembers nothing of locks that nobody has or wants.
 
 use std::{
     thread,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::error::{Operation, Result};
 
-/// How long the book's `list_item` starts again after an aborted transaction.
+/// The book's `list_item` starts again for so long after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Moves an item from the seller's inventory into the market, by `WATCH`.

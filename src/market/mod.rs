@@ -84,7 +84,7 @@
 //!
 //! The item lock does not watch `market:`, which everybody changes; that is what makes it fast.
 //!
-//! The same holds for other languages, whose function of the name `purchase_item_with_lock` locks
+//! That holds for other languages as well, whose function `purchase_item_with_lock` locks
 //! the **market**: **beside one of these programs take [`list_item_with_market_lock`] and
 //! [`purchase_item_with_market_lock`]**, and the lock of its edition, [`MarketLock::Book`] for the
 //! book's Python and [`MarketLock::Article`] for the Jedis article's Java. Under an item lock, or
@@ -93,7 +93,7 @@
 //!
 //! # Errors
 //!
-//! What a market normally answers is a [`Listing`] or a [`Purchase`], not an error. What goes wrong
+//! The usual answers of a market are a [`Listing`] or a [`Purchase`], not an error. A failure
 //! is an [`anyhow::Error`] with an [`Error`](crate::Error) inside, as in an application of one's
 //! own:
 //!

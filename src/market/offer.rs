@@ -1,4 +1,4 @@
-//! What is for sale: an item of a seller at a whole price, and the keys it touches.
+//! An offer: an item of a seller at a whole price, and the keys it touches.
 
 use crate::{
     error::{Error, Result, ensure},

@@ -1,6 +1,6 @@
-//! What became of a listing, and of a purchase.
+//! The results of a listing and of a purchase.
 
-/// What became of a listing, and how often it had to start again because somebody else's write came
+/// The result of a listing, and how often it had to start again because somebody else's write came
 /// between.
 ///
 /// Whatever it is, it is not half of it: unless it is [`Listed`](Self::Listed), nothing was
@@ -41,14 +41,14 @@ pub enum Listing {
 }
 
 impl Listing {
-    /// Whether the item is in the market now.
+    /// True if the item is in the market now.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         matches!(self, Self::Listed { .. })
     }
 
-    /// How many attempts were aborted because somebody else wrote in between. What the book's
-    /// tables count.
+    /// The number of attempts that were aborted because somebody else wrote in between. The book's
+    /// tables count them.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {
@@ -60,7 +60,7 @@ impl Listing {
     }
 }
 
-/// What became of a purchase, and how often it had to start again because somebody else's write
+/// The result of a purchase, and how often it had to start again because somebody else's write
 /// came between.
 ///
 /// Whatever it is, it is not half of it: unless it is [`Bought`](Self::Bought), nothing was
@@ -79,7 +79,7 @@ impl Listing {
 pub enum Purchase {
     /// The item is the buyer's, the money the seller's.
     Bought {
-        /// What it cost.
+        /// The price that was paid.
         price: u64,
         /// Aborted attempts before this one.
         retries: u32,
@@ -100,7 +100,7 @@ pub enum Purchase {
     NotEnoughMoney {
         /// The price.
         price: u64,
-        /// What the buyer has.
+        /// The buyer's money.
         funds: i64,
         /// Aborted attempts before this one.
         retries: u32,
@@ -119,14 +119,14 @@ pub enum Purchase {
 }
 
 impl Purchase {
-    /// Whether the item changed hands.
+    /// True if the item changed hands.
     #[must_use]
     pub fn is_bought(&self) -> bool {
         matches!(self, Self::Bought { .. })
     }
 
-    /// How many attempts were aborted because somebody else wrote in between. What the book's
-    /// tables count.
+    /// The number of attempts that were aborted because somebody else wrote in between. The book's
+    /// tables count them.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {

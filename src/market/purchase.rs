@@ -15,7 +15,7 @@ use crate::{
     name::check_size,
 };
 
-/// How long the book's `purchase_item` starts again after an aborted transaction.
+/// The book's `purchase_item` starts again for so long after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Buys an item at a price, by `WATCH`.

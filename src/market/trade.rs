@@ -1,4 +1,4 @@
-//! What listing and purchasing share: a transaction that reads, decides and writes, by itself or
+//! A trade, listing or purchase: a transaction that reads, decides and writes, by itself or
 //! under a lock.
 
 use std::time::Duration;
@@ -46,15 +46,15 @@ impl MarketLock {
     }
 }
 
-/// How long a trade waits for its lock.
+/// A trade waits so long for its lock.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lease of its lock.
 const LOCK_MILLIS: u64 = 10_000;
-/// How long a trade under a lock starts again: half the lease, so that it gives up before it loses
-/// the lock.
+/// A trade under a lock starts again for so long: half the lease, so that it gives up before it
+/// loses the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What keeps others from coming between.
+/// The way in which a trade keeps others from coming between.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// `WATCH` alone: the trade starts again, at once, whenever one of the keys has changed, for so
@@ -73,7 +73,7 @@ pub(super) struct TradeAttempt<'a, 'c> {
     pub(super) operation: Operation<'a>,
     conn: &'a mut WatchedConnection<'c>,
     writes: &'a mut Pipeline,
-    /// How many attempts were aborted before.
+    /// The number of aborted attempts before.
     pub(super) retries: u32,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn trade<T>(
     }
 }
 
-/// Whether the last two commands have moved one item each, or nothing was written.
+/// True if the last two commands have moved one item each, or nothing was written.
 fn has_moved(results: &[Value]) -> bool {
     let mut movements = results.iter().rev().take(2);
     movements.all(|moved| *moved == Value::Int(1))

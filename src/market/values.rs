@@ -28,7 +28,7 @@ pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u6
     }
 }
 
-/// Whether a set holds an item.
+/// True if a set holds an item.
 pub(super) fn has(operation: Operation<'_>, is_member: &Value) -> Result<bool> {
     match is_member {
         Value::Int(0) => Ok(false),
@@ -74,7 +74,7 @@ pub(super) fn check_room(
 mod tests {
     use super::*;
 
-    /// What a trade makes of a score; -1 for an error.
+    /// The price that a trade makes of a score; -1 for an error.
     fn read(score: &Value) -> Option<i128> {
         match price(Operation::new("a test", "an item"), score) {
             Ok(price) => price.map(i128::from),

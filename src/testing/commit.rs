@@ -1,4 +1,4 @@
-//! What a test is told of a commit.
+//! A commit, as a test is told of it.
 
 use redis::{Arg, Cmd, Pipeline};
 

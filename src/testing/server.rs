@@ -34,14 +34,14 @@ pub struct StandIn {
     pub(super) state: Arc<StandInState>,
 }
 
-/// What all clones of a stand-in share.
+/// The state that all clones of a stand-in share.
 pub(super) struct StandInState {
     pub(super) store: Mutex<Store>,
     pub(super) clock: Clock,
     /// When it was made, by both clocks.
     began: (Instant, SystemTime),
     pub(super) is_there: AtomicBool,
-    /// What is asked next is done, and the answer does not arrive.
+    /// The next question is done, and the answer does not arrive.
     pub(super) loses_next: AtomicBool,
     /// All processes.
     observers: Mutex<Vec<Weak<dyn Observer>>>,

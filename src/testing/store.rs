@@ -24,18 +24,18 @@ pub(super) struct Store {
     pub(super) commits: Commits,
     /// Keys that calls have named: a test may name a lock by its key.
     used: HashSet<String>,
-    /// How each of the last writes found its key.
+    /// Each key of the last writes, as it was before.
     undo: VecDeque<Before>,
 }
 
-/// What stood at a key before it was written to.
+/// A key before it was written to.
 struct Before {
     at: Nanos,
     key: String,
     entry: Entry,
 }
 
-/// What stands at the key of a lock, and beside it.
+/// The key of a lock, and the keys beside it.
 #[derive(Clone, Default, PartialEq)]
 struct Entry {
     lock: Option<Stored>,
@@ -91,7 +91,7 @@ struct RunMark {
     end: Nanos,
 }
 
-/// What a call has come to, and the key of the lock that it has changed.
+/// The answer to a call, and the key of the lock that it has changed.
 #[derive(Debug)]
 pub(super) struct Execution {
     pub(super) answer: RedisResult<Value>,

@@ -1,4 +1,4 @@
-//! What a user asks for.
+//! The command line.
 
 use std::{env, ffi::OsString, io, process::ExitCode, time::Duration};
 
@@ -130,7 +130,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What is to be done.
+/// The thing to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Run,
@@ -192,12 +192,12 @@ impl Arguments {
         }
     }
 
-    /// How long the command has between TERM and KILL.
+    /// The time that the command has between TERM and KILL.
     pub(crate) fn grace(&self) -> Duration {
         self.grace.unwrap_or(USUAL_GRACE.min(self.lease / 3))
     }
 
-    /// How long before the end of the lease nothing of the command may run any more.
+    /// So long before the end of the lease nothing of the command may run any more.
     pub(crate) fn margin(&self) -> Duration {
         (self.lease / 10).min(Duration::from_secs(1))
     }

@@ -7,7 +7,7 @@ use leasehold::{Holder, Inspection, Lock, Owner};
 
 use crate::text::printable;
 
-/// What is known of those who have the lock. The server is asked after it has refused the lock, so
+/// Those who have the lock, if known. The server is asked after it has refused the lock, so
 /// it may know nothing any more: then they have just let go, or the server does not answer this
 /// question.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl fmt::Display for Busy {
     }
 }
 
-/// What is left of a lease, as exactly as people want to know: `7.2 s`, `1m 40s`.
+/// The rest of a lease, as exactly as people want to know: `7.2 s`, `1m 40s`.
 struct Left(Duration);
 
 impl fmt::Display for Left {

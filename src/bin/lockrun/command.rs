@@ -53,7 +53,7 @@ pub(crate) fn start(
     command.map_err(Conclusion::NotRun)
 }
 
-/// How the command ended.
+/// The end of the command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
@@ -61,9 +61,9 @@ pub(crate) struct Ended {
     pub(crate) lost: Option<Why>,
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
-    /// Whether lockrun was told to end meanwhile.
+    /// True if lockrun was told to end meanwhile.
     pub(crate) was_told: bool,
-    /// Whether the lock was held, as far as was known here, when the command ended.
+    /// True if the lock was held, as far as was known here, when the command ended.
     pub(crate) was_held: bool,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Job<'a> {
     look_again: Duration,
 }
 
-/// How far the ending of the command has come.
+/// The stages in which the command is ended.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     NotYet,
@@ -218,7 +218,7 @@ impl<'a> Job<'a> {
         of_lease.map_or(moment, |of_lease| moment.min(of_lease))
     }
 
-    /// How long to wait for an event before there is something to do without one.
+    /// The time to wait for an event before there is something to do without one.
     fn pause(&mut self) -> Duration {
         let next = match self.ending {
             _ if self.status.is_some() => {

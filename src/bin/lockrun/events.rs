@@ -1,4 +1,4 @@
-//! What lockrun waits for, and what tells it of the lease.
+//! The events that lockrun waits for, and the hooks that tell it of the lease.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::text::whole;
 
-/// What lockrun wakes up for.
+/// An event that lockrun wakes up for.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A signal to us.

@@ -17,12 +17,12 @@ use crate::{processes, signals::SignalMask};
 
 /// The only argument of the guardian.
 pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
-/// What the guardian says when it can be relied on.
+/// The guardian says this when it can be relied on.
 pub(crate) const READY: u8 = b'R';
-/// What the guardian says before it kills the group.
+/// The guardian says this before it kills the group.
 pub(crate) const ENDING: u8 = b'E';
 
-/// What lockrun says to the guardian, a line each. The end of the pipe means that lockrun is gone.
+/// Words of lockrun to the guardian, a line each. The end of the pipe means that lockrun is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Word {
     /// The group has to be killed at this moment, unless another one is named before.
@@ -141,7 +141,7 @@ impl Guard {
         let _ = self.say(Word::Aside);
     }
 
-    /// Whether nothing of the group runs any more, the guardian included.
+    /// True if nothing of the group runs any more, the guardian included.
     pub(crate) fn is_empty(&self) -> bool {
         if killpg(self.group, None).is_err() {
             return true;

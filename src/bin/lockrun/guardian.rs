@@ -48,7 +48,7 @@ fn watch() -> io::Result<()> {
     Ok(killpg(group()?, Signal::SIGKILL)?)
 }
 
-/// What lockrun says, until it is gone.
+/// Reads the words of lockrun, until it is gone.
 fn listen() -> io::Result<Receiver<Word>> {
     let (sender, words) = channel();
     thread::Builder::new().spawn(move || {

@@ -4,7 +4,7 @@ use std::{fmt, process::ExitStatus};
 
 use leasehold::LostReason;
 
-/// How it was lost: by another program or an operator, or by a server or machine that failed.
+/// The cause of the loss: by another program or an operator, or by a server or machine that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     TakenAway,

@@ -1,4 +1,4 @@
-//! What an operator asks: who has it, and to take it away.
+//! For operators: who has a lock, and to take it away.
 
 use std::{
     fmt::Write,

@@ -1,4 +1,4 @@
-//! How lockrun ends: an exit code, and what it says of it, as text or as JSON.
+//! The end of lockrun: an exit code, and what it says of it, as text or as JSON.
 
 use std::{
     io::{self, Write},
@@ -27,7 +27,7 @@ const NOT_FOUND: u8 = 127;
 /// A signal's number is added, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// How lockrun ends.
+/// The way in which lockrun ends.
 #[derive(Debug)]
 pub(crate) enum Conclusion {
     /// As the command did.
@@ -59,7 +59,7 @@ pub(crate) struct Report {
     pub(crate) unmarked: Option<String>,
 }
 
-/// What is to be printed, where.
+/// The text to be printed, and where.
 #[derive(Debug)]
 pub(crate) enum Told {
     Nothing,

@@ -44,7 +44,7 @@ fn all() -> Option<impl Iterator<Item = Seen>> {
     Some(stats)
 }
 
-/// Whether all processes of a group are dead. Their parents need not have asked for them.
+/// True if all processes of a group are dead. Their parents need not have asked for them.
 pub(crate) fn are_dead(group: i32) -> bool {
     all().is_some_and(|mut all| all.all(|seen| seen.group != group || seen.is_dead))
 }

@@ -31,7 +31,7 @@ use crate::{
 /// Why a run that has succeeded is not marked.
 const TOLD: &str = "lockrun was told to end";
 
-/// What has become of the lock and the command.
+/// The results of the lock and the command.
 enum RunResult {
     AlreadyRun(LastRun),
     NotRun(Conclusion),
@@ -205,7 +205,8 @@ fn concluded(
     };
     let (lost, unsaid) = match released {
         Ok(()) => (None, None),
-        // What has ended under the lock needs it no more, unless somebody took it away before.
+        // A command that has ended under the lock needs it no more, unless somebody took it away
+        // before.
         Err(Error::Lost { reason, .. }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {
             (Some(Why::of(reason)), None)
         }

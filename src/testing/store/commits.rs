@@ -1,4 +1,4 @@
-//! What was committed: it is recorded, and nothing else becomes of it.
+//! Commits: they are recorded, and nothing else becomes of them.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::{
     wire::yes_or_no,
 };
 
-/// What was committed, and what is to be answered.
+/// The commits that were executed, and the answers to the next.
 #[derive(Default)]
 pub(in crate::testing) struct Commits {
     executed: Vec<CommitRecord>,
@@ -60,7 +60,7 @@ impl Commits {
 }
 
 impl Store {
-    /// What it has come to, and the key of the lock if that was given back. An error beside the
+    /// Returns the outcome, and the key of the lock if that was given back. An error beside the
     /// outcome: what a test has set does not fit, and nothing was executed.
     pub(in crate::testing) fn commit(
         &mut self,

@@ -1,4 +1,4 @@
-//! What each script does, with an entry in place of the server's keys: the same as its Lua.
+//! Each script as its Lua does it, with an entry in place of the server's keys.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl Entry {
                 let was_held = self.lock.take().is_some();
                 Ok(Value::Array(vec![yes(was_held), found]))
             }
-            // What stands there may be of any type: the bare command does not look.
+            // The key may be of any type: the bare command does not look.
             ("SET", [_, _, "NX", ..]) if self.lock.is_some() => Ok(Value::Nil),
             ("SET", [_, token, "NX", "PX", lease]) => {
                 self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
@@ -250,7 +250,7 @@ impl Entry {
         true
     }
 
-    /// How often the owner held the lock until now.
+    /// Returns how often the owner held the lock until now.
     fn leave(&mut self, owner: &str, token: &str, now: Now) -> i64 {
         let Some(entered) = self.entered_by(owner, now) else {
             return 0;
