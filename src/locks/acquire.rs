@@ -405,7 +405,7 @@ impl Wait<'_> {
     }
 
     fn lease(&self, grant: LeaseGrant) -> Option<Lease> {
-        let keep = |lease_state, terms| Some(Handle::keep(&self.stack.keeper, lease_state, terms));
+        let keep = |lease_state| Some(Handle::keep(&self.stack.keeper, lease_state));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.want();
         lease.map(Lease::claimed)

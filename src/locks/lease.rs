@@ -119,7 +119,7 @@ impl Lease {
         settings: &Settings,
         hold: &Arc<Hold>,
         grant: LeaseGrant,
-        keep: impl FnOnce(LeaseState, Terms) -> Option<Handle>,
+        keep: impl FnOnce(LeaseState) -> Option<Handle>,
     ) -> Option<Self> {
         // A longest hold further away than the clock can tell is none.
         let longest = settings.max_hold;
@@ -133,11 +133,12 @@ impl Lease {
             skew: settings.skew_on(&*stack.server),
         };
         let events = settings.events.clone();
-        let lease_state = LeaseState::new(hold, grant.fence, &terms, events, stack.clock);
+        let holder = settings.owner.clone();
+        let lease_state = LeaseState::new(hold, holder, grant.fence, &terms, events, stack.clock);
         if grant.unanswered_before {
             lease_state.outstanding().acquire_is_out();
         }
-        let handle = keep(lease_state, terms)?;
+        let handle = keep(lease_state)?;
         Some(Self {
             stack: Arc::clone(stack),
             handle,

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, LostReason, Result, no_answer},
     event::{HoldEnd, Released},
-    renewing::lease_state::{LeaseState, RenewalState},
+    renewing::lease_state::RenewalState,
     server::Patience,
     time::Deadline,
     token::{FencingToken, Token},
@@ -242,10 +242,7 @@ impl Lease {
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };
-        let keep = |lease_state: LeaseState, terms| {
-            let lease_state = lease_state.held_by(settings.owner.clone());
-            self.handle.hand_over(lease_state, terms)
-        };
+        let keep = |lease_state| self.handle.hand_over(lease_state);
         let lease = Self::begin(&self.stack, settings, self.hold(), grant, keep)?;
         Some((lease.having_stood_in_queue(), end))
     }

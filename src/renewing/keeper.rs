@@ -15,7 +15,6 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    entry::Terms,
     lease_state::{Callback, LeaseState, LossCall, RenewalState},
     schedule::{Id, Schedule},
 };
@@ -179,9 +178,9 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Has one more lease kept, by these terms.
-    pub(crate) fn keep(keeper: &Arc<Keeper>, lease: LeaseState, terms: Terms) -> Self {
-        let lease = Arc::new(lease);
+    /// Has one more lease kept, by its terms.
+    pub(crate) fn keep(keeper: &Arc<Keeper>, lease: LeaseState) -> Self {
+        let (terms, lease) = (lease.terms(), Arc::new(lease));
         let id = keeper.change(|state, now| {
             let id = state.schedule.keep(Arc::clone(&lease), terms, now);
             state.remember_key(id, lease.key());
@@ -201,8 +200,8 @@ impl Handle {
 
     /// Hands the lock to another thread of this process, which holds it as `next` from now on.
     /// `None`: this lease is not kept any more, or is being renewed.
-    pub(crate) fn hand_over(&self, next: LeaseState, terms: Terms) -> Option<Self> {
-        let (lease, before) = (Arc::new(next), self.id);
+    pub(crate) fn hand_over(&self, next: LeaseState) -> Option<Self> {
+        let (terms, lease, before) = (next.terms(), Arc::new(next), self.id);
         let id = self.keeper.change(|state, now| {
             let id = (state.schedule).hand_over(before, Arc::clone(&lease), terms, now)?;
             state.forget_key(before, lease.key(), now);

@@ -56,7 +56,8 @@ pub(crate) struct LeaseState {
     /// The clock by which it ends.
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<Hold>,
-    /// The holder, where another thread has handed the lock over: the server knows of that one.
+    /// The holder, if it is named: another thread that has handed the lock over is the owner of the
+    /// hold, of which the server knows.
     holder: Option<Owner>,
     pub(crate) fence: Option<FencingToken>,
 }
@@ -81,6 +82,7 @@ struct Facts {
 impl LeaseState {
     pub(crate) fn new(
         hold: &Arc<Hold>,
+        holder: Option<Owner>,
         fence: Option<FencingToken>,
         terms: &Terms,
         events: Option<Arc<EventSink>>,
@@ -101,14 +103,9 @@ impl LeaseState {
             loss_is_told: AtomicBool::new(false),
             clock,
             hold: Arc::clone(hold),
-            holder: None,
+            holder,
             fence,
         }
-    }
-
-    /// Names the holder to whom the lease is handed over.
-    pub(crate) fn held_by(self, holder: Option<Owner>) -> Self {
-        Self { holder, ..self }
     }
 
     pub(crate) fn holder(&self) -> &Owner {

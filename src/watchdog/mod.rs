@@ -220,8 +220,8 @@ impl Watchdog {
         // Connecting anew, and one exchange.
         let patience = keeper.limits.connect + keeper.limits.answer;
         let hold = Arc::new(hold.clone());
-        let lease_state = LeaseState::new(&hold, None, &terms, None, Clock::REAL);
-        let lease = Handle::keep(&keeper, lease_state, terms);
+        let lease_state = LeaseState::new(&hold, None, None, &terms, None, Clock::REAL);
+        let lease = Handle::keep(&keeper, lease_state);
         // From here on it is stopped when this function returns early.
         let renewal = Renewal::new(lease.clone());
 

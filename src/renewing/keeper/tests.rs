@@ -29,6 +29,7 @@ mod by_a_clock_that_moves {
 
     use super::*;
     use crate::{
+        renewing::entry::Terms,
         server::{Answer, Failure, Renewals, Replies},
         token::Token,
     };
@@ -98,8 +99,8 @@ mod by_a_clock_that_moves {
             look_at: None,
             skew: Duration::ZERO,
         };
-        let lease = LeaseState::new(&hold, None, &terms, None, keeper.clock);
-        Handle::keep(keeper, lease, terms)
+        let lease = LeaseState::new(&hold, None, None, &terms, None, keeper.clock);
+        Handle::keep(keeper, lease)
     }
 
     fn pass(keeper: &Keeper, time: Duration) {

@@ -13,7 +13,7 @@ fn lease_state(token: &Token, end: Instant) -> LeaseState {
         look_at: None,
         skew: Duration::ZERO,
     };
-    LeaseState::new(&hold, None, &terms, None, Clock::REAL)
+    LeaseState::new(&hold, None, None, &terms, None, Clock::REAL)
 }
 
 #[test]
