@@ -81,26 +81,20 @@ impl Keep {
     /// [`Error::Invalid`] for a length that is too short or too long.
     pub(crate) fn checked(self, now: Instant, skew: Duration) -> Result<Terms> {
         check_length("lease", self.lease)?;
-        if self
-            .max_hold
-            .is_some_and(|longest| longest < Duration::from_millis(1))
-        {
+        let (until, longest) = (self.held_until, self.max_hold);
+        if longest.unwrap_or(MAX_LEASE) < Duration::from_millis(1) {
             return Err(Error::invalid("max_hold", "it has to be at least 1 ms"));
         }
-        let ahead = self
-            .held_until
-            .map(|end| end.saturating_duration_since(now));
-        if ahead > Some(MAX_LEASE) {
+        if until.map(|end| end.saturating_duration_since(now)) > Some(MAX_LEASE) {
             let reason = "it has to be at most 24 h ahead";
             return Err(Error::invalid("held_until", reason));
         }
         // A limit further away than the clock can tell is none.
-        let cap = self.max_hold.and_then(|longest| now.checked_add(longest));
-        let end = self.held_until;
+        let cap = longest.and_then(|longest| now.checked_add(longest));
         Ok(Terms {
             lease: self.lease,
             cap,
-            end: end.map(|end| cap.map_or(end, |cap| cap.min(end))),
+            end: until.map(|end| cap.map_or(end, |cap| cap.min(end))),
             renews: true,
             look_at: None,
             skew: skew.min(self.lease / 10),
