@@ -31,10 +31,8 @@ pub(crate) fn exchange(
     packed: &[u8],
     commands: usize,
 ) -> RedisResult<Vec<Value>> {
-    match exchange_partly(conn, packed, commands) {
-        (replies, None) => Ok(replies),
-        (_, Some(error)) => Err(error),
-    }
+    let (replies, missing) = exchange_partly(conn, packed, commands);
+    missing.map_or(Ok(replies), Err)
 }
 
 /// As [`exchange`], with the replies that came before the conversation broke off.

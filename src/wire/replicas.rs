@@ -52,7 +52,7 @@ impl Replicas {
     ///
     /// # Errors
     /// Too few have them, or the server refused.
-    pub(crate) fn confirm(self, conn: &mut dyn ConnectionLike) -> RedisResult<()> {
+    pub(crate) fn confirm(self, conn: &mut Connection) -> RedisResult<()> {
         let had = conn.req_command(&self.question());
         self.check(had.inspect_err(note)?)
     }

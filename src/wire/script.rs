@@ -3,8 +3,8 @@
 use std::fmt;
 
 use redis::{
-    Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
-    ServerErrorKind, ToRedisArgs, Value,
+    Cmd, Connection, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
+    ToRedisArgs, Value,
 };
 
 use super::{exchange::words, finished::note, replicas::Replicas};
@@ -177,7 +177,7 @@ impl Call {
 
     /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then
     /// teaches it again.
-    pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut dyn ConnectionLike) -> RedisResult<T> {
+    pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut Connection) -> RedisResult<T> {
         self.by_hash_or_whole(|command| ask(command, conn))
     }
 
@@ -205,22 +205,18 @@ impl Call {
     ///
     /// # Errors
     /// Any other answer as well, here and below: the script gives none.
-    pub(crate) fn asks(&self, conn: &mut dyn ConnectionLike) -> RedisResult<bool> {
+    pub(crate) fn asks(&self, conn: &mut Connection) -> RedisResult<bool> {
         yes_or_no(&self.send(conn)?)
     }
 
     /// As [`asks`](Self::asks), for an operation that takes no lock: its errors name no token.
-    pub(crate) fn asks_for(
-        &self,
-        operation: Operation<'_>,
-        conn: &mut dyn ConnectionLike,
-    ) -> Result<bool> {
+    pub(crate) fn asks_for(&self, operation: Operation<'_>, conn: &mut Connection) -> Result<bool> {
         self.asks(conn)
             .map_err(|error| operation.unanswered(None, error))
     }
 
     /// Sends it and takes a number that is not negative.
-    pub(crate) fn counts(&self, conn: &mut dyn ConnectionLike) -> RedisResult<u64> {
+    pub(crate) fn counts(&self, conn: &mut Connection) -> RedisResult<u64> {
         count(&self.send(conn)?)
     }
 }
@@ -235,10 +231,7 @@ impl fmt::Debug for Call {
 }
 
 /// Sends a command: one round trip. [Notes](note) an error for the pool that lent the connection.
-pub(crate) fn ask<T: FromRedisValue>(
-    command: &Cmd,
-    conn: &mut dyn ConnectionLike,
-) -> RedisResult<T> {
+pub(crate) fn ask<T: FromRedisValue>(command: &Cmd, conn: &mut Connection) -> RedisResult<T> {
     command.query(conn).inspect_err(note)
 }
 
