@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{SLACK, Server, hold::comes_true, wait::unless_halted};
+use crate::common::{Server, hold::comes_true, wait::unless_halted};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);

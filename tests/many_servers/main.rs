@@ -23,7 +23,6 @@ mod nodes;
 mod open_slots;
 mod plain_on_nodes;
 mod plain_url;
-mod quorum;
 mod replicas;
 mod sentinels;
 mod silent_nodes;

@@ -234,7 +234,7 @@ fn sentinels_that_want_a_password_get_it_by_the_url_or_the_builder() {
 
 /// One that is silent is asked first: it costs its part of the time to connect, once.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
     let group = Sentinels::start().unwrap();
     group.watching[0].freeze().unwrap();
@@ -260,7 +260,7 @@ fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_sentinel_that_falls_silent_or_dies_later_delays_no_acquire_by_more_than_its_part() {
     let mut group = Sentinels::start().unwrap();
     let locks = Locks::connect(&group.url()).unwrap();
@@ -279,7 +279,7 @@ fn a_sentinel_that_falls_silent_or_dies_later_delays_no_acquire_by_more_than_its
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn without_any_sentinel_locks_go_on_and_no_connection_is_opened() {
     let mut group = Sentinels::start().unwrap();
     let locks = Locks::connect(&group.url())

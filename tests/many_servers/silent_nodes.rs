@@ -38,7 +38,7 @@ fn work(nodes: &Nodes, tag: &str, over: &AtomicBool) -> (Duration, usize) {
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_killed() {
     let mut cluster = Cluster::start().unwrap();
     let builder = Nodes::builder().get_timeout(GET).io_timeout(IO).max_size(4);
@@ -89,7 +89,7 @@ fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_kill
 /// A plain function asks once. What it is granted by a master that was silent for long is no lock where another has its place, and
 /// a replica that is asked for says so: the master that comes back has none.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_has_to_have_it() {
     let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     let tag = cluster.tag(0, "late").unwrap();

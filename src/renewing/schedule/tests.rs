@@ -7,6 +7,7 @@ use super::*;
 use world::{Event, MS, Mood, World, terms};
 
 mod known;
+#[cfg(feature = "models")]
 mod model;
 mod orphans;
 mod world;

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::waiting::turns::{IN_A_ROW, IN_A_ROW_ALONE};
 
+#[cfg(feature = "models")]
 mod model;
 
 #[derive(Clone, Debug)]

@@ -59,7 +59,7 @@ fn a_child_of_a_fork_is_refused_its_parents_nodes_also_for_a_shard_that_nobody_h
 
 /// Neither the renewals that go to another shard nor the connection for those that stay, when it broke, need one of a pool.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_connections_are_lent() {
     let cluster = shared();
     for node in &cluster.nodes {
@@ -136,7 +136,7 @@ fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
 
 /// All slots of a shard go to a master that had none, who had them leaves and dies, and the new one is replaced by its replica.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
     let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     let (locks, others) = (connect(&cluster), connect(&cluster));
@@ -189,7 +189,7 @@ fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
 
 /// Those who wait stand in the queues of both shards then, and a turn may be handed over in either.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn turns_are_handed_over_one_after_the_other_while_the_slot_goes_to_and_fro() {
     let cluster = shared();
     let tag = cluster.tag(0, "in-turn").unwrap();

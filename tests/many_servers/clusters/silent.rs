@@ -51,7 +51,7 @@ fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_granted() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
@@ -83,7 +83,7 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
 
 /// Where the nodes do not want all slots to be served: else none of them does anything as soon as they take the shard for dead.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_time_and_locks_granted()
  {
     let mut cluster = Cluster::start().unwrap();
@@ -113,7 +113,7 @@ fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_t
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_shard_that_has_died_with_its_replica_stops_the_others_where_all_slots_have_to_be_served() {
     let mut cluster = Cluster::start().unwrap();
     let locks = connect(&cluster);
@@ -149,7 +149,7 @@ fn parted(cluster: &Cluster, locks: &Locks) -> (Lease, Lease) {
 
 /// Their keeper is that of the silent shard.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_time() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
@@ -167,7 +167,7 @@ fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_tim
 
 /// A keeper that follows leases to the silent shard keeps the others all the same.
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_renewed_on_time() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));

@@ -148,7 +148,7 @@ impl Events for Told {
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_loss_is_told_at_once_on_every_shard_and_so_are_the_hooks() {
     let cluster = shared();
     let told = Arc::new(Told::default());

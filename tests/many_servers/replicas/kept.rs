@@ -20,7 +20,7 @@ fn a_renewal_that_moves_no_end_on_the_master_is_confirmed_by_replicas_that_have_
 }
 
 #[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long:: --skip larger_world"]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_run_is_marked_once_so_many_replicas_have_the_mark() {
     const MARK: &str = "{lock:a}:lease:ran";
     let group = Replicated::start(1);

@@ -189,7 +189,6 @@ fn holders_who_renew_by_themselves_believe_nothing_too_long() {
 }
 
 #[test]
-#[ignore = "seconds: `cargo test --lib -- --ignored model --skip larger_world`"]
 fn nothing_is_believed_too_long_when_all_of_it_happens() {
     for (deletions, failovers) in [(1, 0), (0, 1)] {
         holds(World {
@@ -205,7 +204,6 @@ fn nothing_is_believed_too_long_when_all_of_it_happens() {
 }
 
 #[test]
-#[ignore = "seconds: `cargo test --lib -- --ignored model --skip larger_world`"]
 fn nor_of_three_leases() {
     for (refusals, hand_overs) in [(1, 0), (0, 1)] {
         holds(World {
@@ -219,7 +217,6 @@ fn nor_of_three_leases() {
 }
 
 #[test]
-#[ignore = "seconds: `cargo test --lib -- --ignored model --skip larger_world`"]
 fn nor_when_connections_break_twice_and_leases_began_at_different_times() {
     holds(World {
         begun: &[0, 1],
@@ -237,7 +234,6 @@ fn three_leases_that_began_at_different_times_are_renewed_on_time() {
 }
 
 #[test]
-#[ignore = "seconds: `cargo test --lib -- --ignored model --skip larger_world`"]
 fn what_has_changed_is_looked_at_soon_and_the_others_are_renewed_on_time() {
     holds(World {
         deletions: 1,

@@ -116,7 +116,6 @@ fn nobody_sleeps_beside_a_free_lock_that_is_deleted_at_any_moment() {
 }
 
 #[test]
-#[ignore = "seconds: `cargo test --lib -- --ignored model --skip larger_world`"]
 fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
     holds(World {
         shared_losses: 1,
@@ -126,7 +125,7 @@ fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
 }
 
 #[test]
-#[ignore = "half a minute: `cargo test --release --lib model -- --ignored`"]
+#[ignore = "half a minute: `cargo test --release --manifest-path tests/models/Cargo.toml model -- --ignored`"]
 fn nobody_sleeps_beside_a_free_lock_in_a_larger_world() {
     holds(World {
         givers_up: 2,

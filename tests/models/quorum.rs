@@ -238,42 +238,47 @@ fn wrong(model: Quorum) -> (Vec<&'static str>, usize) {
     wrong_within(1_000, model)
 }
 
-#[test]
-fn a_number_that_the_client_proposes_grows_in_one_round_whatever_gets_lost() {
-    let (wrong, states) = wrong_within(11, SMALL);
-    assert!(wrong.is_empty() && states > 1_000, "{wrong:?} in {states}");
-}
+/// So named that the filter `model` runs them.
+mod model {
+    use super::*;
 
-#[test]
-#[ignore = "minutes: cargo test --release --test many_servers quorum:: -- --ignored --nocapture"]
-fn a_number_that_the_client_proposes_grows_in_one_round_in_a_larger_world() {
-    let large = Quorum {
-        numbers: 3,
-        ..SMALL
-    };
-    let (wrong, states) = wrong(large);
-    assert!(
-        wrong.is_empty() && states > 1_000_000,
-        "{wrong:?} in {states}"
-    );
-}
+    #[test]
+    fn a_number_that_the_client_proposes_grows_in_one_round_whatever_gets_lost() {
+        let (wrong, states) = wrong_within(11, SMALL);
+        assert!(wrong.is_empty() && states > 1_000, "{wrong:?} in {states}");
+    }
 
-/// By the greatest of the granting servers' counters: the proof on the page excludes every other function of them, too.
-#[test]
-fn numbers_that_the_servers_count_do_not_grow_in_one_round() {
-    let counted = Quorum {
-        number: Number::Counted,
-        numbers: 3,
-        ..SMALL
-    };
-    assert_eq!(wrong(counted).0, [GROWS]);
-}
+    #[test]
+    #[ignore = "minutes: `cargo test --release --manifest-path tests/models/Cargo.toml --test quorum -- --ignored`"]
+    fn a_number_that_the_client_proposes_grows_in_one_round_in_a_larger_world() {
+        let large = Quorum {
+            numbers: 3,
+            ..SMALL
+        };
+        let (wrong, states) = wrong(large);
+        assert!(
+            wrong.is_empty() && states > 1_000_000,
+            "{wrong:?} in {states}"
+        );
+    }
 
-#[test]
-fn a_server_that_forgets_what_it_granted_breaks_it() {
-    let forgetful = Quorum {
-        forgets: true,
-        ..SMALL
-    };
-    assert!(!wrong(forgetful).0.is_empty());
+    /// By the greatest of the granting servers' counters: the proof on the page excludes every other function of them, too.
+    #[test]
+    fn numbers_that_the_servers_count_do_not_grow_in_one_round() {
+        let counted = Quorum {
+            number: Number::Counted,
+            numbers: 3,
+            ..SMALL
+        };
+        assert_eq!(wrong(counted).0, [GROWS]);
+    }
+
+    #[test]
+    fn a_server_that_forgets_what_it_granted_breaks_it() {
+        let forgetful = Quorum {
+            forgets: true,
+            ..SMALL
+        };
+        assert!(!wrong(forgetful).0.is_empty());
+    }
 }
