@@ -162,11 +162,6 @@ impl Backoff {
         Self::between(Self::FIRST, Self::LAST)
     }
 
-    /// Pauses between redirects of a cluster: two nodes that name each other agree after a moment.
-    pub(crate) fn between_hops() -> Self {
-        Self::between(Duration::from_millis(20), Duration::from_millis(160))
-    }
-
     /// Pauses of `first` at first, doubled up to `last`.
     pub(crate) fn between(first: Duration, last: Duration) -> Self {
         Self {

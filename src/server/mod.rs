@@ -56,7 +56,9 @@ use crate::{
 /// Callers have made sure that this process is no child of a fork before they made the call.
 pub(crate) trait Server: Send + Sync + 'static {
     /// The clock by which its leases end.
-    fn clock(&self) -> Clock;
+    fn clock(&self) -> Clock {
+        Clock::REAL
+    }
 
     fn limits(&self) -> Limits;
 
@@ -82,7 +84,9 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// An error if no connection that somebody else has opened can send a transaction that looks at
     /// a lock of this server.
-    fn stores_data(&self) -> Result<()>;
+    fn stores_data(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// The most that the clock of a server that takes its place may be ahead.
     fn clock_skew(&self) -> Duration;

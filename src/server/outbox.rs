@@ -89,20 +89,13 @@ pub(super) struct SharedWrite<'a> {
 }
 
 impl Outbox {
-    /// For calls that go by several connections, at most as many at a time as there are lanes.
-    pub(super) fn new(lanes: usize) -> Self {
+    /// At most as many exchanges at a time as there are lanes. `shares_failures`: the calls go by
+    /// one connection, so that all who wait are told when it fails.
+    pub(super) fn new(lanes: usize, shares_failures: bool) -> Self {
         Self {
             lanes,
-            shares_failures: false,
+            shares_failures,
             letters: Mutex::default(),
-        }
-    }
-
-    /// For calls that go by one connection.
-    pub(super) fn of_heads() -> Self {
-        Self {
-            shares_failures: true,
-            ..Self::new(1)
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
     cancel::Cancel,
     error::{Error, Result, no_answer},
     pool::{Connector, Limits, Pool, PooledConnection},
-    time::{self, Clock, Deadline},
+    time::{self, Deadline},
     wire::{Call, Finished, is_unknown_script},
 };
 
@@ -53,7 +53,7 @@ impl RedisServer {
         let listener = Listener::new(connector.clone());
         Self {
             pool: pool.clone(),
-            outbox: Outbox::new(WRITES.min(pool.size())),
+            outbox: Outbox::new(WRITES.min(pool.size()), false),
             under_way: Arc::default(),
             waiters: WaitersConnection::new(connector.clone(), Arc::clone(&listener)),
             leases: RenewalsConnection::tracked(connector.clone(), Arc::clone(&listener)),
@@ -162,10 +162,6 @@ impl RedisServer {
 }
 
 impl Server for RedisServer {
-    fn clock(&self) -> Clock {
-        Clock::REAL
-    }
-
     fn limits(&self) -> Limits {
         self.connector.limits()
     }
@@ -173,10 +169,6 @@ impl Server for RedisServer {
     fn lend(&self, _key: &str) -> Result<PooledConnection> {
         self.pool.refuse_forked_child()?;
         self.pool.get_here(Duration::MAX, Duration::MAX, None)
-    }
-
-    fn stores_data(&self) -> Result<()> {
-        Ok(())
     }
 
     fn clock_skew(&self) -> Duration {

@@ -28,7 +28,7 @@ impl WaitersConnection {
     pub(super) fn new(connector: Connector, listener: Arc<Listener>) -> Self {
         Self {
             tracked: Tracked::new(For::Waiters, connector, Some(listener)),
-            outbox: Outbox::of_heads(),
+            outbox: Outbox::new(1, true),
         }
     }
 

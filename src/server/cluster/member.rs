@@ -14,9 +14,13 @@ use crate::{
     error::{Result, no_answer},
     pool::{HOPS, Limits, PooledConnection},
     server::{Observer, Patience, RedisServer, Renewals, Reply, Server},
-    time::{Backoff, Clock, Deadline},
+    time::{Backoff, Deadline},
     wire::Call,
 };
+
+/// The pauses between hops from one node to another: two that name each other agree after a moment.
+const FIRST_HOP: Duration = Duration::from_millis(20);
+const LAST_HOP: Duration = Duration::from_millis(160);
 
 /// A shard's own server, and the way to the others.
 pub(crate) struct Member {
@@ -66,7 +70,7 @@ impl Member {
         Resending {
             until: longest.or_sooner(by.and_then(Deadline::moment)),
             pauses: Backoff::new(),
-            between_hops: Backoff::between_hops(),
+            between_hops: Backoff::between(FIRST_HOP, LAST_HOP),
             hops: 0,
         }
     }
@@ -81,10 +85,6 @@ struct Resending {
 }
 
 impl Server for Member {
-    fn clock(&self) -> Clock {
-        Clock::REAL
-    }
-
     fn limits(&self) -> Limits {
         self.own.limits()
     }
@@ -98,10 +98,6 @@ impl Server for Member {
             self.servers.nodes().redirect(error),
             None | Some(Redirect::Down)
         )
-    }
-
-    fn stores_data(&self) -> Result<()> {
-        self.own.stores_data()
     }
 
     fn clock_skew(&self) -> Duration {

@@ -98,7 +98,7 @@ fn is_idle(outbox: &Outbox) -> bool {
 #[test]
 fn each_call_gets_its_own_answer() {
     for lanes in [1, 3] {
-        let outbox = Outbox::new(lanes);
+        let outbox = Outbox::new(lanes, false);
         thread::scope(|scope| {
             for number in 0..8_u32 {
                 let outbox = &outbox;
@@ -117,7 +117,7 @@ fn each_call_gets_its_own_answer() {
 
 #[test]
 fn what_lies_there_goes_in_one_write() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     let writes = AtomicUsize::new(0);
     outbox.occupy();
     thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn what_lies_there_goes_in_one_write() {
 
 #[test]
 fn a_call_whose_time_is_over_before_it_is_sent_was_not_sent() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     outbox.occupy();
     let short = (SHORT, time::now().checked_add(SHORT));
     for terms in [terms(SHORT), short] {
@@ -150,7 +150,7 @@ fn a_call_whose_time_is_over_before_it_is_sent_was_not_sent() {
 
 #[test]
 fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     let short = (LONG, time::now().checked_add(LONG));
     assert!(matches!(outbox.post(b"a", short, not_led), Ok(None)));
     outbox.occupy();
@@ -165,7 +165,7 @@ fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
 
 #[test]
 fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     outbox.occupy();
     let short = (LONG, time::now().checked_add(LONG));
     thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
 /// Otherwise each of them would wait as long for a connection, one after the other.
 #[test]
 fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
-    let outbox = Outbox::of_heads();
+    let outbox = Outbox::new(1, true);
     outbox.occupy();
     let tries = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -207,7 +207,7 @@ fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
 
 #[test]
 fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_elses() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     let (go_on, may_go_on) = mpsc::channel();
     outbox.occupy();
     thread::scope(|scope| {
@@ -250,7 +250,7 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
 
 #[test]
 fn what_one_leader_could_not_send_the_next_sends() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     outbox.occupy();
     thread::scope(|scope| {
         let fails = scope.spawn(|| {
@@ -260,6 +260,8 @@ fn what_one_leader_could_not_send_the_next_sends() {
         until_waiting(&outbox, 1);
         let waits = scope.spawn(|| outbox.post(b"waits", terms(LONG), echo));
         until_waiting(&outbox, 2);
+        // It has found the lane in use by then.
+        thread::sleep(SHORT);
         outbox.set_free(None);
         assert!(matches!(fails.join().unwrap(), Err(Error::Pool { .. })));
         assert_eq!(words(waits.join().unwrap()).as_deref(), Some(&b"waits"[..]));
@@ -269,7 +271,7 @@ fn what_one_leader_could_not_send_the_next_sends() {
 
 #[test]
 fn a_leader_that_panics_leaves_no_call_without_an_answer() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     outbox.occupy();
     thread::scope(|scope| {
         let panics = scope.spawn(|| {
@@ -293,7 +295,7 @@ fn a_leader_that_panics_leaves_no_call_without_an_answer() {
 #[test]
 fn heads_are_told_at_once_that_the_write_before_them_has_failed() {
     for has_failed in [false, true] {
-        let outbox = Outbox::of_heads();
+        let outbox = Outbox::new(1, true);
         outbox.occupy();
         thread::scope(|scope| {
             let waits = scope.spawn(|| outbox.post(b"a", terms(LONG), echo));
@@ -309,7 +311,7 @@ fn heads_are_told_at_once_that_the_write_before_them_has_failed() {
 
 #[test]
 fn a_call_that_is_called_off_before_it_is_sent_leaves_while_another_is_being_answered() {
-    let outbox = Outbox::new(1);
+    let outbox = Outbox::new(1, false);
     outbox.occupy();
     let cancel = Cancel::new();
     thread::scope(|scope| {
@@ -333,7 +335,7 @@ fn a_call_that_is_called_off_before_it_is_sent_leaves_while_another_is_being_ans
 /// Some are called off, some have little time, and some leaders fail: all come back.
 #[test]
 fn no_call_is_left_waiting() {
-    for outbox in [Outbox::new(2), Outbox::of_heads()] {
+    for outbox in [Outbox::new(2, false), Outbox::new(1, true)] {
         drive(&outbox);
         assert!(is_idle(&outbox));
     }
