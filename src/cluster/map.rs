@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result, makes_no_sense},
-    pool::{Address, MasterPlace, asked_in_vain, connect, misuse, with_address},
+    pool::{Address, MasterPlace, asked_in_vain, connect, last_that_may_pass, with_address},
     time::{self, Deadline},
 };
 
@@ -45,6 +45,7 @@ const FRESH: Duration = Duration::from_secs(10);
 /// All nodes together may take so long to say that nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
+const WANTED: &str = "no node of the cluster says who has which keys";
 /// The hints for one that refuses the login, and for a server of another kind.
 const HINTS: [&str; 2] = [
     "the URL is `redis+cluster://:PASSWORD@…`",
@@ -166,7 +167,7 @@ impl Map {
             self.look_around(REST, Deadline::after(deadline.remaining() / 2));
         }
         let place = self.known.lock().place(shard);
-        place.ok_or_else(|| silent("none has named this shard", None))
+        place.ok_or_else(|| silent("none has named this shard"))
     }
 
     /// Asks a node whether anything has changed, if that is in doubt or none was asked for ten
@@ -211,7 +212,7 @@ impl Map {
     fn ask(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
-        let asking = asking.ok_or_else(|| silent("another thread asks them", None))?;
+        let asking = asking.ok_or_else(|| silent("another thread asks them"))?;
         if asking.answered.is_some_and(|answered| answered >= wanted) {
             return Ok(());
         }
@@ -232,25 +233,21 @@ impl Map {
     /// Asks one node after another, until one answers. Each may take half of the time that is left.
     fn ask_in_turn(&self, mut asking: MutexGuard<'_, NodeQueue>, deadline: Deadline) -> Result<()> {
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
-        let mut failure = silent("there was no time to ask them", None);
-        let mut is_misuse = {
+        let is_first = {
             let mut known = self.known.lock();
             if let Some(node) = known.named_by_a_move.take() {
                 asking.put_first(node);
             }
             known.addresses().is_empty()
         };
+        let mut why = None;
         for _ in 0..asking.queue.len() {
             let Some(node) = asking.next().filter(|_| !deadline.has_passed()) else {
-                is_misuse = false;
                 break;
             };
             asking.asked = Some(time::now());
-            match self.layout_of(&node, Deadline::after(deadline.remaining() / 2)) {
-                Ok(layout) if layout.is_empty() => {
-                    is_misuse = false;
-                    failure = silent(&format!("{node} knows of no slot"), None);
-                }
+            let error = match self.layout_of(&node, Deadline::after(deadline.remaining() / 2)) {
+                Ok(layout) if layout.is_empty() => silent(&format!("{node} knows of no slot")),
                 Ok(layout) => {
                     let mut known = self.known.lock();
                     known.enter(layout);
@@ -259,14 +256,11 @@ impl Map {
                     asking.answered = Some(time::now());
                     return Ok(());
                 }
-                Err(error) => {
-                    let (reason, source) = asked_in_vain(&node, error, HINTS);
-                    is_misuse &= source.is_none();
-                    failure = silent(&reason, source);
-                }
-            }
+                Err(error) => asked_in_vain(WANTED, &node, error, HINTS, is_first),
+            };
+            why = last_that_may_pass(why, error);
         }
-        Err(if is_misuse { misuse(failure) } else { failure })
+        Err(why.unwrap_or_else(|| silent("there was no time to ask them")))
     }
 
     fn layout_of(&self, node: &Address, deadline: Deadline) -> RedisResult<Layout> {
@@ -276,10 +270,10 @@ impl Map {
     }
 }
 
-fn silent(why: &str, source: Option<RedisError>) -> Error {
+fn silent(why: &str) -> Error {
     Error::Pool {
-        reason: format!("no node of the cluster says who has which keys: {why}"),
-        source,
+        reason: format!("{WANTED}: {why}"),
+        source: None,
     }
 }
 

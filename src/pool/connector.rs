@@ -190,14 +190,10 @@ impl Connector {
                 wait_until_it_grants(locator, attempt)?;
             }
             let epoch = place.epoch;
-            let client = with_address(client, &place.address.host, place.address.port)
-                .map_err(|error| self.failure(self.0.limits.connect, error))?;
-            let error = match dial::open(&client, attempt, self.0.limits.connect, true) {
-                Ok(connection) => {
-                    locator.confirm(epoch);
-                    return Ok(Opened { connection, epoch });
-                }
-                Err(error) => error,
+            let opened = self.open_at(client, &place, attempt);
+            let Err(error) = opened else {
+                locator.confirm(epoch);
+                return opened;
             };
             locator.not_reached(epoch);
             let is_denied = matches!(error, Error::Pool { source: None, .. });
@@ -211,16 +207,23 @@ impl Connector {
                 Ok(now) if !attempt.has_passed() => place = now,
                 _ => return Err(error),
             }
-            if place.epoch == epoch {
-                if !is_denied {
-                    return Err(error);
-                }
+            if place.epoch == epoch && !is_denied {
+                return Err(error);
+            } else if place.epoch == epoch {
                 // The server is about to become the master, or those who named it are about to hear
                 // that it is not.
                 denied = Some(error);
                 thread::sleep(attempt.remaining().min(NOT_YET));
             }
         }
+    }
+
+    fn open_at(&self, client: &Client, place: &MasterPlace, attempt: Deadline) -> Result<Opened> {
+        let (limit, epoch) = (self.0.limits.connect, place.epoch);
+        let client = with_address(client, &place.address.host, place.address.port)
+            .map_err(|error| self.failure(limit, error))?;
+        let connection = dial::open(&client, attempt, limit, true)?;
+        Ok(Opened { connection, epoch })
     }
 
     /// The epoch of a connection that is opened now. It grows when another server has become the

@@ -40,7 +40,7 @@ pub(crate) use dial::{connect, prepared, with_address};
 use manager::{Manager, PoolState};
 pub(crate) use process::Process;
 #[cfg(feature = "cluster")]
-pub(crate) use reasons::{asked_in_vain, failure, misuse};
+pub(crate) use reasons::{asked_in_vain, failure, last_that_may_pass};
 pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
 pub(crate) use url::{is_of_a_cluster, nodes_of};
@@ -310,13 +310,11 @@ impl Pool {
                 return Err(failure);
             }
             let found = if are_all_lent {
-                let soon = lent_by.remaining().min(LOOK_AT_LENT);
-                connections.get_timeout(soon).ok()
+                (connections.get_timeout(lent_by.remaining().min(LOOK_AT_LENT))).ok()
             } else if asks_at.has_passed() {
                 asks_at = Deadline::after(ASK_AGAIN);
                 // It asks for one connection more.
-                let soon = deadline.remaining().min(LOOK);
-                connections.get_timeout(soon).ok()
+                (connections.get_timeout(deadline.remaining().min(LOOK))).ok()
             } else {
                 thread::sleep(deadline.remaining().min(LOOK));
                 connections.try_get()

@@ -35,35 +35,42 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
     }
 }
 
-/// Tells why a sentinel or a node has said nothing of use. The hints are for one that refuses the
-/// login, and for a server of another kind. Without the error: asking again cannot help, the URL has
-/// to change, or the server.
+/// The error of a sentinel or a node that has said nothing of use. The hints are for one that
+/// refuses the login, and for a server of another kind: then asking again cannot help, and at first
+/// nobody waits for that to pass.
 pub(crate) fn asked_in_vain(
+    wanted: &str,
     address: &impl Display,
     error: RedisError,
     [login, other_kind]: [&str; 2],
-) -> (String, Option<RedisError>) {
+    is_first: bool,
+) -> Error {
     let words = error.detail().unwrap_or_default();
-    let reason = if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
-        format!("{address} refuses the login ({words}): {login}")
+    let (may_pass, why) = if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
+        (false, format!("refuses the login ({words}): {login}"))
     } else if is_unknown_command(&error) || words.contains("cluster support disabled") {
-        format!("{address} {other_kind} ({words})")
+        (false, format!("{other_kind} ({words})"))
     } else if error.kind() == ErrorKind::Client {
-        format!("{address}: it knows no master of this name")
+        (false, String::from("says: it knows no master of this name"))
     } else if error.is_timeout() {
         // The system's own words are "resource temporarily unavailable".
-        return (format!("{address} did not answer in time"), Some(error));
+        (true, String::from("did not answer in time"))
     } else {
-        return (format!("{address} failed"), Some(error));
+        (true, String::from("failed"))
     };
-    (reason, None)
+    let reason = format!("{wanted}: {address} {why}");
+    if is_first && !may_pass {
+        return Error::invalid("url", reason);
+    }
+    let source = may_pass.then_some(error);
+    Error::Pool { reason, source }
 }
 
-/// The error that ends every wait for a connection.
-pub(crate) fn misuse(why: Error) -> Error {
-    match why {
-        Error::Pool { reason, .. } => Error::invalid("url", reason),
-        why => why,
+/// Of two errors the later one, unless the first may pass and the later one does not.
+pub(crate) fn last_that_may_pass(first: Option<Error>, later: Error) -> Option<Error> {
+    match (&first, &later) {
+        (Some(Error::Pool { .. }), Error::Invalid { .. }) => first,
+        _ => Some(later),
     }
 }
 
@@ -91,7 +98,13 @@ mod tests {
     fn a_sentinel_that_is_silent_is_not_called_an_unavailable_resource() {
         let sentinel = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 26_379);
         let silence = RedisError::from(io::Error::from(io::ErrorKind::WouldBlock));
-        let (reason, _) = asked_in_vain(&sentinel, silence, ["", ""]);
-        assert_eq!(reason, "127.0.0.1:26379 did not answer in time");
+        let error = asked_in_vain("nobody says", &sentinel, silence, ["", ""], true);
+        let Error::Pool { reason, .. } = error else {
+            unreachable!("{error}");
+        };
+        assert_eq!(
+            reason,
+            "nobody says: 127.0.0.1:26379 did not answer in time"
+        );
     }
 }

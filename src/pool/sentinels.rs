@@ -19,7 +19,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use redis::{Client, Connection, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value};
+use redis::{Client, Connection, ErrorKind, ProtocolVersion, RedisResult, Value};
 
 use known::{HEARING, Known, NamedMaster};
 
@@ -103,7 +103,7 @@ impl MasterLocator for Sentinels {
             }
         }
         self.ask(deadline)?;
-        (self.known.lock().place()).ok_or_else(|| self.silent("none", None))
+        (self.known.lock().place()).ok_or_else(|| self.silent("none"))
     }
 
     fn confirm(&self, epoch: u64) {
@@ -152,7 +152,7 @@ impl Sentinels {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
         let why = "another thread has asked them, and waits for an answer";
-        let asking = asking.ok_or_else(|| self.silent(why, None))?;
+        let asking = asking.ok_or_else(|| self.silent(why))?;
         if self.known.lock().answered.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
@@ -185,35 +185,20 @@ impl Sentinels {
             (false, true) => self.count,
             (false, false) => 1,
         };
-        let mut why = self.silent("none answers", None);
-        let (mut is_known, mut answers, mut misused) = (false, 0, 0);
+        let (mut is_known, mut answers, mut why) = (false, 0, None);
         for at in asking.in_order(first) {
             let is_enough = answers >= enough || asking.was_silent_lately(at);
             if deadline.has_passed() || is_known && is_enough {
                 break;
             }
-            match asking.ask(at, &self.master, deadline.remaining_up_to(each)) {
-                Ok((said, since)) => {
-                    answers += 1;
-                    let mut known = self.known.lock();
-                    if is_first {
-                        known.heard_at_first(since);
-                    }
-                    match known.believe((at, self.count), said, time::now()) {
-                        Err(reason) => why = self.silent(reason, None),
-                        Ok(true) if !is_first => {
-                            asking.prefer(at);
-                            return Ok(());
-                        }
-                        Ok(_) => is_known = true,
-                    }
+            let limit = deadline.remaining_up_to(each);
+            match self.ask_one(&mut asking, at, is_first, limit) {
+                Ok(true) if !is_first => {
+                    asking.prefer(at);
+                    return Ok(());
                 }
-                Err(error) => {
-                    let address = asking.sentinels[at].client.get_connection_info().addr();
-                    let (reason, source) = reasons::asked_in_vain(address, error, HINTS);
-                    misused += usize::from(source.is_none());
-                    why = self.silent(&reason, source);
-                }
+                Ok(_) => (is_known, answers) = (true, answers + 1),
+                Err(error) => why = reasons::last_that_may_pass(why, error),
             }
         }
         if is_known {
@@ -221,20 +206,45 @@ impl Sentinels {
             self.known.lock().in_doubt &= !in_doubt;
             return Ok(());
         }
-        Err(if is_first && misused == self.count {
-            reasons::misuse(why)
-        } else {
-            why
-        })
+        Err(why.unwrap_or_else(|| self.silent("none answers")))
     }
 
-    fn silent(&self, why: &str, source: Option<RedisError>) -> Error {
+    /// Asks one of them. `true`: it names another master than was known, or the first.
+    fn ask_one(
+        &self,
+        asking: &mut SentinelConnections,
+        at: usize,
+        is_first: bool,
+        limit: Duration,
+    ) -> Result<bool> {
+        match asking.ask(at, &self.master, limit) {
+            Ok((said, since)) => {
+                let mut known = self.known.lock();
+                if is_first {
+                    known.heard_at_first(since);
+                }
+                let believed = known.believe((at, self.count), said, time::now());
+                believed.map_err(|why| self.silent(why))
+            }
+            Err(error) => {
+                let address = asking.sentinels[at].client.get_connection_info().addr();
+                let wanted = self.wanted();
+                Err(reasons::asked_in_vain(
+                    &wanted, address, error, HINTS, is_first,
+                ))
+            }
+        }
+    }
+
+    fn wanted(&self) -> String {
+        let (count, master) = (self.count, &self.master);
+        format!("no sentinel of {count} says where the master `{master}` is")
+    }
+
+    fn silent(&self, why: &str) -> Error {
         Error::Pool {
-            reason: format!(
-                "no sentinel of {} says where the master `{}` is: {why}",
-                self.count, self.master
-            ),
-            source,
+            reason: format!("{}: {why}", self.wanted()),
+            source: None,
         }
     }
 }
