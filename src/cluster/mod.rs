@@ -252,14 +252,15 @@ impl Nodes {
         self.inner.map.redirect(error)
     }
 
-    /// A connection beside the pools to the master of a shard. It is not asked for its role. Ends
-    /// by the deadline or the time-out for connecting.
-    pub(crate) fn open(&self, shard: ShardId, deadline: Deadline) -> Result<Connection> {
+    /// Makes sure that the master of a shard answers, by a connection beside the pools. A frozen one
+    /// takes connections and answers nothing. Ends by the deadline or the time-out for connecting.
+    pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
         let map = &self.inner.map;
         let place = map.look(shard, deadline)?;
         let opened = map.open_at(&place.address, deadline);
-        opened.map_err(|error| {
-            self.doubt(shard);
+        let answered = opened.and_then(|mut conn| redis::cmd("PING").exec(&mut conn));
+        answered.map_err(|error| {
+            map.known.lock().set_in_doubt(shard, None, true);
             failure(&place.address, self.limits().connect, error)
         })
     }
@@ -267,12 +268,6 @@ impl Nodes {
     /// Whether this shard serves any slot, as far as is known.
     pub(crate) fn serves_slots(&self, shard: ShardId) -> bool {
         self.inner.map.known.lock().serves_slots(shard)
-    }
-
-    /// A connection to the master of this shard has failed.
-    fn doubt(&self, shard: ShardId) {
-        let mut known = self.inner.map.known.lock();
-        known.set_in_doubt(shard, None, true);
     }
 
     fn lend_for(&self, key: &str, deadline: Deadline) -> Result<PooledConnection> {

@@ -109,8 +109,8 @@ impl Following {
             return Ok(());
         }
         if self.has_away {
-            let opened = (self.servers.nodes()).open(self.id, Deadline::after(limit));
-            opened.map_err(|error| Arc::new(Failure::Unsent(error)))?;
+            let answers = (self.servers.nodes()).ping(self.id, Deadline::after(limit));
+            answers.map_err(|error| Arc::new(Failure::Unsent(error)))?;
         }
         self.own.open()
     }
