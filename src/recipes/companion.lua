@@ -1,10 +1,10 @@
--- Stands before scripts that keep or use a companion, the key beside a lock: a HASH of fence, the
--- last fencing token, and of token, owner and since, for people to read.
+-- Prepended to scripts that use a companion, the key beside a lock. It is a HASH of fence (the last
+-- fencing token), and of token, owner and since, for people to read.
 --
 -- KEYS[2]  the companion
 
--- Answers an error unless this is a fencing token to which one can be added. A hash without a
--- fencing token is no companion of ours, and nothing is written into it.
+-- Returns an error unless the fencing token is a number that can be incremented. A hash without a
+-- fencing token is not our companion, and nothing is written into it.
 local function wrong_fence(fence, has_fields)
   if fence then
     if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
@@ -15,15 +15,15 @@ local function wrong_fence(fence, has_fields)
   end
 end
 
--- The next fencing token: the clock in microseconds, or one more than the last. It grows even if
--- either is lost.
+-- Returns the next fencing token: the clock in microseconds, or the last token plus one if that is
+-- greater. So it grows even if the clock is set back or the companion is lost.
 local function next_fence(time, last)
   return string.format('%.0f', math.max(time[1] * 1000000 + time[2], (last or 0) + 1))
 end
 
--- Lets the companion outlive a lock of which so many milliseconds are left (-1: it has no end), or
--- that is going to last so long, whichever is longer: by a day or ten times as long, and ten days
--- at the most.
+-- Sets the companion's end. `left` is the time left of the lock in milliseconds (-1: no end), and
+-- `lease` its new lease. The companion ends ten times the longer of the two from now, at least a
+-- day and at most ten days.
 local function outlive(left, lease)
   if left == -1 then
     left = 86400000

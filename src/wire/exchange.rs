@@ -1,4 +1,4 @@
-//! One pipeline, one round trip, and no more than one time-out when the server is silent.
+//! Sends one pipeline in one round trip, and waits at most one time-out if the server is silent.
 
 use std::{
     mem,
@@ -14,18 +14,18 @@ use redis::{
 use super::finished::{Finished, note};
 use crate::time;
 
-/// The wait for each further reply of a silent server.
+/// The read time-out for each further reply once the server is silent.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);
-/// A connection within this machine takes less.
+/// The time-out for a connection to this process, which takes much less.
 const TO_OURSELVES: Duration = Duration::from_secs(1);
 
-/// Sends packed commands and returns one value for each, errors of the server among them.
+/// Sends packed commands and returns one reply per command, error replies included.
 ///
 /// redis-rs waits a full read time-out for *each* missing reply of a pipeline, and panics in a
 /// debug build when the server refuses a `MULTI`. Here the first missing reply ends the wait.
 ///
 /// # Errors
-/// Only when the conversation broke off.
+/// Only if the connection fails or times out before the last reply.
 pub(crate) fn exchange(
     conn: &mut Connection,
     packed: &[u8],
@@ -35,15 +35,15 @@ pub(crate) fn exchange(
     missing.map_or(Ok(replies), Err)
 }
 
-/// As [`exchange`], with the replies that came before the conversation broke off.
+/// Like [`exchange`], but also returns the replies that arrived before an error.
 pub(crate) fn exchange_partly(
     conn: &mut Connection,
     packed: &[u8],
     commands: usize,
 ) -> (Vec<Value>, Option<RedisError>) {
     if let Err(error) = conn.send_packed_command(packed) {
-        // Part of it may be in the socket: whatever is sent next would be read as the rest of it,
-        // and the replies to what is whole as replies to that.
+        // Part of the command may be in the socket: the server would read the next command as the
+        // rest of it, and the replies would be off by one.
         close(conn);
         return (Vec::new(), Some(error));
     }
@@ -52,7 +52,7 @@ pub(crate) fn exchange_partly(
     for owed in (0..commands).rev() {
         let asked = time::now();
         let error = match next_reply(conn) {
-            // After one that was interrupted, a reply is only taken.
+            // After an interrupted read, later replies are read and dropped.
             Ok(reply) => {
                 if missing.is_none() {
                     replies.push(reply);
@@ -61,8 +61,8 @@ pub(crate) fn exchange_partly(
             }
             Err(error) => error,
         };
-        // The server is there, and redis-rs passes over the reply that was interrupted: those after
-        // it have to be taken.
+        // The server is alive, and redis-rs skips the reply whose read was interrupted. The replies
+        // after it still have to be read.
         let goes_on = is_interrupted(&error);
         if error.is_timeout() {
             book_owed_replies(conn, owed, asked.elapsed());
@@ -84,13 +84,14 @@ pub(crate) fn exchange_partly(
     (replies, missing)
 }
 
-/// By a signal, or by a halt of the process or its machine: a read with a time limit is not
-/// resumed. Neither silence nor the end of the connection.
+/// True if a signal, or a suspended process or machine, interrupted the read: a read with a
+/// time-out is not restarted. It means neither that the server is silent nor that the connection is
+/// closed.
 pub(crate) fn is_interrupted(error: &RedisError) -> bool {
     error.is_io_error() && !error.is_timeout() && !error.is_connection_dropped()
 }
 
-/// The next reply; pushes that come in between are skipped.
+/// Reads the next reply, skipping pushes.
 pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
     loop {
         match conn.recv_response()? {
@@ -100,10 +101,10 @@ pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
     }
 }
 
-/// Asks for every reply that is still owed, so that redis-rs counts it and skips it when it comes
-/// late: otherwise it would be taken for the answer to a later command.
+/// Reads once for every reply that is still owed, so that redis-rs counts it and skips it when it
+/// arrives late. Otherwise it would be taken for the reply to a later command.
 ///
-/// The socket's read time-out cannot be asked for. It is put back as what the wait that it ended
+/// redis-rs has no getter for the read time-out, so it is restored to the time that the failed read
 /// took.
 fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     if owed == 0 || conn.set_read_timeout(Some(NEXT_TO_NOTHING)).is_err() {
@@ -115,9 +116,9 @@ fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
     let _ = conn.set_read_timeout(Some(time_out));
 }
 
-/// Closes a connection. redis-rs closes one only by dropping it, so another takes its place: a
-/// connection to this process, which is closed as well. If that cannot be made, the connection is
-/// left as it is.
+/// Closes a connection. redis-rs closes one only when it is dropped, so it is replaced by a
+/// connection to this process, which is closed as well. If that cannot be opened, the connection
+/// stays open.
 fn close(conn: &mut Connection) {
     if conn.is_open()
         && let Ok(closed) = closed_connection()
@@ -136,12 +137,12 @@ fn closed_connection() -> RedisResult<Connection> {
     let mut conn = Client::open(address)?.get_connection_with_timeout(TO_OURSELVES)?;
     conn.set_read_timeout(Some(TO_OURSELVES))?;
     drop(listener.accept()?);
-    // redis-rs closes it when it reads the end.
+    // redis-rs marks the connection as closed when it reads the end of the stream.
     let _ = next_reply(&mut conn);
     Ok(conn)
 }
 
-/// The name of a command, and its arguments.
+/// The words of a command: its name, then its arguments.
 pub(crate) fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
     command.args_iter().map(|word| match word {
         Arg::Simple(word) => word,
@@ -149,8 +150,8 @@ pub(crate) fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Replies that have come already, given back to the pipeline that asked for them, for its types
-/// and its `.ignore()`.
+/// Converts replies that have arrived to the caller's type, as if the pipeline had just been sent:
+/// this applies its `.ignore()`.
 pub(crate) fn typed<T: FromRedisValue>(pipeline: &Pipeline, replies: Vec<Value>) -> RedisResult<T> {
     let replies = if pipeline.is_transaction() {
         vec![Value::Array(replies)]
@@ -160,7 +161,7 @@ pub(crate) fn typed<T: FromRedisValue>(pipeline: &Pipeline, replies: Vec<Value>)
     pipeline.query(&mut Arrived(replies))
 }
 
-/// A connection whose answer is known.
+/// A connection that answers with replies that have already arrived.
 struct Arrived(Vec<Value>);
 
 impl ConnectionLike for Arrived {

@@ -1,9 +1,8 @@
-//! When a connection is finished: the one rule for the pool's connections, the waiters' and the
-//! watchdog's.
+//! When to close a connection: one rule for the connections of the pool, the waiters and the
+//! watchdog.
 //!
-//! Each of them asks here and nowhere else, and then closes the connection. A reason more is a line
-//! more in [`Finished::by_error`]; what follows from it for other connections is decided by their
-//! owner.
+//! A new reason is a new line in [`Finished::by_error`]. The owner of the connection decides
+//! whether it closes other connections too.
 
 use std::{
     cell::Cell,
@@ -13,24 +12,24 @@ use std::{
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
-/// Why a connection must not be used again.
+/// The reason to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finished {
-    /// The socket failed, or no answer came in time, so that one is still owed.
+    /// The socket failed, or a reply timed out and is still owed.
     Broken,
-    /// Bytes came that are no answer. redis-rs keeps them, and finds them again instead of every
-    /// later answer.
+    /// The bytes are not a valid reply. redis-rs keeps them in its buffer and fails on them again
+    /// at every later read.
     Unreadable,
-    /// The server is a replica by now: its address may lead to the new master.
+    /// The server is now a replica: its address may lead to the new master.
     Replica,
-    /// It was lent for as long as a wait for an answer takes, so that one may be owed.
+    /// The caller had it for as long as a read time-out, so a reply may still be owed.
     Overdue,
-    /// A plain function was told that another node of a cluster has the key.
+    /// A plain function was redirected to another node of the cluster.
     Moved,
 }
 
 impl Finished {
-    /// Judges the connection that an error came on.
+    /// Judges a connection by an error on it.
     pub(crate) fn by_error(error: &RedisError) -> Option<Self> {
         match error.kind() {
             ErrorKind::Io => Some(Self::Broken),
@@ -40,7 +39,7 @@ impl Finished {
         }
     }
 
-    /// Judges the connection that an answer came on.
+    /// Judges a connection by a reply on it.
     pub(crate) fn by_answer(answer: &Value) -> Option<Self> {
         match answer {
             Value::ServerError(error) => Self::by_error(&error.clone().into()),
@@ -48,14 +47,14 @@ impl Finished {
         }
     }
 
-    /// Judges a connection by the time for which it was lent. A sixteenth less than the time-out is
-    /// enough, in case the socket's clock is the faster one.
+    /// Judges a connection by the time for which it was lent. The limit is a sixteenth below the
+    /// time-out, in case the socket's clock runs faster.
     pub(crate) fn by_loan(lent: Duration, io_timeout: Duration) -> Option<Self> {
         (lent >= io_timeout / 16 * 15).then_some(Self::Overdue)
     }
 }
 
-/// Before Redis 7 a script's error hides the code in its text.
+/// Before Redis 7 an error inside a script has its code in the text only.
 fn is_of_a_replica(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
         || error
@@ -63,15 +62,15 @@ fn is_of_a_replica(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// The number of the last note of any thread.
+/// The number of the latest note of any thread.
 static NOTES: AtomicU64 = AtomicU64::new(0);
 thread_local! {
-    /// The last note of this thread, and its number.
+    /// The latest note of this thread, and its number.
     static NOTED: Cell<Option<(u64, Finished)>> = const { Cell::new(None) };
 }
 
-/// Notes an error that a function of ours has met on a connection that it does not own. A time-out
-/// or a signal alone does not finish that connection: what is owed on it is counted, and skipped.
+/// Notes an error on a connection that belongs to the caller. A time-out or a signal alone does not
+/// finish the connection: owed replies are counted and skipped.
 pub(crate) fn note(error: &RedisError) {
     let finished = match Finished::by_error(error) {
         Some(Finished::Broken) if !error.is_connection_dropped() => return,
@@ -85,9 +84,9 @@ pub(crate) fn note(error: &RedisError) {
 
 /// The moment at which a connection was lent.
 ///
-/// The plain functions have a bare `redis::Connection` in hand and cannot tell the pool that lent
-/// it. So they [note] what they met, and the pool asks for the last note of the thread that gives
-/// the connection back.
+/// The plain functions get a bare `redis::Connection` and cannot notify the pool that lent it. So
+/// they [note] their errors, and the pool reads the latest note of the thread that returns the
+/// connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lending(u64);
 
@@ -96,7 +95,7 @@ impl Lending {
         Self(NOTES.load(Ordering::Relaxed))
     }
 
-    /// The last note of this thread, if it is younger.
+    /// The latest note of this thread, if it was made since the loan.
     pub(crate) fn noted_since(self) -> Option<Finished> {
         let (number, finished) = NOTED.get()?;
         (number > self.0).then_some(finished)

@@ -1,5 +1,4 @@
-//! The commands that go to a server: a script's call, one pipeline in one round trip, `WATCH` and
-//! `WAIT`.
+//! The commands sent to a server: script calls, pipelines in one round trip, `WATCH` and `WAIT`.
 
 mod exchange;
 mod finished;

@@ -1,7 +1,7 @@
 //! `WAIT`: the number of replicas that have the writes of a connection.
 //!
-//! A [`Call`](super::Call) that is `confirmed_by` replicas is sent with one `WAIT` behind it, in
-//! the same write. A batch of renewals has one `WAIT` for all: see `server/renewals.rs`.
+//! A [`Call`](super::Call) that is `confirmed_by` replicas is sent together with one `WAIT`. A
+//! batch of renewals has one `WAIT` for all: see `server/renewals.rs`.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::{
     time::{lease_millis, whole_millis},
 };
 
-/// The server stops waiting for replicas, since it becomes one itself. As far as is known, none of
-/// them has the write.
+/// The error code of a `WAIT` that ended because the server became a replica: no replica is known
+/// to have the write.
 const INTERRUPTED: &str = "UNBLOCKED";
-/// More than anybody has.
+/// More replicas than any server has.
 pub(crate) const MOST_REPLICAS: u32 = 100;
 
-/// The number of replicas that have to have a write, and the longest wait for them.
+/// The number of replicas that must have a write, and the longest wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replicas {
     pub(crate) count: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    /// Enough for both.
+    /// Satisfies both requirements.
     pub(crate) fn or_more(self, other: Self) -> Self {
         Self {
             count: self.count.max(other.count),
@@ -47,25 +47,24 @@ impl Replicas {
         Ok(Self { count, wait })
     }
 
-    /// Asks how many have all writes before this on the same connection. Waits for the replicas, and
-    /// for the answer.
+    /// Waits until enough replicas have all earlier writes of this connection.
     ///
     /// # Errors
-    /// Too few have them, or the server refused.
+    /// Too few replicas have them, or the server refused.
     pub(crate) fn confirm(self, conn: &mut Connection) -> RedisResult<()> {
         let had = conn.req_command(&self.question());
         self.check(had.inspect_err(note)?)
     }
 
-    /// The command that asks how many have all writes before it on the same connection.
+    /// The `WAIT` for all earlier writes of the connection.
     pub(crate) fn question(self) -> Cmd {
         let mut wait = redis::cmd("WAIT");
         wait.arg(self.count).arg(whole_millis(self.wait));
         wait
     }
 
-    /// Sends a command and the question in one write. A write that too few have is an error, though
-    /// it was done; a refusal without a write is none.
+    /// Sends a command and its `WAIT` together. Too few replicas are an error, although the write
+    /// was executed. If the script wrote nothing, the `WAIT` is ignored.
     pub(super) fn ask(self, conn: &mut Connection, command: &Cmd) -> RedisResult<Value> {
         let mut packed = command.get_packed_command();
         self.question().write_packed_command(&mut packed);
@@ -78,7 +77,7 @@ impl Replicas {
         Ok(answer)
     }
 
-    /// Judges the answer to the question.
+    /// Judges the reply to `WAIT`.
     pub(crate) fn check(self, had: Value) -> RedisResult<()> {
         match had {
             Value::Int(had) if had >= i64::from(self.count) => Ok(()),
@@ -101,7 +100,8 @@ impl Replicas {
     }
 }
 
-/// The scripts answer nil, 0 or a list of one where somebody else has the lock, or it is not ours.
+/// Scripts reply nil, 0 or a list of one if another holder has the lock, or if it is no longer
+/// ours.
 fn has_written(answer: &Value) -> bool {
     match answer {
         Value::Nil | Value::Int(0) => false,

@@ -1,4 +1,4 @@
-//! A Lua file as a typed call: sent by its hash, and whole where the server does not know it.
+//! A Lua script as a typed call: sent by its hash, or in full if the server does not know it.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::{
     token::FencingToken,
 };
 
-/// Declares scripts, by paths from the file that declares them: a script may begin with what
-/// several have in common.
+/// Declares scripts, by paths relative to the declaring file. Several files make one script, so
+/// that scripts can share a beginning.
 macro_rules! scripts {
     ($($name:ident = $first:literal $(then $more:literal)*;)+) => {
         $(pub(super) static $name: std::sync::LazyLock<$crate::wire::Script> = std::sync::LazyLock::new(|| {
@@ -27,13 +27,13 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// The answer of a script that refuses a lock.
+/// The form of the reply that refuses a lock.
 #[derive(Clone, Copy)]
 pub(crate) enum Refusal {
     /// 0 or nil.
     Bare,
-    /// A list of one: the milliseconds until the lock may be free, as far as is known; -1 is for
-    /// ever.
+    /// A list of one: an upper bound in milliseconds until the lock is free, or -1 if the lock has
+    /// no end.
     WithItsEnd,
 }
 
@@ -43,7 +43,7 @@ impl Refusal {
     }
 }
 
-/// A script without its comments, and the hash that names it.
+/// The source of a script without its comments, and its hash.
 pub(crate) struct Script {
     name: &'static str,
     source: String,
@@ -51,7 +51,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Drops the comments: the watchdog sends a script whole on each new connection.
+    /// Drops the comments: the watchdog sends the full script on each new connection.
     pub(crate) fn new(name: &'static str, file: &'static str) -> Self {
         let is_code = |line: &&str| !line.trim_start().starts_with("--");
         let source: String = file.split_inclusive('\n').filter(is_code).collect();
@@ -75,21 +75,21 @@ impl Script {
     }
 }
 
-/// Room for the words of most calls.
+/// The capacity in words that fits most calls.
 const USUAL_WORDS: usize = 12;
-/// Room for the bytes of most calls.
+/// The capacity in bytes that fits most calls.
 const USUAL_BYTES: usize = 256;
-/// The words of an `EVAL` or `EVALSHA` before its keys.
+/// The number of words before the keys of an `EVAL` or `EVALSHA`.
 const BEFORE_KEYS: usize = 3;
 
-/// A script with its keys and arguments, ready to be sent, alone or among others.
+/// A script with its keys and arguments, ready to send, alone or in a pipeline.
 #[derive(Clone)]
 pub(crate) struct Call {
     script: &'static Script,
     keys: usize,
     /// `EVALSHA`, the hash, the number of keys, the keys, the arguments.
     by_hash: Cmd,
-    /// A plain command to the same effect, which is cheaper, for the first attempt.
+    /// A cheaper plain command with the same effect, for the first attempt.
     first_as: Option<Cmd>,
     replicas: Option<Replicas>,
 }
@@ -100,35 +100,35 @@ impl Call {
         self
     }
 
-    /// Sends this plain command the first time. It need not be safe to send twice.
+    /// Sends this plain command on the first attempt. It need not be safe to send twice.
     pub(crate) fn first_as(mut self, command: Cmd) -> Self {
         self.first_as = Some(command);
         self
     }
 
-    /// The call for every attempt after the first: always the script.
+    /// The call for every later attempt: always the script.
     pub(crate) fn again(mut self) -> Self {
         self.first_as = None;
         self
     }
 
-    /// Counts as done only once so many replicas have the write.
+    /// Succeeds only if this many replicas have the write.
     pub(crate) fn confirmed_by(mut self, replicas: Option<Replicas>) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// The replicas that have to have the write, if any.
+    /// The replicas that must have the write, if any.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         self.replicas
     }
 
-    /// The command to send first: the script by its hash, or the plain one in its place.
+    /// The command to send first: the plain command if there is one, or the script by its hash.
     pub(crate) fn command(&self) -> &Cmd {
         self.first_as.as_ref().unwrap_or(&self.by_hash)
     }
 
-    /// The command that carries the script, for a server that does not know it.
+    /// The command with the full script, for a server that does not know the hash.
     pub(crate) fn whole(&self) -> Cmd {
         let room = self.script.source.len() + USUAL_BYTES;
         let mut whole = Cmd::with_capacity(USUAL_WORDS, room);
@@ -139,7 +139,7 @@ impl Call {
         whole
     }
 
-    /// The hash of the script: equal for two calls of one script only.
+    /// The hash of the script: equal only for calls of the same script.
     pub(crate) fn script(&self) -> &'static str {
         &self.script.sha1
     }
@@ -155,7 +155,7 @@ impl Call {
         keys.map(text)
     }
 
-    /// The name of the script or of the plain command, and all other words.
+    /// The name of the script or plain command, and all other words.
     #[cfg(feature = "testing")]
     pub(crate) fn parts(&self) -> (&str, Vec<&str>) {
         let Some(command) = &self.first_as else {
@@ -166,8 +166,8 @@ impl Call {
         (words.next().unwrap_or_default(), words.collect())
     }
 
-    /// Sends it, and in the same write a `WAIT` if replicas have to confirm it: too few are an
-    /// error, though it was done.
+    /// Sends the call, with a `WAIT` in the same write if replicas must confirm it. Too few
+    /// replicas are an error, although the call was executed.
     pub(crate) fn ask(&self, conn: &mut Connection) -> RedisResult<Value> {
         match self.replicas {
             None => self.send(conn),
@@ -175,8 +175,8 @@ impl Call {
         }
     }
 
-    /// Sends it: one round trip; two when the server has forgotten the script, which `EVAL` then
-    /// teaches it again.
+    /// Sends the call in one round trip, or in two if the server has lost the script: `EVAL` then
+    /// loads it again.
     pub(crate) fn send<T: FromRedisValue>(&self, conn: &mut Connection) -> RedisResult<T> {
         self.by_hash_or_whole(|command| ask(command, conn))
     }
@@ -189,8 +189,8 @@ impl Call {
         answer.map_err(|error| self.naming_its_keys(error))
     }
 
-    /// Adds the keys to the refusal of an access list: the server does not name them, and of some
-    /// the caller knows nothing.
+    /// Adds the keys to a refusal by an access list (ACL): the server does not name them, and the
+    /// caller may not know all of them.
     fn naming_its_keys(&self, error: RedisError) -> RedisError {
         let refusal = error.detail().unwrap_or_default();
         if error.kind() != ErrorKind::Server(ServerErrorKind::NoPerm) || !refusal.contains("key") {
@@ -201,27 +201,27 @@ impl Call {
         RedisError::from((error.kind(), "the access list is too small", detail))
     }
 
-    /// Sends it and takes 1 for yes and 0 for no.
+    /// Sends the call and reads 1 as true and 0 as false.
     ///
     /// # Errors
-    /// Any other answer as well, here and below: the script gives none.
+    /// Any other reply is an error too, here and below: no script returns one.
     pub(crate) fn asks(&self, conn: &mut Connection) -> RedisResult<bool> {
         yes_or_no(&self.send(conn)?)
     }
 
-    /// As [`asks`](Self::asks), for an operation that takes no lock: its errors name no token.
+    /// Like [`asks`](Self::asks), for an operation that takes no lock: its errors carry no token.
     pub(crate) fn asks_for(&self, operation: Operation<'_>, conn: &mut Connection) -> Result<bool> {
         self.asks(conn)
             .map_err(|error| operation.unanswered(None, error))
     }
 
-    /// Sends it and takes a number that is not negative.
+    /// Sends the call and reads a non-negative number.
     pub(crate) fn counts(&self, conn: &mut Connection) -> RedisResult<u64> {
         count(&self.send(conn)?)
     }
 }
 
-/// Without the arguments: one of them is a token.
+/// Leaves out the arguments, because one of them is a token.
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call")
@@ -230,7 +230,7 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Sends a command: one round trip. [Notes](note) an error for the pool that lent the connection.
+/// Sends a command in one round trip. [Notes](note) an error for the pool that lent the connection.
 pub(crate) fn ask<T: FromRedisValue>(command: &Cmd, conn: &mut Connection) -> RedisResult<T> {
     command.query(conn).inspect_err(note)
 }
@@ -239,12 +239,12 @@ fn text(word: &[u8]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
-/// The server does not know the script: send it whole.
+/// True if the server does not know the script's hash: send the full script.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// 1 or 0.
+/// Reads 1 as true and 0 as false.
 pub(crate) fn yes_or_no(answer: &Value) -> RedisResult<bool> {
     match answer {
         Value::Int(1) => Ok(true),
@@ -253,7 +253,7 @@ pub(crate) fn yes_or_no(answer: &Value) -> RedisResult<bool> {
     }
 }
 
-/// A number that is not negative.
+/// Reads a non-negative number.
 pub(crate) fn count(answer: &Value) -> RedisResult<u64> {
     match answer {
         Value::Int(count) => u64::try_from(*count).map_err(|_| makes_no_sense()),
@@ -261,7 +261,7 @@ pub(crate) fn count(answer: &Value) -> RedisResult<u64> {
     }
 }
 
-/// A fencing token as scripts answer it: digits.
+/// Reads a fencing token: a bulk string of digits.
 pub(crate) fn fencing_token(answer: &Value) -> RedisResult<FencingToken> {
     let Value::BulkString(digits) = answer else {
         return Err(makes_no_sense());

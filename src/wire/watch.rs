@@ -1,26 +1,26 @@
-//! `WATCH` … `MULTI` … `EXEC` in two round trips. No `WATCH` is left behind.
+//! `WATCH` … `MULTI` … `EXEC` in two round trips. No key stays watched afterwards.
 
 use redis::{Cmd, Connection, Pipeline, RedisError, Value};
 
 use super::exchange::{exchange, exchange_partly, is_interrupted, words};
 use crate::error::{Error, Operation, Result, makes_no_sense};
 
-/// A connection on which keys may be watched. Unless it commits, dropping it sends `UNWATCH`.
+/// A connection that may have watched keys. Dropping it without a commit sends `UNWATCH`.
 pub(crate) struct Watched<'a> {
-    /// For commands that do not end the watching.
+    /// For commands that do not end the watch.
     pub(crate) conn: &'a mut Connection,
     pub(crate) operation: Operation<'a>,
-    /// The server may be watching keys.
+    /// True if the server may be watching keys.
     pub(crate) armed: bool,
 }
 
-/// The replies to a [start](Watched::start), as far as they came.
+/// The replies to a [start](Watched::start) that arrived.
 pub(crate) struct WatchReplies {
-    /// To the command before `WATCH`.
+    /// The reply to the command before `WATCH`.
     pub(crate) before: Option<Value>,
-    /// To `WATCH`, then to each read.
+    /// The reply to `WATCH`, then those to the reads.
     pub(crate) replies: Vec<Value>,
-    /// Why some are missing.
+    /// The error if some replies are missing.
     pub(crate) missing: Option<RedisError>,
 }
 
@@ -34,8 +34,9 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Watches the keys and reads, in one round trip, so that no write between the two goes unseen.
-    /// `before` goes first, while nothing is watched yet; afterwards an `UNWATCH` does.
+    /// Watches the keys and sends the reads in one round trip, so that no write between the two
+    /// goes unnoticed. `before` is sent first, while nothing is watched. On a restart an `UNWATCH`
+    /// takes its place.
     pub(crate) fn start(
         &mut self,
         before: Option<&Cmd>,
@@ -64,12 +65,12 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Executes the commands in one transaction, if no watched key has changed since. `None`: one
-    /// has, nothing was done.
+    /// Executes the commands in one transaction if no watched key has changed. `None`: one has
+    /// changed, and nothing was executed.
     ///
     /// # Errors
-    /// `Redis` if nothing was executed, `Partial` if some were and some refused, `Unknown` if no
-    /// answer came that makes sense.
+    /// `Redis` if nothing was executed, `Partial` if some commands were executed and some refused,
+    /// `Unknown` if no valid reply came.
     pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
         let exchanged = exchange(self.conn, &in_transaction(writes), writes.len() + 2);
         self.armed = false;
@@ -79,7 +80,7 @@ impl<'a> Watched<'a> {
         match replies.first() {
             Some(Value::Okay) => {}
             Some(Value::ServerError(_)) => {
-                // Only an access list that forbids MULTI, but not what follows, gets here.
+                // Only an access list that forbids MULTI but allows the other commands leads here.
                 self.armed = true;
                 return Err(refused(operation, writes, replies));
             }
@@ -100,8 +101,8 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// The error for commands of which some were refused. Redis does not roll back: the others have
-/// happened, and so has what a script did before it failed.
+/// The error for a transaction with refused commands. Redis does not roll back: the other commands
+/// took effect, and so did the writes of a script before it failed.
 pub(crate) fn refused(operation: Operation<'_>, writes: &Pipeline, results: Vec<Value>) -> Error {
     let nothing_happened = results.iter().all(is_error) && !writes.cmd_iter().any(is_script);
     match results.into_iter().find_map(into_error) {
@@ -123,14 +124,14 @@ impl Drop for Watched<'_> {
         if let Err(refusal) = redis::cmd("UNWATCH").exec(self.conn)
             && !refusal.is_io_error()
         {
-            // An access list that forbids UNWATCH may still allow an empty transaction, which does
-            // the same.
+            // An access list that forbids UNWATCH may allow an empty transaction, which also ends
+            // the watch.
             let _ = exchange(self.conn, &in_transaction(&Pipeline::new()), 2);
         }
     }
 }
 
-/// The commands between `MULTI` and `EXEC`, where the pipeline does not bring these itself.
+/// The commands between `MULTI` and `EXEC`, which the pipeline may already contain.
 fn in_transaction(writes: &Pipeline) -> Vec<u8> {
     if writes.is_transaction() {
         return writes.get_packed_pipeline();
@@ -141,7 +142,7 @@ fn in_transaction(writes: &Pipeline) -> Vec<u8> {
     packed
 }
 
-/// A command of these words, with room for just them.
+/// A command of these words, allocated at its exact size.
 pub(crate) fn command(words: &[&str]) -> Cmd {
     let mut command = Cmd::with_capacity(words.len(), words.iter().map(|word| word.len()).sum());
     command.arg(words);

@@ -1,12 +1,12 @@
--- KEYS, and how they are read: see look.lua
--- returns  1 if it was deleted, 0 if not, and what inspect.lua returns, of the moment before
+-- KEYS     see look.lua
+-- returns  1 if it deleted the lock, 0 if not; then the result of inspect.lua from just before
 --
--- What it tells of is what it deletes, since both are one step; what is no lock of any kind, it
--- leaves as it is. The companion stays: the next fencing token has to be greater than the last. NOT
--- safe to send twice: the second would take the lock away from whoever has come since.
+-- Reports and deletes in one step, so it reports exactly the lock that it deletes. A key that is no
+-- lock is left as it is. The companion stays, so that the next fencing token is greater. NOT safe
+-- to send twice: the second call would delete the lock of the next holder.
 
--- A string is a lock of a mutex or of the book; a hash is one of readers and writers, or of one
--- owner and a count.
+-- A string is a mutex or a lock of the book. A hash is a read-write lock, or a reentrant lock of
+-- one owner and a count.
 local function is_lock()
   if kind ~= 'hash' then
     return kind == 'string'

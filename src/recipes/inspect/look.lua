@@ -1,24 +1,24 @@
--- Stands before both scripts here.
+-- Prepended to both scripts of this folder.
 --
--- KEYS[1]  a lock, of whatever kind
+-- KEYS[1]  a lock of any kind
 -- KEYS[2]  its companion
 --
--- Reads only, and fails on nothing: what is no lock is told by its type.
+-- Reads only, and never fails: for a key that is no lock it returns the key's type.
 
--- The ends of readers and writers are moments, so whoever reads them needs the server's clock.
+-- The ends of readers and writers are timestamps, so the caller needs the server's clock.
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local kind, value = redis.call('TYPE', KEYS[1]).ok, {}
--- A token, or fields and values. What is neither is told by its type alone: no command is sent that
--- its type could refuse.
+-- A token, or fields and values. Of other types nothing more is read: no command is sent that the
+-- type could refuse.
 if kind == 'string' then
   value = { redis.call('GET', KEYS[1]) }
 elseif kind == 'hash' then
   value = redis.call('HGETALL', KEYS[1])
 end
--- The companion tells who, since when, and with which fencing token; of this hold only if its
--- token, or its owner, is the one that holds the lock now. All is read in one step, so that nobody
--- is shown with somebody else's number.
+-- The companion has the owner, the start and the fencing token. They belong to the current hold
+-- only if the companion's token or owner is that of the lock. Both keys are read in one step, so
+-- that a holder is never shown with another holder's fencing token.
 local companion = {}
 if redis.call('TYPE', KEYS[2]).ok == 'hash' then
   companion = redis.call('HMGET', KEYS[2], 'fence', 'token', 'owner', 'since', 'reserved')

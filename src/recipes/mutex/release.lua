@@ -2,9 +2,9 @@
 -- ARGV[1]  our token
 -- returns  1 if the lock was ours and is free now, 0 if it was not ours
 --
--- Compares and deletes in one step: a lock that has ended and been taken by somebody else is left
--- alone. The companion stays: the next fencing token has to be greater than the last. The writer of
--- `two_key` is released by this script too.
+-- Compares and deletes in one step: if the lock has ended and has another holder now, it stays. The
+-- companion stays, so that the next fencing token is greater. This script also releases the writer
+-- of `two_key`.
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end

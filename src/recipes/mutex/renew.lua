@@ -1,23 +1,23 @@
 -- KEYS[1]  the lock: a STRING, its holder's token
--- KEYS[2]  its companion; not named where there is none
+-- KEYS[2]  its companion; absent if the hold has none
 -- ARGV[1]  our token
 -- ARGV[2]  the lease from now, in milliseconds
 -- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours, or an error
 -- that begins with COMPANION if only the companion keeps us from renewing
 --
--- Never shortens: an end further away, or none (a book lock), stays. A lease of 1 only asks, and
--- writes nothing. The companion lives as long as the lock does, where it is this hold's: a lock
--- that was taken without a fencing token has none.
+-- Never shortens: a later end stays, and so does a lock without an end (one of the book's). A lease
+-- of 1 only checks the lock, and writes nothing. The companion is prolonged with the lock if it
+-- belongs to this hold: a lock that was taken without a fencing token has none.
 
--- Nobody can take the lock between this comparison and what follows.
+-- Nobody can take the lock between this comparison and the writes below.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
--- Is the companion this hold's? A lock that was taken by `try_acquire_unfenced` or by `simple` has
--- none, and the one that is there tells of an earlier hold. It is looked at now, because a key of
--- another type has to stop us before we write. That error gets a word of its own before it: the
--- lock is still ours, and a watchdog must not take it for lost. `pcall` answers an error as a table
--- instead of ending the script.
+-- Does the companion belong to this hold? A lock taken by `try_acquire_unfenced` or `simple` has
+-- none, and an existing companion is that of an earlier hold. It is read before the first write,
+-- because a key of another type must stop the script. That error gets the prefix COMPANION: the
+-- lock is still ours, and the watchdog must not count it as lost. `pcall` returns an error as a
+-- table instead of ending the script.
 local companion = KEYS[2] and redis.pcall('HGET', KEYS[2], 'token')
 if type(companion) == 'table' then
   return redis.error_reply('COMPANION ' .. companion.err)

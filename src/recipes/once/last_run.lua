@@ -1,6 +1,6 @@
 -- KEYS[1]  the mark of the last run, see mark.lua
--- returns  { 'ran', when it ended, who ran it, the server's clock }, both times in milliseconds
--- since 1970; nil if there is no mark
+-- returns  { 'ran', its end, its owner, the server's clock }, both times in milliseconds since
+--          1970; nil if there is no mark
 local run = read_mark()
 if run.err then
   return run

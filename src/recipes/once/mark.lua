@@ -1,11 +1,10 @@
--- Stands before each script that reads the mark of the last run.
+-- Prepended to each script that reads the mark of the last run.
 --
--- KEYS, last  the mark: a HASH of at, by and token, written when a run had succeeded
+-- KEYS, last  the mark: a HASH of at, by and token, written after a successful run
 
--- Answers at, by and token, or none of them where there is no mark, or an error that names the
--- mark's key.
+-- Returns at, by and token; none of them if there is no mark; or an error with the mark's key.
 local function read_mark()
-  -- `pcall` answers an error as a table instead of ending the script.
+  -- `pcall` returns an error as a table instead of ending the script.
   local run, wrong = redis.pcall('HMGET', KEYS[#KEYS], 'at', 'by', 'token'), nil
   if run.err then
     wrong = string.find(run.err, 'WRONGTYPE') and 'a key that holds another type'

@@ -1,24 +1,24 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
--- ARGV[3]  1 if we want to know for how long a writer is in our way, 0 if not
--- returns  1 if we are among the readers; if a writer is in or waits 0, or { milliseconds until the
--- last one ends }
+-- ARGV[3]  1 to return the time until the last writer ends, 0 if not
+-- returns  1 if we are a reader; if a writer holds the lock or waits 0, or { milliseconds until the
+--          last one ends }
 --
--- Safe to send twice: a reader that is in already is recognised, whoever waits. A refused attempt
--- writes nothing.
+-- Safe to send twice: a reader that holds the lock is recognised, even if a writer waits. A refused
+-- attempt writes nothing.
 
 local wrong = look()
 if wrong then
   return wrong
 end
 
--- The same token holds the lock for writing. It would wait for itself, so it is refused at once.
+-- A token that holds the lock for writing would wait for itself, so it is refused at once.
 local ours = 'r:' .. ARGV[1]
 if ends['w:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for writing')
 end
--- A reader comes in unless there is a writer or a writer's intent.
+-- A reader is granted the lock unless there is a writer or a writer's intent.
 if not ends[ours] then
   local free_at = last_end('^[wi]:')
   if free_at then

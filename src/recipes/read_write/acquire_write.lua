@@ -2,31 +2,33 @@
 -- KEYS[2]  its companion: a HASH of fence, token, owner, since
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
--- ARGV[3]  1 if we wait when somebody is in, 0 if not
--- ARGV[4]  who we are, for people to read
--- ARGV[5]  1 if we want to know for how long others are in our way, 0 if not
--- returns  our fencing token; if somebody else is in nil, or { milliseconds until the last ends }
+-- ARGV[3]  1 if the caller waits when refused, 0 if not
+-- ARGV[4]  our owner, for people to read
+-- ARGV[5]  1 to return the time until the last holder ends, 0 if not
+-- returns  our fencing token; if there are other holders nil, or { milliseconds until the last one
+--          ends }
 --
--- Safe to send twice: our own token is recognised and keeps its fencing token. A refused attempt
--- writes at most our intent, which keeps new readers out: it ends after a second, so that a writer
--- that died keeps nobody out for longer, and is written anew only when less than 500 ms of it are
--- left. Whatever can fail is looked at before the first write, and the lock is written last: a
--- command that is forbidden to us leaves no lock. The fencing token is the clock in microseconds,
--- or one more than the last: it grows even if either is lost.
+-- Safe to send twice: our token is recognised and keeps its fencing token. A refused attempt writes
+-- at most our intent, which keeps new readers out. The intent ends after a second, so that a writer
+-- that died does not block readers for longer, and is rewritten only when less than 500 ms of it
+-- are left. Everything that can fail is checked before the first write, and the lock is written
+-- last: if the server refuses us a command, no lock is left behind. The fencing token is the clock
+-- in microseconds, or the last token plus one if that is greater: it grows even if the clock is set
+-- back or the companion is lost.
 
 local wrong = look()
 if wrong then
   return wrong
 end
 
--- Our field as a writer and as one that waits. If the same token holds the lock for reading, it
--- would wait for itself.
+-- Our fields as a writer and as a waiting writer. A token that holds the lock for reading would
+-- wait for itself, so it is refused at once.
 local ours, intent = 'w:' .. ARGV[1], 'i:' .. ARGV[1]
 if ends['r:' .. ARGV[1]] then
   return redis.error_reply('INVALIDTOKEN it holds this lock for reading')
 end
--- A writer comes in unless there is a reader or another writer. Another writer's intent is no
--- obstacle: writers have no order among themselves.
+-- A writer is granted the lock unless there is a reader or another writer. Another writer's intent
+-- does not matter: writers have no order among themselves.
 if not ends[ours] then
   local free_at = last_end('^[rw]:')
   if free_at then
@@ -44,7 +46,7 @@ if wrong then
   return wrong
 end
 
--- A new hold gets a new fencing token; our own, sent again, keeps it.
+-- A new hold gets a new fencing token; a repeat keeps the one that it has.
 if not (ends[ours] and fence and last[2] == ARGV[1]) then
   fence = next_fence(time, fence)
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))
@@ -53,7 +55,7 @@ local lease = tonumber(ARGV[2])
 local left = math.max(lease, (ends[ours] or 0) - now)
 outlive(left, lease)
 
--- Granted: the intent goes and the hold comes, in one `store`.
+-- Granted: one `store` removes the intent and adds the hold.
 if ends[intent] then
   drop(intent)
 end

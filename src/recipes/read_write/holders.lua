@@ -1,27 +1,25 @@
--- Stands before each script that looks at all holders of a read-write lock.
+-- Prepended to each script that reads all holders of a read-write lock.
 --
 -- KEYS[1]  the lock: a HASH of kind = 'rw' and, for each holder, its end in milliseconds since 1970
--- by the server's clock: r:<token> for a reader, w:<token> for the writer, i:<token> for a writer
--- that waits
+--          by the server's clock: r:<token> for a reader, w:<token> for the writer, i:<token> for a
+--          waiting writer
 --
--- An end that has passed counts as absent, and is removed by the next acquire or release that
--- writes. The key ends with the last of them. All is looked at before the first write, and whatever
--- is none of these stops the script.
+-- A holder whose end has passed counts as absent, and the next acquire or release that writes
+-- removes it. The key ends with the last holder. Everything is checked before the first write, and
+-- any other field or value stops the script.
 
--- The server's clock in milliseconds. `ends` will hold the ends of those who are in or wait, by
--- field, and `over` the fields whose end has passed.
+-- The server's clock in milliseconds; the ends of the current holders and waiting writers by field;
+-- and the list of fields whose end has passed.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends, over = {}, {}
 
--- Sorts the fields into `ends`, by field, and `over`, a list. Answers an error, or nothing. A free
--- lock has no key.
+-- Sorts the fields into `ends` and `over`. Returns an error, or nothing. A free lock has no key.
 local function look()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return
   end
-  -- `kind` marks the hash as ours. A field that is named otherwise than after a holder belongs to
-  -- another kind of lock.
+  -- `kind` marks the hash as ours. Any other field than a holder's belongs to another kind of lock.
   local stored, is_ours = redis.call('HGETALL', KEYS[1]), false
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
@@ -30,27 +28,27 @@ local function look()
     elseif not string.find(field, '^[rwi]:.') then
       return redis.error_reply('WRONGKIND a hash that is no read-write lock')
     else
-      -- The value has to be a time in whole milliseconds. If not, somebody else wrote it, and
-      -- nobody can say whether it is over.
+      -- The value must be a time in whole milliseconds. If not, another program wrote it, and its
+      -- end is unknown.
       local ending = string.find(value, '^%d+$') and tonumber(value)
       if not ending or ending >= 9007199254740992 then
         return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
       elseif ending >= now then
         ends[field] = ending
       else
-        -- Only noted here: to remove it is a write, and comes later.
+        -- Only noted here: removing it is a write, and comes later.
         table.insert(over, field)
       end
     end
   end
-  -- A hash without `kind` is not ours: it may be a reentrant lock of the notes, whose owner is
-  -- called `r:…`.
+  -- A hash without `kind` is not ours: it may be a reentrant lock of the notes with an owner named
+  -- `r:…`.
   if not is_ours then
     return redis.error_reply('WRONGKIND a hash that is no read-write lock')
   end
 end
 
--- When the last of the holders with such a field ends, or nothing if there is none.
+-- Returns the latest end among the fields that match, or nil if there is none.
 local function last_end(pattern)
   local last
   for field, ending in pairs(ends) do
@@ -61,8 +59,8 @@ local function last_end(pattern)
   return last
 end
 
--- Lets the key end with the last hold, at once if there is none, removes what is over, and writes a
--- hold's new end if one is named.
+-- Sets the key's end to the last holder's, or deletes the key if there is none; removes the fields
+-- in `over`; and writes the new end of `field`, if given.
 local function store(field)
   local last = 0
   for _, ending in pairs(ends) do
@@ -72,33 +70,33 @@ local function store(field)
     redis.call('DEL', KEYS[1])
     return
   end
-  -- The key's end is set before the first write: where `PEXPIRE` is forbidden to us, nothing has
-  -- been written. It is a millisecond later than the last hold's. Since Redis 7.2 `PEXPIRE` counts
-  -- from the moment at which the script began, and `TIME` may be later: without that millisecond
-  -- the key would go while the last hold still stands.
+  -- The key's end is set before the first write: if the server refuses us `PEXPIRE`, nothing has
+  -- been written. It is a millisecond after the last holder's end. Since Redis 7.2 `PEXPIRE` counts
+  -- from the start of the script, and `TIME` may be later: without that millisecond the key could
+  -- end before the last hold.
   local left = string.format('%.0f', last - now + 1)
   redis.call('PEXPIRE', KEYS[1], left)
   for _, passed in ipairs(over) do
     redis.call('HDEL', KEYS[1], passed)
   end
-  -- The one field that is new, or later than it was. The key may not have been there before, so it
-  -- gets its end again.
+  -- The one field that is new or has a later end. The key may not have existed before, so its end
+  -- is set again.
   if field then
     redis.call('HSET', KEYS[1], 'kind', 'rw', field, string.format('%.0f', ends[field]))
     redis.call('PEXPIRE', KEYS[1], left)
   end
 end
 
--- Lets a hold end so many milliseconds from now, but never earlier than it does already. The last
--- command is `EXISTS`, since `look` has sent it before: a user to whom it is forbidden was refused
--- before the first write.
+-- Sets a holder's end to `millis` from now, but never earlier than it is. The last command is
+-- `EXISTS`, which `look` has already sent: a user without the right to it was refused before the
+-- first write.
 local function hold(field, millis)
   ends[field] = math.max(ends[field] or 0, now + millis)
   store(field)
   redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 end
 
--- Ends a hold by putting it among those that are over, which `store` removes.
+-- Ends a hold by adding it to `over`, which `store` removes.
 local function drop(field)
   ends[field] = nil
   table.insert(over, field)

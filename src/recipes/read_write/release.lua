@@ -2,8 +2,8 @@
 -- ARGV[1]  our field: r:<token>, w:<token>, or the intent i:<token>
 -- returns  1 if the hold was ours and is over now, 0 if it was not ours
 --
--- Removes nobody else's field, unless its end has passed. The key goes with the last of them. A
--- writer's companion stays: the next fencing token has to be greater than the last.
+-- Removes no other holder's field, unless its end has passed. The key is deleted with the last
+-- field. A writer's companion stays, so that the next fencing token is greater.
 
 local wrong = look()
 if wrong then

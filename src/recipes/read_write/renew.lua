@@ -1,23 +1,23 @@
 -- KEYS[1]  the lock, see holders.lua
--- KEYS[2]  of a writer, its companion
+-- KEYS[2]  a writer's companion; absent for a reader
 -- ARGV[1]  our field: r:<token> or w:<token>
 -- ARGV[2]  the lease from now, in milliseconds
 -- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours, or an
 -- error that begins with COMPANION if only the companion keeps us from renewing
 --
--- Never shortens. A lease of 1 only asks, and writes nothing. Looks at no other holder, so that it
--- costs the same however many there are; the key's end is only moved to a later time, a millisecond
--- after the field's (see holders.lua). The companion lives as long as the lock does, where it is
--- this hold's.
+-- Never shortens. A lease of 1 only checks the hold, and writes nothing. Reads no other holder, so
+-- that the cost does not depend on their number. The key's end only moves to later, a millisecond
+-- after the field's (see holders.lua). The companion is prolonged with the lock if it belongs to
+-- this hold.
 --
--- A server without memory refuses `HSET`, unless the script has written before: so the ends of the
--- keys are written first, also where they stay as they are.
+-- A server out of memory refuses `HSET` unless the script has written before. So the ends of both
+-- keys are written first, even if they do not change.
 
 -- The server's clock in milliseconds.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- Is it a lock of this kind? No key at all is a lock that has ended. Any other hash is another kind
--- of lock.
+-- Is it a lock of this kind? Without a key the lock has ended. Any other hash is another kind of
+-- lock.
 local found = redis.call('HMGET', KEYS[1], 'kind', ARGV[1])
 if found[1] ~= 'rw' then
   if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -31,23 +31,22 @@ end
 if not (string.find(found[2], '^%d+$') and tonumber(found[2]) < 9007199254740992) then
   return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
 end
--- A hold that has ended is not ours, even if nobody has removed it yet. It is not brought back:
--- somebody may have been told already that the lock was free.
+-- A hold that has ended is not ours, even if its field is still there. It is not brought back: a
+-- caller may already have seen the lock as free.
 if tonumber(found[2]) < now then
   return 0
 end
 
--- For a writer: is the companion this hold's? A reader's renewal names no second key. `HMGET` and
--- not `HGET`, so that the script needs one command less; its answer is a list, and one with `err`
--- an error, as in `mutex/renew.lua`.
+-- Does the companion belong to this writer? A reader has no second key. `HMGET` rather than `HGET`,
+-- so that the script needs the right to one command fewer. The reply is a list, or a table with
+-- `err` on an error, as in `mutex/renew.lua`.
 local companion = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'token') or {}
 if companion.err then
   return redis.error_reply('COMPANION ' .. companion.err)
 end
 local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 
--- Other holders may have set the key's end further away. A key without an end (-1) is left as it
--- is.
+-- Other holders may have set a later end of the key. A key without an end (-1) keeps none.
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])

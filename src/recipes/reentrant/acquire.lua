@@ -1,19 +1,18 @@
 -- KEYS, ARGV[1] and ARGV[2] as in levels.lua
 -- ARGV[3]  the lease in milliseconds
--- ARGV[4]  1 if we want to know for how long another owner has the lock, 0 if not
--- returns  our fencing token and how often we hold the lock now; if another owner has it nil, or {
--- milliseconds until it ends, -1 if it does not }
+-- ARGV[4]  1 to return the time left of another owner's lock, 0 if not
+-- returns  our fencing token and our count of the lock; if another owner has it nil, or {
+--          milliseconds until it ends, -1 if it has no end }
 --
--- Safe to send twice: an acquisition whose field is there is not counted again. A refused attempt
--- reads the lock and nothing else, and writes nothing. Whatever can fail is looked at before the
--- first write, and the lock is written last. If the companion is not that of this hold, the hold
--- was taken by a program that writes no companion: it gets a fencing token now.
+-- Safe to send twice: an acquisition that has a field is not counted again. A refused attempt reads
+-- only the lock, and writes nothing. Everything that can fail is checked before the first write,
+-- and the lock is written last. If the companion does not belong to this hold, a program that
+-- writes no companion took the lock: the hold gets a fencing token now.
 local wrong = look_at_lock()
 if wrong then
   return wrong
 end
--- Another owner has the lock. A caller that is going to wait is answered for how long it lasts at
--- the most.
+-- Another owner has the lock. A caller that will wait gets the longest time that it can last.
 if count > 0 and not is_owner then
   return ARGV[4] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
@@ -22,13 +21,13 @@ if wrong then
   return wrong
 end
 
--- This acquisition was released before this attempt arrived. If it were counted now, it would never
--- be given back.
+-- This acquisition was released before this attempt arrived. If it were counted now, nobody would
+-- release it.
 if known and not ends[ours] and beside.released == ARGV[2] then
   return redis.error_reply('INVALIDTOKEN its acquisition has been given back already')
 end
 
--- Entering again never shortens, and an acquisition that was counted is not counted again.
+-- Re-entry never shortens the lease, and an acquisition that has been counted is not counted again.
 local held_now = ends[ours] and counted or counted + 1
 local left = count > 0 and redis.call('PTTL', KEYS[1]) or -2
 ends[ours] = math.max(ends[ours] or 0, now + ARGV[3])
@@ -42,13 +41,13 @@ end
 redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
 outlive(left, longest)
 
--- A hash without an end (-1) gets one. The script of the notes leaves such a hash behind when its
--- lease is a fraction.
+-- A hash without an end (-1) gets one. The notes' script leaves such a hash behind if its lease is
+-- a fraction.
 set_count(held_now)
 if left < longest then
   end_at(now + longest, counted == live)
 end
--- A write ends the tracking of a key, a read starts it again. What it says does not matter: a lease
--- of a millisecond may be over by now.
+-- A write ends the tracking of a key, a read starts it again. The value is not used: a lease of a
+-- millisecond may have ended.
 redis.call('HGET', KEYS[1], ARGV[1])
 return { fence, held_now }

@@ -1,25 +1,25 @@
--- Stands before each script of a reentrant lock.
+-- Prepended to each script of a reentrant lock.
 --
--- KEYS[1]  the lock: a HASH of one field, its owner, and how often that owner holds it
--- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fence of the hold that it
--- belongs to), released (the acquisition that was given back last), and for each acquisition that
--- has not been given back a field t:<token> with its end in milliseconds since 1970 by the server's
--- clock
+-- KEYS[1]  the lock: a HASH of one field: its owner, and the number of times that the owner holds
+--          it
+-- KEYS[2]  its companion: a HASH of fence, token, owner, since, hold (the fencing token of the hold
+--          that it belongs to), released (the token of the last acquisition that was released), and
+--          for each acquisition that has not been released a field t:<token> with its end in
+--          milliseconds since 1970 by the server's clock
 -- ARGV[1]  our owner
 -- ARGV[2]  the token of this acquisition
 --
--- Each acquisition of ours is one level of the count, and ends by itself when its end has passed,
--- whoever else of the same owner enters meanwhile: the next script of that owner takes it off the
--- count. The key ends with the last of them. Levels without a field were taken by a program on the
--- notes' scripts, which keeps no companion: they end with the key.
+-- Each acquisition of ours is one level of the count and has its own end, even if the same owner
+-- enters again meanwhile. After that end, the owner's next acquire or release takes the level off
+-- the count. The key ends with the last acquisition. Levels without a field were taken by a program
+-- with the notes' scripts, which writes no companion: they end with the key.
 local ours = 't:' .. ARGV[2]
--- How often the lock is held (0: it is free), and whether by our owner.
+-- The number of times that the lock is held (0: it is free), and true if our owner holds it.
 local count, is_owner = 0, false
 
--- Looks at the lock alone. Answers an error, or nothing. The lock is a hash of one field. A hash of
--- two fields is no lock of this kind, and is not even read whole: it might be a large one. The
--- count has to be a whole number above 0, written as Redis writes it, and small enough to be
--- counted on.
+-- Reads the lock only. Returns an error, or nothing. The lock is a hash of one field. A hash of
+-- several fields is not a lock of this kind and is not read at all, since it may be large. The
+-- count must be a whole number above 0, in Redis's format, and small enough to be incremented.
 local function look_at_lock()
   local held = redis.call('HLEN', KEYS[1]) < 2 and redis.call('HGETALL', KEYS[1])
   if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(held[2]) < 9007199254740991) then
@@ -34,16 +34,16 @@ local function milliseconds(moment)
   return moment[1] * 1000 + math.floor(moment[2] / 1000)
 end
 
--- The companion's fields, and whether they belong to *this* hold: that of our owner, with the last
--- fencing token that was given. Otherwise they belong to an earlier hold or to a lock of another
--- kind, since a program that writes none took the lock.
+-- The companion's fields, and true if they belong to *this* hold: to our owner, with the last
+-- fencing token that was issued. Otherwise they belong to an earlier hold or to a lock of another
+-- kind, because a program that writes no companion took the lock.
 local beside, known = {}, false
--- The ends of our acquisitions by field, how many they are, the fields of those that are over, and
--- how often the lock is held without these.
+-- The ends of our current acquisitions by field, their number, the fields of the acquisitions that
+-- have ended, and the count without those.
 local ends, live, over, counted = {}, 0, {}, 0
 
--- Whether the key ends no later than the last of our acquisitions did. A server before 7.0 says no
--- more than whether its end has passed.
+-- True if the key ends no later than our last acquisition did. A server before 7.0 has no , so
+-- there this only checks that the key's end has passed.
 local function ends_with(ending)
   local at = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(at) ~= 'number' then
@@ -52,7 +52,7 @@ local function ends_with(ending)
   return at >= 0 and at <= ending + 100
 end
 
--- Looks at the companion. Answers an error, or nothing.
+-- Reads the companion. Returns an error, or nothing.
 local function look_beside()
   time = redis.call('TIME')
   now = milliseconds(time)
@@ -73,8 +73,8 @@ local function look_beside()
   if not known then
     return
   end
-  -- The key's own end may be counted from a later moment than this TIME, and it has to come first:
-  -- a level is taken off the count only a little after its end.
+  -- The key's end may be counted from a later time than this TIME, and the key must end first: so a
+  -- level is taken off the count only 100 ms after its end.
   for field, value in pairs(beside) do
     if string.sub(field, 1, 2) == 't:' then
       local ending = string.find(value, '^%d+$') and tonumber(value)
@@ -88,17 +88,17 @@ local function look_beside()
       end
     end
   end
-  -- All are over and the lock is held: its key has ended since, and our owner has taken it by the
-  -- notes' script. Or the server stood still just before TIME, and the key was there when this
-  -- script began.
+  -- All acquisitions have ended and the lock is held: either the key ended and our owner took it
+  -- again by the notes' script, or the server stalled just before TIME and the key still existed
+  -- when this script began.
   known = live > 0 or #over == 0 or ends_with(latest)
   if known and #over > 0 then
     counted = math.max(count - #over, math.min(live, count))
   end
 end
 
--- Looks at the lock and, if our owner has it, at the companion. Answers 0 if our owner does not
--- have it, an error (one about the companion begins with this prefix), or nothing.
+-- Reads the lock and, if our owner holds it, the companion. Returns 0 if our owner does not hold
+-- it, an error (with this prefix if it is about the companion), or nothing.
 local function look_at_both(prefix)
   local wrong = look_at_lock()
   if wrong or not is_owner then
@@ -108,7 +108,7 @@ local function look_at_both(prefix)
   return wrong and redis.error_reply(prefix .. wrong.err)
 end
 
--- When the last of our acquisitions ends.
+-- Returns the end of our last acquisition.
 local function last_end()
   local last = 0
   for _, ending in pairs(ends) do
@@ -117,9 +117,9 @@ local function last_end()
   return last
 end
 
--- Makes the companion of a new hold, without the acquisitions of an earlier one. `hold` repeats the
--- fencing token. The last release removes `hold`, and a lock of another kind on this name changes
--- `fence`: in both cases the two are no longer equal.
+-- Writes the companion of a new hold, without the acquisitions of an earlier one. `hold` repeats
+-- the fencing token. The last release deletes `hold`, and a lock of another kind with this name
+-- changes `fence`: in both cases the two differ from then on.
 local function tell_of_this_hold()
   local fence = next_fence(time, beside.fence)
   local since = string.format('%.0f', now)
@@ -128,17 +128,17 @@ local function tell_of_this_hold()
   return fence
 end
 
--- Removes the acquisitions that are over from the companion: they are off the count from now on.
+-- Removes the ended acquisitions from the companion: they have been taken off the count.
 local function forget_over()
   for _, field in ipairs(over) do
     redis.call('HDEL', KEYS[2], field)
   end
 end
 
--- Lets the key end at this moment, at which none of our acquisitions is left. `PEXPIRE` counts from
--- when the server executes it: if the server has stood still since it said what time it is, the key
--- would last longer than the acquisitions, and their levels would be taken for those of the notes.
--- So it is set once more, where all levels are ours: one of the notes may last until the key's end.
+-- Sets the key's end to `ending`, the end of our last acquisition. `PEXPIRE` counts from when the
+-- server executes it: if the server has stalled since TIME, the key would outlive the acquisitions,
+-- and their levels would be taken for the notes'. So it is set again, but only if all levels are
+-- ours: a level of the notes may last until the key's end.
 local function end_at(ending, all_are_ours)
   local from = now
   repeat
@@ -148,7 +148,7 @@ local function end_at(ending, all_are_ours)
   until from - asked < 50 or not all_are_ours
 end
 
--- From now on the lock is held so often.
+-- Sets the count of the lock.
 local function set_count(target)
   if target ~= count then
     redis.call('HINCRBY', KEYS[1], ARGV[1], target - count)

@@ -1,23 +1,23 @@
 -- KEYS, ARGV[1] and ARGV[2] as in levels.lua
 -- ARGV[3]  the lease from now, in milliseconds
--- ARGV[4]  1 if only an acquisition that was counted may be renewed, 0 if also what a program on
--- the notes' scripts took
+-- ARGV[4]  1 to renew only an acquisition that was counted, 0 to renew also a level of the notes'
+--          scripts
 -- returns  1 if the acquisition is ours and lasts at least that long, 0 if it is not ours, or an
--- error that begins with COMPANION if only the companion keeps us from renewing
+--          error that begins with COMPANION if only the companion keeps us from renewing
 --
--- Never shortens, and a key without an end keeps none. A lease of 1 only asks, and writes nothing.
--- An acquisition whose end has passed is not brought back, even if its level has not been taken off
--- yet. A server without memory refuses `HSET`, unless the script has written before: so the
+-- Never shortens, and a key without an end keeps none. A lease of 1 only checks the acquisition,
+-- and writes nothing. An acquisition whose end has passed is not brought back, even if it still
+-- counts. A server out of memory refuses `HSET` unless the script has written before: so the
 -- companion's end is written first.
 local answer = look_at_both('COMPANION ')
 if answer then
   return answer
 end
 
--- The companion belongs to this hold and does not list this acquisition: that was given back, has
+-- The companion belongs to this hold but does not list this acquisition: it was released, has
 -- ended, or was never counted. If the companion is lost or belongs to another hold, only the owner
--- tells whether the lock is ours. For a while after its end the acquisition is still counted, but
--- it is not renewed any more.
+-- shows that the lock is ours. An acquisition still counts for a short time after its end, but it
+-- can no longer be renewed.
 if known and (not ends[ours] or ends[ours] < now) then
   local is_of_the_notes = counted > live and not beside[ours] and beside.released ~= ARGV[2]
   if ARGV[4] == '1' or not is_of_the_notes then

@@ -1,23 +1,23 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
--- ARGV[2]  how long a reader may stay, in milliseconds
--- ARGV[3]  how long a writer may stay
--- ARGV[4]  how long the key stays, at least
--- returns  1 if we are the writer, 0 if somebody else is in
+-- ARGV[2]  the longest hold of a reader, in milliseconds
+-- ARGV[3]  the longest hold of a writer
+-- ARGV[4]  the shortest life of the key
+-- returns  1 if we are the writer, 0 if there is another holder
 --
--- Safe to send twice: our own token is recognised. Never shortens the key's life while somebody is
--- in. A refused attempt writes nothing.
+-- Safe to send twice: our token is recognised. Never shortens the key's life while somebody holds
+-- the lock. A refused attempt writes nothing.
 
 local wrong = look()
 if wrong then
   return wrong
 end
 local ours = 'write:' .. ARGV[1]
--- No `write`, so nobody writes as far as the article is concerned. Readers keep us out, the
--- article's (`read`) and ours, which have fields of their own: a reader of the article may have
--- removed `read` while ours are in. What else is there is the field of a writer of ours whose
--- `write` has been removed. For the article's programs that writer's lock is gone. So it is for us,
--- and the field is removed too.
+-- Without `write` there is no writer for the article's programs. Readers keep us out: the article's
+-- (`read`) and ours, which have their own fields, since a reader of the article may have removed
+-- `read` while ours still hold the lock. Any other field belongs to a writer of ours whose `write`
+-- was removed. For the article's programs that writer's lock is gone. So it is for us, and its
+-- field is removed too.
 if not holders['write'] then
   if holders['read'] or readers() then
     return 0
@@ -26,7 +26,7 @@ if not holders['write'] then
     table.insert(over, field)
   end
 elseif holders['write'] ~= holders[ours] then
-  -- Somebody writes. It is us only if `write` has the very stamp of our field.
+  -- There is a writer. It is us only if `write` has exactly the timestamp of our field.
   return 0
 end
 

@@ -1,10 +1,10 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
--- ARGV[2]  how long a reader may stay, in milliseconds
--- ARGV[3]  how long a writer may stay
--- returns  1 if we were among the readers until now, 0 if not
+-- ARGV[2]  the longest hold of a reader, in milliseconds
+-- ARGV[3]  the longest hold of a writer
+-- returns  1 if we were a reader until now, 0 if not
 --
--- The article's scripts go on seeing a reader as long as there is one, ours or theirs.
+-- The article's scripts see a reader as long as there is one, ours or theirs.
 
 local wrong = look()
 if wrong then
@@ -19,9 +19,9 @@ end
 holders[ours] = nil
 remove(over)
 remove({ ours })
--- If `read` has our stamp, or has been removed by a reader of the article, it gets that of the
--- latest reader who is left: as long as there is one, the article's writers see it. Without any it
--- goes. Another stamp in `read` is somebody else's, and stays.
+-- If `read` has our timestamp, or a reader of the article removed it, it gets the latest timestamp
+-- of our other readers, so that the article's writers see them. If there are none, it is deleted.
+-- Any other timestamp in `read` is another reader's, and stays.
 if not holders['read'] or holders['read'] == started then
   local last = readers()
   if last then
@@ -30,5 +30,5 @@ if not holders['read'] or holders['read'] == started then
     remove({ 'read' })
   end
 end
--- The server removes the key with its last field.
+-- The server deletes the key with its last field.
 return 1

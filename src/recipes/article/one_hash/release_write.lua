@@ -1,11 +1,11 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
--- ARGV[2]  how long a reader may stay, in milliseconds
--- ARGV[3]  how long a writer may stay
+-- ARGV[2]  the longest hold of a reader, in milliseconds
+-- ARGV[3]  the longest hold of a writer
 -- returns  1 if we were the writer until now, 0 if not
 --
--- The article's writers put their own stamp into `write`: the lock is ours only if `write` has the
--- stamp of our field.
+-- The article's writers overwrite `write` with their timestamp: the lock is ours only if `write`
+-- has the timestamp of our field.
 
 local wrong = look()
 if wrong then
@@ -15,7 +15,7 @@ local ours = 'write:' .. ARGV[1]
 if not holders['write'] or holders['write'] ~= holders[ours] then
   return 0
 end
--- The server removes the key with its last field.
+-- The server deletes the key with its last field.
 remove(over)
 remove({ 'write', ours })
 return 1

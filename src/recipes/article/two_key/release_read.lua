@@ -1,9 +1,9 @@
 -- KEYS[1]  the read key, see readers.lua
 -- ARGV[1]  our token
--- returns  1 if we were among the readers until now, 0 if not
+-- returns  1 if we were a reader until now, 0 if not
 --
--- The key is deleted by the last reader only. Where a program on the article's scripts has written
--- 1 over our tokens, nobody of ours deletes it.
+-- Only the last reader deletes the key. If a program with the article's scripts has overwritten our
+-- tokens with 1, no release of ours deletes it.
 
 local readers = value and listed()
 if not (readers and readers[ARGV[1]]) then
