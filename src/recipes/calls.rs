@@ -1,4 +1,4 @@
-//! The calls of a hold of whatever kind: for each thing that is sent, one arm a kind.
+//! The call for each operation on a hold, by the kind of the lock.
 
 use std::time::Duration;
 
@@ -17,28 +17,27 @@ use crate::{
 };
 
 impl Hold {
-    /// Waits until that many replicas have the lock that was just acquired **on this connection**.
-    /// With fewer, gives it back.
+    /// Waits until this many replicas have the lock that was just acquired **on this connection**.
+    /// Releases the lock if there are fewer.
     ///
-    /// `Ok(())`: the master and that many replicas had the lock in memory, at one moment, as with
-    /// [`Options::replicas`](crate::Options::replicas), which says what that is worth. Of what was
-    /// acquired on another connection it says nothing. For an acquire only: a renewal by a plain
-    /// function or a [`Watchdog`](crate::Watchdog) waits for no replica, so that a master's end
-    /// can still take the later end with it, and the lock then lasts for the lease that was
-    /// confirmed.
+    /// `Ok(())`: at one moment the master and this many replicas had the lock in memory. See
+    /// [`Options::replicas`](crate::Options::replicas) for what that guarantees. It covers writes
+    /// of this connection only. Use it after an acquire: a renewal by a plain function or a
+    /// [`Watchdog`](crate::Watchdog) waits for no replica, so a failover can still undo the
+    /// renewal, and the lock then ends with the confirmed lease.
     ///
-    /// One round trip, which takes what the replicas' answer takes, and `wait` at the most; one
-    /// more to give the lock back. `wait` counts against the lease, and has to be shorter than the
-    /// read time-out of the connection.
+    /// Takes one round trip that lasts until the replicas reply, at most `wait`, and one more to
+    /// release the lock. `wait` counts against the lease, and must be shorter than the read
+    /// time-out of the connection.
     ///
     /// # Errors
-    /// - [`Error::TooFewReplicas`]: fewer have it. The lock was given back.
-    /// - [`Error::Redis`]: the server refused to wait. The lock was given back, unless the server
-    ///   refused that as well.
-    /// - [`Error::Unknown`]: no answer came, so the lock may be held by [`Error::token`] until the
-    ///   lease ends. Release it, on another connection.
-    /// - [`Error::Invalid`]: `replicas` is not between 1 and 100, or `wait` not between 1 ms and
-    ///   24 h. Nothing was sent, and the lock is held.
+    /// - [`Error::TooFewReplicas`]: fewer replicas have it. The lock was released.
+    /// - [`Error::Redis`]: the server refused to wait. The lock was released, unless the server
+    ///   refused that too.
+    /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until the
+    ///   lease ends. Release it on another connection.
+    /// - [`Error::Invalid`]: `replicas` is not between 1 and 100, or `wait` is not between 1 ms and
+    ///   24 h. Nothing was sent, and the lock is still held.
     ///
     /// # Example
     /// ```no_run
@@ -50,7 +49,8 @@ impl Hold {
     /// let mut conn = pool.get()?;
     /// let (token, end) = (Token::random(), End::After(Duration::from_secs(10)));
     /// if let Some(grant) = mutex::try_acquire(&mut conn, "report", &token, end)? {
-    ///     Hold::mutex("report", &token)?.confirm_by_replicas(&mut conn, 1, Duration::from_millis(100))?;
+    ///     let hold = Hold::mutex("report", &token)?;
+    ///     hold.confirm_by_replicas(&mut conn, 1, Duration::from_millis(100))?;
     ///     println!("granted, with fencing token {}", grant.fencing_token());
     /// }
     /// # Ok::<(), leasehold::Error>(())
@@ -71,7 +71,7 @@ impl Hold {
         confirmed
     }
 
-    /// One attempt. Safe to send twice. A writer that waits keeps new readers out.
+    /// One attempt to acquire the lock. Safe to send twice. A waiting writer keeps new readers out.
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
         let call = match self.kind {
             LockKind::Mutex => mutex::acquiring(self, lease_millis, refusal),
@@ -82,12 +82,12 @@ impl Hold {
         call.confirmed_by(self.replicas)
     }
 
-    /// Renews it: answers 1 while the lock is ours, 0 when it is not.
+    /// Renews the lease: returns 1 if the lock is still ours, 0 if not.
     pub(crate) fn renewal(&self, lease_millis: u64) -> Call {
         self.prolonging(lease_millis).confirmed_by(self.replicas)
     }
 
-    /// Asks if it is ours, by the shortest renewal, which changes nothing.
+    /// Checks that the lock is ours, by a renewal of 1 ms, which changes nothing.
     pub(crate) fn look(&self) -> Call {
         self.prolonging(1)
     }
@@ -101,7 +101,7 @@ impl Hold {
         }
     }
 
-    /// Lets go: answers more than 0 if the lock was ours.
+    /// Releases the hold: returns more than 0 if the lock was ours.
     pub(crate) fn giving_back(&self) -> Call {
         match self.kind {
             LockKind::Mutex => mutex::releasing(self.lock.key(), &self.token),
@@ -111,30 +111,30 @@ impl Hold {
         }
     }
 
-    /// Lets go, and marks that the work has been done: answers 1 if the lock was ours until now.
-    /// Safe to send twice. `None`: it was not for work that is done once.
+    /// Marks the run as done and releases the lock: returns 1 if the lock was ours. Safe to send
+    /// twice. `None`: the hold is not for work that runs once in a period.
     pub(crate) fn finishing(&self) -> Option<Call> {
         let call = once::finishing(&self.lock, (&self.token, &self.owner), self.period_millis?);
         Some(call.confirmed_by(self.replicas))
     }
 
-    /// Takes back a writer's intent, when it stops waiting.
+    /// Removes a writer's intent when it stops waiting.
     pub(crate) fn quitting(&self) -> Option<Call> {
         let is_writer = self.kind == LockKind::Write;
         is_writer.then(|| read_write::releasing(self, Side::Intent))
     }
 
-    /// Lets go of it in a transaction that watches the lock, and has found it ours.
+    /// The release inside a transaction that watches the lock and has found it ours.
     pub(crate) fn giving_back_while_watched(&self) -> Cmd {
         match self.kind {
             LockKind::Mutex => command(&["DEL", self.lock.key()]),
-            // Whole: a transaction with a script that the server does not know is executed all the
-            // same.
+            // In full: `EVALSHA` of an unknown script would fail inside `EXEC` and leave the other
+            // commands executed.
             _ => self.giving_back().whole(),
         }
     }
 
-    /// The reads that show that this hold stands, and the judgement on their answers.
+    /// The reads that prove that this hold still exists, and the check of their replies.
     pub(crate) fn proof(&self) -> Proof<'_> {
         let key = self.lock.key();
         let mut reads = Pipeline::new();
@@ -159,7 +159,7 @@ impl Hold {
     }
 }
 
-/// True for an end in milliseconds that is ahead of the answer to `TIME`.
+/// True if an end in milliseconds is later than the reply to `TIME`.
 fn is_ahead(end: &Value, time: &Value) -> bool {
     let time: Option<(u64, u64)> = from_redis_value_ref(time).ok();
     (number(end).zip(time))

@@ -1,4 +1,4 @@
-//! One hold of whatever kind as one type, and the meaning of the answers to its attempts.
+//! A hold on a lock of any kind, and the replies to its acquire attempts.
 
 use std::time::Duration;
 
@@ -24,48 +24,48 @@ pub(crate) enum LockKind {
     Write,
 }
 
-/// One hold on one lock, by whichever function it was acquired: the value that a
-/// [`Watchdog`](crate::Watchdog) renews.
+/// One hold on one lock of any kind, for a [`Watchdog`](crate::Watchdog) to renew.
 ///
-/// A hold of the [article's](super::read_write) editions cannot be renewed safely, so there is no
-/// constructor for one.
+/// It does not matter which function acquired the lock. A hold of the
+/// [article's](super::read_write) editions cannot be renewed safely, so there is no constructor for
+/// one.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub(super) kind: LockKind,
     pub(super) lock: LockName,
     pub(super) token: Token,
-    /// Who may enter a reentrant lock again, otherwise a text for people.
+    /// The owner that may re-enter a reentrant lock; for other kinds a text for people.
     pub(super) owner: Owner,
-    /// An acquire gives it a fencing token.
+    /// True if an acquire issues a fencing token.
     pub(super) is_fenced: bool,
-    /// The most fencing tokens to reserve beside its own, for those the lock is handed to.
+    /// The most further fencing tokens to reserve for hand-overs.
     pub(super) reserved: u64,
-    /// The end in milliseconds since 1970, where it is a moment: a mutex alone can have one.
+    /// The end in milliseconds since 1970, if the lease of a mutex ends at a fixed time.
     pub(super) ends_at: Option<u64>,
-    /// The replicas that have to have it before it counts, if any.
+    /// The replicas that must have the lock before it counts, if any.
     pub(super) replicas: Option<Replicas>,
-    /// The period in milliseconds, for work that is done once in one.
+    /// The period in milliseconds, for work that runs once in a period.
     pub(super) period_millis: Option<u64>,
 }
 
-/// The answer to an attempt.
+/// The reply to an acquire attempt.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// Ours.
+    /// The lock is ours.
     Granted {
-        /// `None`: the hold gets none.
+        /// `None`: this hold gets no fencing token.
         fence: Option<FencingToken>,
-        /// Of a mutex, the number of fencing tokens after this one that are reserved; of a
-        /// reentrant lock, the number of times that its owner holds it.
+        /// For a mutex, the number of reserved fencing tokens after this one; for a reentrant lock,
+        /// the number of times that its owner holds it.
         number: u64,
     },
-    /// Somebody else's, for this long at the most, if they have an end.
+    /// Another holder has the lock, for at most this long if its lease ends.
     Busy(Option<Duration>),
     /// The work has been run within the period.
     AlreadyRun(LastRun),
 }
 
-/// The fencing token and the count that an acquire grants.
+/// The fencing token and the count of an acquired lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
@@ -74,33 +74,34 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The number to hand to the resource that the lock protects. Of a reentrant lock it stays the
-    /// same from the first acquisition of a hold until its last release.
+    /// The fencing token, to pass to the resource that the lock protects. For a reentrant lock it
+    /// stays the same from the first acquisition of a hold to its last release.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.fencing_token
     }
 
-    /// The number of times that the owner holds the lock now. Always 1 where the lock is not reentrant.
+    /// The number of times that the owner holds the lock now; always 1 if the lock is not
+    /// reentrant.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// A hold is named by the token that it was, or is going to be, acquired with.
+/// A hold is identified by the token that acquires it.
 impl Hold {
-    /// On a lock of [`mutex`](super::mutex) or of [`simple`](super::simple), the book's: the key
-    /// and the value are the same.
+    /// A hold on a [`mutex`](super::mutex) or on the book's [`simple`](super::simple) lock: both
+    /// have the same key and value.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid): the name cannot be a lock's.
+    /// [`Error::Invalid`](crate::Error::Invalid): the name is not valid for a lock.
     pub fn mutex(name: &str, token: &Token) -> Result<Self> {
         Self::named(LockKind::Mutex, name, token, Owner::described())
     }
 
-    /// One acquisition of a [`reentrant`](super::reentrant) lock by this owner: renewed as the
-    /// acquisition that it is.
+    /// One acquisition of a [`reentrant`](super::reentrant) lock by this owner. Each acquisition is
+    /// renewed on its own.
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -108,7 +109,7 @@ impl Hold {
         Self::named(LockKind::Reentrant, name, token, owner.clone())
     }
 
-    /// A reader's on a [`read_write`](super::read_write) lock.
+    /// A reader's hold on a [`read_write`](super::read_write) lock.
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -116,7 +117,7 @@ impl Hold {
         Self::named(LockKind::Read, name, token, Owner::described())
     }
 
-    /// A writer's on a [`read_write`](super::read_write) lock.
+    /// A writer's hold on a [`read_write`](super::read_write) lock.
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -142,7 +143,7 @@ impl Hold {
         }
     }
 
-    /// Granted unless the last run was less than this period ago. For a mutex only.
+    /// Refuses the lock if the last run was less than this period ago. For a mutex only.
     pub(crate) fn unless_run(self, period_millis: u64) -> Self {
         Self {
             period_millis: Some(period_millis),
@@ -150,23 +151,25 @@ impl Hold {
         }
     }
 
-    /// Granted and renewed only when so many replicas have it.
+    /// Counts as granted and as renewed only if this many replicas have it.
     pub(crate) fn confirmed_by(self, replicas: Option<Replicas>) -> Self {
         Self { replicas, ..self }
     }
 
-    /// The replicas that have to have it before it counts, if any.
+    /// The replicas that must have the lock before it counts, if any.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         self.replicas
     }
 
-    /// Without a fencing token. The other kinds keep theirs: it costs them no key more.
+    /// Acquires without a fencing token. Only a mutex can: the scripts of the other kinds always
+    /// issue one.
+    /// key.
     pub(crate) fn unfenced(self) -> Self {
         let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
         Self { is_fenced, ..self }
     }
 
-    /// With this many more fencing tokens, for those the lock is handed to. For a mutex only.
+    /// Reserves this many further fencing tokens for hand-overs. For a mutex only.
     pub(crate) fn reserving(self, reserved: u64) -> Self {
         Self { reserved, ..self }
     }
@@ -191,8 +194,8 @@ impl Hold {
         &self.token
     }
 
-    /// Acquires it for a plain function: sends this call until it is granted or the time is over,
-    /// once at least. The fencing token of a hold that gets none is 0.
+    /// Acquires the lock for a plain function: repeats the call until it is granted or the deadline
+    /// has passed, at least once. The fencing token of a hold that gets none is 0.
     pub(super) fn acquire(
         &self,
         conn: &mut Connection,
@@ -212,7 +215,7 @@ impl Hold {
         })
     }
 
-    /// Reads the answer to an attempt.
+    /// Reads the reply to an acquire attempt.
     pub(crate) fn understood(&self, answer: &Value) -> RedisResult<Attempt> {
         if self.period_millis.is_some()
             && let Some(run) = once::understood(answer)?

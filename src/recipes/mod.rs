@@ -1,13 +1,13 @@
 //! Each kind of lock as plain functions on one connection, and its scripts.
 
-// A kind is a folder: the Lua files are its scripts, `mod.rs` has the plain functions and makes a
-// call of each script. `hold` is what all kinds have in common, and `calls` chooses the call of a
-// hold by its kind. `wait` is the loop of all functions that wait.
+// Each kind is a folder: the Lua files are its scripts, and `mod.rs` has the plain functions and
+// builds the call of each script. `hold` is common to all kinds, and `calls` picks the call by the
+// kind. `wait` is the loop of all functions that wait.
 //
-// A new kind, such as a semaphore, is a new folder here, a `LockKind` with a constructor of `Hold`,
-// and an arm in each `match` of `calls`; the rooms above know a `Hold`. Where kinds wait or are
-// released in different ways, `locks` asks it for its kind: in `acquire`, `attempts`, `lock` and
-// `run`. The stand-in for tests answers each script, in `testing/store/scripts.rs`.
+// To add a kind, such as a semaphore, add a folder here, a `LockKind` with a constructor of `Hold`,
+// and an arm to each `match` in `calls`; the modules above use a `Hold`. Where kinds wait or are
+// released in different ways, `locks` checks the kind: in `acquire`, `attempts`, `lock` and `run`.
+// The stand-in for tests implements each script in `testing/store/scripts.rs`.
 
 mod article;
 mod calls;
@@ -26,7 +26,7 @@ use redis::Value;
 
 pub use hold::{Grant, Hold};
 
-/// A text that a script has read.
+/// Reads a string from a script's reply.
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -34,7 +34,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// A whole number in digits that a script has read.
+/// Reads a whole number, sent as digits, from a script's reply.
 fn number(value: &Value) -> Option<u64> {
     text(value)?.parse().ok()
 }

@@ -1,10 +1,9 @@
-//! Transactions: watch, read, decide, write, and all of it again when something came between.
+//! Transactions that watch, read, decide and write, and start again if a watched key changed.
 //!
-//! On one connection: `WATCH` of the lock and the keys goes out together with the reads that prove
-//! the hold and the first read of the caller's closure, and where the lock is still to be taken,
-//! behind the `SET` that takes it. `MULTI`, the writes and `EXEC` are the second round trip.
-//! The closure reads on a [`WatchedConnection`]. It is dropped before each new start, on an error
-//! and on a panic, and lets go of what is watched.
+//! The first round trip has, in this order: the `SET` that takes the lock (if it is still to be
+//! taken), `WATCH` of the lock and the keys, the reads that prove the hold, and the closure's first
+//! read. `MULTI`, the writes and `EXEC` are the second. The closure reads on a
+//! [`WatchedConnection`]. Each new start, an error and a panic drop it, which ends the watch.
 
 mod watched;
 
@@ -21,25 +20,25 @@ pub use watched::WatchedConnection;
 use watched::check_commands;
 pub(crate) use watched::{Attempted, LockState, Proof, WantedLock, was_interrupted};
 
-/// The most attempts of a commit while the lock is still ours.
+/// The most attempts of a commit while the lock stays ours.
 const COMMIT_ATTEMPTS: u32 = 8;
 
-/// A transaction that starts again when something that it watches has changed.
+/// A transaction that starts again if a watched key changed.
 pub(crate) struct Transaction<'a> {
     pub(super) operation: Operation<'a>,
-    /// All that is watched, the lock first if there is one.
+    /// All watched keys, with the lock first if there is one.
     keys: Vec<&'a str>,
     proof: Option<&'a Proof<'a>>,
     patience: Duration,
     attempts: u32,
 }
 
-/// The value of the closure of a transaction that was executed, or had nothing to write, and the
-/// answers to its commands.
+/// The closure's value and the replies to its commands, of a transaction that was executed or had
+/// nothing to write.
 pub(crate) type Executed<T> = (T, Vec<Value>);
 
 impl<'a> Transaction<'a> {
-    /// Starts again for this long after it came to nothing for the first time.
+    /// Starts again for this long after the first failed attempt.
     pub(crate) fn new(operation: Operation<'a>, keys: &[&'a str], patience: Duration) -> Self {
         Self {
             operation,
@@ -50,12 +49,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Gives up after this many attempts as well.
+    /// Also limits the number of attempts.
     pub(crate) fn at_most(self, attempts: u32) -> Self {
         Self { attempts, ..self }
     }
 
-    /// Only while the lock is held.
+    /// Executes only while the lock is held.
     pub(crate) fn while_held(self, proof: &'a Proof<'a>) -> Self {
         Self {
             keys: [&[proof.lock.key()], &*self.keys].concat(),
@@ -65,7 +64,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// # Errors
-    /// [`Error::Contended`](crate::Error::Contended) if something came between for the whole time.
+    /// [`Error::Contended`](crate::Error::Contended) if every attempt failed until the end of
+    /// `patience`.
     pub(crate) fn run<T>(
         &self,
         conn: &mut Connection,
@@ -74,8 +74,8 @@ impl<'a> Transaction<'a> {
         self.run_taking(conn, None, attempt)
     }
 
-    /// Takes the lock that is wanted in the first round trip, or waits for it, and deletes it in
-    /// the transaction. Whatever else happens, its state says whether to give it back.
+    /// Takes the wanted lock in the first round trip, or waits for it, and deletes it in the
+    /// transaction. After any other result `state` shows if it must be released.
     pub(super) fn run_taking<T>(
         &self,
         conn: &mut Connection,
@@ -108,18 +108,18 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// A pipeline that is executed only while the lock is held, of whatever kind.
+/// A pipeline that is executed only while a lock of any kind is held.
 pub(crate) struct HeldCommit<'a> {
     pub(crate) operation: Operation<'a>,
     proof: Proof<'a>,
     /// The caller's writes.
     pub(crate) writes: Pipeline,
-    /// Lets go of the lock behind them.
+    /// The command that releases the lock after the writes.
     pub(crate) release: Option<Cmd>,
     pub(crate) mark: Option<CommitMark>,
 }
 
-/// The key that says, for so many milliseconds, that a commit was executed before.
+/// The key that shows for `millis` that the commit was executed.
 pub(crate) struct CommitMark {
     pub(crate) key: String,
     pub(crate) millis: u64,
@@ -152,22 +152,22 @@ impl<'a> HeldCommit<'a> {
         })
     }
 
-    /// Releases the lock in the same transaction, by this command.
+    /// Also releases the lock in the transaction, by this command.
     pub(crate) fn releasing(mut self, release: Cmd) -> Self {
         self.release = Some(release);
         self
     }
 
-    /// Once: leaves a mark in the same transaction, for so long, and does nothing where it is
-    /// already.
+    /// Executes at most once: the transaction also sets a mark for `millis`, and does nothing if it
+    /// is set.
     pub(crate) fn once(mut self, key: String, millis: u64) -> Self {
         self.mark = Some(CommitMark { key, millis });
         self
     }
 
-    /// Watches the lock and reads what proves the hold, in one round trip, then writes. A
-    /// transaction that came to nothing need not be a loss, since a renewal touches the key too:
-    /// then all of it is done again. `None`: it was marked before.
+    /// Watches the lock and reads the proof of the hold in one round trip, then writes. A
+    /// transaction that fails does not mean that the lock is lost, since a renewal also changes the
+    /// key: so it starts again. `None`: the mark was set before.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Option<Vec<Value>>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
         let transaction = Transaction::new(self.operation, &keys, Duration::MAX)
@@ -191,7 +191,7 @@ impl<'a> HeldCommit<'a> {
         Ok(is_first.then_some(results))
     }
 
-    /// The answers to the caller's commands.
+    /// The replies to the caller's commands.
     ///
     /// # Errors
     /// [`Error::Reply`](crate::Error::Reply) if they are of another type.

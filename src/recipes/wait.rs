@@ -1,5 +1,5 @@
-//! The book's loop, for every recipe: attempt, pause, attempt again until the deadline, with one
-//! token throughout.
+//! The book's loop for every recipe: try, pause, and try again until the deadline, always with the
+//! same token.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::{
     token::Token,
 };
 
-/// Attempts until one is granted; there is always one try. `None`: refused until the deadline.
+/// Tries until the lock is granted, at least once. `None`: refused until the deadline.
 ///
-/// An attempt has to be safe to repeat with the same token: one that timed out is sent again while
-/// the connection is open, and finds out whether the lock is ours. All attempts go by one socket,
-/// in this order: a refusal says that those before it came to nothing.
+/// An attempt must be safe to repeat with the same token: one that timed out is sent again while
+/// the connection is open, and finds out if the lock is ours. All attempts use one socket and are
+/// executed in order, so a refusal proves that no earlier attempt took the lock.
 pub(crate) fn until_granted<G>(
     operation: Operation<'_>,
     token: &Token,

@@ -14,7 +14,7 @@ use crate::{
     wire::Call,
 };
 
-/// Attempts until a lock of either edition is granted or the time is over, once at least.
+/// Tries until a lock of either edition is granted or the deadline has passed, at least once.
 fn acquired(
     conn: &mut Connection,
     operation: Operation<'_>,

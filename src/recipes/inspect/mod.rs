@@ -1,4 +1,4 @@
-//! Who has a lock, as far as the server knows.
+//! The holders of a lock, as the server knows them.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,37 +17,37 @@ scripts! {
     FORCE_RELEASE = "look.lua" then "force_release.lua";
 }
 
-/// Answers what stands at the lock and beside it.
+/// Reads the lock and its companion.
 pub(crate) fn inspecting(lock: &LockName) -> Call {
     INSPECT.on([lock.key(), &lock.companion()])
 }
 
-/// Deletes it, whoever has it, and answers what stood there until then. Not safe to send twice.
+/// Deletes the lock of any holder, and returns its state just before. Not safe to send twice.
 pub(crate) fn force_releasing(lock: &LockName) -> Call {
     FORCE_RELEASE.on([lock.key(), &lock.companion()])
 }
 
-/// The kind of thing that stands at a lock's key.
+/// The kind of the value at a lock's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
-    /// A string: of a mutex, the book, or any client that locks by `SET NX`.
+    /// A string: a mutex, a lock of the book, or of any client that locks by `SET NX`.
     Token,
-    /// A hash of one owner and a count.
+    /// A hash of one owner and a count: a reentrant lock.
     Owner,
-    /// A hash of readers and writers.
+    /// A hash of readers and writers: a read-write lock.
     ReadersOrWriter,
-    /// No lock of ours.
+    /// A value that is no lock of this library.
     Foreign,
 }
 
-/// Reads what a forced release has found, and whether it has deleted that.
+/// Reads the reply of a forced release: if it deleted the lock, and the lock.
 pub(crate) fn understood_taken(answer: Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
     let (taken, found): (Value, Value) = parts(answer)?;
     Ok((yes_or_no(&taken)?, understood(found)?))
 }
 
-/// Reads what a look at a lock and its companion has found.
+/// Reads the state of a lock and its companion.
 pub(crate) fn understood(answer: Value) -> RedisResult<(Found, Vec<Holder>)> {
     let (kind, left, stored, companion, now): (String, i64, _, _, _) = parts(answer)?;
     let looked = Looked {
@@ -70,20 +70,20 @@ fn parts<T: FromRedisValue>(answer: Value) -> RedisResult<T> {
     from_redis_value(answer).map_err(|_| makes_no_sense())
 }
 
-/// The answer of look.lua, but the type of the lock's key.
+/// The reply of look.lua, without the type of the lock's key.
 struct Looked {
-    /// The time left of the key, if it has an end.
+    /// The time left of the key, if it ends.
     left: Option<Duration>,
-    /// Its value, or its fields and values.
+    /// The value of the key, or its fields and values.
     stored: Vec<Value>,
-    /// Fence, token, owner, since and reserved, or nothing.
+    /// The companion's fence, token, owner, since and reserved, or nothing.
     companion: Vec<Value>,
-    /// Milliseconds since 1970, by the server's clock.
+    /// The server's clock in milliseconds since 1970.
     now: u64,
 }
 
 impl Looked {
-    /// The holder whose token a string is.
+    /// The holder whose token is the value of a string.
     fn token(&self) -> Option<(Found, Vec<Holder>)> {
         let [value] = &self.stored[..] else {
             return None;
@@ -91,13 +91,13 @@ impl Looked {
         let mut holder = Holder::new(Part::Alone, self.left);
         holder.token = text(value).and_then(|token| token.parse().ok());
         self.describe(&mut holder);
-        // The companion has the last of the numbers that are reserved.
+        // The companion has the last of the reserved fencing tokens.
         let reserved = self.companion.get(4).and_then(number).unwrap_or(0);
         holder.fence = holder.fence.and_then(|last| last.before(reserved));
         Some((Found::Token, vec![holder]))
     }
 
-    /// The holders in a read-write lock, and the writers that wait for it.
+    /// The holders of a read-write lock, and the writers that wait for it.
     fn readers_or_writer(&self) -> Option<(Found, Vec<Holder>)> {
         let pairs = self.stored.chunks_exact(2);
         let fields = pairs.map(|pair| (text(&pair[0]).unwrap_or_default(), &pair[1]));
@@ -109,7 +109,7 @@ impl Looked {
         Some((Found::ReadersOrWriter, holders.collect()))
     }
 
-    /// Nobody, where the end has passed.
+    /// `None`: no holder, or its end has passed.
     fn of_a_field(&self, field: &str, end: &Value) -> Option<Holder> {
         let (part, token) = match field.split_once(':')? {
             ("r", token) => (Part::Reader, token),
@@ -139,8 +139,8 @@ impl Looked {
         Some((Found::Owner, vec![holder]))
     }
 
-    /// Adds what the companion says, if it is this holder's: by its token, of a reentrant lock by
-    /// its owner.
+    /// Adds the companion's data if the companion belongs to this holder: by its token, or by its
+    /// owner for a reentrant lock.
     fn describe(&self, holder: &mut Holder) {
         let [fence, token, owner, since, _] = &self.companion[..] else {
             return;
@@ -162,8 +162,8 @@ fn moment(millis: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
 }
 
-/// Somebody who holds a lock, and what is known of them. Of a holder that does not use this crate
-/// that is less.
+/// A holder of a lock, as far as it is known. Less is known of a holder that does not use this
+/// crate.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Holder {
@@ -176,7 +176,7 @@ pub struct Holder {
     fence: Option<FencingToken>,
 }
 
-/// The part that a holder has in a lock.
+/// The role of a holder in a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Alone,
@@ -186,7 +186,7 @@ enum Part {
 }
 
 impl Holder {
-    /// Nothing is known but the part and the time left of the lease.
+    /// A holder with only its role and the time left of its lease.
     fn new(part: Part, remaining: Option<Duration>) -> Self {
         Self {
             part,
@@ -199,37 +199,37 @@ impl Holder {
         }
     }
 
-    /// The time left of the lease. `None`: it has no end.
+    /// The time left of the lease. `None`: the lease does not end.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 
-    /// Since when, by the server's clock.
+    /// The start of the hold, by the server's clock.
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
         self.since
     }
 
-    /// The fencing token that the holder was given.
+    /// The fencing token of the hold.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.fence
     }
 
-    /// The proof of the hold. Whoever has it can release the lock.
+    /// The token that identifies the hold. Anybody who has it can release the lock.
     #[must_use]
     pub fn token(&self) -> Option<&Token> {
         self.token.as_ref()
     }
 
-    /// Who it says it is: host, process and thread, or a text of its own.
+    /// The owner as the holder gave it: host, process and thread, or its own text.
     #[must_use]
     pub fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
-    /// The number of times that the owner of a reentrant lock has entered it.
+    /// The number of times that the owner holds a reentrant lock.
     #[must_use]
     pub fn count(&self) -> Option<u64> {
         self.count
@@ -241,7 +241,7 @@ impl Holder {
         self.part == Part::Reader
     }
 
-    /// True for a writer that keeps new readers out because it waits.
+    /// True for a waiting writer that keeps new readers out.
     pub(crate) fn is_waiting(&self) -> bool {
         self.part == Part::Waiting
     }

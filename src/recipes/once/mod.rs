@@ -1,4 +1,4 @@
-//! Work that is done once in a period: the mark that a run leaves beside its lock.
+//! Work that runs once in a period: the mark that a run leaves beside its lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,7 @@ scripts! {
     LAST_RUN = "mark.lua" then "last_run.lua";
 }
 
-/// Answers 1 if the lock was ours until now: the run is marked, and the lock is free.
+/// Marks the run and releases the lock: returns 1 if the lock was ours.
 pub(super) fn finishing(
     lock: &LockName,
     (token, who): (&Token, &Owner),
@@ -29,13 +29,14 @@ pub(super) fn finishing(
         .arg(period_millis.saturating_mul(2))
 }
 
-/// Answers who ran it last and when, or nil.
+/// Returns the owner and the time of the last run, or nil.
 pub(crate) fn last_run(lock: &LockName) -> Call {
     LAST_RUN.on([&lock.run_mark()])
 }
 
-/// Who did some work last under a lock, and when. See [`Lock::run_once`](crate::Lock::run_once) and
-/// [`Lock::last_run`](crate::Lock::last_run).
+/// The last successful run of some work: its time and its owner.
+///
+/// See [`Lock::run_once`](crate::Lock::run_once) and [`Lock::last_run`](crate::Lock::last_run).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastRun {
     at: SystemTime,
@@ -44,28 +45,27 @@ pub struct LastRun {
 }
 
 impl LastRun {
-    /// When it had succeeded, by the server's clock.
+    /// The time at which the run succeeded, by the server's clock.
     #[must_use]
     pub fn at(&self) -> SystemTime {
         self.at
     }
 
-    /// The time since then, when the server was asked, by its clock. Nothing if that clock has been
-    /// set back.
+    /// The time from the run to this query, by the server's clock; zero if that clock was set back.
     #[must_use]
     pub fn ago(&self) -> Duration {
         self.ago
     }
 
-    /// Who ran it: host, process and thread, or what [`Options::owner`](crate::Options::owner)
-    /// named. `None`: the mark says nothing that could be an owner.
+    /// The owner of the run: host, process and thread, or the name set by
+    /// [`Options::owner`](crate::Options::owner). `None`: the mark has no valid owner.
     #[must_use]
     pub fn by(&self) -> Option<&Owner> {
         self.by.as_ref()
     }
 }
 
-/// Reads the mark, if this is the answer of a script that has read one.
+/// Reads the mark. `None`: this is not a reply with a mark.
 pub(crate) fn understood(answer: &Value) -> RedisResult<Option<LastRun>> {
     let Value::Array(parts) = answer else {
         return Ok(None);

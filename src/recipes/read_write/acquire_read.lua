@@ -8,7 +8,7 @@
 -- Safe to send twice: a reader that holds the lock is recognised, even if a writer waits. A refused
 -- attempt writes nothing.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

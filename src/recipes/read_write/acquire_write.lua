@@ -16,7 +16,7 @@
 -- in microseconds, or the last token plus one if that is greater: it grows even if the clock is set
 -- back or the companion is lost.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

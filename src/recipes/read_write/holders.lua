@@ -15,7 +15,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends, over = {}, {}
 
 -- Sorts the fields into `ends` and `over`. Returns an error, or nothing. A free lock has no key.
-local function look()
+local function read_holders()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return
   end
@@ -88,8 +88,8 @@ local function store(field)
 end
 
 -- Sets a holder's end to `millis` from now, but never earlier than it is. The last command is
--- `EXISTS`, which `look` has already sent: a user without the right to it was refused before the
--- first write.
+-- `EXISTS`, which `read_holders` has already sent: a user without the right to it was refused
+-- before the first write.
 local function hold(field, millis)
   ends[field] = math.max(ends[field] or 0, now + millis)
   store(field)

@@ -1,71 +1,69 @@
 //! Many readers or one writer.
 //!
-//! # Which of the three
+//! # Three implementations
 //!
-//! | take | when |
-//! |---|---|
-//! | the functions here | always, unless one of the others is needed |
-//! | [`one_hash`] | other programs lock the same key with the scripts of the article's cluster edition |
-//! | [`two_key`] | other programs lock the same keys with the scripts of the article's single-instance edition |
+//! - **The functions of this module**: use these, unless you need one of the others.
+//! - **[`one_hash`]**: other programs lock the same key with the scripts of the article's cluster
+//!   edition.
+//! - **[`two_key`]**: other programs lock the same keys with the scripts of the article's
+//!   single-instance edition.
 //!
-//! The two editions of the article *Redis 分布式读写锁* are here for programs that share a lock with its
+//! The two editions of the article *Redis 分布式读写锁* are for programs that share a lock with its
 //! scripts. Programs that use only our functions get a sound lock from each of the three. But the
 //! article's own scripts let one reader free, shorten or overwrite another's lock, and no function
-//! can keep them from it; each edition says what is left of that. Neither lets a waiting writer
-//! keep new readers out, gives fencing tokens or can be renewed.
+//! here can prevent that; each edition documents these gaps. Neither edition has fencing tokens or
+//! renewals, and in neither does a waiting writer keep new readers out.
 //!
-//! # How this one works
+//! # The lock of this module
 //!
-//! The lock is a hash with one field a holder, named after its token, that says when this hold ends
-//! by the server's clock. So each holder has a lease of its own: one that crashed is in nobody's
-//! way when its own lease is over, however often others renew theirs, and a release removes its own
-//! field and no other. A writer that waits writes a field as well, its intent, and while that
-//! stands no new reader gets in: the writer gets its turn when the readers that are in have left or
-//! their leases are over. The intent lasts a second at most, and is written anew for as long as the
-//! writer waits.
+//! The lock is a hash with one field per holder, named after its token; the value is the end of the
+//! hold by the server's clock. So each holder has its own lease: a holder that crashed blocks
+//! nobody once its own lease has ended, even if others renew theirs, and a release removes only its
+//! own field. A waiting writer also writes a field, its intent, which keeps new readers out: the
+//! writer gets the lock when the current readers have left or their leases have ended. An intent
+//! lasts at most a second, and the writer refreshes it while it waits.
 //!
-//! **Writers go first.** A writer never waits for readers that came after it, but readers wait for
-//! as long as there is always a writer. Among themselves neither writers nor readers stand in a
-//! queue.
+//! **Writers go first.** A writer never waits for readers that came after it, but readers wait as
+//! long as there is always another writer. There is no order among writers, nor among readers.
 //!
-//! A hold is of one mode. A reader does not become a writer, nor a writer a reader: with the token
-//! of a hold of the other mode an acquire is [`Error::Invalid`](crate::Error::Invalid), where it
-//! would otherwise wait for itself. A token stands for one attempt, not for a thread: sent again it
-//! is recognised, and a thread that wants in twice takes two tokens, which works for reading.
+//! A hold cannot change its mode. An acquire with a token that holds the lock in the other mode is
+//! [`Error::Invalid`](crate::Error::Invalid), because it would wait for itself. A token stands for
+//! one attempt, not for a thread: if sent again it is recognised, and a thread that wants to read
+//! twice uses two tokens.
 //!
-//! An acquire or a release looks at every holder, so that its cost on the server grows with their
-//! number, by about a microsecond each. A renewal costs the same for any number.
+//! An acquire or a release reads every holder, so its cost on the server grows by about a
+//! microsecond per holder. The cost of a renewal does not depend on their number.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data, by the server's clock: between a reader's grant and the end of
-//! its lease or its release no writer is granted the lock, and between a writer's nobody else. A
-//! writer's fencing token is greater than that of every earlier writer as long as that clock does
-//! not go back. Not that a holder notices that its lease has ended.
+//! On one server that loses no data, by the server's clock: until a reader's hold is released or
+//! its lease ends, no writer is granted the lock, and until a writer's is, nobody else. A writer's
+//! fencing token is greater than that of every earlier writer as long as that clock is not set
+//! back. Not guaranteed: that a holder notices the end of its lease.
 //!
-//! No renewal prolongs or shortens anybody else's hold, and no release ends another, whoever's it
-//! is.
+//! No renewal extends or shortens another holder's lease, and no release ends another hold.
 //!
-//! A reader that waits may wait for ever: for as long as there is always a writer. For a writer
-//! that waits the lock is free as soon as the readers that were in at its first attempt have left
-//! or their leases are over, however many readers come; other writers may be faster. A release does
-//! not let new readers in before writers that wait.
+//! A waiting reader may wait for ever, if there is always a writer. For a waiting writer the lock
+//! is free as soon as the readers at its first attempt have left or their leases have ended,
+//! however many readers follow; other writers may be faster. A release does not let new readers in
+//! before waiting writers.
 //!
 //! # Source
 //!
-//! The article on read-write locks: "获取读锁", "删除读锁", "获取写锁", "删除写锁". It tries once, and its caller
-//! waits; new readers get in before a writer as long as there are any. It has no renewal: a reader
-//! that takes longer than its time is "silently unprotected", and a writer loses the lock unawares.
+//! The article on read-write locks: "获取读锁", "删除读锁", "获取写锁", "删除写锁". The article tries once, and
+//! leaves the wait to its caller; while there are readers, new ones get in before a writer. It has
+//! no renewal: a reader that takes too long is "silently unprotected", and a writer loses the lock
+//! without notice.
 //!
 //! # Differences from the article
 //!
-//! - Each reader has a hold of its own, with its own token and end, where the article's readers
-//!   share one; its release never frees another reader's.
-//! - The token is random and no time, so that two writers never have the same.
+//! - Each reader has its own hold, with its own token and end, while the article's readers share
+//!   one; its release never frees another reader's.
+//! - The token is random instead of a time, so that two writers never have the same.
 //! - The server's clock decides, not the clients'.
-//! - A writer that waits keeps new readers out.
+//! - A waiting writer keeps new readers out.
 //! - A writer gets a fencing token, and both kinds of hold can be renewed.
-//! - A release says whether the hold was still ours.
+//! - A release returns whether the hold was still ours.
 
 mod readers;
 mod writers;
@@ -97,7 +95,7 @@ scripts! {
 pub(super) enum Side {
     Reader,
     Writer,
-    /// That of a writer that waits.
+    /// The field of a waiting writer.
     Intent,
 }
 
@@ -111,7 +109,7 @@ impl Side {
     }
 }
 
-/// Answers whether we are among the readers.
+/// Returns 1 if we are a reader.
 pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
     ACQUIRE_READ
         .on([hold.lock.key()])
@@ -120,7 +118,7 @@ pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, refusal: Refusal) -
         .arg(refusal.flag())
 }
 
-/// Answers the fencing token, or nil if somebody else is in. A writer that waits keeps new readers
+/// Returns the fencing token, or nil if there is another holder. A waiting writer keeps new readers
 /// out.
 pub(super) fn acquiring_write(
     hold: &Hold,
@@ -137,7 +135,7 @@ pub(super) fn acquiring_write(
         .arg(refusal.flag())
 }
 
-/// Answers whether we are still in, and now for at least so long.
+/// Returns true if the hold is still ours, and now lasts at least this long.
 pub(super) fn renewing(hold: &Hold, side: Side, lease_millis: u64) -> Call {
     let lock = &hold.lock;
     let call = match side {
@@ -147,7 +145,7 @@ pub(super) fn renewing(hold: &Hold, side: Side, lease_millis: u64) -> Call {
     call.arg(side.field(&hold.token)).arg(lease_millis)
 }
 
-/// Answers whether it was ours until now.
+/// Returns true if the hold was ours until now.
 pub(super) fn releasing(hold: &Hold, side: Side) -> Call {
     let call = RELEASE_READ_WRITE.on([hold.lock.key()]);
     call.arg(side.field(&hold.token))

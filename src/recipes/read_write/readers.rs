@@ -13,22 +13,21 @@ use crate::{
     wire::Refusal,
 };
 
-/// Comes in as a reader, if no writer is in or waits. Never waits.
+/// Acquires the lock for reading, if no writer holds it or waits. Never waits.
 ///
-/// The lease, 1 ms to 24 h, is counted in milliseconds, rounded up, from when the server takes the
-/// hold. After it the hold is over, whether the reader has finished or not: check what
-/// [`release_read`] says, or renew in time.
+/// The lease is 1 ms to 24 h and counts from when the server grants it, rounded up to milliseconds.
+/// When it ends the hold is over, even if the reader has not finished: check the result of
+/// [`release_read`], or renew in time.
 ///
-/// Sent twice with the same token it is granted once: a reader that is in already is told so, its
-/// lease lasts at least as long as asked for now, and it is never shortened. `Ok(false)`: a writer
-/// is in or waits. One round trip.
+/// If sent twice with the same token it is granted once: the second attempt extends the lease, and
+/// never shortens it. `Ok(false)`: a writer holds the lock or waits. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
 ///   `:lease`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms and 24
 ///   h. Nothing was sent. Or the token holds this lock for writing; nothing was changed.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so the token may be among the
-///   readers until the lease ends. Release it, or send the same again, on another connection.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the token may hold the lock until
+///   the lease ends. Release it, or send the same again, on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no read-write lock of this kind.
 ///   Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; nothing was changed.
@@ -60,12 +59,12 @@ pub fn try_acquire_read(
     Ok(granted.is_some())
 }
 
-/// Comes in as a reader, waiting up to `acquire_timeout` for the writers to leave.
+/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writers.
 ///
-/// Looks again after 1 to 10 ms, at random so that waiters do not march in step. There is always
-/// one try, even for a wait of nothing; `Duration::MAX` waits for ever. `Ok(false)`: there was a
-/// writer all the time. Otherwise as [`try_acquire_read`], with the same token throughout. One
-/// round trip on a free lock, then one an attempt.
+/// Retries after 1 to 10 ms, at random so that waiters do not retry in step. It tries at least
+/// once, even if `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(false)`: there was
+/// a writer until the deadline. Otherwise as [`try_acquire_read`], with the same token for all
+/// attempts. One round trip on a free lock, and one per retry.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -98,18 +97,18 @@ pub fn acquire_read(
     Ok(granted.is_some())
 }
 
-/// Lets a reader's hold end `lease` from now, but never earlier than it does. `Ok(false)`: it is
-/// not ours any more.
+/// Extends a reader's lease to `lease` from now, but never shortens it. `Ok(false)`: the hold is no
+/// longer ours.
 ///
-/// A hold whose lease has ended is not ours, even if nobody has come in since: it is not brought
-/// back. Writers that wait do not keep a reader from renewing; they get their turn when it stops.
-/// Waits for nothing but the server. One round trip.
+/// A hold whose lease has ended is not ours and is not brought back, even if the lock is still
+/// free. Waiting writers do not prevent a renewal; they get the lock when the reader stops. Waits
+/// only for the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name or the lease, as for [`try_acquire_read`].
 ///   Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came; the hold ends now or when it would
-///   have.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came; the hold has the new end or the old
+///   one.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was changed.
 ///
@@ -137,25 +136,27 @@ pub fn renew_read(
         .asks_for(Operation::new("read_write::renew_read", name), conn)
 }
 
-/// Ends a reader's hold. `Ok(false)`: its lease had ended before, so that a writer may have come in
-/// meanwhile.
+/// Releases a reader's hold. `Ok(false)`: its lease had ended, so a writer may have held the lock
+/// since.
 ///
-/// The key goes with the last holder. Waits for nothing but the server. One round trip.
+/// The last holder deletes the key. Waits only for the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire_read`]. Nothing was
 ///   sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came; the hold is over now or at the end
-///   of its lease. Sent again, `Ok(false)` may mean that the first was executed.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came; the hold is over now or at the end
+///   of its lease. If sent again, `Ok(false)` may mean that the first call succeeded.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was changed.
 ///
 /// # Example
 /// ```no_run
+/// use leasehold::recipes::read_write;
+///
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// # let token = leasehold::Token::random();
-/// let was_ours_to_the_end = leasehold::recipes::read_write::release_read(&mut conn, "prices", &token)?;
+/// let was_ours_to_the_end = read_write::release_read(&mut conn, "prices", &token)?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_read(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {

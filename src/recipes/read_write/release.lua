@@ -5,7 +5,7 @@
 -- Removes no other holder's field, unless its end has passed. The key is deleted with the last
 -- field. A writer's companion stays, so that the next fencing token is greater.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

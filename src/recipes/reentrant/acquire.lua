@@ -8,7 +8,7 @@
 -- only the lock, and writes nothing. Everything that can fail is checked before the first write,
 -- and the lock is written last. If the companion does not belong to this hold, a program that
 -- writes no companion took the lock: the hold gets a fencing token now.
-local wrong = look_at_lock()
+local wrong = read_lock()
 if wrong then
   return wrong
 end
@@ -16,7 +16,7 @@ end
 if count > 0 and not is_owner then
   return ARGV[4] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
-wrong = look_beside()
+wrong = read_companion()
 if wrong then
   return wrong
 end
@@ -34,9 +34,9 @@ ends[ours] = math.max(ends[ours] or 0, now + ARGV[3])
 local longest = last_end() - now
 local fence = beside.fence
 if known then
-  forget_over()
+  remove_over()
 else
-  fence = tell_of_this_hold()
+  fence = start_companion()
 end
 redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
 outlive(left, longest)

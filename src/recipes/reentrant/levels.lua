@@ -20,7 +20,7 @@ local count, is_owner = 0, false
 -- Reads the lock only. Returns an error, or nothing. The lock is a hash of one field. A hash of
 -- several fields is not a lock of this kind and is not read at all, since it may be large. The
 -- count must be a whole number above 0, in Redis's format, and small enough to be incremented.
-local function look_at_lock()
+local function read_lock()
   local held = redis.call('HLEN', KEYS[1]) < 2 and redis.call('HGETALL', KEYS[1])
   if not held or held[1] and not (string.find(held[2], '^[1-9]%d*$') and tonumber(held[2]) < 9007199254740991) then
     return redis.error_reply('WRONGKIND a hash that is not one owner and a count')
@@ -42,8 +42,8 @@ local beside, known = {}, false
 -- have ended, and the count without those.
 local ends, live, over, counted = {}, 0, {}, 0
 
--- True if the key ends no later than our last acquisition did. A server before 7.0 has no , so
--- there this only checks that the key's end has passed.
+-- True if the key ends no later than our last acquisition did. A server before 7.0 has no
+-- `PEXPIRETIME`, so there this only checks that the key's end has passed.
 local function ends_with(ending)
   local at = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(at) ~= 'number' then
@@ -53,7 +53,7 @@ local function ends_with(ending)
 end
 
 -- Reads the companion. Returns an error, or nothing.
-local function look_beside()
+local function read_companion()
   time = redis.call('TIME')
   now = milliseconds(time)
   counted = count
@@ -99,12 +99,12 @@ end
 
 -- Reads the lock and, if our owner holds it, the companion. Returns 0 if our owner does not hold
 -- it, an error (with this prefix if it is about the companion), or nothing.
-local function look_at_both(prefix)
-  local wrong = look_at_lock()
+local function read_lock_and_companion(prefix)
+  local wrong = read_lock()
   if wrong or not is_owner then
     return wrong or 0
   end
-  wrong = look_beside()
+  wrong = read_companion()
   return wrong and redis.error_reply(prefix .. wrong.err)
 end
 
@@ -120,7 +120,7 @@ end
 -- Writes the companion of a new hold, without the acquisitions of an earlier one. `hold` repeats
 -- the fencing token. The last release deletes `hold`, and a lock of another kind with this name
 -- changes `fence`: in both cases the two differ from then on.
-local function tell_of_this_hold()
+local function start_companion()
   local fence = next_fence(time, beside.fence)
   local since = string.format('%.0f', now)
   redis.call('DEL', KEYS[2])
@@ -129,7 +129,7 @@ local function tell_of_this_hold()
 end
 
 -- Removes the ended acquisitions from the companion: they have been taken off the count.
-local function forget_over()
+local function remove_over()
   for _, field in ipairs(over) do
     redis.call('HDEL', KEYS[2], field)
   end

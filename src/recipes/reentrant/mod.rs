@@ -1,71 +1,69 @@
 //! A lock that its owner may take again: a hash of one owner and a count, and a fencing token.
 //!
-//! The reentrant lock of the Chinese notes on Redis locks, modelled there on Java's
-//! `ReentrantLock`. The key `lock:NAME` is a hash of one field, as in the notes: its name says
-//! whose the lock is ([`Owner`]), its value how often. So a program that runs the three scripts of
-//! the notes on that key, and one on these functions, share the lock: they exclude each other, and
-//! one owner may enter by either.
+//! This is the reentrant lock of the Chinese notes on Redis locks, modelled there on Java's
+//! `ReentrantLock`. As in the notes, the key `lock:NAME` is a hash of one field: the name of the
+//! field is the [`Owner`], and its value the number of times that the owner holds the lock. So a
+//! program with the three scripts of the notes shares the lock with a program that uses these
+//! functions: they exclude each other, and one owner may enter by either.
 //!
 //! # Owner and token
 //!
-//! The *owner* is who may enter again: a thread of a process ([`Owner::current_thread`]), or what
-//! the caller names ([`Owner::new`]). The *token* names one acquisition. Take a new one for each:
-//! that is what makes it safe to send an acquisition or a release again whose answer was lost,
-//! since it is counted once, however often it is sent.
+//! The *owner* is who may enter again: a thread of a process ([`Owner::current_thread`]), or a name
+//! of the caller's choice ([`Owner::new`]). The *token* identifies one acquisition. Use a new one
+//! for each: an acquire or a release whose reply was lost can then be sent again, because it is
+//! counted only once.
 //!
-//! Each acquisition has a lease of its own: renewing one does not prolong the others. One that
-//! nobody gives back or renews, because its process died or its answer was lost, ends with its own
-//! lease, however often the owner enters meanwhile. Its level is taken off the count when the owner
-//! next enters, or gives another back, a tenth of a second after its end at the earliest; the lock
-//! is free at the end of the last of them.
+//! Each acquisition has its own lease: renewing one does not extend the others. An acquisition that
+//! is neither released nor renewed, because its process died or its reply was lost, ends with its
+//! own lease, even if the owner enters again meanwhile. Its level is taken off the count at the
+//! owner's next acquire or release, at the earliest 100 ms after its end; the lock is free when the
+//! last acquisition ends.
 //!
-//! Which acquisitions have been counted, and when each ends, stands beside the lock, in a companion
-//! key that the scripts of the notes do not know. What they do is told from what we do only by the
-//! count:
+//! The acquisitions and their ends are stored beside the lock, in a companion key that the notes'
+//! scripts do not know. Only the count shows levels that these scripts took:
 //!
-//! - What they have taken has no token. [`release`] with a new token gives one of these back, as
-//!   long as no acquisition of ours is left.
-//! - If one owner's lock ends, and the *same* owner takes it again by the script of the notes, a
-//!   release of ours that was meant for the hold before gives that one back. Where both are in use,
-//!   give them different owners.
-//! - The notes' script for renewing moves the end of the key, and not that of an acquisition of
-//!   ours.
+//! - A level of theirs has no token. [`release`] with a new token releases one of them, once no
+//!   acquisition of ours is left.
+//! - If an owner's lock ends, and the *same* owner takes it again by the notes' script, then a late
+//!   release of ours, meant for the earlier hold, releases the new one. If you use both, give them
+//!   different owners.
+//! - The notes' script for renewing extends the key, but not an acquisition of ours.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data, at most one owner at a time, judged by the server's clock, and
-//! a lock that is free when the last of its acquisitions has been given back or has ended. The
-//! fencing token is greater than that of every hold before, also after `FLUSHALL`, as long as the
-//! server's clock does not go back. Not that an owner notices that its lease has ended, nor that
-//! waiters are served in turn.
+//! On one server that loses no data, there is at most one owner at a time, by the server's clock,
+//! and the lock is free when its last acquisition is released or ends. The fencing token is greater
+//! than that of every earlier hold, even after `FLUSHALL`, as long as the server's clock is not set
+//! back. Not guaranteed: that an owner notices the end of its lease, or that waiters are served in
+//! order.
 //!
-//! [`renew`] and [`release`] do not touch the lock of another owner, and no other acquisition of
-//! the same owner, now or later: those have other tokens. [`holds`] changes nothing.
+//! [`renew`] and [`release`] touch neither another owner's lock nor another acquisition of the same
+//! owner, now or later: those have other tokens. [`holds`] changes nothing.
 //!
 //! # Source
 //!
-//! Of the notes: the scripts under "可重入锁 … 加锁" ([`try_acquire`]), "自动续期1.0版本" ([`renew`]) and
-//! "解锁#可重入锁" ([`release`]); `hget 'lock-key-1' 'thread-1'` under "查询加锁次数" ([`holds`]); and
-//! "临界资源竞争者重试(即应用程序重试)", the retrying that they leave to the program ([`acquire`]).
+//! From the notes: the scripts under "可重入锁 … 加锁" ([`try_acquire`]), "自动续期1.0版本" ([`renew`]) and
+//! "解锁#可重入锁" ([`release`]); `hget 'lock-key-1' 'thread-1'` under "查询加锁次数" ([`holds`]); and the
+//! retries that "临界资源竞争者重试(即应用程序重试)" leaves to the program ([`acquire`]).
 //!
 //! # Differences from the document
 //!
-//! - Milliseconds, checked before anything is written. The script of the notes counts first and
-//!   sets the end then: `EXPIRE` with `0.5` fails when the hash is there already, which then never
-//!   ends, and with `0` it deletes the lock that it has just answered to have taken.
-//! - Entering again never shortens the lease; there it puts the end at the new lease from now, be
-//!   it 300 s earlier.
-//! - A hash that has no end is given one as soon as its owner enters it again.
-//! - What is no lock of this kind is an error; there it is counted up or taken for a lock that is
-//!   busy. So is a count of 0, below 0 or that is no number; there a release counts it down
+//! - Leases are milliseconds, checked before the first write. The notes' script counts first and
+//!   then sets the end: `EXPIRE` with `0.5` fails after the hash was written, which then never
+//!   ends, and with `0` it deletes the lock that the script reports as taken.
+//! - Re-entry never shortens the lease; the notes set the end to the new lease from now, even if
+//!   that is 300 s earlier.
+//! - A hash without an end gets one as soon as its owner enters again.
+//! - A key that is no lock of this kind is an error; the notes' scripts increment it or report a
+//!   busy lock. So is a count that is 0, negative or no number; the notes' release decrements it
 //!   further, and the lock is never freed.
-//! - Sent twice an acquire or a release counts once; there it counts twice, and the lock stays
-//!   until it ends.
-//! - A renewal is for one acquisition, and not for the owner, and never shortens.
-//! - The answers of a release are named: nil is [`Release::NotHeld`], 0 [`Release::StillHeld`], 1
+//! - An acquire or a release that is sent twice counts once; in the notes it counts twice, and the
+//!   lock stays until it ends.
+//! - A renewal is for one acquisition, not for the owner, and never shortens.
+//! - The replies of a release have names: nil is [`Release::NotHeld`], 0 [`Release::StillHeld`], 1
 //!   [`Release::Freed`].
-//! - After the lease has ended and the owner has taken the lock anew, the releases of the hold
-//!   before do nothing; there they free the new one.
+//! - If the lease has ended and the owner has taken the lock again, releases of the earlier hold do
+//!   nothing; in the notes they free the new hold.
 
 use std::time::Duration;
 
@@ -87,40 +85,40 @@ scripts! {
     RELEASE_REENTRANT = "../companion.lua" then "levels.lua" then "release.lua";
 }
 
-/// The effect of a release.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was the last: the lock is free. The script of the notes answers 1.
+    /// It was the last acquisition: the lock is free. The notes' script replies 1.
     Freed,
-    /// One level less, and still the owner's. The script of the notes answers 0.
+    /// One acquisition was released; the owner still holds the lock. The notes' script replies 0.
     StillHeld {
-        /// The number of times that the owner holds it now.
+        /// The number of times that the owner still holds the lock.
         count: u64,
     },
-    /// The lock was not the owner's, or this acquisition was not part of its hold (any more).
-    /// Nothing was changed. The script of the notes answers nil.
+    /// The owner does not hold the lock, or not by this acquisition (any more). Nothing was
+    /// changed. The notes' script replies nil.
     NotHeld,
 }
 
-/// Takes the lock if it is free, or enters it again if it is the owner's. Never waits.
+/// Takes the lock if it is free, or enters it again if the owner holds it. Never waits.
 ///
-/// `Ok(None)`: another owner has it. The token names this acquisition; sent again with the same
-/// token, it is granted again, with the same fencing token, and not counted again.
+/// `Ok(None)`: another owner has it. The token identifies this acquisition: if sent again with the
+/// same token, it is granted again with the same fencing token, and not counted again.
 ///
-/// The lease is counted in milliseconds, rounded up, from the moment at which the server takes the
-/// lock. Entering again sets the end anew, but never earlier than it was.
+/// The lease counts from when the server takes the lock, rounded up to milliseconds. Re-entry sets
+/// the end again, but never to an earlier time.
 ///
-/// One round trip; two when the server has forgotten the script.
+/// One round trip, or two if the server has lost the script.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
 ///   `:lease`, or has braces other than one non-empty `{tag}`; or the lease is not between 1 ms and
 ///   24 h. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came. Send it again with the same token,
-///   or release it with [`Error::token`](crate::Error::token), on another connection; either is
-///   counted right.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Send it again with the same token,
+///   or release it with [`Error::token`](crate::Error::token), on another connection: the count
+///   stays right either way.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash of one owner and a whole
-///   count above 0 (a lock of another kind, say), or what stands beside it is no companion. Nothing
+///   count above 0 (such as a lock of another kind), or the key beside it is no companion. Nothing
 ///   was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
 ///
@@ -154,12 +152,12 @@ pub fn try_acquire(
 
 /// Takes the lock, or enters it again, waiting up to `acquire_timeout` while another owner has it.
 ///
-/// As [`try_acquire`], looking again after 1 to 10 ms, at random. There is always one try, even for
-/// a wait of nothing; `Duration::MAX` waits for ever. `Ok(None)`: another owner had it all the
-/// time. The token is the same in every attempt, and an attempt whose answer does not come in time
+/// Like [`try_acquire`], but retries after a random 1 to 10 ms. It tries at least once, even if
+/// `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(None)`: another owner had the
+/// lock until the deadline. All attempts have the same token, and an attempt without a timely reply
 /// is sent again while the connection is open.
 ///
-/// One round trip an attempt.
+/// One round trip per attempt.
 ///
 /// # Errors
 /// As [`try_acquire`]. A key that is no lock of this kind ends the wait at once.
@@ -190,20 +188,20 @@ pub fn acquire(
     hold.acquire(conn, "reentrant::acquire", acquire_timeout, &call)
 }
 
-/// Sets the end of one acquisition's lease anew, never earlier. `Ok(false)`: it is not the owner's
-/// any more, was given back, or has ended.
+/// Extends one acquisition's lease to `lease` from now, but never shortens it. `Ok(false)`: it is
+/// no longer the owner's, was released, or has ended.
 ///
-/// The token is that of the acquisition. The lock lasts as long as the longest of them; one without
-/// an end (`PERSIST`) keeps none. The lease is counted in milliseconds, rounded up, from the moment
-/// at which the server renews it; one of a millisecond only asks. A level that was taken by the
-/// script of the notes has no token: any new one renews it.
+/// The token is that of the acquisition. The lock lasts as long as its longest acquisition; one
+/// without an end (after `PERSIST`) keeps none. The lease counts from when the server renews it,
+/// rounded up to milliseconds; a lease of 1 ms only checks the acquisition. A level that the notes'
+/// script took has no token: any new token renews it.
 ///
-/// One round trip; two when the server has forgotten the script.
+/// One round trip, or two if the server has lost the script.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, or the lease, as for [`try_acquire`].
 ///   Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came. It may be sent again.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was renewed.
 ///
@@ -234,23 +232,23 @@ pub fn renew(
     call.asks_for(Operation::new("reentrant::renew", name), conn)
 }
 
-/// Gives one acquisition back, and the lock with the last of them.
+/// Releases one acquisition. The last one frees the lock.
 ///
-/// The token is that of the acquisition. Sent again with the same token it is not counted again:
-/// the second answer is [`Release::NotHeld`]. Acquisitions may be given back in any order.
+/// The token is that of the acquisition. If sent again with the same token, it is not counted
+/// again: the second result is [`Release::NotHeld`]. Acquisitions may be released in any order.
 ///
-/// A level that was taken by the script of the notes has no token: any new token gives one back, as
-/// long as no acquisition of ours is left.
+/// A level that the notes' script took has no token: any new token releases one, once no
+/// acquisition of ours is left.
 ///
-/// One round trip; two when the server has forgotten the script.
+/// One round trip, or two if the server has lost the script.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came. Send it again with the same token
-///   on another connection: [`Release::NotHeld`] then means that it had been done, or that the
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Send it again with the same token on
+///   another connection: [`Release::NotHeld`] then means that it had been released, or that the
 ///   lease had ended.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
-///   was given back.
+///   was released.
 ///
 /// # Example
 /// ```no_run
@@ -280,19 +278,18 @@ pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) 
     })
 }
 
-/// Counts how often the owner holds the lock: 0 if it is free or another owner's.
+/// Returns the number of times that the owner holds the lock: 0 if it is free or another owner's.
 ///
-/// True at the moment at which the server looked. What has to be true while something is written
-/// needs the fencing token.
+/// The result is true for the moment of the query only. To protect a write, use the fencing token.
 ///
 /// One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash, a read-write lock, or the
-///   count is no whole number above 0.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused or did not answer. There is nothing
-///   that may have happened.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash, is a read-write lock, or
+///   its count is no whole number above 0.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused or did not reply. As this only
+///   reads, nothing was changed.
 ///
 /// # Example
 /// ```no_run
@@ -306,7 +303,7 @@ pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) 
 pub fn holds(conn: &mut Connection, name: &str, owner: &Owner) -> Result<u64> {
     let lock = LockName::new(name)?;
     let operation = Operation::new("reentrant::holds", name);
-    // `kind` is a field that only a read-write lock has.
+    // Only a read-write lock has the field `kind`.
     let mut question = redis::cmd("HMGET");
     question.arg(&[lock.key(), owner.as_str(), "kind"]);
     let answer: (Option<Vec<u8>>, Option<Vec<u8>>) =
@@ -325,20 +322,19 @@ fn whole_number_above_0(digits: Vec<u8>) -> Option<u64> {
     (is_digits && number > 0).then_some(number)
 }
 
-/// Answers the fencing token and how often the owner holds the lock now, or nil if another owner
-/// has it.
+/// Returns the fencing token and the owner's count of the lock, or nil if another owner has it.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
     on(&ACQUIRE_REENTRANT, hold)
         .arg(lease_millis)
         .arg(refusal.flag())
 }
 
-/// The levels of a reentrant lock that a token may stand for.
+/// The levels of a reentrant lock that a token may renew or release.
 #[derive(Clone, Copy)]
 pub(super) enum Levels {
-    /// The acquisition that was counted with it.
+    /// Only the acquisition that was counted with the token.
     Counted,
-    /// Also one that a program on the notes' scripts took, which counts without tokens.
+    /// Also a level that the notes' scripts took, which has no token.
     AlsoOfTheNotes,
 }
 
@@ -348,14 +344,14 @@ impl Levels {
     }
 }
 
-/// Answers whether the acquisition is ours, and now lasts at least so long.
+/// Returns true if the acquisition is ours, and now lasts at least this long.
 pub(super) fn renewing(hold: &Hold, lease_millis: u64, levels: Levels) -> Call {
     on(&RENEW_REENTRANT, hold)
         .arg(lease_millis)
         .arg(levels.flag())
 }
 
-/// Answers how often the owner held the lock until now.
+/// Returns the owner's count of the lock before the release.
 pub(super) fn releasing(hold: &Hold, levels: Levels) -> Call {
     on(&RELEASE_REENTRANT, hold).arg(levels.flag())
 }

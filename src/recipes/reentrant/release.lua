@@ -9,7 +9,7 @@
 -- only once all acquisitions with a field have been released. Everything that can fail is checked
 -- before the first write. The lock is written last: if the server refuses us that command, the lock
 -- ends with its lease and is never counted down twice.
-local answer = look_at_both('')
+local answer = read_lock_and_companion('')
 if answer then
   return answer
 end
@@ -24,10 +24,10 @@ elseif beside[ours] or beside.released == ARGV[2] or live > 0 or ARGV[3] == '1' 
 elseif not known then
   -- A level of a program without a companion gets a companion now, so that this release can be
   -- recorded. Its token was not used to acquire the level, but names it from now on.
-  tell_of_this_hold()
+  start_companion()
   outlive(redis.call('PTTL', KEYS[1]), 0)
 end
-forget_over()
+remove_over()
 redis.call('HSET', KEYS[2], 'released', ARGV[2])
 
 -- The rest of the hold if all of it is ours: the key ends with the last acquisition. An end is a

@@ -9,7 +9,7 @@
 -- and writes nothing. An acquisition whose end has passed is not brought back, even if it still
 -- counts. A server out of memory refuses `HSET` unless the script has written before: so the
 -- companion's end is written first.
-local answer = look_at_both('COMPANION ')
+local answer = read_lock_and_companion('COMPANION ')
 if answer then
   return answer
 end

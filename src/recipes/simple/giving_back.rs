@@ -1,5 +1,5 @@
-//! The `finally` of the book's `try … finally`: giving back a lock after whatever has happened
-//! under it.
+//! The `finally` of the book's `try … finally`: releases a lock after its work, whatever the
+//! outcome.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -16,18 +16,17 @@ use crate::{
     token::Token,
 };
 
-/// The tries to give a lock back while signals interrupt it.
+/// The most attempts to release a lock while signals interrupt them.
 const RELEASES: u32 = 100;
 
-/// Releases a lock, and again when a signal interrupts it. A `MULTI` that the caller has left open
-/// refuses the release: it is discarded. A lock that cannot be given back ends by itself.
+/// Releases a lock, and retries if a signal interrupts it. If the caller has left a `MULTI` open,
+/// that refuses the release: it is discarded first. A lock that cannot be released ends by itself.
 pub(super) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
     let mut tries = 1;
     loop {
         let released = release_lock(conn, lock.text(), token);
         let goes_on = match &released {
-            // The server is there, and has not or has deleted what is ours: asked again, it does no
-            // harm.
+            // The server is alive and may have deleted the lock: a repeated release does no harm.
             Err(error) if was_interrupted(error) => true,
             Err(Error::Redis { source, .. }) if !source.is_io_error() => discards(conn),
             _ => false,
@@ -44,8 +43,8 @@ fn discards(conn: &mut Connection) -> bool {
     matches!(redis::cmd("DISCARD").query(conn), Ok(Value::Okay))
 }
 
-/// Of a lock that was lost, or may be gone with what was written, there is nothing to give back;
-/// and on a connection that is gone or silent no way to.
+/// True if the lock may still have to be released. A lost lock, or one that the transaction may
+/// have deleted, need not be, and a closed or silent connection cannot release it.
 fn leaves_a_lock(error: &Error) -> bool {
     match error {
         interrupted if was_interrupted(interrupted) => true,
@@ -55,13 +54,14 @@ fn leaves_a_lock(error: &Error) -> bool {
     }
 }
 
-/// The slot of the lock is on its way to another node of a cluster, or there.
+/// True if the lock's slot is moving, or has moved, to another node of the cluster.
 pub(super) fn is_elsewhere(error: &RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
 }
 
-/// Takes a book lock in the first round trip of the transaction, or waits for it, and deletes it in
-/// the transaction. An error of the closure gives it back. `None`: it was not to be had.
+/// Takes a lock of the book in the first round trip of the transaction, or waits for it, and
+/// deletes it in the transaction. An error of the closure releases it. `None`: another holder had
+/// it until the deadline.
 pub(crate) fn run_with_lock<T>(
     conn: &mut Connection,
     transaction: Transaction<'_>,
@@ -85,7 +85,7 @@ pub(crate) fn run_with_lock<T>(
     match attempted.unwrap_or_else(|panic| resume_unwind(panic)) {
         Ok(ended) => Ok(ended.map(Some)),
         Err(_) if state == LockState::Busy => Ok(Ok(None)),
-        // Here it cannot be given back, if it has moved along.
+        // The lock has moved with its slot, so it cannot be released here.
         Err(Error::Redis { source, .. })
             if is_elsewhere(&source) && given_back.is_some_and(has_moved) =>
         {

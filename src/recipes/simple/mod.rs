@@ -2,52 +2,52 @@
 //! [`commit_while_held`]; and the book's `try … finally` around them: [`with_lock`],
 //! [`transaction_while_held`], [`transaction_with_lock`].
 //!
-//! Section 6.2 of *Redis in Action*. The key is `lock:NAME`, its value the holder's token, as in
-//! the book's code in any language, so that a program on the book's functions and one on these
-//! exclude each other.
+//! From section 6.2 of *Redis in Action*. The key is `lock:NAME` and its value the holder's token,
+//! as in the book's code in any language, so programs that use the book's functions and programs
+//! that use these exclude each other.
 //!
 //! # Guarantees
 //!
 //! While `lock:NAME` holds a token, nobody who uses these functions, or the book's in any language,
 //! gets the lock.
-//! - [`acquire_lock`]: the lock survives its holder.
-//! - [`acquire_lock_with_timeout`]: on one server that loses no data, at most one holder at a time,
-//!   judged by the server's clock, and a lock that is free at the latest `lock_timeout` after it
-//!   was taken. Not that a holder notices that its lease has ended.
+//! - [`acquire_lock`]: the lock outlives its holder.
+//! - [`acquire_lock_with_timeout`]: on one server that loses no data, there is at most one holder
+//!   at a time, by the server's clock, and the lock is free at most `lock_timeout` after it was
+//!   taken. Not guaranteed: that a holder notices the end of its lease.
 //! - [`release_lock`] deletes the lock only while it holds our token. It leaves no `WATCH` on the
-//!   connection if the server answers.
-//! - [`commit_while_held`] executes the commands at one moment at which the lock held our token, or
-//!   not at all. They have to go to the server that keeps the lock: for any other resource use a
+//!   connection if the server replies.
+//! - [`commit_while_held`] executes the commands at one moment at which the lock holds our token,
+//!   or not at all. They must go to the server that has the lock: for any other resource use a
 //!   fencing token.
 //!
 //! # Source
 //!
 //! The book's `acquire_lock` and `release_lock` (section 6.2.3) and `acquire_lock_with_timeout`
 //! (6.2.5), which the Jedis article calls `acquireLock`, `releaseLock` and
-//! `acquireLockWithTimeout`. [`commit_while_held`] is not in the book, whose callers never look
-//! whether they still hold the lock when they write: it is the `WATCH` of `release_lock` put around
-//! the writes themselves.
+//! `acquireLockWithTimeout`. [`commit_while_held`] is not in the book, whose callers never check
+//! before a write that they still hold the lock: it puts the `WATCH` of `release_lock` around the
+//! writes themselves.
 //!
 //! # Differences from the book
 //!
-//! - One `SET … NX`, with `PX` for a lease, in place of `SETNX` and `EXPIRE`: no crash comes
-//!   between the two, so no lock is left without an end by accident.
-//! - A wait of nothing tries once; in the book it does not try at all.
+//! - One `SET … NX`, with `PX` for a lease, in place of `SETNX` and `EXPIRE`: a crash between the
+//!   two cannot leave a lock without an end.
+//! - A wait of zero tries once; in the book it does not try at all.
 //! - The clock is monotonic, and no sleep passes the deadline. The Jedis article sleeps whole
 //!   seconds.
-//! - A key of another type is an error, not a lock that is busy for ever.
-//! - An attempt whose answer was lost is repeated with the *same* token while the connection is
-//!   open, so that a lock which was taken all the same is recognised.
-//! - A wait cannot be interrupted: give it a deadline. The article swallows the interrupt and then
+//! - A key of another type is an error, not a lock that stays busy for ever.
+//! - An attempt whose reply was lost is repeated with the *same* token while the connection is
+//!   open, so that a lock that it took is recognised.
+//! - A wait cannot be interrupted: use a deadline. The article swallows the interrupt and then
 //!   polls without a pause.
-//! - A lease is milliseconds, not whole seconds. The book's Java rounds a lease under a second to
-//!   `EXPIRE 0`, which deletes the key.
-//! - Giving an end to a lock without one is a single script: the lock cannot be released and taken
-//!   by somebody else between the look and the `EXPIRE`. As in the book the end is the waiter's
-//!   `lock_timeout`, not the holder's. The printed book renews any lock with less than half a
-//!   second left (`not conn.ttl()`); the erratum and we do not.
-//! - A release takes two round trips instead of four or five, and its loop has a bound. It answers
-//!   `false` also when the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
+//! - A lease is in milliseconds, not whole seconds. The book's Java rounds a lease under a second
+//!   to `EXPIRE 0`, which deletes the key.
+//! - One script checks for an end and sets it: nobody can release and retake the lock between the
+//!   check and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the
+//!   holder's. The printed book renews any lock with less than half a second left (`not
+//!   conn.ttl()`); the erratum and this function do not.
+//! - A release takes two round trips instead of four or five, and its loop is bounded. It returns
+//!   `false` also if the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
 //!   does not reach `EXEC`, errors included.
 
 mod giving_back;
@@ -77,24 +77,23 @@ pub(crate) use giving_back::run_with_lock;
 pub(crate) use under_lock::PATIENCE;
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
-/// The starts of a release, which begins again when somebody touches the lock between its two
-/// round trips.
+/// The most attempts of a release, which starts again if the lock changes between its two round
+/// trips.
 const RELEASE_ATTEMPTS: u32 = 100;
 
-/// Takes the book's lock, **which has no end**: if its holder dies, it stays until somebody deletes
-/// it.
+/// Takes the book's lock, **which has no end**: if its holder dies, it stays until it is deleted.
 ///
-/// Waits up to `acquire_timeout` for a lock that somebody else has, looking again after 1 to 10 ms
-/// (at random, so that waiters do not march in step). There is always one try, even for a wait of
-/// nothing; `Duration::MAX` waits for ever. `Ok(None)`: somebody else had it all the time. For
-/// anything but a port of the book take [`acquire_lock_with_timeout`].
+/// Waits up to `acquire_timeout` while another holder has the lock, and retries after 1 to 10 ms
+/// (at random, so that waiters do not retry in step). It tries at least once, even if
+/// `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(None)`: another holder had the
+/// lock until the deadline. Unless you port code of the book, use [`acquire_lock_with_timeout`].
 ///
-/// One round trip on a free lock, two at the first sight of one that is held, then one an attempt.
+/// One round trip on a free lock, two for the first attempt on a held one, then one per retry.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
 ///   `:lease`, or has braces other than one non-empty `{tag}`. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so the lock may be held, for ever,
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be held, for ever,
 ///   by [`Error::token`](crate::Error::token). Release it with that token on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no string, so it is no lock of this
 ///   kind.
@@ -124,21 +123,21 @@ pub fn acquire_lock(
 
 /// Takes a lock that ends by itself after `lock_timeout`, waiting up to `acquire_timeout` for it.
 ///
-/// The wait is that of [`acquire_lock`]. The lease starts when the server takes the lock, and is
-/// counted in milliseconds, rounded up. After it anybody may take the lock, whether its holder has
-/// finished or not: choose a lease longer than the work, and check what [`release_lock`] says, or
-/// write through [`commit_while_held`].
+/// It waits like [`acquire_lock`]. The lease counts from when the server takes the lock, rounded up
+/// to milliseconds. When it ends anybody may take the lock, even if its holder has not finished:
+/// choose a lease longer than the work, and check the result of [`release_lock`], or write through
+/// [`commit_while_held`].
 ///
-/// A lock without an end that is met on the way (its holder may be an [`acquire_lock`], or a
-/// program that died between `SETNX` and `EXPIRE`) is given the end `lock_timeout` from now, so
-/// that it does not stay for ever. An end that a lock has is never touched.
+/// If the lock has a holder and no end (after [`acquire_lock`], or from a program that died between
+/// `SETNX` and `EXPIRE`), it gets the end `lock_timeout` from now, so that it does not stay for
+/// ever. An existing end is never changed.
 ///
-/// One round trip on a free lock, two at the first sight of one that is held, then one an attempt.
+/// One round trip on a free lock, two for the first attempt on a held one, then one per retry.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_lock`], or a
 ///   `lock_timeout` that is not between 1 ms and 24 h. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so the lock may be held by
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be held by
 ///   [`Error::token`](crate::Error::token) until the lease ends.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): as for
 ///   [`acquire_lock`].
@@ -171,19 +170,18 @@ pub fn acquire_lock_with_timeout(
     acquire(conn, operation, &lock, acquire_timeout, Some(lease))
 }
 
-/// Gives a lock back, if it is still ours. `Ok(false)`: it was not ours any more, and nothing was
+/// Releases a lock if it is still ours. `Ok(false)`: it was no longer ours, and nothing was
 /// deleted.
 ///
-/// Waits for nothing but the server. Two round trips: `WATCH` and `GET`, then `MULTI`, `DEL`,
-/// `EXEC`. If somebody touches the lock in between (a waiter that gives it an end) it starts again,
-/// at most 100 times.
+/// Waits only for the server. Two round trips: `WATCH` and `GET`, then `MULTI`, `DEL`, `EXEC`. If
+/// the lock changes in between (a waiter gives it an end), it starts again, at most 100 times.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_lock`]. Nothing was
 ///   sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came to the `EXEC`. Calling it again is
-///   safe; `Ok(false)` may then mean that the first call had released it.
-/// - [`Error::Contended`](crate::Error::Contended): touched by others a hundred times over. It is
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply to the `EXEC` came. Calling it again is
+///   safe; `Ok(false)` may then mean that the first call had released the lock.
+/// - [`Error::Contended`](crate::Error::Contended): the lock changed in each of 100 attempts. It is
 ///   still ours.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): the lock
 ///   was not released.
@@ -219,26 +217,26 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
 
 /// Executes a transaction only while the lock is still ours. Does not release the lock.
 ///
-/// `build` says what to write; it is called once, before anything is sent. When somebody touched
-/// the lock (a renewal, a waiter that gives it an end) and it is still ours, the commit is
-/// repeated, at most 8 times. Waits for nothing but the server. Two round trips: `WATCH` and `GET`,
-/// then `MULTI`, the commands, `EXEC`.
+/// `build` adds the commands; it is called once, before anything is sent. If the lock changes but
+/// stays ours (by a renewal, or a waiter that gives it an end), the commit is repeated, at most 8
+/// times. Waits only for the server. Two round trips: `WATCH` and `GET`, then `MULTI`, the
+/// commands, `EXEC`.
 ///
-/// The answer is that of the pipeline: a tuple or a `Vec` with one value a command, without those
-/// marked [`ignore`](redis::Pipeline::ignore). An empty pipeline asks whether the lock is still
+/// The result is that of the pipeline: a tuple or a `Vec` with one value per command, without those
+/// marked [`ignore`](redis::Pipeline::ignore). An empty pipeline only checks that the lock is still
 /// ours.
 ///
 /// # Errors
-/// - [`Error::Lost`](crate::Error::Lost): the lock is not ours any more. Nothing was written.
+/// - [`Error::Lost`](crate::Error::Lost): the lock is no longer ours. Nothing was written.
 /// - [`Error::Invalid`](crate::Error::Invalid): the name, or a command that would end the
 ///   transaction or change the connection (`MULTI`, `EXEC`, `WATCH`, `SUBSCRIBE`, `CLIENT`, …).
 ///   Nothing was sent.
 /// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC` and the others
 ///   were executed. Redis does not roll back.
-/// - [`Error::Unknown`](crate::Error::Unknown): no answer came to the `EXEC`. Either all was
-///   written or nothing.
-/// - [`Error::Reply`](crate::Error::Reply): it was written, but the answers do not fit `T`.
-/// - [`Error::Contended`](crate::Error::Contended): eight times somebody touched the lock. Nothing
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply to the `EXEC` came. Either all was written
+///   or nothing.
+/// - [`Error::Reply`](crate::Error::Reply): it was written, but the replies do not fit `T`.
+/// - [`Error::Contended`](crate::Error::Contended): the lock changed in each of 8 attempts. Nothing
 ///   was written.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was written.
@@ -267,7 +265,7 @@ pub fn commit_while_held<T: FromRedisValue>(
     commit.answer(results)
 }
 
-/// The book's loop: a lock without an end, or with a lease.
+/// The book's loop, for a lock with a lease or without an end.
 pub(crate) fn acquire(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -309,8 +307,8 @@ fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
     set
 }
 
-/// One more attempt: takes the lock if it is free or ours already, and gives it an end if it has
-/// none. Answers whether it is ours.
+/// A retry: takes the lock if it is free or already ours, and gives it an end if it has none.
+/// Returns true if the lock is ours.
 fn take_or_give_an_end(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
     ACQUIRE_SIMPLE
         .on([lock.key()])
@@ -318,7 +316,7 @@ fn take_or_give_an_end(lock: &LockName, token: &Token, lease_millis: Option<u64>
         .arg(lease_millis.unwrap_or(0))
 }
 
-/// A book lock that the first round trip of a transaction takes.
+/// A lock of the book that the first round trip of a transaction takes.
 pub(crate) fn wanted(lock: LockName, acquire_timeout: Duration, lease_millis: u64) -> WantedLock {
     let token = Token::random();
     WantedLock {

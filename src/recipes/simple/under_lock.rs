@@ -1,5 +1,4 @@
-//! What is done under a book lock: the book's `try … finally`, and transactions that look at the
-//! lock.
+//! Work under a lock of the book: its `try … finally`, and transactions that check the lock.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -24,28 +23,29 @@ use crate::{
     token::Token,
 };
 
-/// How long a transaction starts again. As long as the book's `list_item` does.
+/// The time for which a transaction starts again, as in the book's `list_item`.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs something under the book's lock and gives the lock back, also on a panic: the book's
-/// `try … finally`. `Ok(None)`: somebody else had the lock all the time, and nothing has run.
+/// Runs a closure under the book's lock and releases the lock, also on a panic.
+///
+/// This is the book's `try … finally`. `Ok(None)`: another holder had the lock until the deadline,
+/// and `run` was not called.
 ///
 /// The wait, the lease and the release are those of
 /// [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
-/// [`release_lock`](crate::release_lock). Nothing is renewed: choose a lease that is longer than
-/// the work, or take [`Lock::run`](crate::Lock::run). What runs gets the connection, to work on,
-/// and the token, for [`commit_while_held`](crate::commit_while_held) and
-/// [`transaction_while_held`]. Three round trips.
+/// [`release_lock`](crate::release_lock). Nothing is renewed: choose a lease longer than the work,
+/// or use [`Lock::run`](crate::Lock::run). `run` gets the connection to work on, and the token for
+/// [`commit_while_held`](crate::commit_while_held) and [`transaction_while_held`]. Three round
+/// trips.
 ///
-/// When it has run the answer is [`Ran`], with its value, whatever happened to the lock:
-/// [`Ran::unless_lost`] makes a loss an error. Where the lock could not be given back, since no
-/// answer came or it has moved to another node of a cluster, `released` is
-/// [`Error::Unknown`](crate::Error::Unknown) with the [token](crate::Error::token), by which it can
-/// be released elsewhere. After a panic there it ends by itself. A `MULTI` that `run` leaves open
-/// on the connection is discarded.
+/// After `run` the result is a [`Ran`] with its value, even if the lock was lost:
+/// [`Ran::unless_lost`] makes a loss an error. If the release got no reply, or the lock has moved
+/// to another node of a cluster, `released` is [`Error::Unknown`](crate::Error::Unknown) with the
+/// [token](crate::Error::token), to release it elsewhere. In these cases after a panic the lock
+/// ends by itself. A `MULTI` that `run` leaves open on the connection is discarded.
 ///
 /// # Errors
-/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): it has not run.
+/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): `run` was not called.
 ///
 /// # Example
 /// ```no_run
@@ -83,7 +83,7 @@ pub fn with_lock<T>(
     let released = match given_back {
         Ok(true) => Ok(()),
         Ok(false) => Err(operation.lost()),
-        // The caller has no other way to know whose the lock is.
+        // The caller has no other way to learn the token.
         Err(Error::Unknown { source, .. }) => Err(operation.unknown(Some(&token), source)),
         Err(Error::Redis { source, .. }) if is_elsewhere(&source) => {
             Err(operation.unknown(Some(&token), source))
@@ -95,9 +95,9 @@ pub fn with_lock<T>(
 
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
 ///
-/// For a lock that was acquired with this token, whoever renews it. Otherwise as
-/// [`Lease::transaction`](crate::Lease::transaction), which says what `attempt` may do. Two round
-/// trips if it reads once.
+/// The lock must have been acquired with this token; anything may renew it. Otherwise as
+/// [`Lease::transaction`](crate::Lease::transaction), which documents `attempt`. Two round trips if
+/// `attempt` reads once.
 ///
 /// # Errors
 /// As [`Lease::transaction`](crate::Lease::transaction), without
@@ -133,24 +133,27 @@ pub fn transaction_while_held<T>(
     Ok(transaction.run(conn, attempt)??.0)
 }
 
-/// Takes the book's lock, reads, decides and writes in one transaction, and gives the lock back in
-/// it: the market's way. `Ok(None)`: somebody else had the lock all the time, and nothing was done.
+/// Takes the book's lock, reads, decides and writes in one transaction, and releases the lock in
+/// it.
 ///
-/// Waits up to `acquire_timeout` for the lock and holds it for `lock_timeout` at most. `attempt` is
-/// called when the lock may still be wanted: the first read on the connection takes it. Otherwise
-/// as [`Lease::transaction`](crate::Lease::transaction), but that it starts again for half of the
-/// lease. However it ends, on a panic too, nothing is left watched, and the lock is given back
-/// where it may be ours.
+/// This is the way of the book's market. `Ok(None)`: another holder had the lock until the
+/// deadline, and nothing was done.
 ///
-/// **Two round trips for all of it** on a free lock, if `attempt` reads once: `SET`, `WATCH` and
-/// what is read; then `MULTI`, what is written, `DEL` and `EXEC`.
+/// Waits up to `acquire_timeout` for the lock and holds it for at most `lock_timeout`. `attempt`
+/// may be called before the lock is taken: its first read on the connection takes it. Otherwise as
+/// [`Lease::transaction`](crate::Lease::transaction), except that it starts again for half of the
+/// lease. On every exit, a panic included, nothing stays watched, and a lock that may be ours is
+/// released.
+///
+/// **Two round trips in all** on a free lock, if `attempt` reads once: `SET`, `WATCH` and the
+/// reads; then `MULTI`, the writes, `DEL` and `EXEC`.
 ///
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
 /// [`Lease::transaction`](crate::Lease::transaction). [`Error::Unknown`](crate::Error::Unknown)
-/// with a [token](crate::Error::token): it did not get as far as the transaction, and the lock may
-/// be held, on a cluster also because it has moved to another node meanwhile; without one it was
-/// the transaction that got no answer.
+/// with a [token](crate::Error::token): it failed before the transaction, and the lock may be held,
+/// on a cluster also because it has moved to another node. Without a token: the transaction got no
+/// reply.
 ///
 /// # Example
 /// ```no_run

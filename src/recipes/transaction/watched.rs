@@ -1,4 +1,4 @@
-//! The connection on which the closure of a transaction reads, and the lock that its first read may
+//! The connection on which a transaction's closure reads, and the lock that its first read may
 //! take.
 
 use std::time::Duration;
@@ -16,15 +16,14 @@ use crate::{
     wire::{Call, WatchReplies, Watched, command, exchange, is_interrupted, words},
 };
 
-/// The end of a transaction. The outer error is one that the transaction has met: an answer to a
-/// command of its own, or none. The inner error is the closure's. It may be about anything, so
-/// nothing is concluded from it.
+/// The result of a transaction. The outer error is the transaction's own: an error reply to one of
+/// its commands, or a missing reply. The inner error is the closure's, which may have any cause.
 pub(crate) type Attempted<T> = Result<Result<T>>;
 
-/// Says by the values that were read whether the lock is ours.
+/// Checks by the values read that the lock is ours.
 type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
 
-/// The reads that show, while a lock is watched, whether it is ours.
+/// The reads that prove, while a lock is watched, that it is ours.
 pub(crate) struct Proof<'a> {
     pub(crate) lock: &'a LockName,
     pub(crate) reads: Pipeline,
@@ -32,7 +31,7 @@ pub(crate) struct Proof<'a> {
 }
 
 impl<'a> Proof<'a> {
-    /// For a lock whose value is its holder's token.
+    /// For a lock with its holder's token as its value.
     pub(crate) fn by_value(lock: &'a LockName, token: &'a Token) -> Self {
         let mut reads = Pipeline::with_capacity(1);
         reads.add_command(command(&["GET", lock.key()]));
@@ -57,52 +56,52 @@ impl<'a> Proof<'a> {
     }
 }
 
-/// A lock that is taken in the first round trip of a transaction.
+/// A lock that the first round trip of a transaction takes.
 pub(crate) struct WantedLock {
     pub(crate) lock: LockName,
     pub(crate) token: Token,
     /// The first attempt.
     pub(crate) first: Cmd,
-    /// Every attempt after it.
+    /// Every later attempt.
     pub(crate) again: Call,
     pub(crate) acquire_timeout: Duration,
 }
 
-/// A wanted lock, as far as its transaction has come.
+/// The state of a wanted lock during its transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockState {
     Wanted,
     Held,
-    /// Somebody else had it for the whole time.
+    /// Another holder had it until the deadline.
     Busy,
 }
 
-/// The connection on which a transaction of yours reads: see
+/// The connection on which your transaction reads: see
 /// [`Lease::transaction`](crate::Lease::transaction).
 ///
-/// The lock and the keys are watched since before the first read. Whatever is read on it goes by
-/// the same connection: commands and pipelines, also those of [`redis::Commands`]. What is
-/// *written* on it is written at once, whatever becomes of the transaction: writes belong into the
-/// pipeline. Commands that would end the watching (`EXEC`, `UNWATCH`, …) are refused.
+/// The lock and the keys are watched from before the first read. All reads use the same connection:
+/// commands and pipelines, including those of [`redis::Commands`]. A *write* on it takes effect at
+/// once, even if the transaction fails: put writes into the pipeline. Commands that would end the
+/// watch (`EXEC`, `UNWATCH`, …) are refused.
 #[must_use]
 pub struct WatchedConnection<'a> {
     watched: Watched<'a>,
-    /// All that is watched, the lock first if there is one.
+    /// All watched keys, with the lock first if there is one.
     keys: &'a [&'a str],
     proof: Option<&'a Proof<'a>>,
     wanted: Option<(&'a WantedLock, &'a mut LockState)>,
     has_begun: bool,
-    /// Ends the transaction, whatever the closure makes of it.
+    /// An error that ends the transaction, even if the closure ignores it.
     failure: Option<Error>,
-    /// The last refusal of a read, and the error for it.
+    /// The last error reply to a read, and the error for it.
     refusal: Option<(ServerError, Error)>,
 }
 
-/// The text of the error of a read on a transaction that has failed.
+/// The error text of a read on a failed transaction.
 const OVER: &str = "the transaction is over";
 
 impl<'a> WatchedConnection<'a> {
-    /// Watches nothing yet. Where a lock is to be taken, the first read takes it.
+    /// Watches nothing yet. A wanted lock is taken by the first read.
     pub(in crate::recipes) fn new(
         conn: &'a mut Connection,
         operation: Operation<'a>,
@@ -120,7 +119,7 @@ impl<'a> WatchedConnection<'a> {
         }
     }
 
-    /// Sends packed commands and returns one value for each, errors of the server among them.
+    /// Sends packed commands and returns one reply per command, error replies included.
     fn ask(&mut self, packed: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let answered = match &self.failure {
             Some(failure) => return Err(over(failure)),
@@ -158,7 +157,7 @@ impl<'a> WatchedConnection<'a> {
         Ok(values)
     }
 
-    /// Watches, and looks in the same round trip if the lock is ours.
+    /// Watches the lock and checks in the same round trip that it is ours.
     pub(in crate::recipes) fn is_ours(&mut self) -> Result<bool> {
         match self.begin(&[], 0) {
             Err(Error::Lost { .. }) => Ok(false),
@@ -166,7 +165,7 @@ impl<'a> WatchedConnection<'a> {
         }
     }
 
-    /// Watches, looks whether the lock is ours, and reads, in one round trip.
+    /// Watches, checks that the lock is ours, and reads, in one round trip.
     fn begin(&mut self, packed: &[u8], count: usize) -> Result<Vec<Value>> {
         self.has_begun = true;
         let operation = self.watched.operation;
@@ -197,8 +196,8 @@ impl<'a> WatchedConnection<'a> {
         Ok(replies.collect())
     }
 
-    /// Takes the lock that is wanted, if one is, and waits for it. Returns the replies to `WATCH`
-    /// and the reads, which went out with the first attempt, if that took it.
+    /// Takes the wanted lock, if there is one, or waits for it. Returns the replies to `WATCH` and
+    /// the reads if the first attempt, which carried them, took the lock.
     fn enter(&mut self, reads: &[u8], count: usize) -> Result<Option<WatchReplies>> {
         let Some((wanted, state)) = &mut self.wanted else {
             return Ok(None);
@@ -227,22 +226,22 @@ impl<'a> WatchedConnection<'a> {
             Ok(ours.then_some(None))
         });
         if unanswered && matches!(granted, Ok(None | Some(None))) {
-            // By now the server has executed the `WATCH`, too.
+            // By now the server has executed the `WATCH` as well.
             self.watched.armed = true;
         }
         **state = match &granted {
             Ok(Some(_)) => LockState::Held,
             Ok(None) => LockState::Busy,
-            // The server is there, and the lock may be ours.
+            // The server is alive, and the lock may be ours.
             Err(error) if was_interrupted(error) => LockState::Held,
             Err(_) => LockState::Wanted,
         };
         granted?.ok_or_else(|| operation.contended())
     }
 
-    /// Tells errors of this connection from those that the closure returned. A failure of the
-    /// connection ends the transaction whatever the closure returned. A refusal of a read ends it
-    /// if the closure returned it.
+    /// Separates errors of this connection from those of the closure. A failed connection ends the
+    /// transaction, whatever the closure returned. An error reply to a read ends it if the closure
+    /// returned that error.
     pub(super) fn attempted<T>(&mut self, value: Result<T>) -> Attempted<T> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -253,8 +252,8 @@ impl<'a> WatchedConnection<'a> {
         }
     }
 
-    /// Names function and lock in an error that redis-rs has made for the closure. Nothing was
-    /// written before it.
+    /// Adds the function and the lock to an error that redis-rs made for the closure. Nothing had
+    /// been written.
     fn in_words(&self, error: Error) -> Error {
         let operation = self.watched.operation;
         match error {
@@ -266,11 +265,10 @@ impl<'a> WatchedConnection<'a> {
         }
     }
 
-    /// Writes, and releases the lock where that is asked for. `None`: something that is watched has
-    /// changed, so nothing happened.
+    /// Writes, and releases the lock if `release` is given. `None`: a watched key has changed, and
+    /// nothing was executed.
     ///
-    /// Where there is nothing to write, nothing is sent but the look at the lock, if there was none
-    /// yet.
+    /// With nothing to write it sends nothing, except the check of the lock if there was none yet.
     pub(in crate::recipes) fn commit(
         mut self,
         mut writes: Pipeline,
@@ -295,8 +293,7 @@ impl<'a> WatchedConnection<'a> {
     }
 }
 
-/// Compares an error with a refusal, which redis-rs hands on by itself or among those of a
-/// pipeline.
+/// True if an error carries this error reply, alone or among those of a pipeline.
 fn tells_of(error: &Error, refusal: &ServerError) -> bool {
     let Error::Redis { source, .. } = error else {
         return false;
@@ -320,7 +317,7 @@ fn read_refused(operation: Operation<'_>, key: Option<&[u8]>, refusal: &ServerEr
     }
 }
 
-/// No answer came, and the server is there: the command may have been executed.
+/// True if the read was interrupted: the server is alive, and may have executed the command.
 pub(crate) fn was_interrupted(error: &Error) -> bool {
     match error {
         Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
@@ -328,8 +325,8 @@ pub(crate) fn was_interrupted(error: &Error) -> bool {
     }
 }
 
-/// The words of each packed command. `None`: some of it is not packed as redis-rs packs commands.
-/// The server may still execute it: a line of text is a command as well.
+/// The words of each packed command. `None`: not all of it is packed as redis-rs packs commands.
+/// The server may still execute it, because a line of text is a command as well.
 fn unpacked(packed: &[u8], count: usize) -> Option<Vec<Vec<Vec<u8>>>> {
     let (mut parser, mut rest) = (Parser::new(), packed);
     let mut commands = Vec::with_capacity(count);
@@ -346,8 +343,8 @@ pub(super) fn check_commands(writes: &Pipeline) -> Result<()> {
     (writes.cmd_iter()).try_for_each(|command| check_name("pipeline", words(command).next()))
 }
 
-/// Refuses a command that would end the transaction early, answer more than once or leave the
-/// connection changed.
+/// Refuses a command that would end the transaction early, reply more than once or change the state
+/// of the connection.
 fn check_name(argument: &'static str, name: Option<&[u8]>) -> Result<()> {
     let name = String::from_utf8_lossy(name.unwrap_or_default()).to_uppercase();
     let is_refused = match &*name {

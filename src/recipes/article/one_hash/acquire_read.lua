@@ -8,7 +8,7 @@
 -- Safe to send twice: each token has one field. Never moves the last reader's timestamp back, and
 -- never shortens the key's life. A refused attempt writes nothing.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

@@ -8,7 +8,7 @@
 -- Safe to send twice: our token is recognised. Never shortens the key's life while somebody holds
 -- the lock. A refused attempt writes nothing.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

@@ -23,7 +23,7 @@ local holders, over = {}, {}
 -- Sorts the fields into `holders` and `over`. Returns an error, or nothing. `EXISTS` is sent first,
 -- because it is also the last command of an acquire: a user without the right to it is refused
 -- before the first write.
-local function look()
+local function read_holders()
   local stored = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HGETALL', KEYS[1]) or {}
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]

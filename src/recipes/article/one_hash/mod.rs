@@ -1,68 +1,67 @@
-//! The article's cluster edition (集群版): one hash with the times at which the last reader and the
-//! writer came.
+//! The article's cluster edition (集群版): one hash with the start times of the last reader and of the
+//! writer.
 //!
-//! For programs that share a lock with the article's scripts; for anything else take
+//! For programs that share a lock with the article's scripts; for anything else use
 //! [`read_write`](crate::recipes::read_write). The key is the caller's own name, without the prefix
 //! `lock:`.
 //!
-//! # What is kept, what is repaired
+//! # Kept and repaired
 //!
 //! The article's scripts keep two fields, `read` and `write`, each a time in milliseconds, and
-//! count a field as absent when its time lies further back than [`Leases`] say. We keep these two
-//! as they do, so that the article's programs exclude ours and ours theirs. Beside them we keep a
-//! field for each holder of ours, `read:<token>` or `write:<token>`, which the article's scripts do
-//! not look at, so that among our own functions
-//! - a second reader does not push out the first: each is released by its own token, and the last
+//! ignore a field that is older than its hold lasts ([`Leases`]). We use these two in the same way,
+//! so that the article's programs and ours exclude each other. We add a field for each holder of
+//! ours, `read:<token>` or `write:<token>`, which the article's scripts do not read. So among our
+//! own functions
+//! - a second reader does not displace the first: each is released by its own token, and the last
 //!   one frees the lock;
-//! - nobody's release frees anybody else, and each says whether the hold was still ours;
-//! - the times are the server's, so that no client's clock lets it in too early or keeps others out
+//! - a release never ends another hold, and returns whether the hold was still ours;
+//! - the times are the server's, so that no client's clock admits it too early or keeps others out
 //!   too long, and no reader moves the time back;
-//! - a hold that is over leaves no field behind for whoever comes next, and the key's life is never
-//!   shortened.
+//! - a hold that is over leaves no field behind, and the key's life is never shortened.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data, among programs that agree on the leases, and as long as none
-//! on the article's scripts has a wrong clock: before a writer's hold ends or is released nobody
-//! else comes in, neither ours nor the article's; nor does a writer before a reader's, as long as
-//! no program on the article's scripts reads. A release ends nobody else's hold. A caller that
-//! waits may wait for ever.
+//! On one server that loses no data, among programs with the same leases, and as long as no program
+//! with the article's scripts has a wrong clock: until a writer's hold is released or its lease
+//! ends, nobody else is granted the lock, neither by our functions nor by the article's scripts.
+//! Until a reader's hold is, no writer is granted the lock, as long as no program with the
+//! article's scripts reads. A release ends no other hold. A waiting caller may wait for ever.
 //!
 //! # Source
 //!
-//! "集群版" of the article: "获取读锁", "删除读锁", "获取写锁", "删除写锁". It tries once; its caller waits.
+//! "集群版" of the article: "获取读锁", "删除读锁", "获取写锁", "删除写锁". The article tries once, and leaves the
+//! wait to its caller.
 //!
 //! # Differences from the article
 //!
-//! - The server's clock gives the time, with a fraction, so that it is never equal to one of the
-//!   article's.
-//! - Each holder has a field of its own, by which its release is compared: by token, not by time.
-//! - `read` is never moved back. When others still read after a release, `read` says so.
+//! - The time is the server's, with a fraction, so that it never equals one of the article's.
+//! - Each holder has its own field, and a release compares the token, not the time.
+//! - `read` never moves back. If there are other readers after a release, `read` shows them.
 //! - The fields of holders that did not release in time are removed.
-//! - A release says whether the hold was still ours; the article's answers nothing.
+//! - A release returns whether the hold was still ours; the article's returns nothing.
 //!
-//! # What the article's own programs can still do
+//! # Remaining gaps in the article's programs
 //!
-//! - Its readers write their time over ours. When the last of them releases, the article's writers
-//!   see no reader and come in, although ours may still read. (Our own writers look at the other
-//!   fields and do not.) And of two readers of the article's the second one's release frees both.
-//! - A client whose clock is ahead takes a lock whose time is not over, and the time that it writes
-//!   keeps others out for longer, until the key ends. One whose clock is behind moves the readers'
-//!   time back, and with it their end.
-//! - Two of them that come in the same millisecond have the same time, so that one releases the
-//!   other's lock.
-//! - Readers that keep coming keep writers out for ever. There is no place for a waiting writer's
-//!   intent that the article's readers would look at.
+//! - Its readers overwrite our time. When the last of them releases, the article's writers see no
+//!   reader and take the lock, although ours may still read. (Our own writers read the other fields
+//!   and do not.) And if the article has two readers, the second one's release frees both.
+//! - A client with a fast clock takes a lock before its time is over, and the time that it writes
+//!   keeps others out for longer, until the key ends. One with a slow clock moves the readers' time
+//!   back, and so ends their hold early.
+//! - Two of its clients that start in the same millisecond have the same time, so that one releases
+//!   the other's lock.
+//! - A steady stream of readers keeps writers out for ever. There is no place for a waiting
+//!   writer's intent that the article's readers would read.
 //!
-//! A hold of this edition cannot be renewed: the lock does not say how long it lasts, each program
-//! that asks assumes it, and any program on the article's scripts may end it, and let another in,
-//! without leaving a trace, so that no answer to a renewal could be trusted. There is no
-//! [`Hold`](crate::recipes::Hold) for it, so that handing it to a watchdog does not compile.
-//! Choose leases longer than the work.
+//! A hold of this edition cannot be renewed: the lock does not store its length, each program
+//! assumes one. Any program with the article's scripts may end the hold, and let another in,
+//! without leaving a trace, so the reply to a renewal would prove nothing. There is no
+//! [`Hold`](crate::recipes::Hold) for it, so that passing it to a watchdog does not compile. Choose
+//! leases longer than the work.
 //!
 //! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog) -> leasehold::Result<()> {
-//! // A watchdog keeps only what can be renewed safely; there is no hold of this edition to give it.
+//! // A watchdog keeps only holds that can be renewed safely, and this edition has none.
 //! let leases = leasehold::recipes::read_write::one_hash::Leases::default();
 //! watchdog.keep(&leases, std::time::Duration::from_secs(10))?;
 //! # Ok(())
@@ -89,8 +88,9 @@ scripts! {
     RELEASE_WRITE_ONE_HASH = "holders.lua" then "release_write.lua";
 }
 
-/// The lengths of the holds of a lock: the same for everybody who uses it, since the lock itself
-/// says only when a hold began.
+/// The lengths of a lock's holds, which must be the same for all its users.
+///
+/// The lock itself stores only the start of a hold.
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,13 +102,13 @@ scripts! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leases {
-    /// The time that a reader may stay (读锁的超时时间). Default 1 s, as in the article.
+    /// The longest hold of a reader (读锁的超时时间). Default 1 s, as in the article.
     pub read: Duration,
-    /// The time that a writer may stay (写锁的超时时间). Default 3 s, as in the article.
+    /// The longest hold of a writer (写锁的超时时间). Default 3 s, as in the article.
     pub write: Duration,
-    /// The life of the key after the last holder has come (key 的过期时间), at least as long as
-    /// either hold lasts. Default 10 s, as in the article. It is what ends a hold whose time is in
-    /// the future by a wrong clock.
+    /// The life of the key after the last holder came (key 的过期时间), at least as long as either hold.
+    /// Default 10 s, as in the article. It ends a hold whose time is in the future because of a
+    /// wrong clock.
     pub key: Duration,
 }
 
@@ -123,7 +123,8 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Answers whether we are in, or were until now. Checks the key and the leases first.
+    /// Builds the call of a script that returns 1 if we hold the lock, or held it until now. Checks
+    /// the key and the leases first.
     fn call(&self, script: &'static Script, key: &str, token: &Token) -> Result<Call> {
         check_size("key", key)?;
         let read = lease_millis("read lease", self.read)?;
@@ -140,19 +141,19 @@ impl Leases {
     }
 }
 
-/// Comes in as a reader, if there is no writer. Never waits.
+/// Acquires the lock for reading, if there is no writer. Never waits.
 ///
-/// The hold lasts as long as `leases` say for a reader, from when the server takes it, in
-/// milliseconds. Sent twice with the same token it is granted once, and its time counts from the
-/// second. `Ok(false)`: there is a writer. One round trip.
+/// The hold lasts as long as `leases.read`, from when the server grants it, in milliseconds. If
+/// sent twice with the same token it is granted once, and its time counts from the second attempt.
+/// `Ok(false)`: there is a writer. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the key is empty or longer than 512 bytes; a lease is not between 1 ms and
 ///   24 h, or the key's is the shortest. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came, so the token may be among the readers until the lease
-///   ends. Release it, or send the same again, on another connection.
-/// - [`Error::WrongKind`]: the key is no hash, or has a field that no lock of this kind has, or one
-///   that is no time. Nothing was changed.
+/// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
+///   Release it, or send the same again, on another connection.
+/// - [`Error::WrongKind`]: the key is no hash, or it has a field of another kind of lock, or a
+///   value that is no time. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
 /// # Example
@@ -179,11 +180,11 @@ pub fn try_acquire_read(
     acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
-/// Comes in as a reader, waiting up to `acquire_timeout` for the writer to leave.
+/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
 ///
-/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
-/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token
-/// throughout.
+/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
+/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token for all
+/// attempts.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -214,11 +215,11 @@ pub fn acquire_read(
     acquired(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Takes the lock for writing, if nobody is in. Never waits.
+/// Acquires the lock for writing, if there is no holder. Never waits.
 ///
-/// The hold lasts as long as `leases` say for a writer, from when the server takes it, in
-/// milliseconds. Sent twice with the same token it is granted once, and its time counts from the
-/// second. `Ok(false)`: somebody is in. One round trip.
+/// The hold lasts as long as `leases.write`, from when the server grants it, in milliseconds. If
+/// sent twice with the same token it is granted once, and its time counts from the second attempt.
+/// `Ok(false)`: there is another holder. One round trip.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -247,11 +248,11 @@ pub fn try_acquire_write(
     acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
-/// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave.
+/// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
 ///
-/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
-/// `Duration::MAX` waits for ever. Readers that come meanwhile get in before it. Otherwise as
-/// [`try_acquire_write`], with the same token throughout.
+/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
+/// `Duration::MAX` waits for ever. Readers that come meanwhile go first. Otherwise as
+/// [`try_acquire_write`], with the same token for all attempts.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -282,15 +283,15 @@ pub fn acquire_write(
     acquired(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Ends a reader's hold. `Ok(false)`: its time was over before, so that a writer may have come in
-/// meanwhile; nothing was changed.
+/// Releases a reader's hold. `Ok(false)`: its time was over, so a writer may have held the lock
+/// since; nothing was changed.
 ///
-/// `leases` are those of the acquire. The last reader's release frees the lock, for the article's
-/// writers too. Waits for nothing but the server. One round trip.
+/// Pass the `leases` of the acquire. The last reader's release frees the lock, for the article's
+/// writers too. Waits only for the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: as for [`try_acquire_read`]. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
@@ -306,14 +307,14 @@ pub fn release_read(
     call.asks_for(operation, conn)
 }
 
-/// Ends the writer's hold. `Ok(false)`: its time was over before, so that somebody else may have
-/// come in meanwhile; nothing was changed.
+/// Releases the writer's hold. `Ok(false)`: its time was over, so another holder may have had the
+/// lock since; nothing was changed.
 ///
-/// `leases` are those of the acquire. Waits for nothing but the server. One round trip.
+/// Pass the `leases` of the acquire. Waits only for the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: as for [`try_acquire_read`]. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example

@@ -6,7 +6,7 @@
 --
 -- The article's scripts see a reader as long as there is one, ours or theirs.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

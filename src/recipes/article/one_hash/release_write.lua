@@ -7,7 +7,7 @@
 -- The article's writers overwrite `write` with their timestamp: the lock is ours only if `write`
 -- has the timestamp of our field.
 
-local wrong = look()
+local wrong = read_holders()
 if wrong then
   return wrong
 end

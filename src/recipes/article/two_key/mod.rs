@@ -1,60 +1,61 @@
-//! The article's single-instance edition (单机版): a key that is there while anybody reads, a key that
-//! is there while somebody writes.
+//! The article's single-instance edition (单机版): one key exists while there are readers, the other
+//! while there is a writer.
 //!
-//! For programs that share a lock with the article's scripts; for anything else take
+//! For programs that share a lock with the article's scripts; for anything else use
 //! [`read_write`](crate::recipes::read_write). Both keys are the caller's own names, without the
-//! prefix `lock:`. On a cluster they need a hash tag in common, such as `{prices}:read` and
+//! prefix `lock:`. On a cluster they need a common hash tag, such as `{prices}:read` and
 //! `{prices}:write`: otherwise the server refuses with `CROSSSLOT`.
 //!
-//! # What is kept, what is repaired
+//! # Kept and repaired
 //!
-//! The article's scripts ask whether a key exists and write `1` into it. We ask the same and write
-//! something of our own: into the write key the writer's token, into the read key our readers'
-//! tokens and ends as JSON. So the article's programs exclude ours and ours theirs, and among our
-//! own functions
-//! - each reader has an end of its own, which a later reader never shortens;
-//! - a reader's release frees nobody but that reader, and the writer's frees nobody else's lock;
-//! - leases are milliseconds by the server's clock.
+//! The article's scripts check that a key exists and write `1` into it. We check the same and write
+//! our own values: the writer's token into the write key, our readers' tokens and ends as JSON into
+//! the read key. So the article's programs and ours exclude each other, and among our own functions
+//! - each reader has its own end, which a later reader never shortens;
+//! - a release ends only its own hold;
+//! - leases are in milliseconds, by the server's clock.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data: before a reader's lease ends or is released no writer comes
-//! in, neither ours nor the article's, as long as no program on the article's scripts reads or
-//! releases; before a writer's nobody else does, as long as no program deletes the key without
-//! looking whose it is. A release ends nobody else's hold. A caller that waits may wait for ever.
+//! On one server that loses no data: until a reader's hold is released or its lease ends, no writer
+//! is granted the lock, neither by our functions nor by the article's scripts, as long as no
+//! program with the article's scripts reads or releases. Until a writer's hold is, nobody else is
+//! granted the lock, as long as no program deletes the key without checking its holder. A release
+//! ends no other hold. A waiting caller may wait for ever.
 //!
 //! # Source
 //!
-//! "单机版" of the article: "获取读锁" and "获取写锁". It tries once; its caller waits. It gives no script for
-//! a release: a plain `DEL` frees every reader, or whoever has the write lock by then.
+//! "单机版" of the article: "获取读锁" and "获取写锁". The article tries once, and leaves the wait to its
+//! caller. It has no script for a release: a plain `DEL` frees every reader, or the lock of
+//! whichever writer has it by then.
 //!
 //! # Differences from the article
 //!
-//! - Each reader is listed with a lease of its own; the key lasts as long as the longest. In the
-//!   article the last reader's time counts for all, however short. A read key that somebody has
-//!   made without an end is left as it is, and its readers are not listed.
-//! - A writer's value is its token, so that the release can tell whose lock it is; the article's is
-//!   `1`, and belongs to nobody.
+//! - Each reader is listed with its own lease; the key lasts as long as the longest. In the article
+//!   the last reader's time counts for all, even if it is shorter. A read key without an end is
+//!   left as it is, and its readers are not listed.
+//! - A writer's value is its token, so that a release can check it; the article's is `1` for every
+//!   writer.
 //! - There is a release.
 //!
-//! # What the article's own programs can still do
+//! # Remaining gaps in the article's programs
 //!
-//! - Its readers write `1` with their own end over ours. From then on our readers are protected for
-//!   as long as *that* lasts, which may be shorter than their leases, and their releases answer
-//!   `Ok(false)`: nobody can tell any more who reads. Its readers do the same to each other.
+//! - Its readers overwrite the read key with `1` and their own end. From then on our readers are
+//!   protected only until *that* end, which may be before their own, and their releases return
+//!   `Ok(false)`: the readers are no longer known. Its readers do the same to each other.
 //! - It has no script to release, so its programs delete the key, and with it every reader's lock,
 //!   ours too.
-//! - Readers that keep coming keep writers out for ever. There is no place for a waiting writer's
-//!   intent that the article's readers would look at.
+//! - A steady stream of readers keeps writers out for ever. There is no place for a waiting
+//!   writer's intent that the article's readers would read.
 //!
-//! A hold of this edition cannot be renewed: any program on the article's scripts may end a read
-//! lock, and let a writer in, without leaving a trace, so that no answer to a renewal could be
-//! trusted. There is no [`Hold`](crate::recipes::Hold) for it, so that handing it to a watchdog
+//! A hold of this edition cannot be renewed: any program with the article's scripts may end a read
+//! lock, and let a writer in, without leaving a trace, so the reply to a renewal would prove
+//! nothing. There is no [`Hold`](crate::recipes::Hold) for it, so that passing it to a watchdog
 //! does not compile. Choose a lease longer than the work.
 //!
 //! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog, token: &leasehold::Token) -> leasehold::Result<()> {
-//! // A watchdog keeps only what can be renewed safely; there is no hold of this edition to give it.
+//! // A watchdog keeps only holds that can be renewed safely, and this edition has none.
 //! let keys = ("prices:read", "prices:write", token.clone());
 //! watchdog.keep(&keys, std::time::Duration::from_secs(10))?;
 //! # Ok(())
@@ -81,7 +82,7 @@ scripts! {
     ACQUIRE_WRITE_TWO_KEY = "acquire_write.lua";
 }
 
-/// The two keys of a lock, in full.
+/// The full names of the two keys of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     read: String,
@@ -103,7 +104,7 @@ impl Keys {
         Ok(Self { read, write })
     }
 
-    /// Answers whether we are in.
+    /// Builds the call of a script that returns 1 if we hold the lock.
     fn acquiring(&self, script: &'static Script, token: &Token, lease: Duration) -> Result<Call> {
         let call = script.on([&self.read, &self.write]);
         let call = call.arg(own(token)?);
@@ -111,17 +112,16 @@ impl Keys {
     }
 }
 
-/// Comes in as a reader, if there is no writer. Never waits.
+/// Acquires the lock for reading, if there is no writer. Never waits.
 ///
-/// The lease is 1 ms to 24 h, in milliseconds, rounded up. Sent twice with the same token it is
-/// granted once, and no lease is ever shortened by it. `Ok(false)`: there is a writer. One round
-/// trip.
+/// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
+/// granted once, and no lease is ever shortened. `Ok(false)`: there is a writer. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the lease is not between 1 ms and 24 h, or the token is `1`, which is what
-///   the article writes. Nothing was sent.
-/// - [`Error::Unknown`]: no answer came, so the token may be among the readers until the lease
-///   ends. Release it, or send the same again, on another connection.
+/// - [`Error::Invalid`]: the lease is not between 1 ms and 24 h, or the token is `1`, the article's
+///   value. Nothing was sent.
+/// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
+///   Release it, or send the same again, on another connection.
 /// - [`Error::WrongKind`]: one of the keys is no string. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
@@ -152,11 +152,11 @@ pub fn try_acquire_read(
     acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
-/// Comes in as a reader, waiting up to `acquire_timeout` for the writer to leave.
+/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
 ///
-/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
-/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token
-/// throughout.
+/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
+/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token for all
+/// attempts.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -188,10 +188,11 @@ pub fn acquire_read(
     acquired(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Takes the lock for writing, if there is no reader and no writer. Never waits.
+/// Acquires the lock for writing, if there is no reader and no writer. Never waits.
 ///
-/// The lease is 1 ms to 24 h, in milliseconds, rounded up. Sent twice with the same token it is
-/// granted once, and the lease is never shortened. `Ok(false)`: somebody is in. One round trip.
+/// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
+/// granted once, and the lease is never shortened. `Ok(false)`: there is another holder. One round
+/// trip.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -223,11 +224,11 @@ pub fn try_acquire_write(
     acquired(conn, operation, token, Duration::ZERO, &call)
 }
 
-/// Takes the lock for writing, waiting up to `acquire_timeout` for everybody to leave.
+/// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
 ///
-/// Looks again after 1 to 10 ms, at random. There is always one try, even for a wait of nothing;
-/// `Duration::MAX` waits for ever. Readers that come meanwhile get in before it. Otherwise as
-/// [`try_acquire_write`], with the same token throughout.
+/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
+/// `Duration::MAX` waits for ever. Readers that come meanwhile go first. Otherwise as
+/// [`try_acquire_write`], with the same token for all attempts.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -259,14 +260,14 @@ pub fn acquire_write(
     acquired(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Ends a reader's hold. `Ok(false)`: it is not listed any more, because its lease has ended, or
-/// because a program on the article's scripts has read or deleted the key since; nothing was
+/// Releases a reader's hold. `Ok(false)`: it is no longer listed, because its lease has ended, or
+/// because a program with the article's scripts has overwritten or deleted the key; nothing was
 /// deleted.
 ///
-/// The last reader's release deletes the key. Waits for nothing but the server. One round trip.
+/// The last reader's release deletes the key. Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
@@ -277,12 +278,12 @@ pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result
     call.asks_for(operation, conn)
 }
 
-/// Ends the writer's hold. `Ok(false)`: it was not ours any more, and nothing was deleted.
+/// Releases the writer's hold. `Ok(false)`: it was no longer ours, and nothing was deleted.
 ///
-/// Waits for nothing but the server. One round trip.
+/// Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Unknown`]: no answer came; the hold is over now or at the end of its lease.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
@@ -294,7 +295,7 @@ pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Resul
     releasing(&keys.write, token).asks_for(operation, conn)
 }
 
-/// Refuses `1`, which the article's writers write: all of them would be taken for ours.
+/// Refuses `1`, the value of every writer of the article: all of them would be taken for ours.
 fn own(token: &Token) -> Result<&str> {
     match token.as_str() {
         "1" => Err(Error::invalid(
