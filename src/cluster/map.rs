@@ -108,7 +108,7 @@ impl NodeQueue {
         Some(node)
     }
 
-    /// How much of this time has not passed yet since a node was asked.
+    /// The part of this time that has not passed yet since a node was asked.
     fn rest(&self, rest: Duration) -> Duration {
         self.asked
             .map_or(Duration::ZERO, |at| rest.saturating_sub(at.elapsed()))

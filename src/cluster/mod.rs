@@ -252,8 +252,8 @@ impl Nodes {
         self.inner.map.redirect(error)
     }
 
-    /// Makes sure that the master of a shard answers, by a connection beside the pools. A frozen one
-    /// takes connections and answers nothing. Ends by the deadline or the time-out for connecting.
+    /// Makes sure that the master of a shard answers, by a connection beside the pools. A frozen
+    /// one takes connections and answers nothing. Ends by the deadline or the time-out for connecting.
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
         let map = &self.inner.map;
         let place = map.look(shard, deadline)?;
@@ -265,7 +265,7 @@ impl Nodes {
         })
     }
 
-    /// Whether this shard serves any slot, as far as is known.
+    /// Says that this shard serves a slot, as far as is known.
     pub(crate) fn serves_slots(&self, shard: ShardId) -> bool {
         self.inner.map.known.lock().serves_slots(shard)
     }
@@ -348,14 +348,14 @@ pub struct NodesBuilder {
 }
 
 impl NodesBuilder {
-    /// How many connections there may be to each master, 1 to 10,000. Default 10.
+    /// Sets the number of connections to each master, 1 to 10,000. Default 10.
     pub fn max_size(mut self, connections: u32) -> Self {
         self.pools = self.pools.max_size(connections);
         self
     }
 
-    /// How long [`Nodes::get_for`] takes at most: asking the nodes, waiting while all connections
-    /// are lent, and connecting; and for how long [`Nodes::run`] tries again after a node's
+    /// Bounds [`Nodes::get_for`]: asking the nodes, waiting while all connections are lent, and
+    /// connecting, together; and the time for which [`Nodes::run`] tries again after a node's
     /// refusal. A node that cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.get_timeout(timeout);

@@ -93,7 +93,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// How long the server may take.
+/// The time that the server may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// For one attempt to connect.
@@ -115,7 +115,7 @@ pub(crate) struct Connector(Arc<Route>);
 
 struct Route {
     process: Process,
-    /// How to connect. If `locator` says where the master is, the address in it is not used.
+    /// The settings. If `locator` says where the master is, the address in them is not used.
     client: Client,
     locator: Option<Arc<dyn MasterLocator>>,
     limits: Limits,
@@ -266,7 +266,7 @@ impl Connector {
         }
     }
 
-    /// How far the clock of a server that takes the place of this one may be ahead: as far as
+    /// The clock of a server that takes the place of this one may be ahead by this: as far as
     /// clocks in one place differ.
     pub(crate) fn clock_skew(&self) -> Duration {
         (self.0.locator.as_ref()).map_or(Duration::ZERO, |_| CLOCK_SKEW)

@@ -1,4 +1,5 @@
-//! Opens a connection to one address: settings, time-outs, and whether the server is one to lock on.
+//! Opens a connection to one address, with settings and time-outs, and refuses servers that are not
+//! fit for locks.
 
 use std::{net::ToSocketAddrs, time::Duration};
 
@@ -152,7 +153,7 @@ fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
     auth.exec(&mut connection)
 }
 
-/// How many addresses the host has, at least one.
+/// The number of addresses that the host has, at least one.
 fn addresses(client: &Client) -> u32 {
     let (host, port) = match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {

@@ -1,4 +1,4 @@
-//! How r2d2 opens and closes the connections of a pool, and what the pool knows of each.
+//! Opens and closes the connections of a pool for r2d2, and keeps what is known of each.
 
 use std::{
     mem,

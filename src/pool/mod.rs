@@ -3,9 +3,10 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
 //! `get_here`, and the connections that `server` keeps beside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: in [`manager`] the last failure to connect and what is distrusted. While sentinels or nodes of a cluster are asked where to
-//! go, their `asking` is locked, and `known` within it for a moment; who need not ask does not wait
-//! for it. Nothing of another room is called meanwhile.
+//! Locks, each for a moment: in [`manager`] the last failure to connect and what is distrusted.
+//! While sentinels or nodes of a cluster are asked where to go, their `asking` is locked, and
+//! `known` within it for a moment; who need not ask does not wait for it. Nothing of another room
+//! is called meanwhile.
 
 mod connector;
 mod dial;
@@ -45,13 +46,14 @@ pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
 pub(crate) use url::{is_of_a_cluster, nodes_of};
 
-/// So many `MOVED` of a Redis Cluster are followed before that is a failure: two nodes that name each
-/// other lead nowhere. `Nodes::run`, the calls in `server/cluster/` and a wait for a lock count them.
+/// So many `MOVED` of a Redis Cluster are followed before that is a failure: two nodes that name
+/// each other lead nowhere. `Nodes::run`, the calls in `server/cluster/` and a wait for a lock count
+/// them.
 pub(crate) const HOPS: u32 = 5;
 
-/// How often a call that waits for a new connection looks whether the attempt has failed.
+/// A call that waits for a new connection looks this often whether the attempt has failed.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often a call that waits while all are lent looks whether it was called off, or a connection
+/// A call that waits while all are lent looks this often whether it was called off, or a connection
 /// has come back broken.
 const LOOK_AT_LENT: Duration = Duration::from_millis(10);
 /// After this time a call that still waits asks for another connection.
@@ -259,8 +261,8 @@ impl Pool {
     }
 
     /// As [`get`](Self::get), for what this crate sends by itself, and without asking whether this
-    /// is a child of a fork. The wait ends after `lent` while all are lent, and after `whole` in any
-    /// case. While all are lent, it may be called off.
+    /// is a child of a fork. The wait ends after `lent` while all are lent, and after `whole` in
+    /// any case. While all are lent, it may be called off.
     pub(crate) fn get_here(
         &self,
         lent: Duration,
@@ -325,12 +327,12 @@ impl Pool {
         }
     }
 
-    /// How many connections there may be.
+    /// The number of connections that there may be.
     pub(crate) fn size(&self) -> usize {
         self.inner.connections.max_size() as usize
     }
 
-    /// How long a connection is waited for at most.
+    /// The longest wait for a connection.
     pub(crate) fn get_timeout(&self) -> Duration {
         self.inner.state.get_timeout
     }

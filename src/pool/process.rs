@@ -20,7 +20,7 @@ impl Process {
         self.0
     }
 
-    /// Whether this runs in a child, which has a copy. One system call.
+    /// Says that this runs in a child, which has a copy. One system call.
     pub(crate) fn is_forked_child(self) -> bool {
         self != Self::current()
     }

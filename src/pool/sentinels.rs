@@ -38,13 +38,13 @@ use crate::{
 const FRESH: Duration = Duration::from_secs(1);
 /// In doubt nobody is asked again sooner.
 const REST: Duration = Duration::from_millis(50);
-/// How long all sentinels together may take when it is only looked whether anything has changed.
+/// All sentinels together may take this long to say that nothing has changed.
 /// The first may take all of it: it may be far away.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// One that was silent is asked after the others for so long.
 const FORGIVEN: Duration = Duration::from_secs(5);
-/// How long the announcements are listened to: not at all, but the system knows nothing shorter.
+/// Announcements are not waited for, but a socket has no shorter time-out.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// A sentinel that takes longer to subscribe to is tried again later.
 const SUBSCRIBING: Duration = Duration::from_millis(250);

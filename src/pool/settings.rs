@@ -54,7 +54,7 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// How many connections there may be, 1 to 10,000. Default 10.
+    /// Sets the number of connections that there may be, 1 to 10,000. Default 10.
     ///
     /// A thread needs one for as long as it calls functions on it. Each costs the server some 20 kB
     /// of memory. With fewer connections than threads, threads wait for each other, for up to
@@ -64,7 +64,7 @@ impl PoolBuilder {
         self
     }
 
-    /// How long [`Pool::get`] takes at most: waiting while all are lent, and connecting. 1 ms to 24
+    /// Bounds [`Pool::get`]: waiting while all are lent, and connecting, together. 1 ms to 24
     /// h, default 2 s.
     ///
     /// A long wait hides that a pool is too small; a short one fails at a peak that would have
@@ -74,7 +74,7 @@ impl PoolBuilder {
         self
     }
 
-    /// How long an attempt to connect, to log in and to ask the server's version may take. 1 ms to
+    /// Bounds an attempt to connect, to log in and to ask the server's version. 1 ms to
     /// 24 h, default 2 s.
     ///
     /// It never takes longer than [`get_timeout`](Self::get_timeout), so this matters only where
@@ -86,7 +86,7 @@ impl PoolBuilder {
         self
     }
 
-    /// How long a write, or the wait for a reply, may take. 1 ms to 24 h, default 2 s.
+    /// Bounds a write, and the wait for a reply. 1 ms to 24 h, default 2 s.
     ///
     /// A short time finds out sooner that a server is silent, but takes a slow one for silent, and
     /// then nobody knows whether the command was executed ([`Error::Unknown`]). A connection that

@@ -1,8 +1,8 @@
 //! Reads URLs: one server, a socket, sentinels, or some nodes of a cluster.
 //!
-//! redis-rs reads the URL of each single host. Whatever it would pass over is refused: a database or
-//! a master that was ignored would send two programs to two places, where they do not exclude each
-//! other. No error repeats a part that may belong to a password.
+//! redis-rs reads the URL of each single host. Parts that it would ignore are refused: an ignored
+//! database or master sends two programs to two places, where they do not exclude each other. No
+//! error repeats a part that may belong to a password.
 
 use redis::Client;
 
@@ -35,7 +35,7 @@ pub(super) enum Target {
     Watched {
         sentinels: Vec<Client>,
         master: String,
-        /// How to connect to it; its address counts for nothing.
+        /// Login, database and TLS of the master; its address counts for nothing.
         server: Client,
     },
 }
@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// Whether a URL is that of a cluster, readable or not.
+/// Tells the URL of a cluster from others, readable or not.
 #[cfg(feature = "cluster")]
 pub(crate) fn is_of_a_cluster(url: &str) -> bool {
     let scheme = url
@@ -92,8 +92,8 @@ pub(crate) fn is_of_a_cluster(url: &str) -> bool {
 /// The nodes that the URL of a cluster names: each with the user and the password.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may hold a
-/// password.
+/// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may hold
+/// a password.
 #[cfg(feature = "cluster")]
 pub(crate) fn nodes_of(url: &str) -> Result<Vec<Client>> {
     let parts = Parts::of(url)?;
@@ -243,7 +243,7 @@ fn unreadable(what: &str) -> Error {
     Error::invalid("url", format!("{what} (it has to be {FORMS})"))
 }
 
-/// What comes before the sign, and what begins with it.
+/// Cuts a text before the sign.
 fn cut(text: &str, sign: char) -> (&str, &str) {
     text.split_at(text.find(sign).unwrap_or(text.len()))
 }
