@@ -236,17 +236,13 @@ fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
 }
 
-/// The key is on another server, to which nobody here goes. What says where it is stays in the
-/// detail: a [`Nodes`](crate::Nodes) learns from it.
+/// The key is on another server, to which nobody here goes. The detail still says where it is: a
+/// [`Nodes`](crate::Nodes) learns from it.
 fn naming_the_url(error: RedisError) -> RedisError {
     let reason = match error.code() {
-        Some("ASK") => {
-            "the key is not here, and its slot of a Redis Cluster is on its way to another node: try again when it has arrived, as `Locks` \
-             and `Nodes::run` do by a redis+cluster:// URL (feature `cluster`)"
-        }
-        Some("MOVED") => {
-            "this node of a Redis Cluster has not got the key: `Locks`, and `Nodes::run`, go to the one that has, by a redis+cluster:// URL (feature \
-             `cluster`)"
+        Some("MOVED" | "ASK") => {
+            "this node of a Redis Cluster has not got the key, or passes it on just now: `Locks`, and `Nodes::run`, go to the one that has, \
+             by a redis+cluster:// URL (feature `cluster`)"
         }
         Some("CROSSSLOT") => {
             "on a Redis Cluster the keys have to be in one slot, by a hash tag that they share with the lock"

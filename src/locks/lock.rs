@@ -36,7 +36,7 @@ use crate::{
 pub struct Lock {
     stacks: Stacks,
     settings: Settings,
-    kind: LockKind,
+    pub(super) kind: LockKind,
     name: String,
 }
 

@@ -127,7 +127,8 @@ impl Options {
         self.and(move |settings| settings.fencing = fencing)
     }
 
-    /// The number of replicas that must have a lock before it is granted, and the wait for them. Default none; 0 is none.
+    /// The number of replicas that must have a lock before it is granted, and the wait for them.
+    /// Default none; 0 is none.
     ///
     /// *Granted* means then that the master and so many replicas had the lock in memory, at one
     /// moment. It survives the master's end if one of those is promoted. If too few replicas have

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{lease::Lease, lock::Lock};
 use crate::{
-    error::{Error, Operation, Result, is_unconfirmed},
+    error::{Error, Operation, Result, ensure, is_unconfirmed},
     recipes::{
         hold::LockKind,
         once::{LastRun, last_run, understood},
@@ -145,14 +145,11 @@ impl Lock {
         run: impl FnOnce(&Lease) -> Result<T, E>,
     ) -> Result<Once<T, E>> {
         let operation = Operation::new(RUN_ONCE, self.name());
-        let hold = period_millis(period).and_then(|period| Ok(self.hold()?.unless_run(period)));
-        let hold = hold.and_then(|hold| match hold.kind() {
-            LockKind::Mutex => Ok(hold),
-            _ => Err(Error::invalid(
-                "lock",
-                "what is run once takes the lock of Locks::lock",
-            )),
-        });
+        let is_mutex = self.kind == LockKind::Mutex;
+        let reason = "work that is done once takes the lock of Locks::lock";
+        let hold = ensure(is_mutex, "lock", reason)
+            .and_then(|()| period_millis(period))
+            .and_then(|period| Ok(self.hold()?.unless_run(period)));
         let lease = match self.acquire_hold(operation, hold, timeout)? {
             Ok(lease) => lease,
             Err(run) => return Ok(Once::AlreadyRun(run)),
