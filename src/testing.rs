@@ -89,6 +89,7 @@ use redis::Value;
 
 pub use commit::Commit;
 pub use server::StandIn;
+use store::Store;
 
 use crate::{error::Result, locks::Locks, server::Disturbance, time::whole_millis, token::Token};
 
@@ -135,7 +136,7 @@ impl StandIn {
     /// `lock:`.
     #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
     pub fn expire(&self, name: &str) -> bool {
-        self.disturb(name, |store, key, now| store.expire(key, now))
+        self.disturb(name, Store::expire)
     }
 
     /// Gives a lock to somebody else, who holds it for ten seconds, whether it was held or not:

@@ -52,7 +52,7 @@ impl Lock {
 
     /// This lock, held by these options; what they do not name stays as it was.
     pub fn with(mut self, options: Options) -> Self {
-        self.settings = self.settings.changed_by(&options);
+        self.settings = self.settings.changed_by(options);
         self
     }
 

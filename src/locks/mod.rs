@@ -156,7 +156,7 @@ impl Locks {
     pub fn with(&self, options: Options) -> Self {
         Self {
             stacks: self.stacks.clone(),
-            settings: self.settings.clone().changed_by(&options),
+            settings: self.settings.clone().changed_by(options),
         }
     }
 

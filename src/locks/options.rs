@@ -251,7 +251,7 @@ impl Options {
 /// Shows the settings that they lead to.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = Settings::default().changed_by(self);
+        let settings = Settings::default().changed_by(self.clone());
         f.debug_tuple("Options").field(&settings).finish()
     }
 }
@@ -317,8 +317,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn changed_by(mut self, options: &Options) -> Self {
-        for change in &options.changes {
+    pub(crate) fn changed_by(mut self, options: Options) -> Self {
+        for change in options.changes {
             change(&mut self);
         }
         self
@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     fn with(options: Options) -> Settings {
-        Settings::default().changed_by(&options)
+        Settings::default().changed_by(options)
     }
 
     #[test]
@@ -439,12 +439,15 @@ mod tests {
             Options::new().owner(Owner::new("me").unwrap()),
         ];
         let lines = |settings: &Settings| format!("{settings:#?}");
-        let together = named.iter().fold(Settings::default(), Settings::changed_by);
+        let together = named
+            .iter()
+            .cloned()
+            .fold(Settings::default(), Settings::changed_by);
         for options in &named {
-            let again = together.clone().changed_by(options);
+            let again = together.clone().changed_by(options.clone());
             assert_eq!(lines(&again), lines(&together), "{options:?}");
-            let alone = Settings::default().changed_by(options);
-            let back = alone.clone().changed_by(&Options::new());
+            let alone = Settings::default().changed_by(options.clone());
+            let back = alone.clone().changed_by(Options::new());
             assert_eq!(lines(&back), lines(&alone), "{options:?}");
         }
         for key in [

@@ -215,11 +215,13 @@ impl Lease {
             let answer = self.stack.server.ask(call, Patience::until(deadline));
             let is_marked = answer.and_then(|reply| {
                 let answer = reply.of_both().and_then(|answer| yes_or_no(&answer));
-                answer.map_err(|error| match is_unconfirmed(&error) {
-                    // A failover may take the mark with it: sent again, it waits for the replicas
-                    // again.
-                    true => operation.unknown(None, error),
-                    false => operation.unanswered(None, error),
+                answer.map_err(|error| {
+                    if is_unconfirmed(&error) {
+                        // A failover may take the mark with it: sent again, it waits for the
+                        // replicas again.
+                        return operation.unknown(None, error);
+                    }
+                    operation.unanswered(None, error)
                 })
             });
             let Err(error) = is_marked else {

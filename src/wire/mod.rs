@@ -12,4 +12,6 @@ pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 pub(crate) use script::{
     Call, Refusal, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
 };
-pub(crate) use watch::{WatchReplies, Watched, command, is_error, refused};
+pub(crate) use watch::{WatchReplies, Watched, command};
+#[cfg(feature = "testing")]
+pub(crate) use watch::{is_error, refused};

@@ -23,7 +23,7 @@ impl Entry {
                 Ok(Value::Okay)
             }
             ("FINISH_RUN", [_, mark, token, who, kept]) => {
-                self.finish_run(mark, token, who, number(kept)?, now)
+                Ok(self.finish_run(mark, token, who, number(kept)?, now))
             }
             ("ACQUIRE_MUTEX_UNLESS_RUN", [key, beside, _, rest @ .., period]) => {
                 let words = [&[*key, *beside], rest].concat();
@@ -74,17 +74,10 @@ impl Entry {
         ])
     }
 
-    fn finish_run(
-        &mut self,
-        mark: &str,
-        token: &str,
-        who: &str,
-        kept: u64,
-        now: Now,
-    ) -> RedisResult<Value> {
+    fn finish_run(&mut self, mark: &str, token: &str, who: &str, kept: u64, now: Now) -> Value {
         if !matches!(self.value(), Some(LockValue::Mutex(holder)) if holder == token) {
             let is_ours = self.run.as_ref().is_some_and(|run| run.token == token);
-            return Ok(yes(is_ours));
+            return yes(is_ours);
         }
         // A mark is kept for at least as long as the one before it.
         let last = self.run.as_ref().filter(|run| run.end > now.0);
@@ -97,7 +90,7 @@ impl Entry {
             end: now.after(kept.max(was_kept)),
         });
         self.lock = None;
-        Ok(yes(true))
+        yes(true)
     }
 
     fn unless_run(
