@@ -146,7 +146,7 @@ impl<'a> Parts<'a> {
     /// Refuses what redis-rs would pass over.
     fn check(&self) -> Result<()> {
         let is_socket = self.kind == UrlKind::Socket;
-        if self.query.contains('@') || !is_socket && self.path.contains('@') {
+        if !is_socket && self.path.contains('@') {
             return Err(unreadable(UNENCODED));
         }
         if is_socket && (self.hosts != [""] || !self.login.is_empty()) {
