@@ -40,7 +40,7 @@ pub(crate) use cluster::Servers;
 pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
 pub(crate) use redis::RedisServer;
 pub(crate) use renewals::RenewalsConnection;
-#[cfg(any(feature = "testing", feature = "cluster"))]
+#[cfg(feature = "testing")]
 pub(crate) use renewals::renewal_reply;
 
 use crate::{

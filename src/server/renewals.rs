@@ -49,52 +49,16 @@ impl RenewalsConnection {
         Arc::new(Tracked::new(For::Leases, connector, Some(listener)))
     }
 
-    /// Sends the batch and reads the answers. Returns whether the connection is open after that.
-    /// The listener's thread may be using it, or open it anew: that is waited for no longer than
-    /// for the answers.
-    fn converse(
-        &self,
-        packed: &[u8],
-        limit: Duration,
-        replies: usize,
-        values: &mut Vec<Value>,
-    ) -> (RedisResult<()>, bool) {
-        let used = self.tracked.using(Deadline::after(limit), |used| {
-            let asked = used.ask(Some(limit), |connection, _| {
-                caught(|| converse(connection, packed, limit, replies, values))?
-            });
-            if let Some(finished) = values.iter().find_map(Finished::by_answer) {
-                used.finish(finished);
-            }
-            (asked, used.is_open())
-        });
-        let no_connection = || (Err((ErrorKind::Io, "no connection").into()), false);
-        used.ok().flatten().unwrap_or_else(no_connection)
-    }
-}
-
-impl Renewals for RenewalsConnection {
-    fn is_open(&self) -> bool {
-        let is_open = |used: &mut InUse<'_>| used.is_open();
-        let used = self.tracked.using(Deadline::after(Duration::MAX), is_open);
-        matches!(used, Ok(Some(true)))
+    /// `None`: the listener's thread, which looks after the connection, had it until the deadline.
+    pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
+        let is_open = self.tracked.using(deadline, |used| used.is_open());
+        is_open.unwrap_or(Some(false))
     }
 
-    fn open(&mut self) -> Result<(), Arc<Failure>> {
-        self.teach = true;
-        let open = |used: &mut InUse<'_>| used.open();
-        match caught(|| self.tracked.using(Deadline::after(Duration::MAX), open)) {
-            Ok(Ok(Some(Err(error))) | Err(error)) => Err(Arc::new(Failure::Unsent(error))),
-            Ok(Ok(Some(Ok(())) | None)) => Ok(()),
-            Err(panicked) => Err(Failure::sent(panicked)),
-        }
-    }
-
-    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
-        self.tracked.check_the_master();
+    /// Sends all in one round trip, and waits no longer than this for all answers, and for replicas.
+    pub(super) fn send_within(&mut self, calls: &[Call], limit: Duration) -> Replies {
         let replicas = calls.iter().filter_map(Call::replicas);
         let replicas = replicas.reduce(Replicas::or_more);
-        let limit = SHORTEST_PATIENCE.max(shortest_lease / 3);
         let limit = self.tracked.io_timeout().min(limit)
             + replicas.map_or(Duration::ZERO, |replicas| replicas.wait);
         let taught = mem::take(&mut self.teach);
@@ -128,6 +92,50 @@ impl Renewals for RenewalsConnection {
             answers,
             broken: !is_open,
         }
+    }
+
+    /// Sends the batch and reads the answers. Returns whether the connection is open after that.
+    /// The listener's thread may be using it, or open it anew: that is waited for no longer than
+    /// for the answers.
+    fn converse(
+        &self,
+        packed: &[u8],
+        limit: Duration,
+        replies: usize,
+        values: &mut Vec<Value>,
+    ) -> (RedisResult<()>, bool) {
+        let used = self.tracked.using(Deadline::after(limit), |used| {
+            let asked = used.ask(Some(limit), |connection, _| {
+                caught(|| converse(connection, packed, limit, replies, values))?
+            });
+            if let Some(finished) = values.iter().find_map(Finished::by_answer) {
+                used.finish(finished);
+            }
+            (asked, used.is_open())
+        });
+        let no_connection = || (Err((ErrorKind::Io, "no connection").into()), false);
+        used.ok().flatten().unwrap_or_else(no_connection)
+    }
+}
+
+impl Renewals for RenewalsConnection {
+    fn is_open(&self) -> bool {
+        self.is_open_by(Deadline::after(Duration::MAX)) == Some(true)
+    }
+
+    fn open(&mut self) -> Result<(), Arc<Failure>> {
+        self.teach = true;
+        let open = |used: &mut InUse<'_>| used.open();
+        match caught(|| self.tracked.using(Deadline::after(Duration::MAX), open)) {
+            Ok(Ok(Some(Err(error))) | Err(error)) => Err(Arc::new(Failure::Unsent(error))),
+            Ok(Ok(Some(Ok(())) | None)) => Ok(()),
+            Err(panicked) => Err(Failure::sent(panicked)),
+        }
+    }
+
+    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
+        self.tracked.check_the_master();
+        self.send_within(calls, SHORTEST_PATIENCE.max(shortest_lease / 3))
     }
 }
 

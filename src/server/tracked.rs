@@ -56,6 +56,8 @@ struct Slot {
     open: Option<Open>,
     /// There has been one before, on which keys were read.
     had_one: bool,
+    /// The longest wait of the last user for an answer, if it was not one I/O time-out.
+    limit: Option<Duration>,
 }
 
 struct Open {
@@ -174,7 +176,7 @@ impl Tracked {
         };
         self.run(slot, |used| {
             if used.is_open() {
-                let limit = Some(self.io_timeout());
+                let limit = used.slot.limit;
                 let _ = used.ask(limit, |connection, _| redis::cmd("PING").exec(connection));
             }
             if used.slot.had_one {
@@ -212,6 +214,7 @@ impl InUse<'_> {
             tracking: Tracking::default(),
             has_answered: false,
         });
+        self.slot.limit = None;
         self.has_news |= self.slot.had_one && self.tracked.whom == For::Leases;
         self.slot.had_one = true;
         Ok(())
@@ -228,6 +231,7 @@ impl InUse<'_> {
     ) -> RedisResult<T> {
         // Put back when all is well: a panic of redis-rs leaves no connection behind.
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
+        self.slot.limit = limit;
         let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
         let _ = (asked.as_ref()).inspect_err(|error| self.tracked.was_refused(error));
         let finished = asked.as_ref().err().and_then(Finished::by_error);

@@ -1,22 +1,28 @@
 //! The renewals of a shard's keeper, including those of leases whose slots have moved.
 //!
 //! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot by
-//! now, its renewal goes there as any call does, by a connection of that shard's pool. So does one
-//! that its own shard refuses by a `MOVED`. All other refusals are left to the schedule, which
-//! tries again soon, by what the map has learnt.
+//! now, its renewals go there, on a connection outside that shard's pool, in one round trip for all
+//! of them. So does once more what a shard refuses by a `MOVED`. All other refusals are left to the
+//! schedule, which tries again soon, by what the map has learnt.
 //!
-//! Those of other shards go first, and a silent shard must not hold up the others: each but the
-//! keeper's own has little time to answer, and after a failure it is not asked again in this batch.
+//! Those of other shards go first. A silent shard must not hold up the others: each but the
+//! keeper's own has little time to answer; and where calls go elsewhere, the connection to the
+//! keeper's own is opened only if that answers as soon.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::Servers;
 use crate::{
     cluster::ShardId,
+    error::{Error, Result},
     pool::Pool,
     server::{
-        Answer, Failure, Patience, RenewalReply, Renewals, RenewalsConnection, Replies, Server,
-        renewal_reply, renewals::SHORTEST_PATIENCE,
+        Answer, Failure, RenewalReply, Renewals, RenewalsConnection, Replies,
+        renewals::SHORTEST_PATIENCE,
     },
     time::Deadline,
     wire::Call,
@@ -26,17 +32,13 @@ use crate::{
 /// [`SHORTEST_PATIENCE`].
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The watchdog's connection to a shard, and the way to those that have got some of its slots.
+/// The watchdog's connection to a shard, and those to the shards that have got some of its slots.
 pub(super) struct Following {
     servers: Arc<Servers>,
     id: ShardId,
     own: RenewalsConnection,
-    /// Some calls of the last batch went to other shards.
-    has_away: bool,
+    away: HashMap<ShardId, RenewalsConnection>,
 }
-
-/// Why a shard has failed in this batch, if it has.
-type FailedShards = HashMap<ShardId, Arc<Failure>>;
 
 impl Following {
     pub(super) fn new(servers: &Arc<Servers>, id: ShardId, own: RenewalsConnection) -> Self {
@@ -44,75 +46,68 @@ impl Following {
             servers: Arc::clone(servers),
             id,
             own,
-            has_away: false,
+            away: HashMap::new(),
         }
     }
 
-    /// The other shard that has the key of this call, as far as is known.
-    fn away(&self, call: &Call) -> Option<ShardId> {
-        let shard = self.servers.nodes().known_shard_of(call.key());
-        shard.filter(|shard| *shard != self.id)
+    /// The shards of these calls, as far as they are known, and the keeper's own otherwise and
+    /// last.
+    fn by_shard(&self, calls: &[Call], places: &[usize]) -> Vec<(ShardId, Vec<usize>)> {
+        let mut by_shard: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for place in places {
+            let key = calls.get(*place).map_or("", Call::key);
+            let shard = self.servers.nodes().known_shard_of(key);
+            let shard = shard.unwrap_or(self.id);
+            by_shard.entry(shard).or_default().push(*place);
+        }
+        let home = by_shard.remove_entry(&self.id);
+        by_shard.into_iter().chain(home).collect()
     }
 
-    fn has_moved(&self, reply: &RenewalReply) -> bool {
-        let Some(Failure::Sent(error)) = reply.1.as_deref() else {
+    fn has_moved(&self, (_, failure): &RenewalReply) -> bool {
+        let Some(Failure::Sent(error)) = failure.as_deref() else {
             return false;
         };
         self.servers.nodes().redirect(error).is_some() && error.code() == Some("MOVED")
     }
 
-    fn send_away(
-        &self,
-        shard: ShardId,
-        call: &Call,
-        limit: Duration,
-        failed: &mut FailedShards,
-    ) -> RenewalReply {
-        if let Some(failure) = failed.get(&shard) {
-            return (Answer::Refused, Some(Arc::clone(failure)));
-        }
-        let patience = Patience::until(Deadline::after(limit));
-        let server = self.servers.server(shard);
-        let reply = match server.and_then(|server| server.ask(call, patience)) {
-            Ok(reply) => reply,
-            Err(error) => {
-                let failure = Arc::new(Failure::Unsent(error));
-                failed.insert(shard, Arc::clone(&failure));
-                return (Answer::Refused, Some(failure));
-            }
-        };
-        match reply.answer {
-            Err(error) if error.is_io_error() => {
-                let failure = Failure::sent(error);
-                failed.insert(shard, Arc::clone(&failure));
-                (Answer::Unanswered, Some(failure))
-            }
-            answer => renewal_reply(answer, reply.sent),
-        }
-    }
-
-    /// Sends all of these to the keeper's own shard.
-    fn send_home(&mut self, calls: &[Call], limit: Duration, shortest_lease: Duration) -> Replies {
-        match self.open_home(limit) {
-            Ok(()) => self.own.send(calls, shortest_lease),
-            Err(failure) => Replies {
+    fn send_to(&mut self, shard: ShardId, calls: &[Call], shortest_lease: Duration) -> Replies {
+        let limit = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
+        if let Err(failure) = self.open_to(shard, limit) {
+            return Replies {
                 answers: vec![(Answer::Refused, Some(failure)); calls.len()],
                 broken: true,
-            },
+            };
+        }
+        match self.away.get_mut(&shard) {
+            Some(away) => away.send_within(calls, limit),
+            None => self.own.send(calls, shortest_lease),
         }
     }
 
-    /// Opens the connection to the keeper's own shard, unless it is open. Where calls go elsewhere,
-    /// the shard first has to answer as soon as another one, so that it does not hold them up.
-    fn open_home(&mut self, limit: Duration) -> Result<(), Arc<Failure>> {
-        if self.own.is_open() {
-            return Ok(());
+    /// Opens the connection to a shard, unless it is open. Where there is more than one, the shard
+    /// first has to answer within the limit.
+    fn open_to(&mut self, shard: ShardId, limit: Duration) -> Result<(), Arc<Failure>> {
+        let unsent = |error| Arc::new(Failure::Unsent(error));
+        let nodes = self.servers.nodes();
+        if shard != self.id && !self.away.contains_key(&shard) {
+            let connector = nodes.pool_of(shard).map_err(unsent)?.connector();
+            let away = RenewalsConnection::untracked(connector);
+            self.away.insert(shard, away);
         }
-        if self.has_away {
-            let answers = (self.servers.nodes()).ping(self.id, Deadline::after(limit));
-            answers.map_err(|error| Arc::new(Failure::Unsent(error)))?;
+        let has_away = !self.away.is_empty();
+        let connection = self.away.get_mut(&shard).unwrap_or(&mut self.own);
+        let longest = if has_away { limit } else { Duration::MAX };
+        match connection.is_open_by(Deadline::after(longest)) {
+            Some(true) => return Ok(()),
+            Some(false) => {}
+            None => return Err(unsent(in_use())),
         }
-        self.own.open()
+        if has_away {
+            let answers = nodes.ping(shard, Deadline::after(limit));
+            answers.map_err(unsent)?;
+        }
+        connection.open()
     }
 }
 
@@ -129,10 +124,10 @@ impl Servers {
 }
 
 impl Renewals for Following {
-    /// True as well while calls go elsewhere, or the shard has no slots and may be gone: then
-    /// [`send_home`](Self::send_home) opens the connection to it if a call goes there.
+    /// True as well once calls go elsewhere, or while the shard has no slots and may be gone: then
+    /// a batch opens the connection to it if a call goes there.
     fn is_open(&self) -> bool {
-        self.has_away || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
+        !self.away.is_empty() || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
     }
 
     fn open(&mut self) -> Result<(), Arc<Failure>> {
@@ -140,37 +135,31 @@ impl Renewals for Following {
     }
 
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
-        let limit = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
-        let mut failed = FailedShards::new();
-        let mut away: Vec<Option<RenewalReply>> = Vec::new();
-        for call in calls {
-            let shard = self.away(call);
-            away.push(shard.map(|shard| self.send_away(shard, call, limit, &mut failed)));
+        let mut replies: Vec<RenewalReply> = vec![(Answer::Unanswered, None); calls.len()];
+        let (mut broken, mut places) = (false, (0..calls.len()).collect::<Vec<_>>());
+        // Once more for those that have moved.
+        for _ in 0..2 {
+            for (shard, places) in self.by_shard(calls, &places) {
+                let some = places.iter().filter_map(|place| calls.get(*place));
+                let some: Vec<Call> = some.cloned().collect();
+                let sent = self.send_to(shard, &some, shortest_lease);
+                broken |= shard == self.id && sent.broken;
+                for (place, answer) in places.iter().zip(sent.answers) {
+                    replies[*place] = answer;
+                }
+            }
+            places.retain(|place| self.has_moved(&replies[*place]));
         }
-        let at_home = calls.iter().zip(&away).filter(|(_, reply)| reply.is_none());
-        let at_home: Vec<Call> = at_home.map(|(call, _)| call.clone()).collect();
-        self.has_away = at_home.len() < calls.len();
-        let Replies { answers, broken } = if at_home.is_empty() {
-            Replies {
-                answers: Vec::new(),
-                broken: false,
-            }
-        } else {
-            self.send_home(&at_home, limit, shortest_lease)
-        };
-        let mut answers = answers.into_iter();
-        let replies = calls.iter().zip(away).map(|(call, reply)| {
-            let reply = reply.or_else(|| answers.next());
-            let reply = reply.unwrap_or((Answer::Unanswered, None));
-            let moved_to = self.has_moved(&reply).then(|| self.away(call)).flatten();
-            match moved_to {
-                Some(shard) => self.send_away(shard, call, limit, &mut failed),
-                None => reply,
-            }
-        });
         Replies {
-            answers: replies.collect(),
+            answers: replies,
             broken,
         }
+    }
+}
+
+fn in_use() -> Error {
+    Error::Pool {
+        reason: String::from("a shard of the cluster is not reached"),
+        source: None,
     }
 }
