@@ -8,7 +8,7 @@
 local function wrong_fence(fence, has_fields)
   if fence then
     if not (string.find(fence, '^%d+$') and tonumber(fence) < 9007199254740991) then
-      return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+      return redis.error_reply('WRONGKIND a companion whose fencing token is not a number')
     end
   elseif has_fields then
     return redis.error_reply('WRONGKIND a companion without a fencing token')

@@ -25,7 +25,7 @@ const TO_OURSELVES: Duration = Duration::from_secs(1);
 /// debug build when the server refuses a `MULTI`. Here the first missing reply ends the wait.
 ///
 /// # Errors
-/// Only if the connection fails or times out before the last reply.
+/// Only if a reply is missing or unreadable; error replies are values.
 pub(crate) fn exchange(
     conn: &mut Connection,
     packed: &[u8],
@@ -42,8 +42,8 @@ pub(crate) fn exchange_partly(
     commands: usize,
 ) -> (Vec<Value>, Option<RedisError>) {
     if let Err(error) = conn.send_packed_command(packed) {
-        // Part of the command may be in the socket: the server would read the next command as the
-        // rest of it, and the replies would be off by one.
+        // Part of the pipeline may have been sent: the server would read the next command as the
+        // rest of it, and reply to its complete commands first.
         close(conn);
         return (Vec::new(), Some(error));
     }

@@ -197,7 +197,7 @@ impl Call {
             return error;
         }
         let keys: Vec<_> = (self.keys()).map(|key| format!("`{key}`")).collect();
-        let detail = format!("{refusal}; they are {}", keys.join(", "));
+        let detail = format!("{refusal}; the keys are {}", keys.join(", "));
         RedisError::from((error.kind(), "the access list is too small", detail))
     }
 

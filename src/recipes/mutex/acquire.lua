@@ -73,7 +73,7 @@ local reserved = call('HGET', companion, 'reserved') or '0'
 if fence then
   local are_numbers = string.find(fence, '^%d+$') and string.find(reserved, '^%d+$')
   if not (are_numbers and tonumber(fence) < 9007199254740991) then
-    return redis.error_reply('WRONGKIND a companion whose fencing token is no number')
+    return redis.error_reply('WRONGKIND a companion whose fencing token is not a number')
   end
 elseif call('EXISTS', companion) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')

@@ -9,7 +9,7 @@ local function read_mark()
   if run.err then
     wrong = string.find(run.err, 'WRONGTYPE') and 'a key that holds another type'
   elseif run[1] then
-    wrong = not string.find(run[1], '^%d+$') and 'a mark of the last run whose time is no number'
+    wrong = not string.find(run[1], '^%d+$') and 'a mark of the last run whose time is not a number'
   elseif redis.call('EXISTS', KEYS[#KEYS]) == 1 then
     wrong = 'a mark of the last run without a time'
   end

@@ -32,7 +32,7 @@ local function read_holders()
       -- end is unknown.
       local ending = string.find(value, '^%d+$') and tonumber(value)
       if not ending or ending >= 9007199254740992 then
-        return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
+        return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is not a timestamp')
       elseif ending >= now then
         ends[field] = ending
       else

@@ -29,7 +29,7 @@ if not found[2] then
   return 0
 end
 if not (string.find(found[2], '^%d+$') and tonumber(found[2]) < 9007199254740992) then
-  return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is no time')
+  return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is not a timestamp')
 end
 -- A hold that has ended is not ours, even if its field is still there. It is not brought back: a
 -- caller may already have seen the lock as free.

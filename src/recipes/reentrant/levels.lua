@@ -79,7 +79,7 @@ local function read_companion()
     if string.sub(field, 1, 2) == 't:' then
       local ending = string.find(value, '^%d+$') and tonumber(value)
       if not ending or ending >= 9007199254740991 then
-        return redis.error_reply('WRONGKIND a companion with an acquisition whose end is no time')
+        return redis.error_reply('WRONGKIND a companion with an acquisition whose end is not a timestamp')
       elseif ending + 100 >= now then
         ends[field], live = ending, live + 1
       else

@@ -50,7 +50,6 @@
 //!   `false` also if the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
 //!   does not reach `EXEC`, errors included.
 
-mod giving_back;
 mod under_lock;
 
 use std::{mem, time::Duration};
@@ -73,8 +72,7 @@ scripts! {
     ACQUIRE_SIMPLE = "acquire.lua";
 }
 
-pub(crate) use giving_back::run_with_lock;
-pub(crate) use under_lock::PATIENCE;
+pub(crate) use under_lock::{PATIENCE, run_with_lock};
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
 /// The most attempts of a release, which starts again if the lock changes between its two round

@@ -259,8 +259,9 @@ impl<'a> WatchedConnection<'a> {
         match error {
             error if !error.is_unnamed() => error,
             Error::Redis { source, .. } | Error::Unknown { source, .. } => operation.failed(source),
-            Error::Reply { .. } => operation
-                .wrong_kind("a value of another type than was asked for, or none, for which ask for an `Option`"),
+            Error::Reply { .. } => operation.wrong_kind(
+                "a value that is not of the requested type, or none: read that as an `Option`",
+            ),
             error => error,
         }
     }

@@ -32,7 +32,7 @@ local function read_holders()
     if not (reads or field == 'write' or string.find(field, '^write:.')) then
       return redis.error_reply('WRONGKIND a hash that is no lock of this kind')
     elseif not (string.find(value, '^%d+%.?%d*$') and tonumber(value) < 9007199254740992) then
-      return redis.error_reply('WRONGKIND a stamp that is no time in milliseconds')
+      return redis.error_reply('WRONGKIND a value that is not a time in milliseconds')
     elseif now - tonumber(value) > tonumber(reads and ARGV[2] or ARGV[3]) then
       -- The lock does not store the longest holds: the caller sends them. This is the article's
       -- comparison, with the server's clock in place of the client's. A holder that is too old
