@@ -163,7 +163,6 @@ impl Hold {
 
     /// Acquires without a fencing token. Only a mutex can: the scripts of the other kinds always
     /// issue one.
-    /// key.
     pub(crate) fn unfenced(self) -> Self {
         let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
         Self { is_fenced, ..self }

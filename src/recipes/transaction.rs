@@ -64,8 +64,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// # Errors
-    /// [`Error::Contended`](crate::Error::Contended) if every attempt failed until the end of
-    /// `patience`.
+    /// [`Error::Contended`](crate::Error::Contended) if all attempts failed.
     pub(crate) fn run<T>(
         &self,
         conn: &mut Connection,

@@ -15,9 +15,9 @@ use super::finished::{Finished, note};
 use crate::time;
 
 /// The read time-out for each further reply once the server is silent.
-const NEXT_TO_NOTHING: Duration = Duration::from_millis(1);
+const OWED_REPLY_TIMEOUT: Duration = Duration::from_millis(1);
 /// The time-out for a connection to this process, which takes much less.
-const TO_OURSELVES: Duration = Duration::from_secs(1);
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sends packed commands and returns one reply per command, error replies included.
 ///
@@ -65,7 +65,7 @@ pub(crate) fn exchange_partly(
         // after it still have to be read.
         let goes_on = is_interrupted(&error);
         if error.is_timeout() {
-            book_owed_replies(conn, owed, asked.elapsed());
+            count_owed_replies(conn, owed, asked.elapsed());
         }
         if Finished::by_error(&error) == Some(Finished::Unreadable) {
             close(conn);
@@ -106,8 +106,8 @@ pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
 ///
 /// redis-rs has no getter for the read time-out, so it is restored to the time that the failed read
 /// took.
-fn book_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
-    if owed == 0 || conn.set_read_timeout(Some(NEXT_TO_NOTHING)).is_err() {
+fn count_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
+    if owed == 0 || conn.set_read_timeout(Some(OWED_REPLY_TIMEOUT)).is_err() {
         return;
     }
     for _ in 0..owed {
@@ -130,12 +130,12 @@ fn close(conn: &mut Connection) {
 fn closed_connection() -> RedisResult<Connection> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
-    let nothing_to_say = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     let address = ConnectionAddr::Tcp(Ipv4Addr::LOCALHOST.to_string(), port)
         .into_connection_info()?
-        .set_redis_settings(nothing_to_say);
-    let mut conn = Client::open(address)?.get_connection_with_timeout(TO_OURSELVES)?;
-    conn.set_read_timeout(Some(TO_OURSELVES))?;
+        .set_redis_settings(settings);
+    let mut conn = Client::open(address)?.get_connection_with_timeout(LOCAL_TIMEOUT)?;
+    conn.set_read_timeout(Some(LOCAL_TIMEOUT))?;
     drop(listener.accept()?);
     // redis-rs marks the connection as closed when it reads the end of the stream.
     let _ = next_reply(&mut conn);

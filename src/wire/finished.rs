@@ -34,7 +34,7 @@ impl Finished {
         match error.kind() {
             ErrorKind::Io => Some(Self::Broken),
             ErrorKind::Parse => Some(Self::Unreadable),
-            _ if is_of_a_replica(error) => Some(Self::Replica),
+            _ if is_from_replica(error) => Some(Self::Replica),
             _ => None,
         }
     }
@@ -55,7 +55,7 @@ impl Finished {
 }
 
 /// Before Redis 7 an error inside a script has its code in the text only.
-fn is_of_a_replica(error: &RedisError) -> bool {
+fn is_from_replica(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
         || error
             .detail()

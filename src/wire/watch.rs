@@ -44,8 +44,8 @@ impl<'a> Watched<'a> {
         reads: &[u8],
         count: usize,
     ) -> WatchReplies {
-        let let_go = self.armed.then(|| redis::cmd("UNWATCH"));
-        let before = let_go.as_ref().or(before);
+        let unwatch = self.armed.then(|| redis::cmd("UNWATCH"));
+        let before = unwatch.as_ref().or(before);
         let mut packed = before.map(Cmd::get_packed_command).unwrap_or_default();
         let watch_at = usize::from(before.is_some());
         redis::cmd("WATCH")
@@ -131,7 +131,7 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// The commands between `MULTI` and `EXEC`, which the pipeline may already contain.
+/// The commands between `MULTI` and `EXEC`, unless the pipeline already has these two.
 fn in_transaction(writes: &Pipeline) -> Vec<u8> {
     if writes.is_transaction() {
         return writes.get_packed_pipeline();

@@ -41,7 +41,7 @@ pub(crate) enum Found {
     Foreign,
 }
 
-/// Reads the reply of a forced release: if it deleted the lock, and the lock.
+/// Reads the reply of a forced release: true if it deleted the lock, and the lock's last state.
 pub(crate) fn understood_taken(answer: Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
     let (taken, found): (Value, Value) = parts(answer)?;
     Ok((yes_or_no(&taken)?, understood(found)?))

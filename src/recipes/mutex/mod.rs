@@ -43,9 +43,9 @@
 //!
 //! # Source
 //!
-//! From the notes: `set key value … NX` under "不可重入锁" ([`try_acquire`]), there with `PX
-//! milliseconds` ([`try_acquire_unfenced`]); the script under "解锁#不可重入锁" ([`release`]); the script
-//! under "自动续期" ([`renew`]), which exists there only for the reentrant lock; and the retries that
+//! From the notes: `set key value … NX` under "不可重入锁" ([`try_acquire`]), there with `PX`
+//! ([`try_acquire_unfenced`]); the script under "解锁#不可重入锁" ([`release`]); the script under "自动续期"
+//! ([`renew`]), which exists there only for the reentrant lock; and the retries that
 //! "临界资源竞争者重试(即应用程序重试)" leaves to the program ([`acquire`]).
 //!
 //! # Differences from the document

@@ -36,10 +36,10 @@
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data, by the server's clock: until a reader's hold is released or
-//! its lease ends, no writer is granted the lock, and until a writer's is, nobody else. A writer's
-//! fencing token is greater than that of every earlier writer as long as that clock is not set
-//! back. Not guaranteed: that a holder notices the end of its lease.
+//! On one server that loses no data: a writer is granted the lock only if there is no other holder,
+//! and a reader only if there is no writer. A hold lasts until it is released or its lease ends by
+//! the server's clock. A writer's fencing token is greater than that of every earlier writer as
+//! long as that clock is not set back. Not guaranteed: that a holder notices the end of its lease.
 //!
 //! No renewal extends or shortens another holder's lease, and no release ends another hold.
 //!

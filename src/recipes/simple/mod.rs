@@ -275,7 +275,7 @@ pub(crate) fn acquire(
     let mut first = true;
     let granted = until_granted(operation, &token, acquire_timeout, || {
         let is_ours = mem::take(&mut first) && set_if_absent(conn, lock, &token, lease_millis)?
-            || take_or_give_an_end(lock, &token, lease_millis).asks(conn)?;
+            || take_or_set_end(lock, &token, lease_millis).asks(conn)?;
         Ok(is_ours.then_some(()))
     })?;
     Ok(granted.map(|()| token))
@@ -307,7 +307,7 @@ fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
 
 /// A retry: takes the lock if it is free or already ours, and gives it an end if it has none.
 /// Returns true if the lock is ours.
-fn take_or_give_an_end(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
+fn take_or_set_end(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
     ACQUIRE_SIMPLE
         .on([lock.key()])
         .arg(token.as_str())
@@ -319,7 +319,7 @@ pub(crate) fn wanted(lock: LockName, acquire_timeout: Duration, lease_millis: u6
     let token = Token::random();
     WantedLock {
         first: set(&lock, &token, Some(lease_millis)),
-        again: take_or_give_an_end(&lock, &token, Some(lease_millis)),
+        again: take_or_set_end(&lock, &token, Some(lease_millis)),
         lock,
         token,
         acquire_timeout,

@@ -214,7 +214,7 @@ pub(crate) fn run_with_lock<T>(
     }));
     let is_left = match &attempted {
         Ok(Ok(ended)) => ended.is_err(),
-        Ok(Err(met)) => leaves_a_lock(met),
+        Ok(Err(met)) => must_release(met),
         Err(_panic) => true,
     };
     let is_held = is_left && state == LockState::Held;
@@ -234,7 +234,7 @@ pub(crate) fn run_with_lock<T>(
 
 /// True if the lock must still be released here: not after a loss, nor if the transaction may have
 /// deleted it, nor over a closed or silent connection.
-fn leaves_a_lock(error: &Error) -> bool {
+fn must_release(error: &Error) -> bool {
     match error {
         interrupted if was_interrupted(interrupted) => true,
         Error::Lost { .. } | Error::Unknown { .. } => false,
@@ -252,7 +252,9 @@ fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bo
         let goes_on = match &released {
             // The server is alive and may have deleted the lock: a repeated release does no harm.
             Err(error) if was_interrupted(error) => true,
-            Err(Error::Redis { source, .. }) if !source.is_io_error() => discards(conn),
+            Err(Error::Redis { source, .. }) if !source.is_io_error() => {
+                discard_open_transaction(conn)
+            }
             _ => false,
         };
         if !goes_on || tries == RELEASES {
@@ -263,7 +265,7 @@ fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bo
 }
 
 /// Discards an open transaction. False: none was open.
-fn discards(conn: &mut Connection) -> bool {
+fn discard_open_transaction(conn: &mut Connection) -> bool {
     matches!(redis::cmd("DISCARD").query(conn), Ok(Value::Okay))
 }
 

@@ -20,7 +20,7 @@ use crate::{
 /// its commands, or a missing reply. The inner error is the closure's, which may have any cause.
 pub(crate) type Attempted<T> = Result<Result<T>>;
 
-/// Checks by the values read that the lock is ours.
+/// Returns true if the values read prove that the lock is ours.
 type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
 
 /// The reads that prove, while a lock is watched, that it is ours.
@@ -247,14 +247,14 @@ impl<'a> WatchedConnection<'a> {
             return Err(failure);
         }
         match (value, self.refusal.take()) {
-            (Err(error), Some((refusal, met))) if tells_of(&error, &refusal) => Err(met),
-            (value, _) => Ok(value.map_err(|error| self.in_words(error))),
+            (Err(error), Some((refusal, met))) if carries(&error, &refusal) => Err(met),
+            (value, _) => Ok(value.map_err(|error| self.named(error))),
         }
     }
 
     /// Adds the function and the lock to an error that redis-rs made for the closure. Nothing had
     /// been written.
-    fn in_words(&self, error: Error) -> Error {
+    fn named(&self, error: Error) -> Error {
         let operation = self.watched.operation;
         match error {
             error if !error.is_unnamed() => error,
@@ -295,7 +295,7 @@ impl<'a> WatchedConnection<'a> {
 }
 
 /// True if an error carries this error reply, alone or among those of a pipeline.
-fn tells_of(error: &Error, refusal: &ServerError) -> bool {
+fn carries(error: &Error, refusal: &ServerError) -> bool {
     let Error::Redis { source, .. } = error else {
         return false;
     };

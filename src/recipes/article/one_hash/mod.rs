@@ -22,10 +22,10 @@
 //! # Guarantees
 //!
 //! On one server that loses no data, among programs with the same leases, and as long as no program
-//! with the article's scripts has a wrong clock: until a writer's hold is released or its lease
-//! ends, nobody else is granted the lock, neither by our functions nor by the article's scripts.
-//! Until a reader's hold is, no writer is granted the lock, as long as no program with the
-//! article's scripts reads. A release ends no other hold. A waiting caller may wait for ever.
+//! with the article's scripts has a wrong clock: neither our functions nor the article's scripts
+//! grant the lock to anybody while there is a writer, or to a writer while there is a reader; the
+//! second part holds only while no program with the article's scripts reads. A hold lasts until it
+//! is released or its lease ends. A release ends no other hold. A waiting caller may wait for ever.
 //!
 //! # Source
 //!

@@ -17,11 +17,11 @@
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data: until a reader's hold is released or its lease ends, no writer
-//! is granted the lock, neither by our functions nor by the article's scripts, as long as no
-//! program with the article's scripts reads or releases. Until a writer's hold is, nobody else is
-//! granted the lock, as long as no program deletes the key without checking its holder. A release
-//! ends no other hold. A waiting caller may wait for ever.
+//! On one server that loses no data: neither our functions nor the article's scripts grant the lock
+//! to a writer while there is a reader, as long as no program with the article's scripts reads or
+//! releases. They grant it to nobody while there is a writer, as long as no program deletes the key
+//! without checking its holder. A hold lasts until it is released or its lease ends. A release ends
+//! no other hold. A waiting caller may wait for ever.
 //!
 //! # Source
 //!
