@@ -258,7 +258,11 @@ impl Nodes {
         let map = &self.inner.map;
         let place = map.look(shard, deadline)?;
         let opened = map.open_at(&place.address, deadline);
-        let answered = opened.and_then(|mut conn| redis::cmd("PING").exec(&mut conn));
+        let answered = opened.and_then(|mut conn| match redis::cmd("PING").exec(&mut conn) {
+            // A refusal is an answer.
+            Err(refusal) if !refusal.is_io_error() => Ok(()),
+            pong => pong,
+        });
         answered.map_err(|error| {
             map.known.lock().set_in_doubt(shard, None, true);
             failure(&place.address, self.limits().connect, error)

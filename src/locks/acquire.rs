@@ -359,7 +359,8 @@ impl Wait<'_> {
             Ok(stack) => self.stack = stack,
             Err(error @ Error::Thread { .. }) => return Err(error),
             Err(error) => {
-                self.attempts.failure = Some(error);
+                // The answer of a server says more.
+                self.attempts.failure.get_or_insert(error);
                 return Ok(false);
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot by
 //! now, its renewals go there, on a connection outside that shard's pool, in one round trip for all
-//! of them. So does once more what a shard refuses by a `MOVED`. All other refusals are left to the
-//! schedule, which tries again soon, by what the map has learnt.
+//! of them. A `MOVED` is followed at once. All other refusals are left to the schedule, which tries
+//! again soon.
 //!
 //! Those of other shards go first. A silent shard must not hold up the others: each but the
 //! keeper's own has little time to answer; and where calls go elsewhere, the connection to the
@@ -19,7 +19,7 @@ use super::Servers;
 use crate::{
     cluster::ShardId,
     error::{Error, Result},
-    pool::Pool,
+    pool::{HOPS, Pool},
     server::{
         Answer, Failure, RenewalReply, Renewals, RenewalsConnection, Replies,
         renewals::SHORTEST_PATIENCE,
@@ -137,8 +137,8 @@ impl Renewals for Following {
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
         let mut replies: Vec<RenewalReply> = vec![(Answer::Unanswered, None); calls.len()];
         let (mut broken, mut places) = (false, (0..calls.len()).collect::<Vec<_>>());
-        // Once more for those that have moved.
-        for _ in 0..2 {
+        // Again for those that have moved.
+        for _ in 0..=HOPS {
             for (shard, places) in self.by_shard(calls, &places) {
                 let some = places.iter().filter_map(|place| calls.get(*place));
                 let some: Vec<Call> = some.cloned().collect();
