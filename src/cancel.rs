@@ -1,6 +1,6 @@
-//! Calling waits off.
+//! Cancelling waits.
 //!
-//! Locks: `waiting`, for a moment, and never while those who wait are woken, which locks the
+//! Locks: `waiting`, briefly. It is unlocked before the waiters are woken, since that locks the
 //! queues.
 
 use std::{
@@ -14,24 +14,25 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// The pause after which those who wait look again at a flag that a signal handler may raise, which cannot wake them.
+/// Waiters poll a flag at this interval: a signal handler may set it, and cannot wake them.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Calls off every wait for a lock that was given it, by
-/// [`Options::cancel`](crate::Options::cancel). A clone is the same one.
+/// Cancels every wait for a lock that has it in its options. A clone is the same `Cancel`.
 ///
-/// The wait ends at once, with [`Error::Cancelled`](crate::Error::Cancelled), and leaves nothing
-/// behind: the place in the queue is given up, a waiting writer's intent taken back, and a lock
-/// that was granted or handed over at that very moment is given back. If the server is being asked
-/// just then, its answer is waited for, at most one I/O time-out of the pool. So is a connection
-/// that is being opened. A lock that is held is not touched. It stays raised: to wait again, make
-/// another `Cancel`.
+/// Set it with [`Options::cancel`](crate::Options::cancel).
 ///
-/// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc`, and of
-///   `signal_hook`'s iterator, run on a thread of their own.
-/// - **In a signal handler itself** nothing may be locked, so that nobody can be woken: there
-///   [`flag`](Self::flag) is to be raised, as `signal_hook::flag::register` does. That is one
-///   atomic store. Once it was asked for, those who wait look at it 20 times a second.
+/// The wait ends at once with [`Error::Cancelled`](crate::Error::Cancelled) and leaves nothing
+/// behind: it leaves the queue, removes a waiting writer's intent, and gives back a lock that was
+/// granted or handed over at that moment. If an attempt is on its way, the wait ends with its
+/// reply, at most one I/O time-out of the pool later. A connection that is being opened delays it
+/// too. A lock that is held is not affected. A `Cancel` cannot be reset: to wait again, make
+/// another one.
+///
+/// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc` and of
+///   `signal_hook`'s iterator run on their own threads, so they may call it.
+/// - **In a signal handler**: set the [`flag`](Self::flag), as `signal_hook::flag::register` does.
+///   That is one atomic store; a handler must not lock a mutex, so it cannot wake a waiter. After
+///   the first call of `flag`, waiters poll it 20 times a second.
 ///
 /// # Examples
 /// ```no_run
@@ -58,41 +59,41 @@ pub struct Cancel {
 
 #[derive(Default)]
 struct Waits {
-    /// The flag was given out, and may be raised without waking anybody.
+    /// A caller has the flag, and may set it without waking a waiter.
     may_be_raised_in_silence: AtomicBool,
     waiting: Mutex<Vec<Wake>>,
 }
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Wakes one who waits, until this is dropped.
+/// Registers a waiter to be woken by the cancel, until it is dropped.
 pub(crate) struct Woken<'a> {
     waits: &'a Waits,
     wake: Wake,
 }
 
 impl Cancel {
-    /// Not raised.
+    /// Creates one that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends all waits that were given it, and those to come. From any thread; not in a signal
-    /// handler, see [`flag`](Self::flag).
+    /// Ends all waits that use this `Cancel`, now and later. Call it from any thread, but not in a
+    /// signal handler: see [`flag`](Self::flag).
     pub fn cancel(&self) {
         self.raised.store(true, Ordering::SeqCst);
         self.waits.wake_all();
     }
 
-    /// It was raised.
+    /// Returns true once it is cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.raised.load(Ordering::SeqCst)
     }
 
-    /// The flag that a signal handler sets to `true`, for `signal_hook::flag::register`: those who
-    /// wait notice within 50 ms.
+    /// Returns the flag that a signal handler sets to `true`, for `signal_hook::flag::register`.
+    /// Waiters notice within 50 ms.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.waits
@@ -102,13 +103,13 @@ impl Cancel {
         Arc::clone(&self.raised)
     }
 
-    /// The time after which a thread that waits has to look at it again, if nothing wakes it.
+    /// Returns the interval at which a waiting thread has to poll the flag; `None` if it need not.
     pub(crate) fn look_again(&self) -> Option<Duration> {
         let in_silence = self.waits.may_be_raised_in_silence.load(Ordering::SeqCst);
         in_silence.then_some(LOOK_AGAIN)
     }
 
-    /// From now on this is called when it is raised.
+    /// Calls `wake` on every cancel, until the result is dropped.
     pub(crate) fn wakes(&self, wake: impl Fn() + Send + Sync + 'static) -> Woken<'_> {
         let (waits, wake): (_, Wake) = (&*self.waits, Arc::new(wake));
         waits.waiting.lock().push(Arc::clone(&wake));

@@ -1,4 +1,4 @@
-//! Hooks: what happens to locks, for metrics and logs.
+//! Hooks that report events of locks, for metrics and logs.
 
 use std::{
     fmt, mem,
@@ -15,32 +15,32 @@ use crate::{
     token::FencingToken,
 };
 
-/// Is told of what happens to locks, so that any library for metrics or logs plugs in. A method
-/// that you do not write does nothing. See [`Options::events`](crate::Options::events).
+/// Receives the events of locks. Implement it to feed any library for metrics or logs.
 ///
-/// Each outcome calls one hook, once:
+/// A method that you do not implement does nothing. Set it with
+/// [`Options::events`](crate::Options::events).
 ///
-/// | outcome | hook |
-/// |---|---|
-/// | a lock is granted, or handed over by another thread | [`acquired`](Self::acquired) |
-/// | somebody else had the lock for the whole wait | [`contended`](Self::contended) |
-/// | `run_once` finds that the work has been done | [`already_run`](Self::already_run) |
-/// | any other error of an acquire: of the server, an argument, a cancel | [`failed`](Self::failed) |
-/// | the watchdog renews a lease | [`renewed`](Self::renewed) |
-/// | a renewal by the watchdog fails | [`renewal_failed`](Self::renewal_failed) |
-/// | a lease is lost, whoever finds it: the watchdog, our clock, a call | [`lost`](Self::lost) |
-/// | a hold ends: a release, a drop, a `detach`, a panic | [`released`](Self::released) |
+/// Each event calls one hook, once:
 ///
-/// Whatever takes a lock is an acquire here: [`acquire`](crate::Lock::acquire),
+/// - A lock is granted, or handed over by another thread: [`acquired`](Self::acquired).
+/// - Somebody else held the lock for the whole wait: [`contended`](Self::contended).
+/// - `run_once` finds that the work is done: [`already_run`](Self::already_run).
+/// - An acquire fails with any other error: [`failed`](Self::failed).
+/// - The watchdog renews a lease: [`renewed`](Self::renewed).
+/// - A renewal by the watchdog fails: [`renewal_failed`](Self::renewal_failed).
+/// - A lease is lost, whether the watchdog, our clock or a call finds it: [`lost`](Self::lost).
+/// - A hold ends by a release, a drop, a `detach` or a panic: [`released`](Self::released).
+///
+/// These calls are acquires: [`acquire`](crate::Lock::acquire),
 /// [`try_acquire`](crate::Lock::try_acquire), [`run`](crate::Lock::run) and
-/// [`run_once`](crate::Lock::run_once). One `released` follows each `acquired`, and one `lost` as
-/// well if the lease was lost. In the child of a fork no hook is called. A lease that is forgotten
-/// (`mem::forget`) calls no `released`.
+/// [`run_once`](crate::Lock::run_once). One `released` follows each `acquired`, and also one `lost`
+/// if the lease was lost. A forked child calls no hook. A forgotten lease (`mem::forget`) calls no
+/// `released`.
 ///
-/// A hook has to be quick. `renewed` and `renewal_failed` run on the watchdog's thread, where all
-/// renewals wait for them. `lost` runs on the thread of the callbacks, or on the thread that ends
-/// the hold if that finds the loss first. All others run on the thread that has called. A panic in
-/// a hook has no effect. No hook learns a token.
+/// A hook must be quick. `renewed` and `renewal_failed` run on the watchdog's thread and delay all
+/// renewals. `lost` runs on the callback thread, or on the thread that ends the hold if that one
+/// detects the loss first. All others run on the caller's thread. A panic in a hook has no effect.
+/// No hook receives a token.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,14 +57,14 @@ use crate::{
 pub trait Events: Send + Sync + 'static {
     /// A lock is granted, or handed over.
     fn acquired(&self, _acquired: &Acquired<'_>) {}
-    /// Somebody else had it for the whole wait.
+    /// Somebody else held the lock for the whole wait.
     fn contended(&self, _contended: &Contended<'_>) {}
-    /// `run_once` finds that the work has been done within the period.
+    /// `run_once` finds that the work was done within the period.
     fn already_run(&self, _run: &AlreadyRun<'_>) {}
-    /// An acquire failed otherwise: the caller gets this error.
+    /// An acquire failed with any other error, which the caller gets too.
     ///
-    /// While the server is away each acquire fails. A log stays short if it takes the first failure
-    /// of a row, the second, the fourth, and so on:
+    /// While the server is down every acquire fails. To keep a log short, record the first failure
+    /// in a row, the second, the fourth, and so on:
     ///
     /// ```
     /// # struct Log;
@@ -82,9 +82,9 @@ pub trait Events: Send + Sync + 'static {
     fn released(&self, _released: &Released<'_>) {}
     /// The watchdog has renewed a lease.
     fn renewed(&self, _renewed: &Renewed<'_>) {}
-    /// A renewal got no answer, or was refused. It is tried again until the lease ends.
+    /// A renewal got no reply, or was refused. It is retried until the lease ends.
     fn renewal_failed(&self, _failed: &RenewalFailed<'_>) {}
-    /// A lease is lost: told as soon as this process knows.
+    /// A lease is lost. Called as soon as this process detects it.
     fn lost(&self, _lost: &Lost<'_>) {}
 }
 
@@ -92,17 +92,17 @@ pub trait Events: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldEnd {
-    /// The lock was ours until it was released or handed over.
+    /// The lock was held until it was released or handed over.
     Released,
-    /// The lease was lost before.
+    /// The lease was lost before the hold ended.
     Lost(LostReason),
-    /// The lock is left to another process, by [`Lease::detach`](crate::Lease::detach).
+    /// [`Lease::detach`](crate::Lease::detach) left the lock to another process.
     Detached,
-    /// The release failed, so that the lock may not be free yet. The watchdog's thread tries again.
+    /// The release failed, so the lock may not be free yet. The watchdog's thread retries it.
     Unknown,
 }
 
-/// The hooks of some options. Counts their failures in a row.
+/// The hooks of one [`Options`](crate::Options), with their count of failures in a row.
 #[derive(Debug)]
 pub(crate) struct EventSink {
     events: Arc<dyn Events>,
@@ -117,18 +117,18 @@ impl EventSink {
         })
     }
 
-    /// Calls a hook. Nothing may be locked.
+    /// Calls a hook. The caller must hold no mutex.
     pub(crate) fn tell(&self, call: impl FnOnce(&dyn Events)) {
         shielded(|| call(&*self.events));
     }
 
-    /// Calls a hook after an answer of the server: the next failure is the first of a row.
+    /// Calls a hook after a reply of the server, which ends the row of failures.
     pub(crate) fn answered(&self, call: impl FnOnce(&dyn Events)) {
         self.failures.store(0, Ordering::Relaxed);
         self.tell(call);
     }
 
-    /// Calls a hook of a failure, with the number of failures in a row.
+    /// Calls a hook for a failure, with the number of failures in a row.
     pub(crate) fn failed(&self, call: impl FnOnce(&dyn Events, u32)) {
         let before = self.failures.fetch_add(1, Ordering::Relaxed);
         let in_a_row = before.saturating_add(1);
@@ -136,10 +136,10 @@ impl EventSink {
     }
 }
 
-/// Runs a user's code on a thread that must go on. `None`: it panicked.
+/// Runs a user's code on a thread that must survive it. `None`: it panicked.
 pub(crate) fn shielded<T>(run: impl FnOnce() -> T) -> Option<T> {
     let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    // The payload is the user's as well, and may panic when it is dropped. Then it is leaked.
+    // Dropping the payload runs the user's code too, and may panic. Then the payload is leaked.
     let caught = catch_unwind(AssertUnwindSafe(run));
     caught
         .map_err(|payload| dropped(payload).unwrap_or_else(mem::forget))
@@ -178,59 +178,59 @@ macro_rules! events {
 events! {
     /// See [`Events::acquired`].
     Acquired {
-        /// The time that was waited for it.
+        /// The time that the call waited.
         waited: Duration,
-        /// The number of times that the server was asked.
+        /// The number of attempts that were sent to the server.
         attempts: u32,
-        /// The number that the holder hands to the resource. A reader has none.
+        /// The number that the holder passes to the resource. A reader has none.
         fencing_token: Option<FencingToken>,
     }
     /// See [`Events::contended`].
     Contended {
-        /// The time that was waited for it.
+        /// The time that the call waited.
         waited: Duration,
-        /// The number of times that the server was asked; 0 for those who stood in line behind
-        /// others.
+        /// The number of attempts that were sent to the server; 0 if this thread never reached the
+        /// head of its queue.
         attempts: u32,
     }
     /// See [`Events::already_run`].
     AlreadyRun {
-        /// The time that was waited for the lock.
+        /// The time that the call waited for the lock.
         waited: Duration,
     }
     /// See [`Events::failed`].
     AcquireFailed {
-        /// The time that was waited for it.
+        /// The time that the call waited.
         waited: Duration,
-        /// The error. Its causes are its [`source`](std::error::Error::source), and that one's.
+        /// The error. Its [`source`](std::error::Error::source) chain has the causes.
         error: &'a Error,
-        /// The number of acquires and renewals with these options that have failed in a row,
-        /// whatever the lock, this one included. An acquire that is answered by the server, or a
-        /// renewal, ends the row.
+        /// The number of failures in a row, this one included: acquires and renewals of all locks
+        /// with these options. An acquire that gets the lock, or finds it held or its work done,
+        /// ends the row; so does a renewal.
         in_a_row: u32,
     }
     /// See [`Events::released`].
     Released {
-        /// The time for which it was held.
+        /// The time that the lock was held.
         held: Duration,
-        /// The way in which it ended.
+        /// How the hold ended.
         end: HoldEnd,
     }
     /// See [`Events::renewed`].
     Renewed {
-        /// The time that is left of the lease now.
+        /// The time left of the lease now.
         remaining: Duration,
     }
     /// See [`Events::renewal_failed`].
     RenewalFailed {
-        /// The error. Its causes are its [`source`](std::error::Error::source), and that one's.
+        /// The error. Its [`source`](std::error::Error::source) chain has the causes.
         error: &'a Error,
-        /// Counted with the acquires: see [`AcquireFailed::in_a_row`].
+        /// Counts renewals and acquires together: see [`AcquireFailed::in_a_row`].
         in_a_row: u32,
     }
     /// See [`Events::lost`].
     Lost {
-        /// The reason.
+        /// Why the lease was lost.
         reason: LostReason,
     }
 }

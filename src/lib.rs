@@ -1,9 +1,9 @@
 //! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled
 //! connection.
 //!
-//! A Redis lock is a **lease**: it ends at a time, whatever its holder believes. What each lock
-//! promises, what that rests on and what breaks it stands in `docs/guarantees.md` in the
-//! repository.
+//! A Redis lock is a **lease**: it ends at a fixed time, whatever its holder believes.
+//! `docs/guarantees.md` in the repository lists the guarantees of each lock, their assumptions, and
+//! the failures that break them.
 //!
 //! # A job that must not run twice
 //!
@@ -13,42 +13,59 @@
 //!
 //! # Contents
 //!
-//! | you want to | take |
-//! |---|---|
-//! | keep a job from running twice | [`Locks`]: a [`Lock`] is acquired, a [`Lease`] held |
-//! | do a job once a night, on whichever host | [`Lock::run_once`], [`Lock::last_run`] |
-//! | enter a lock again, or let in many readers or one writer | [`Locks::reentrant`], [`Locks::read`], [`Locks::write`] |
-//! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
-//! | say how locks are held | [`Options`] |
-//! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
-//! | hand a lock that is held to another process | [`Lease::detach`] |
-//! | see who has a lock, and take it away | [`Lock::inspect`], [`Lock::force_release`] |
-//! | count what happens, or log it | [`Events`]; to `tracing`: the example `tracing_events` |
-//! | run a command under a lock | the program `lockrun`: `docs/lockrun.md` |
-//! | test code that takes locks without a server | feature `testing`: a stand-in that gives [`Locks`] |
-//! | use the book's functions | [`acquire_lock_with_timeout`], [`release_lock`] |
-//! | write only while the lock is still yours | [`Lease::commit`], [`Lease::commit_and_release`]; in the book's style [`commit_while_held`] |
-//! | read, decide and write while the lock is yours | [`Lease::transaction`]; in the book's style [`transaction_while_held`], and with a lock of its own [`transaction_with_lock`] |
-//! | run something under a lock, in the book's style | [`with_lock`]; with a lease that renews itself [`Lock::run`] |
-//! | repeat a write that got no answer, and not double it | [`Lease::commit_once`] |
-//! | port the book's first lock, which has no end | [`acquire_lock`] |
-//! | port the book's market, beside its Python or Java programs | [`list_item_with_market_lock`], [`purchase_item_with_market_lock`] with the [`MarketLock`] of theirs |
-//! | trade in a market of your own | [`list_item_with_lock`], [`purchase_item_with_lock`]; the other ways in [`market`] |
-//! | get a connection that times out and comes back clean | [`Pool`]; on a Redis Cluster, with the feature `cluster`, `Nodes` |
-//! | know what went wrong, and what to do about it | [`Error`] |
-//! | hold a lock by one script or one `SET`, for a length or until a moment | [`recipes::mutex`], [`End::At`](recipes::mutex::End::At) |
-//! | the same for the other kinds, as plain functions | [`recipes::reentrant`], [`recipes::read_write`] |
-//! | have the resource refuse a holder that is late | [`FencingToken`], from the grant of these three |
-//! | keep alive what a plain function has acquired | [`Watchdog`] |
-//! | learn why locks are hard, in ten lessons | `docs/course.md` |
-//! | read how a lock works on the server | [`recipes`], `docs/recipes.md`, the scripts below `src/recipes/` |
-//! | look up a word | `docs/glossary.md` |
+//! Locks:
+//!
+//! - Keep a job from running twice: [`Locks`]. Acquire a [`Lock`], hold a [`Lease`].
+//! - Run a job once a night, on any one of several hosts: [`Lock::run_once`], [`Lock::last_run`].
+//! - Run a closure under a lock that renews itself: [`Lock::run`].
+//! - Enter a lock again: [`Locks::reentrant`].
+//! - Let in many readers or one writer: [`Locks::read`], [`Locks::write`].
+//! - Detect that a lock is lost: [`Lease::check`], [`LostSignal`].
+//! - Change the lease, the renewal and other settings: [`Options`].
+//! - Cancel a wait, at Ctrl-C or from another thread: [`Cancel`].
+//! - Pass a lock that you hold to another process: [`Lease::detach`].
+//! - See who holds a lock, and take it away: [`Lock::inspect`], [`Lock::force_release`].
+//! - Get a connection that times out and comes back clean: [`Pool`]; on a Redis Cluster `Nodes`,
+//!   with the feature `cluster`.
+//! - Find out what went wrong, and what to do about it: [`Error`].
+//! - Count or log events: [`Events`]. The example `tracing_events` sends them to `tracing`.
+//! - Run a command under a lock: the program `lockrun`, see `docs/lockrun.md`.
+//! - Test code that takes locks, without a server: the feature `testing`, whose stand-in provides
+//!   [`Locks`].
+//!
+//! Writes:
+//!
+//! - Write only while the lock is still yours: [`Lease::commit`], [`Lease::commit_and_release`].
+//! - Read, decide and write while the lock is yours: [`Lease::transaction`].
+//! - Repeat a write that got no reply, without doubling it: [`Lease::commit_once`].
+//! - Have the resource refuse a holder that is late: [`FencingToken`], from a lease or a grant.
+//!
+//! Plain functions:
+//!
+//! - The book's lock: [`acquire_lock_with_timeout`], [`release_lock`]. [`acquire_lock`] is its
+//!   first version, whose lock has no TTL.
+//! - In the book's style: [`with_lock`], [`commit_while_held`], [`transaction_while_held`];
+//!   [`transaction_with_lock`] takes a lock of its own.
+//! - Hold a lock by one script or one `SET`, for a length or until a moment: [`recipes::mutex`],
+//!   [`End::At`](recipes::mutex::End::At).
+//! - The other kinds of lock: [`recipes::reentrant`], [`recipes::read_write`].
+//! - Renew a lock that a plain function has acquired: [`Watchdog`].
+//! - The book's market, beside its Python or Java programs: [`list_item_with_market_lock`],
+//!   [`purchase_item_with_market_lock`], with their [`MarketLock`].
+//! - A market of your own: [`list_item_with_lock`], [`purchase_item_with_lock`]; the alternatives
+//!   are in [`market`].
+//!
+//! To read:
+//!
+//! - Why locks are hard, in ten lessons: `docs/course.md`.
+//! - How a lock works on the server: [`recipes`], `docs/recipes.md`, the scripts in `src/recipes/`.
+//! - The terms: `docs/glossary.md`.
 //!
 //! # Connections
 //!
-//! The functions take a `&mut redis::Connection`: a `&mut` of what [`Pool::get`] lends, of what a
-//! `r2d2::Pool<redis::Client>` of your own lends, or a plain connection. They refuse a bare [`redis::Client`], which opens
-//! a connection for each command, so that a `WATCH` would protect nothing:
+//! The functions take a `&mut redis::Connection`: a connection from [`Pool::get`], from your own
+//! `r2d2::Pool<redis::Client>`, or a plain one. They refuse a bare [`redis::Client`], which opens a
+//! connection for each command, so a `WATCH` would protect nothing:
 //!
 //! ```compile_fail
 //! # use std::time::Duration;
@@ -58,13 +75,15 @@
 //!
 //! # Good to know
 //!
-//! - **Async code**: every call blocks. Acquire, work and release inside one `tokio::task::spawn_blocking`; the end of a lease
-//!   that is dropped elsewhere would block a thread of the runtime.
-//! - **Platforms**: tested on Linux. Nothing in the library is particular to it; the program `lockrun` is for Unix.
-//! - **Features of redis**: [`redis`] and [`r2d2`] are handed on whole, redis with its features `r2d2` and `script` only. For
-//!   others (`json`, `streams`, `acl`, …) name redis 1 among your own dependencies with these features: it is the same crate.
-// To change the crate: docs/design.md, "Where things are", says what each folder below is for. The header of a folder's first file says
-// who calls it, which of its files does what, and in which order its locks are taken.
+//! - **Async code**: every call blocks. Acquire, work and release inside one
+//!   `tokio::task::spawn_blocking`; dropping a lease anywhere else blocks a thread of the runtime.
+//! - **Platforms**: tested on Linux. The library uses nothing specific to it; the program `lockrun`
+//!   needs Unix.
+//! - **Features of redis**: [`redis`] and [`r2d2`] are re-exported; redis has only its features
+//!   `r2d2` and `script`. For others (`json`, `streams`, `acl`, …) add redis 1 to your own
+//!   dependencies with these features: Cargo builds one crate with all of them.
+// To change the crate, read docs/design.md, "Where things are": it describes each folder. The
+// header of a folder's first file lists its callers, its files and the order of its locks.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod cancel;

@@ -1,4 +1,4 @@
-//! Clocks, deadlines, pauses, and the only way from a `Duration` to Redis' milliseconds.
+//! Clocks, deadlines, pauses, and the only conversion of a `Duration` to Redis' milliseconds.
 
 #[cfg(feature = "testing")]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +14,18 @@ use crate::error::{Error, Result};
 
 /// The longest lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest period in which something is done once: ten years.
+/// The longest period of `run_once`: ten years.
 const MAX_PERIOD: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
 
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()
 }
 
-/// The machine's monotonic clock; in a stand-in for tests, one that a test has moved ahead of it.
+/// The machine's monotonic clock. In the stand-in for tests, a clock that a test can move ahead of
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// Nanoseconds by which a test has moved it; `None` for the machine's clock.
+    /// The nanoseconds that a test has added; `None` for the machine's clock.
     #[cfg(feature = "testing")]
     ahead: Option<&'static AtomicU64>,
 }
@@ -45,17 +46,17 @@ impl Clock {
         Duration::ZERO
     }
 
-    /// Time since a moment of this clock.
+    /// Returns the time since a moment of this clock.
     pub(crate) fn since(self, moment: Instant) -> Duration {
         self.now().saturating_duration_since(moment)
     }
 
-    /// The end of a wait. A wait too long for the clock never ends.
+    /// Returns the deadline of a wait. A wait too long for the clock never ends.
     pub(crate) fn after(self, wait: Duration) -> Deadline {
         self.at(self.now().checked_add(wait))
     }
 
-    /// The deadline at this moment of this clock, or never.
+    /// Returns the deadline at this moment of this clock; `None`: never.
     pub(crate) fn at(self, end: Option<Instant>) -> Deadline {
         Deadline { end, clock: self }
     }
@@ -66,13 +67,13 @@ impl Clock {
     }
 }
 
-/// A test moves a clock no further than this: a hundred years, in nanoseconds.
+/// The furthest that a test can move a clock: a hundred years, in nanoseconds.
 #[cfg(feature = "testing")]
 const FURTHEST: u64 = 100 * 365 * 24 * 60 * 60 * 1_000_000_000;
 
 #[cfg(feature = "testing")]
 impl Clock {
-    /// A clock that a test can move. It leaks eight bytes, so that clocks can be copied.
+    /// Creates a clock that a test can move. It leaks eight bytes, so that clocks are `Copy`.
     pub(crate) fn movable() -> Self {
         Self {
             ahead: Some(Box::leak(Box::default())),
@@ -84,7 +85,7 @@ impl Clock {
         Duration::from_nanos(nanos)
     }
 
-    /// Moves the clock. The caller wakes the threads that sleep until a moment of it.
+    /// Moves the clock. The caller must wake the threads that sleep until a moment of it.
     pub(crate) fn advance(self, by: Duration) {
         if let Some(ahead) = self.ahead {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
@@ -94,7 +95,7 @@ impl Clock {
     }
 }
 
-/// A moment on a clock, computed once and used through every retry; or never.
+/// A moment on a clock, or never. Computed once and used for every retry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     end: Option<Instant>,
@@ -102,7 +103,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// The end of a wait by the machine's clock.
+    /// Returns the deadline of a wait on the machine's clock.
     pub(crate) fn after(wait: Duration) -> Self {
         Clock::REAL.after(wait)
     }
@@ -113,18 +114,19 @@ impl Deadline {
         })
     }
 
-    /// The moment on the machine's clock; `None` for never.
+    /// Returns the moment on the machine's clock; `None` for never.
     pub(crate) fn moment(self) -> Option<Instant> {
         self.end.map(|end| self.clock.real(end))
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     pub(crate) fn or_sooner(self, moment: Option<Instant>) -> Self {
         let end = self.end.into_iter().chain(moment).min();
         Self { end, ..self }
     }
 
-    /// The time left, at most `limit` and at least 1 ms, which a socket's time-out needs.
+    /// Returns the time left, at most `limit` and at least 1 ms: a socket's time-out must not be
+    /// zero.
     pub(crate) fn remaining_up_to(self, limit: Duration) -> Duration {
         self.remaining().min(limit).max(Duration::from_millis(1))
     }
@@ -133,7 +135,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// Sleeps until somebody notifies, or the deadline has passed. Returns true if it has.
+    /// Sleeps until a notification or the deadline. Returns true if the deadline has passed.
     pub(crate) fn wait<T>(self, woken: &Condvar, locked: &mut MutexGuard<'_, T>) -> bool {
         if let Some(moment) = self.moment() {
             return woken.wait_until(locked, moment).timed_out();
@@ -143,14 +145,14 @@ impl Deadline {
     }
 }
 
-/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened by up to a half at
-/// random so that waiters do not march in step.
+/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened at random by up to a
+/// half so that waiters do not retry in step.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,
     last: Duration,
     longest: Duration,
-    /// 0 until it is needed: it costs a system call.
+    /// 0 until it is needed: a seed costs a system call.
     random: u64,
 }
 
@@ -162,7 +164,7 @@ impl Backoff {
         Self::between(Self::FIRST, Self::LAST)
     }
 
-    /// Pauses of `first` at first, doubled up to `last`.
+    /// Starts with pauses of `first`, doubled up to `last`.
     pub(crate) fn between(first: Duration, last: Duration) -> Self {
         Self {
             first,
@@ -177,8 +179,8 @@ impl Backoff {
         self.longest = self.first;
     }
 
-    /// Sleeps for the next pause, never past the deadline. Returns false at once if the deadline
-    /// has passed.
+    /// Sleeps for the next pause, never past the deadline. Returns false, without sleeping, if the
+    /// deadline has passed.
     pub(crate) fn pause(&mut self, deadline: Deadline) -> bool {
         let remaining = deadline.remaining();
         thread::sleep(self.next_pause(remaining));

@@ -1,25 +1,24 @@
 //! The wait for a lock.
 //!
-//! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A try without a wait is [one
-//! attempt](Wait::try_once) by a connection of the pool. A wait begins with such an attempt where
-//! nobody of this process waits already and no other process has to be let go first, and then takes
-//! a place in the queue of its lock. Only the [head](Wait::ask_as_head) of a queue asks the server,
-//! by the connection that all heads share, when its place says so: the server has told of a change,
-//! the lock was released here, whoever had it has to be gone, or a pause after a failure is over.
-//! [`Attempts`] judges each reply; its table says what each answer leads to.
+//! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A call with no time-out makes
+//! [one attempt](Wait::try_once) on a connection of the pool. A wait starts with such an attempt,
+//! unless threads of this process already wait or another process is due to go first. Then it joins
+//! the queue of its lock. Only the [head](Wait::ask_as_head) of a queue asks the server, on the
+//! connection that all heads share, when its place wakes it: the server reported a change, this
+//! process released the lock, the holder's lease has ended, or a pause after a failure is over.
+//! [`Attempts`] judges each reply; its header lists the outcomes.
 //!
-//! Where there are several servers, the key may have moved to another one. Then the wait goes on in
-//! the queue there, by the same token and to the same deadline. The first attempt follows [`HOPS`]
-//! times at once. A head looks after each failure which server has the key by now: the one that had
-//! it may be gone, and answer nothing.
+//! On a cluster the key may move to another server. Then the wait continues in the queue there,
+//! with the same token and deadline. The first attempt follows up to [`HOPS`] moves at once. A head
+//! looks up the server of the key after each failure: the previous one may be gone and never reply.
 //!
-//! Nothing is locked here while the server is asked, except the connection by which all heads ask,
-//! inside of [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and a
-//! lease that begins locks the keeper, each for a moment and never within the other.
+//! No mutex is locked here during a round trip, except that of the connection that all heads share,
+//! inside [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and the
+//! start of a lease locks the keeper, each briefly and never one within the other.
 //!
-//! However it ends, nothing is left behind: the place is given up, a writer's intent is taken back,
-//! a lock that was handed over meanwhile is taken, what too few replicas had is given back, and
-//! what an attempt without an answer may have taken is given back by the watchdog's thread.
+//! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
+//! that was handed over meanwhile, gives back a lock that too few replicas have, and leaves to the
+//! watchdog's thread the release of a lock that an attempt without a reply may have taken.
 
 use std::{
     sync::Arc,
@@ -49,37 +48,37 @@ use crate::{
     wire::{Call, Refusal},
 };
 
-/// The wait for a connection while all are lent to others, of a call that may not wait for the
-/// lock, or has something to take back after a wait that ends at its time and 250 ms.
+/// The longest wait for a pooled connection when the deadline has passed: for a call with no
+/// time-out, and for the clean-up after a wait.
 const LENT: Duration = Duration::from_millis(100);
-/// At its deadline a thread waits so long for the answer to the one ahead that is asking: a server
-/// that is far away is not called silent.
+/// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
+/// connection is not taken for a silent server.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
-/// The longest pause after a failure, unless the settings have a longer one.
+/// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 
-/// One wait for one lock.
+/// One wait for one lock, from its first attempt to its result.
 struct Wait<'a> {
     operation: Operation<'a>,
     stacks: &'a Stacks,
-    /// The stack of the server that has the key, as far as is known.
+    /// The stack of the server that last had the key.
     stack: Arc<Stack<Lease>>,
-    /// The pauses where the server refuses, and does not tell of changes.
+    /// The pauses after a refusal by a server that sends no messages.
     pauses: Backoff,
-    /// The pauses after a failure. They go on growing whichever shard is asked.
+    /// The pauses after a failure. They keep growing when the wait moves to another shard.
     doubts: Backoff,
     settings: &'a Settings,
     hold: Arc<Hold>,
     lease_millis: u64,
     started: Instant,
     deadline: Deadline,
-    /// False for a try, which may not wait.
+    /// False for a call with no time-out.
     waits: bool,
     attempts: Attempts<'a>,
 }
 
-/// Waits for the lock, at least one attempt long. The inner error: it was wanted for work that has
-/// been done within the period.
+/// Waits for the lock, and makes at least one attempt. The inner error: the work of `run_once` was
+/// done within the period.
 pub(super) fn acquire(
     operation: Operation<'_>,
     stacks: &Stacks,
@@ -128,7 +127,7 @@ pub(super) fn acquire(
     wait.until_over(timeout)
 }
 
-/// The stack of a key. On a cluster, until the deadline, as soon as a node says whose the key is.
+/// Returns the stack of a key. On a cluster, asks the nodes for its shard until the deadline.
 fn first_stack(
     stacks: &Stacks,
     key: &str,
@@ -156,8 +155,7 @@ impl Wait<'_> {
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
         self.give_back_what_is_out(&acquired);
         if self.settings.is_cancelled() {
-            // The lock may have been granted, or handed over, just before the cancel. The caller
-            // does not get it: it is given back.
+            // If the lock was granted or handed over just before the cancel, it is given back.
             drop(acquired.ok().flatten().map(Lease::declined));
             return Err(self.operation.cancelled());
         }
@@ -170,7 +168,7 @@ impl Wait<'_> {
         }
     }
 
-    /// One attempt, which keeps nobody out when it is refused.
+    /// Makes one attempt, without a writer's intent.
     fn try_once(&mut self) -> Result<Option<Lease>> {
         match self.ask_by_the_pool(false)? {
             AttemptOutcome::Granted { grant, .. } => Ok(self.lease(grant)),
@@ -181,7 +179,7 @@ impl Wait<'_> {
         }
     }
 
-    /// In the queue, behind the threads of this process that came before.
+    /// Waits in the queue, behind the threads of this process that came before.
     fn in_turn(&mut self, timeout: Duration) -> Result<Option<Lease>> {
         let asks_after = self.stack.queues.asks_after(self.key(), timeout);
         if let Some(pause) = asks_after
@@ -189,9 +187,10 @@ impl Wait<'_> {
         {
             thread::sleep(pause);
         }
-        // Who enters a reentrant lock again must not wait behind others who wait for it to leave.
+        // An owner that acquires a reentrant lock again must not queue behind threads that wait for
+        // it to release.
         if asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
-            // The intent of a writer that waits is written by the head of the queue alone.
+            // Only the head of the queue writes the intent of waiting writers.
             let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
             match self.ask_by_the_pool(leaves_intent)? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
@@ -224,7 +223,7 @@ impl Wait<'_> {
         }
     }
 
-    /// By a connection of the pool, which is given back at once.
+    /// Makes an attempt on a connection of the pool, and follows the key to another server.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
         let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
         let mut patience = Patience {
@@ -253,15 +252,15 @@ impl Wait<'_> {
             }
             hops += 1;
             patience.by.get_or_insert(longest);
-            // The lock may be ours there.
+            // An earlier attempt may have taken the lock on that server.
             call = call.again();
         }
     }
 
-    /// The head of a queue: sleeps until the place says that it is time to ask, asks, and sleeps
-    /// again, until the deadline, or until the key has gone to another stack.
+    /// Runs as the head of a queue: sleeps until its place wakes it, asks the server, and sleeps
+    /// again, until the deadline, or until the key has moved to another stack.
     ///
-    /// Refused: the lock was not to be had in time, or is not wanted any more.
+    /// Returns `Refused` if the deadline passed, or the wait was cancelled.
     fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let shared = Arc::clone(&self.stack);
         shared.server.want();
@@ -274,8 +273,8 @@ impl Wait<'_> {
         };
         let _woken = cancel.map(|cancel| cancel.wakes(wake_all));
         while place.wait(cancel, self.deadline) {
-            // A silent server costs one time-out after the deadline, and not one more for a wake-up
-            // that came late.
+            // A silent server delays the end by one time-out past the deadline. A wake-up after the
+            // deadline must not add another.
             if self.attempts.made > 0 && self.deadline.has_passed() {
                 break;
             }
@@ -290,7 +289,7 @@ impl Wait<'_> {
             let call = call.again();
             let outcome = match (shared.server).ask_for_head(&call, self.deadline, cancel) {
                 Ok(Some(reply)) => self.attempts.judge(reply, self.stack.clock.now())?,
-                // Others were asked for until the deadline or the cancel.
+                // The shared connection served other heads until the deadline or the cancel.
                 Ok(None) => break,
                 Err(error) if !error.may_pass() => return Err(error),
                 Err(error) => {
@@ -306,7 +305,7 @@ impl Wait<'_> {
         self.in_vain(place)
     }
 
-    /// Tells the place when to ask again after this outcome.
+    /// Sets the time of the next attempt after this outcome.
     fn asks_again(&mut self, outcome: &AttemptOutcome, place: &Place<'_, Settings, Lease, Error>) {
         let now = self.stack.clock.now();
         match outcome {
@@ -327,9 +326,9 @@ impl Wait<'_> {
         }
     }
 
-    /// The deadline has come. Who has the lock is known by the last attempt of this queue, or else
-    /// by an attempt of this thread before it joined. What may be ours is in doubt, whatever others
-    /// were told.
+    /// Ends the wait at its deadline, by the last reply to any thread of this queue, or else by
+    /// this thread's attempt before it joined. If the lock may be ours, replies to other threads do
+    /// not settle that.
     fn in_vain(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let is_cancelled = self.settings.is_cancelled();
         let longest = if is_cancelled {
@@ -353,7 +352,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Takes the stack that has the key by what the nodes say now. False: nobody knows.
+    /// Switches to the stack that has the key now. Returns false if no node can name it.
     fn follow(&mut self, deadline: Deadline) -> Result<bool> {
         match self.stacks.of(self.hold.lock_name().key(), deadline) {
             Ok(stack) => self.stack = stack,
@@ -367,9 +366,8 @@ impl Wait<'_> {
         Ok(true)
     }
 
-    /// Takes back a writer's intent before the next thread of the queue asks, which it might keep
-    /// out. Nothing is sent to a server that has not answered: the intent ends by itself within a
-    /// second.
+    /// Removes a writer's intent before the next thread of the queue asks, since it could block
+    /// that thread. Sends nothing to a silent server: the intent expires within a second.
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.quitting().filter(|_| !is_silent) {
@@ -377,10 +375,10 @@ impl Wait<'_> {
         }
     }
 
-    /// Gives back what an attempt may have taken, or may still take, unless that is for the lease
-    /// that has been granted to release. The watchdog's thread does it, until the server answers.
-    /// Where the server answers, it is done here as well, so that nothing is left if the process
-    /// ends at once.
+    /// Gives back a lock that an attempt may have taken, or may still take, unless the wait returns
+    /// a lease of this hold, which releases it. The watchdog's thread retries until the server
+    /// replies. If the server is replying, a release is also sent here, in case the process exits
+    /// at once.
     fn give_back_what_is_out(&self, acquired: &Result<Option<Lease>>) {
         let Attempts {
             uncertain, is_out, ..
@@ -396,7 +394,7 @@ impl Wait<'_> {
         self.stack.keeper.abandon(&self.hold, is_out);
     }
 
-    /// Sends it, if a connection is free soon, to a server that answers.
+    /// Sends a call and ignores the result. Waits only briefly for a connection.
     fn send_back(&self, call: &Call) {
         let patience = Patience {
             lent: LENT,
@@ -412,7 +410,7 @@ impl Wait<'_> {
         lease.map(Lease::claimed)
     }
 
-    /// Tells the hooks of the end of the wait. Of a failure [`Lock`](super::Lock) tells.
+    /// Reports the end of the wait to the hooks. [`Lock`](super::Lock) reports failures.
     fn report(&self, acquired: Option<&Lease>) {
         let Some(events) = &self.settings.events else {
             return;
@@ -431,7 +429,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Names what is known of the lock without asking once more.
+    /// Builds the error from the last reply, without another round trip.
     fn contended(&self) -> Error {
         let now = self.stack.clock.now();
         let left = (self.attempts.busy_until).map(|end| end.saturating_duration_since(now));
@@ -443,9 +441,10 @@ impl Wait<'_> {
         }
     }
 
-    /// The settings by which a lock that is handed over would be held, if it is to be.
+    /// Returns the settings for a lock that is handed to this thread; `None` if it takes no
+    /// hand-over.
     fn takes(&self) -> Option<Settings> {
-        // Only the server knows whether work that is to be done once has been done meanwhile.
+        // For `run_once` only the server knows whether the work was done meanwhile.
         let asks = self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some();
         let takes = self.settings.hands_over() && !asks;
         takes.then(|| self.settings.clone().of(self.hold.owner()))

@@ -1,18 +1,18 @@
-//! The attempts at one lock, as a plain value: no lock, no clock, no I/O.
+//! The attempts to acquire one lock, as a plain value: no mutex, no clock, no I/O.
 //!
-//! All attempts of one wait have one token, so that an attempt which is executed twice counts once.
-//! [`judge`](Attempts::judge) is the one place that says what follows from an answer:
+//! All attempts of one wait use one token, so an attempt that is executed twice counts once.
+//! [`judge`](Attempts::judge) alone decides what follows from a reply:
 //!
-//! | the answer | then |
-//! |---|---|
-//! | granted | the lease begins, unless the answer took longer than the lease: then another attempt |
-//! | it has been run within the period | the wait is over |
-//! | somebody else has it | another attempt when that one has to be gone; an earlier attempt without an answer was in vain |
-//! | no answer, or none that makes sense | another attempt; at the deadline the answer is `Unknown` |
-//! | a refusal that passes, such as `LOADING` or `OOM` | another attempt; at the deadline it is the answer |
-//! | the key is on another server by now | another attempt there |
-//! | granted, but too few replicas have it | another attempt; at the deadline it is given back, and that is the answer |
-//! | any other refusal | it is the answer; after an attempt without an answer, `Unknown` is |
+//! - **Granted**: the lease begins. If the reply took longer than the lease, try again.
+//! - **Done within the period** (`run_once`): the wait is over.
+//! - **Somebody else holds the lock**: try again when that holder's lease has ended. An earlier
+//!   attempt without a reply did not take the lock.
+//! - **No reply, or one that makes no sense**: try again; at the deadline return `Unknown`.
+//! - **A temporary refusal**, such as `LOADING` or `OOM`: try again; at the deadline return it.
+//! - **The key has moved to another server**: try again there.
+//! - **Granted, but too few replicas have it**: try again; at the deadline give the lock back and
+//!   return that error.
+//! - **Any other refusal**: return it; after an attempt without a reply, return `Unknown`.
 
 use std::{
     io::{Error as IoError, ErrorKind},
@@ -34,60 +34,60 @@ use crate::{
     waiting::LOOKS_AGAIN,
 };
 
-/// After so long a waiting writer asks again, so that its intent is written anew: the script does
-/// so when less than 500 ms of its second are left.
+/// A waiting writer asks again after this time, to renew its intent: the intent lasts one second,
+/// and the script renews it when less than 500 ms are left.
 const INTENT: Duration = Duration::from_millis(600);
-/// A loss is told of within this, plus what the network takes, also at the very beginning of a
-/// lease.
+/// The first look at a lease comes this long after the grant. From then on the server reports a
+/// loss.
 const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
-/// The attempts of one wait.
+/// The attempts of one wait, and what their replies mean.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
 pub(super) struct Attempts<'a> {
     operation: Operation<'a>,
     settings: &'a Settings,
     hold: Arc<Hold>,
-    /// A lease ends by our clock sooner than on the server by this.
+    /// By our clock a lease ends earlier than on the server by this much.
     skew: Duration,
-    /// The key may be on another server by now.
+    /// The key may move to another server.
     may_move: bool,
-    /// Counts the questions to the server.
+    /// The number of attempts sent to the server.
     pub(super) made: u32,
-    /// An attempt got no answer, or was granted for a lease that was over by then, and none since
-    /// has said that somebody else has the lock: it may be ours.
+    /// The lock may be ours: an attempt got no reply, or its lease was over when the reply came,
+    /// and no later reply named another holder.
     pub(super) uncertain: bool,
-    /// An attempt got no answer: it may still be executed, whatever was answered since.
+    /// An attempt got no reply: it may still be executed, whatever the later replies.
     pub(super) is_out: bool,
-    /// When those who have the lock have to be gone, by the last answer.
+    /// When the leases of the current holders end, by the last reply.
     pub(super) busy_until: Option<Instant>,
-    /// An answer said that somebody else has it.
+    /// A reply named another holder.
     pub(super) was_refused: bool,
     /// Why the last attempt failed, if it did.
     pub(super) failure: Option<Error>,
-    /// It has been run within the period.
+    /// The run within the period, if `run_once` found one.
     pub(super) found_run: Option<LastRun>,
 }
 
-/// The consequence of an attempt.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Granted {
         grant: LeaseGrant,
-        /// The next in the queue asks then, unless something happens before.
+        /// When the next thread in the queue asks, unless an event wakes it earlier.
         next_asks_at: Instant,
     },
-    /// Somebody else has it.
+    /// Somebody else holds the lock.
     Refused {
-        /// Whoever is in the way has to be gone by then, or the server's message is not relied on
-        /// for longer. `None`: the server does not tell of changes.
+        /// When to ask again: at the end of the holder's lease, or earlier in case the server's
+        /// message is lost. `None`: the server sends no messages.
         ask_again_at: Option<Instant>,
     },
-    /// There is nothing to do with the lock: see [`Attempts::found_run`].
+    /// The work is done, so the lock is not needed: see [`Attempts::found_run`].
     AlreadyRun,
-    /// Worth another attempt.
+    /// Try again.
     Failed,
-    /// Worth another attempt at once, where the key is now.
+    /// Try again at once, on the server that has the key now.
     Moved,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The consequence of this reply; an error is the answer of the whole wait.
+    /// Returns the outcome of this reply. An error ends the whole wait.
     pub(super) fn judge(&mut self, reply: Reply, now: Instant) -> Result<AttemptOutcome> {
         self.is_out |= reply.again;
         let attempt = match reply
@@ -136,8 +136,8 @@ impl<'a> Attempts<'a> {
                 Ok(self.granted(fence, number, reply.sent, reply.tracked, now))
             }
             Attempt::AlreadyRun(run) => {
-                // If an earlier attempt of ours has taken the lock, it is lost: otherwise nobody
-                // else could have written the mark.
+                // If an earlier attempt of ours took the lock, it has lost it: only another holder
+                // can have written the mark.
                 self.uncertain = false;
                 self.found_run = Some(run);
                 Ok(AttemptOutcome::AlreadyRun)
@@ -164,7 +164,7 @@ impl<'a> Attempts<'a> {
     ) -> AttemptOutcome {
         let end = sent + self.settings.longest_at_first().saturating_sub(self.skew);
         if end <= now {
-            // The next attempt takes it anew, or finds out who has it.
+            // The next attempt takes the lock again, or finds its holder.
             self.uncertain = true;
             return AttemptOutcome::Failed;
         }
@@ -188,7 +188,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The deadline has come. Returns the error to answer; `None`: a plain no.
+    /// Returns the error of a wait that ends at its deadline. `None`: somebody else holds the lock.
     pub(super) fn last_failure(&mut self) -> Option<Error> {
         match (self.uncertain, self.failure.take()) {
             (false, failure) => failure,
@@ -199,8 +199,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The answer of a wait that ends by this error. One that says that nothing was done is not the
-    /// answer where the lock may be ours.
+    /// Returns the error of a wait that this error ends. Where the lock may be ours, an error that
+    /// means "nothing was done" becomes `Unknown`.
     pub(super) fn ended_by(&self, error: Error) -> Error {
         match error {
             Error::Pool { source, .. } if self.uncertain => match source {
@@ -226,7 +226,7 @@ impl<'a> Attempts<'a> {
             return Ok(AttemptOutcome::Failed);
         }
         if self.uncertain {
-            // A refusal says nothing about an attempt before it whose answer did not come.
+            // A refusal does not tell whether an earlier attempt without a reply took the lock.
             return Err(self.unknown());
         }
         self.uncertain = is_unconfirmed;
@@ -241,7 +241,8 @@ impl<'a> Attempts<'a> {
         self.operation.unknown(Some(self.hold.token()), silence)
     }
 
-    /// Names the keys, since what is no lock has to be found by an operator, and may be at either.
+    /// Adds the keys to the error: an operator has to find the value that is no lock, and it may be
+    /// at either key.
     fn naming_keys(&self, found: &str) -> Error {
         let lock = self.hold.lock_name();
         let found = match (lock.key(), lock.companion()) {
@@ -251,8 +252,8 @@ impl<'a> Attempts<'a> {
         self.operation.wrong_kind(found)
     }
 
-    /// The longest wait for news, when those in the way may stay for that long. A writer has to
-    /// renew its intent meanwhile.
+    /// Returns the time until the next attempt if no message comes, for holders whose leases end
+    /// after `longest`. A writer asks sooner, to renew its intent.
     fn longest_pause(&self, longest: Option<Duration>) -> Duration {
         let most = match self.hold.kind() {
             LockKind::Write => INTENT,

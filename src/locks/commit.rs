@@ -1,10 +1,10 @@
-//! Writing while a lock is held, and reading before it: in a transaction that watches the lock.
+//! Reads and writes while a lock is held, in a transaction that watches the lock.
 //!
-//! Called on the holder's thread. What is sent goes by a connection of the pool, or by the
-//! caller's, with nothing locked.
+//! Runs on the holder's thread. Sends on a connection of the pool, or on the caller's, with no
+//! mutex locked.
 //!
-//! A commit that got no answer may still be executed later. [`while_out`](Lease::while_out) notes
-//! it as [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its
+//! A commit without a reply may still be executed later. [`while_out`](Lease::while_out) records it
+//! as [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its
 //! release changes the key that the commit watches.
 
 use std::{sync::Arc, time::Duration};
@@ -30,35 +30,34 @@ use crate::{
 
 const RELEASING: &str = "Lease::commit_and_release";
 
-/// Says which call has executed a commit that is executed [once](Lease::commit_once).
+/// Which call of [`Lease::commit_once`] has executed the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it says whether this call has written anything"]
 #[non_exhaustive]
 pub enum Committed {
-    /// By this call.
+    /// This call.
     Now,
-    /// By one before it with the same operation id. This call has written nothing.
+    /// An earlier call with the same operation id. This call wrote nothing.
     Before,
 }
 
 impl Lease {
-    /// Writes what `build` puts into the pipeline, in one transaction, only while the lock is held.
-    /// Does not release it.
+    /// Writes the pipeline that `build` fills, in one transaction, only while the lock is held.
     ///
-    /// `build` is called once. If the lock has been renewed meanwhile, the transaction is sent
-    /// again, up to 8 times. It goes by a connection of the pool that the lock came from, to the
-    /// server that keeps the lock: for other resources there is the [fencing
+    /// Does not release the lock. `build` is called once. If the lock is renewed meanwhile, the
+    /// transaction is sent again, up to 8 times. It uses a connection of the lock's pool, to the
+    /// server that keeps the lock: for other resources use the [fencing
     /// token](Self::fencing_token).
     ///
-    /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: give back
-    /// what your thread has borrowed there first, or take [`commit_on`](Self::commit_on).
+    /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: first
+    /// return any connection that your thread has borrowed, or use [`commit_on`](Self::commit_on).
     ///
-    /// A commit that got no answer may still be executed while the lock is held, and never in
-    /// another's turn. To be able to repeat it, take [`commit_once`](Self::commit_once).
+    /// A commit without a reply may still be executed while the lock is held, never while another
+    /// holder has it. To be able to repeat it, use [`commit_once`](Self::commit_once).
     ///
     /// # Errors
     /// As [`commit_while_held`](crate::commit_while_held), and [`Error::Pool`] if there is no
-    /// connection. [`Error::Lost`]: the lock is not ours any more, and nothing was written.
+    /// connection. [`Error::Lost`]: the lock was lost, and nothing was written.
     ///
     /// # Examples
     /// ```no_run
@@ -77,11 +76,13 @@ impl Lease {
         self.committed("Lease::commit", build).map(drop)
     }
 
-    /// As [`commit`](Self::commit), and answers what the commands have answered: a tuple or a `Vec`
-    /// with one value for each, without those marked [`ignore`](redis::Pipeline::ignore).
+    /// As [`commit`](Self::commit), and returns the results of the commands.
+    ///
+    /// `T` is a tuple or a `Vec` with one value for each command, except those marked
+    /// [`ignore`](redis::Pipeline::ignore).
     ///
     /// # Errors
-    /// As [`commit`](Self::commit); [`Error::Reply`] if it was written, and the answers are of
+    /// As [`commit`](Self::commit); [`Error::Reply`] if it was written, and the results have
     /// another type.
     ///
     /// # Examples
@@ -102,23 +103,24 @@ impl Lease {
         commit.answer(results)
     }
 
-    /// As [`commit_returning`](Self::commit_returning), by a connection of the caller's to the same
-    /// server, and so without waiting for one. Two round trips.
+    /// As [`commit_returning`](Self::commit_returning), on the caller's connection to the same
+    /// server. Two round trips.
     ///
-    /// It needs a real server: on the stand-in of the feature `testing`, to which no connection
-    /// leads, it is an [`Error::Invalid`], and nothing is built. That records what goes by
+    /// It needs a real server: the stand-in of the feature `testing` has no connections, so there
+    /// it returns [`Error::Invalid`] and does not call `build`. The stand-in records
     /// [`commit`](Self::commit) and its other variants.
     ///
     /// # Errors
-    /// As [`commit_returning`](Self::commit_returning). If `conn` does not show the lock as ours,
-    /// nothing is written, and a connection of the pool is waited for and looks. [`Error::Lost`]:
-    /// that one does not show it either. [`Error::Invalid`]: it does, so `conn` leads to another
-    /// server or database, and the lease goes on.
+    /// As [`commit_returning`](Self::commit_returning). If `conn` does not find the lock as ours,
+    /// nothing is written, and a connection of the pool checks again. [`Error::Lost`]: that one
+    /// does not find it either. [`Error::Invalid`]: it does, so `conn` leads to another server or
+    /// database, and the lease continues.
     ///
     /// # Examples
     /// ```no_run
     /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-    /// # let lease = leasehold::Locks::new(&pool)?.lock("a").acquire(std::time::Duration::from_secs(5))?;
+    /// # let wait = std::time::Duration::from_secs(5);
+    /// # let lease = leasehold::Locks::new(&pool)?.lock("a").acquire(wait)?;
     /// let mut conn = pool.get()?;
     /// let () = lease.commit_on(&mut conn, |pipe| {
     ///     pipe.incr("report:editions", 1).ignore();
@@ -141,21 +143,24 @@ impl Lease {
         commit.answer(results.unwrap_or_default())
     }
 
-    /// As [`commit`](Self::commit), at most once for this operation id: a commit that got no answer
-    /// can be repeated, under this lease or another one of the same lock, and is not doubled.
+    /// As [`commit`](Self::commit), at most once for this operation id.
     ///
-    /// Its transaction writes a mark too: a key beside the lock that ends after `remember`, 1 ms
-    /// to 24 h. A later call with the same id finds it and writes nothing. Repeat within that time.
+    /// A commit without a reply can be repeated, under this lease or another one of the same lock,
+    /// without being executed twice.
     ///
-    /// **The id names the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711` every
-    /// night writes nothing in the second night while the mark of the first is still there.
+    /// The transaction also writes a mark: a key beside the lock that expires after `remember`, 1
+    /// ms to 24 h. A later call with the same id finds the mark and writes nothing. Repeat within
+    /// that time.
+    ///
+    /// **The id must name the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711`
+    /// every night writes nothing in the second night while the mark of the first remains.
     ///
     /// Two round trips.
     ///
     /// # Errors
     /// As [`commit`](Self::commit), and [`Error::Invalid`] for an id that is empty or longer than
-    /// 512 bytes, or for the time. After [`Error::Unknown`] repeat it; after [`Error::Partial`] the
-    /// mark is there, and some of the commands were refused.
+    /// 512 bytes, or for `remember`. After [`Error::Unknown`] repeat the call. After
+    /// [`Error::Partial`] the mark is written, and some of the commands were refused.
     ///
     /// # Examples
     /// ```no_run
@@ -198,11 +203,11 @@ impl Lease {
     }
 
     /// As [`commit`](Self::commit), and releases the lock in the same transaction. Two round trips
-    /// for both.
+    /// in all.
     ///
-    /// However it ends, the lease is over. Where nothing was written the lock is given back as by
-    /// [`release`](Self::release); where no answer came, by the watchdog's thread. It is not handed
-    /// over to another thread of this process.
+    /// The lease ends in any case. If nothing was written, the lock is released as by
+    /// [`release`](Self::release); if no reply came, the watchdog's thread releases it. It is not
+    /// handed over to another thread of this process.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -222,9 +227,9 @@ impl Lease {
         let operation = Operation::new(RELEASING, hold.lock_name().text());
         let commit = HeldCommit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
-        // The caller's closure may have forked.
+        // The caller's closure may have forked the process.
         self.stack.process.refuse_forked_child()?;
-        // From here on no renewal touches the lock.
+        // A renewal would change the key that the transaction watches.
         let state = self.stop_renewing(Deadline::after(Duration::MAX));
         let done = match state {
             RenewalState::Lost(reason) => Err(operation.lost_because(Some(reason))),
@@ -236,46 +241,46 @@ impl Lease {
             Err(error @ Error::Unknown { .. }) => Err(error.clone()),
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
         };
-        // The caller is told of the commit.
+        // The caller gets the result of the commit instead.
         let _ = self.settle(RELEASING, given_back, state);
         done.map(drop)
     }
 
-    /// Reads, decides and writes in one transaction, only while the lock is held: in the shape of
-    /// redis-rs's [`transaction`](redis::transaction). Does not release the lock.
+    /// Reads, decides and writes in one transaction, only while the lock is held. Modelled on
+    /// redis-rs's [`transaction`](redis::transaction).
     ///
-    /// Watches the lock and the keys, and calls `attempt` with the connection and a pipeline. It
-    /// reads on the connection, puts what is to be written into the pipeline, and returns; it does
-    /// not send the pipeline. Then the pipeline is executed, in one `EXEC`, if neither the lock nor
-    /// any of the keys has changed since it was read; an empty one is not sent. If a key has
-    /// changed, or the lock was renewed, all of it starts again, at once, for up to 5 s:
-    /// **`attempt` may be called several times**, and should do nothing but read and decide.
+    /// Does not release the lock. Watches the lock and the keys, and calls `attempt` with the
+    /// connection and a pipeline. `attempt` reads on the connection, adds its writes to the
+    /// pipeline, and returns without sending it. Then one `EXEC` executes the pipeline if neither
+    /// the lock nor any of the keys has changed since the watch; an empty pipeline is not sent. If
+    /// a key has changed, or the lock was renewed, the transaction is retried at once, for up to 5
+    /// s: **`attempt` may be called several times**, and should only read and decide.
     ///
-    /// Name in `keys` whatever the decision rests on and others may change without this lock. What
-    /// only holders of this lock change need not be named.
+    /// List in `keys` every key that the decision depends on and that others may change without
+    /// this lock. Keys that only holders of this lock change need not be listed.
     ///
-    /// An error of `attempt` ends the transaction, nothing is written, and this lease goes on: also
-    /// where the error is the loss of another lease. `?` takes what redis-rs says; for an error of
-    /// your own there is [`Error::other`](crate::Error::other). A refusal that is no error is
-    /// better a value. Whatever happens, panics included, nothing is left watched.
+    /// An error of `attempt` ends the transaction without writing, and this lease continues, even
+    /// if the error is the loss of another lease. `?` converts errors of redis-rs; wrap your own
+    /// with [`Error::other`](crate::Error::other). Return a refusal that is no error as a value. In
+    /// every case, a panic included, no key stays watched.
     ///
-    /// **Two round trips if it reads once**: `WATCH` goes out with the first read. Several values
-    /// are read at once by `MGET`, several fields of a hash by `HMGET`; each further read is a
-    /// round trip more. A key that may be missing is read as an `Option`.
+    /// **Two round trips with one read**: `WATCH` goes out with the first read. Each further read
+    /// costs one more; read several values at once with `MGET`, several fields of a hash with
+    /// `HMGET`. Read a key that may be missing as an `Option`.
     ///
-    /// `attempt` must not go on in the child of a fork: parent and child would have one connection.
+    /// `attempt` must not continue in a forked child: parent and child would share one connection.
     ///
-    /// It needs a real server: on the stand-in of the feature `testing`, which has nothing to read,
-    /// it is an [`Error::Invalid`](crate::Error::Invalid), and `attempt` is not called. That
-    /// records [commits](Self::commit).
+    /// It needs a real server: the stand-in of the feature `testing` has no data to read, so there
+    /// it returns [`Error::Invalid`](crate::Error::Invalid) and does not call `attempt`. The
+    /// stand-in records [commits](Self::commit).
     ///
     /// # Errors
-    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours any more. Nothing was written.
-    /// - [`Error::Contended`](crate::Error::Contended): the keys changed again and again, for 5 s.
-    ///   Nothing was written.
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came to the `EXEC`. Either all was
+    /// - [`Error::Lost`](crate::Error::Lost): the lock was lost. Nothing was written.
+    /// - [`Error::Contended`](crate::Error::Contended): the keys kept changing for 5 s. Nothing was
+    ///   written.
+    /// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. Either everything was
     ///   written or nothing.
-    /// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC`, the others
+    /// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC`; the others
     ///   were executed.
     /// - [`Error::Invalid`](crate::Error::Invalid): a command that would end the transaction, on
     ///   the connection or in the pipeline.
@@ -333,12 +338,12 @@ impl Lease {
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<HeldCommit<'_>> {
         let commit = HeldCommit::new(self.operation(name), self.hold().proof(), build)?;
-        // The caller's closure may have forked.
+        // The caller's closure may have forked the process.
         self.stack.process.refuse_forked_child()?;
         Ok(commit)
     }
 
-    /// `None`: it was marked before.
+    /// Sends a commit. `None`: its mark was already there.
     fn send(&self, commit: &HeldCommit<'_>) -> Result<Option<Vec<Value>>> {
         #[cfg(feature = "testing")]
         if let Some(committer) = self.stack.server.committer() {
@@ -347,7 +352,7 @@ impl Lease {
         self.by_the_pool(|conn| commit.send(conn))
     }
 
-    /// To a server to which no connection leads.
+    /// Sends a commit to the stand-in, which has no connections.
     #[cfg(feature = "testing")]
     fn send_to(
         &self,
@@ -368,7 +373,7 @@ impl Lease {
             CommitOutcome::Lost => Err(operation.lost()),
             CommitOutcome::Before => Ok(None),
             CommitOutcome::Executed(mut results) if results.iter().any(is_error) => {
-                // A release and a mark are executed whatever is refused.
+                // A release and a mark are executed even if a write is refused.
                 if commit.release.is_some() || commit.mark.is_some() {
                     results.push(Value::Okay);
                 }
@@ -378,15 +383,14 @@ impl Lease {
         }
     }
 
-    /// Refuses a lost lease, and a child's copy. To be called before anything is made or sent.
+    /// Refuses a lost lease and a forked child. Call it before building or sending anything.
     pub(super) fn check_here(&self, name: &'static str) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         self.check_for(name)
     }
 
-    /// Sends a transaction to the server that keeps the lock, and tells of a loss that this server
-    /// answers. An error of `send` is one that the transaction has met, never one of a caller's
-    /// closure.
+    /// Sends a transaction to the server that keeps the lock, and records the loss if the server
+    /// reports one. `send` must return only errors of the transaction, none of a caller's closure.
     fn while_out<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.until_answered(send);
         if let Err(Error::Lost { .. }) = done {
@@ -396,9 +400,9 @@ impl Lease {
         done
     }
 
-    /// Sends a transaction, which is out for as long as it has no answer.
+    /// Sends a transaction, which counts as outstanding until it has a reply.
     fn until_answered<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
-        // A panic in between leaves it out.
+        // If `send` panics, the commit stays outstanding.
         self.lease_state().outstanding().commit_is_out();
         let done = send();
         if !matches!(done, Err(Error::Unknown { .. })) {
@@ -407,23 +411,23 @@ impl Lease {
         done
     }
 
-    /// Explains why a connection of the caller's does not show the lock as ours. The lease ends
-    /// only if the server that keeps the lock says so.
+    /// Returns the reason that the caller's connection does not find the lock as ours. The lease
+    /// ends only if the server that keeps the lock does not find it either.
     fn not_found_by_theirs(&self, name: &'static str) -> Error {
         match self.ask(name, Ask::Look) {
             Ok(_) => Error::invalid(
                 "conn",
                 "it does not show the lock as ours, and the pool's do: it leads to another server or database",
             ),
-            // A look without an answer has changed nothing.
+            // A look changes nothing, so a missing reply is no `Unknown`.
             Err(Error::Unknown { source, .. }) => self.operation(name).failed(source),
             Err(error) => error,
         }
     }
 
-    /// Sends by a connection of the pool, and by another one where the first turns out to have been
-    /// closed before anything was written, as after a restart of the server. Where the lock is on
-    /// another server by now, or on its way, sends again after a pause, for one I/O time-out.
+    /// Sends on a connection of the pool, and on a second one if the first was closed before
+    /// anything was written, as after a restart of the server. If the lock has moved to another
+    /// server, or is moving, sends again after a pause, for one I/O time-out.
     fn by_the_pool<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
         let server = &self.stack.server;
         let patience = Deadline::after(server.limits().answer);

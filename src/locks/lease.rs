@@ -1,4 +1,4 @@
-//! The guard: what a user has for as long as the lock is held.
+//! `Lease`, the guard of a lock that is held.
 
 use std::{
     fmt,
@@ -30,34 +30,34 @@ use crate::{
     wire::yes_or_no,
 };
 
-/// The function that an error of a look at the lease names.
+/// The operation that errors of [`Lease::check`] name.
 pub(super) const CHECK: &str = "Lease::check";
 
-/// A lock that is held, until it is released or dropped. It may move to another thread.
+/// A lock that is held, until it is released or dropped. It is `Send`.
 ///
-/// Dropping it releases the lock, also on a panic; it waits for that at most
-/// [`Options::drop_timeout`](crate::Options::drop_timeout), and says nothing.
-/// [`release`](Self::release) says what there is to say. In a child after a fork it does nothing:
-/// the lock is the parent's.
+/// Dropping it releases the lock, also on a panic. The drop waits at most
+/// [`Options::drop_timeout`](crate::Options::drop_timeout) and ignores errors;
+/// [`release`](Self::release) returns them. In a forked child the drop does nothing: the lock is
+/// the parent's.
 ///
-/// The answers of [`is_held`](Self::is_held), [`check`](Self::check),
-/// [`remaining`](Self::remaining), [`state`](Self::state) and [`lost`](Self::lost) are computed
-/// from our own clock and from what the server has told; asking sends nothing.
+/// [`is_held`](Self::is_held), [`check`](Self::check), [`remaining`](Self::remaining),
+/// [`state`](Self::state) and [`lost`](Self::lost) use our own clock and the server's last replies
+/// and notifications. They send nothing.
 ///
 /// # Guarantees
 /// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided
 ///   that the clocks run at the same rate, that the server loses no data and that nobody deletes
 ///   the lock by hand.
-/// - A loss is told by [`lost`](Self::lost): when the lock is deleted, taken over or flushed, soon
-///   after the server knows; at the end of the lease by our own clock.
-/// - When `release` has returned, nothing is sent for this hold any more; unless an attempt to
-///   acquire it got no answer, and may be delivered late: then the watchdog's thread releases it
-///   again, for some minutes and ever more seldom. Or another server becomes the master within a
-///   minute: it is released there as well.
+/// - [`lost`](Self::lost) reports a loss: soon after the lock is deleted, taken over or flushed on
+///   the server, and at the end of the lease by our own clock.
+/// - After `release` returns, nothing is sent for this hold, with two exceptions. If an attempt to
+///   acquire it got no reply and may be delivered late, the watchdog's thread repeats the release
+///   for some minutes, less and less often. If another server becomes the master within a minute,
+///   the lock is released there too.
 ///
-/// Not that the lock is still there while you write: a process can be halted between the question
-/// and the write. For that hand the [fencing token](Self::fencing_token) to the resource, or
-/// [`commit`](Self::commit) to the same server.
+/// It does not guarantee that the lock is still held while you write: a process can be halted
+/// between the check and the write. For that pass the [fencing token](Self::fencing_token) to the
+/// resource, or [`commit`](Self::commit) to the same server.
 ///
 /// # Examples
 /// ```no_run
@@ -78,42 +78,40 @@ pub(super) const CHECK: &str = "Lease::check";
 pub struct Lease {
     pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
-    /// Its queue is told this at its end.
+    /// The data that the queue gets at the end of the hold.
     pub(super) turn: PastHold,
-    /// The budget of its hand-overs, if it may be handed over.
+    /// The hand-over budget, if the lock may be handed over.
     turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
-    /// It ends so much sooner by our clock than on the server.
+    /// The lease ends earlier by our clock than on the server by this much.
     skew: Duration,
-    /// The end, once it has come. The drop tells the hooks.
+    /// How the hold ended. The drop reports it to the hooks.
     pub(super) end: Option<HoldEnd>,
-    /// A user has it. A guard that no user has taken is never handed on, and its release is not
+    /// A user has taken this guard. Otherwise it is not handed over, and its release is not
     /// reported.
     pub(crate) is_claimed: bool,
-    /// The token was given out, and whoever has it may release the lock.
+    /// The token was read, so other code may release the lock.
     disclosed: AtomicBool,
 }
 
-/// The start of a lease, whether the server has granted it or the turn before has handed it
-/// over.
+/// The data of a new lease, granted by the server or handed over by the previous holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseGrant {
     pub(crate) fence: Option<FencingToken>,
-    /// A moment before the server was asked, or that at which the lock was handed over.
+    /// A moment before the attempt was sent, or the moment of the hand-over.
     pub(crate) since: Instant,
-    /// When the server ends it, unless it is renewed.
+    /// The end by our clock, unless it is renewed.
     pub(crate) end: Instant,
-    /// When the watchdog asks about it for the first time, so that the server tells of its loss
-    /// from then on.
+    /// When the watchdog first looks at the lease. From then on the server reports its loss.
     pub(crate) look_at: Option<Instant>,
-    /// The budget of its hand-overs, if it may be handed over.
+    /// The hand-over budget, if the lock may be handed over.
     pub(crate) turns: Option<HandOverBudget>,
-    /// An attempt before the one that was granted got no answer.
+    /// An attempt before the granted one got no reply.
     pub(crate) unanswered_before: bool,
 }
 
 impl Lease {
-    /// The lease that begins with this grant. `keep` has the keeper keep it; `None` if it does not.
+    /// Creates the lease of this grant. `keep` registers it with the keeper; `None` if that fails.
     pub(crate) fn begin(
         stack: &Arc<Stack<Self>>,
         settings: &Settings,
@@ -121,7 +119,7 @@ impl Lease {
         grant: LeaseGrant,
         keep: impl FnOnce(LeaseState) -> Option<Handle>,
     ) -> Option<Self> {
-        // A longest hold further away than the clock can tell is none.
+        // A limit beyond the range of the clock is no limit.
         let longest = settings.max_hold;
         let cap = longest.and_then(|longest| grant.since.checked_add(longest));
         let terms = Terms {
@@ -160,7 +158,7 @@ impl Lease {
         self
     }
 
-    /// From now on the hooks of its options are told of a loss as soon as it is known.
+    /// Reports a loss to the hooks from now on, as soon as it is detected.
     pub(crate) fn report_loss(&self) {
         if self.lease_state().events.is_some() {
             let lease_state = Arc::downgrade(self.handle.lease_state());
@@ -169,19 +167,19 @@ impl Lease {
                     lease_state.tell_loss(reason);
                 }
             };
-            // Without a thread for it, the end of the hold tells of the loss.
+            // If the callback thread cannot start, the end of the hold reports the loss.
             let _ = self.lost().notify(lost);
         }
     }
 
-    /// The number to hand to the resource: greater than that of every holder before. A reader has
-    /// none, nor has a mutex without [`Options::fencing`](crate::Options::fencing).
+    /// The number to pass to the resource: greater than that of every earlier holder. `None` for a
+    /// reader, and for a mutex without [`Options::fencing`](crate::Options::fencing).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.lease_state().fence
     }
 
-    /// The proof of this hold, for another process, or for the plain functions.
+    /// The token that identifies this hold, for another process or the plain functions.
     #[must_use]
     pub fn token(&self) -> &Token {
         self.disclosed.store(true, Ordering::SeqCst);
@@ -194,20 +192,20 @@ impl Lease {
         self.hold().lock_name().text()
     }
 
-    /// True while the lock is held, by our clock and by what the server has told. False at the end,
-    /// with no grace.
+    /// Returns true while the lock is held, by our clock and the server's replies and
+    /// notifications. False from the end of the lease on, without a grace period.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// The rest of the lease by our clock, before the next renewal; nothing once it is lost.
+    /// The time left of the lease by our clock; zero once it is lost. A renewal extends it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease_state().remaining()
     }
 
-    /// Held, lost, or in doubt because the last renewal failed.
+    /// Returns whether the lease is held, lost, or unknown because the last renewal failed.
     #[must_use]
     pub fn state(&self) -> RenewalState {
         self.lease_state().state()
@@ -216,7 +214,7 @@ impl Lease {
     /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Lost`], and why.
+    /// [`Error::Lost`], with the reason.
     pub fn check(&self) -> Result<()> {
         self.check_for(CHECK)
     }
@@ -228,39 +226,41 @@ impl Lease {
         Err(self.lost_for(name))
     }
 
-    /// A signal that the lease is lost, to poll, to wait on, or to be called by.
+    /// Returns a signal of the loss of the lease, to poll, to wait on, or to register a callback.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
         LostSignal::new(self.handle.clone())
     }
 
-    /// Why the last attempt to renew it failed, if it did: for a log, when it is lost.
+    /// The error of the last renewal, if it failed: for the log entry of a loss.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.lease_state().failure(self.operation("renew"))
     }
 
-    /// Asks the server whether the lock is still ours. One round trip; changes nothing.
+    /// Asks the server whether the lock is still ours. One round trip.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: it is not. The lease is lost from now on.
-    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: there is no telling.
+    /// - [`Error::Lost`]: the lock is not ours. The lease is lost from now on.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: unknown; the lease does not change.
     pub fn verify(&self) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         self.ask("Lease::verify", Ask::Look)?;
         self.check()
     }
 
-    /// Lets the lease end so long from now, but never earlier than it does, nor later than
-    /// [`Options::max_hold`](crate::Options::max_hold) allows. 1 ms to 24 h.
+    /// Extends the lease to end this long from now, 1 ms to 24 h. One round trip.
     ///
-    /// For a step that must not be interrupted by a lost connection: the watchdog renews the usual
-    /// lease anyway. One round trip.
+    /// It never shortens the lease, nor extends it past
+    /// [`Options::max_hold`](crate::Options::max_hold).
+    ///
+    /// Use it before a step that must survive a lost connection: the watchdog renews the usual
+    /// lease anyway.
     ///
     /// # Errors
     /// As [`verify`](Self::verify), [`Error::Invalid`] for the length, and
-    /// [`Error::TooFewReplicas`] with [`Options::replicas`](crate::Options::replicas): it ends when
-    /// it did before.
+    /// [`Error::TooFewReplicas`] with [`Options::replicas`](crate::Options::replicas): the end does
+    /// not change.
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         let lease = self
@@ -282,47 +282,49 @@ impl Lease {
         &self.lease_state().hold
     }
 
-    /// The waiting thread has taken over what was handed to it.
+    /// Marks the guard as taken by a user.
     pub(crate) fn claimed(mut self) -> Self {
         self.is_claimed = true;
         self
     }
 
-    /// Nobody wants it any more: to be dropped.
+    /// Marks the guard as not taken, to be dropped.
     pub(crate) fn declined(mut self) -> Self {
         self.is_claimed = false;
         self
     }
 
-    /// The budget of its hand-overs, if it may be handed over.
+    /// The hand-over budget, if the lock may be handed over.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
         let is_over = self.end.is_some() || self.is_disclosed();
         self.turns.filter(|_| self.is_claimed && !is_over)
     }
 
-    /// A program that was given the token may use it after our release.
+    /// Returns true if the token was read: its user may release the lock, or use it after our
+    /// release.
     pub(crate) fn is_disclosed(&self) -> bool {
         self.disclosed.load(Ordering::SeqCst)
     }
 
-    /// A child has a copy after a fork: the lock is not its own.
+    /// Returns true in a forked child, which has only a copy: the lock is the parent's.
     pub(crate) fn is_forked_child(&self) -> bool {
         self.stack.process.is_forked_child()
     }
 
-    /// Asks about it, or renews it, by a connection of the pool. Not to be called in a child.
-    /// Returns a moment before that was sent.
+    /// Looks at the lease or renews it, on a connection of the pool. Returns a moment before the
+    /// call was sent. Must not be called in a forked child.
     pub(super) fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
         if let Ask::Renew(lease) = ask {
             lease_millis("lease", lease)?;
         }
         if !self.is_held() {
-            // The server may say yes again: to the next hold of the same owner.
+            // The server could return yes again, for the next hold of the same owner.
             return Err(self.lost_for(name));
         }
         let asked = (self.stack.server).ask(&ask.of(self.hold()), Patience::USUAL);
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
-            // The first may be executed later, whatever the second has come to.
+            // The call was sent twice: the first may still be executed, whatever the reply to the
+            // second.
             self.lease_state().outstanding().renewal_is_out();
         }
         let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
@@ -343,7 +345,7 @@ impl Lease {
                     self.lease_state()
                         .renewal_failed(&Arc::new(failure), is_out);
                 }
-                // A loss that has become known meanwhile says more.
+                // A loss that was detected meanwhile takes precedence.
                 self.check_for(name)?;
                 Err(error)
             }

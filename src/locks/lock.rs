@@ -1,4 +1,4 @@
-//! One lock, before it is held, and who has it.
+//! `Lock`, which is acquired, inspected or taken away, and `Inspection`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,10 +27,9 @@ use crate::{
     wire::Call,
 };
 
-/// One lock, of whatever kind: to be acquired as often as you like, by any thread.
+/// One lock of any kind, which any thread can acquire any number of times.
 ///
-/// Making it sends nothing. A name that cannot be a lock's is an error of whatever is done with it
-/// first.
+/// Creating it sends nothing. An invalid name is an error of its first use.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Lock {
@@ -50,50 +49,50 @@ impl Lock {
         }
     }
 
-    /// This lock, held by these options; what they do not name stays as it was.
+    /// Returns this lock with these options; options that are not named keep their values.
     pub fn with(mut self, options: Options) -> Self {
         self.settings = self.settings.changed_by(options);
         self
     }
 
-    /// Its name.
+    /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Takes the lock, waiting up to `timeout` for it.
+    /// Acquires the lock, waiting up to `timeout`.
     ///
-    /// Threads of this process that want the same lock are served first in, first out, and only the
-    /// first of them asks the server, when it says that something has happened to the lock. A
-    /// thread that waits has no connection of the pool. There is always one try, even for a wait of
-    /// nothing; `Duration::MAX` waits for ever.
+    /// Threads of this process that want the same lock are served first in, first out. Only the
+    /// first asks the server, when the server reports a change of the lock. A waiting thread uses
+    /// no connection of the pool. There is always one attempt, even with a zero `timeout`;
+    /// `Duration::MAX` waits forever.
     ///
-    /// A failure that may pass does not end a wait: a server that is not there yet, restarts, is
-    /// silent, or refuses for now (`LOADING`, `OOM` and their like). The last failure is the answer
-    /// at the deadline, and not `Contended`. A wait of nothing answers at once.
+    /// A temporary failure does not end the wait: a server that is down, restarting or silent, or
+    /// that refuses for now (`LOADING`, `OOM` and the like). At the deadline the last such failure
+    /// is returned instead of `Contended`. With a zero `timeout` it is returned at once.
     ///
-    /// A lock without an end, such as the book's `acquire_lock` takes, is waited for until somebody
-    /// deletes it: look with [`inspect`](Self::inspect).
+    /// A lock without a TTL, such as one taken by the book's `acquire_lock`, stays until it is
+    /// deleted: check with [`inspect`](Self::inspect).
     ///
-    /// Give back a connection that your thread has borrowed from the same [`Pool`](crate::Pool)
-    /// before you ask: where all are lent to threads that ask for locks, none of them gets the one
-    /// that it takes.
+    /// Return any connection that your thread has borrowed from the same [`Pool`](crate::Pool)
+    /// first. If all connections are lent to threads that acquire locks, none of them gets the
+    /// second connection that it needs.
     ///
-    /// One round trip on a free lock. The wait ends at `timeout`, at most one I/O time-out of the
+    /// One round trip on a free lock. The wait ends at `timeout`, or up to one I/O time-out of the
     /// pool later while the server is silent.
     ///
     /// # Errors
-    /// - [`Error::Contended`](crate::Error::Contended): somebody else was seen to have it.
-    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL that leads to
-    ///   another kind of server. Nobody waits for that to change, nor for the right password.
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so it may be ours. It is given
-    ///   back as soon as the server answers, however late the server executes it.
+    /// - [`Error::Contended`](crate::Error::Contended): somebody else held the lock.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL of another kind
+    ///   of server. Such an error, or a wrong password, ends the wait at once.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be ours. It is
+    ///   given back as soon as the server replies, however late the server executes the attempt.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no
     ///   connection.
-    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no lock of this kind.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key does not hold a lock of this kind.
     /// - [`Error::Redis`](crate::Error::Redis): the server refused.
-    /// - [`Error::TooFewReplicas`](crate::Error::TooFewReplicas): with [`Options::replicas`].
+    /// - [`Error::TooFewReplicas`](crate::Error::TooFewReplicas): see [`Options::replicas`].
     ///
     /// # Examples
     /// ```no_run
@@ -118,12 +117,12 @@ impl Lock {
         self.acquire_as(operation, timeout)
     }
 
-    /// Takes the lock if it is free. `Ok(None)`: somebody else has it.
+    /// Acquires the lock if it is free. `Ok(None)`: somebody else holds it.
     ///
-    /// One round trip. Does not stand in the queue, so that it may be faster than those who do.
+    /// One round trip. It does not join the queue, so it may overtake waiting threads.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), except `Contended`, and at once.
+    /// As [`acquire`](Self::acquire), without `Contended`, and at once.
     ///
     /// # Examples
     /// ```no_run
@@ -143,8 +142,8 @@ impl Lock {
         }
     }
 
-    /// Who has the lock, since when and for how long still, and how many threads of this process
-    /// wait for it.
+    /// Returns the holders of the lock, the times of their holds, and the number of threads of this
+    /// process that wait for it.
     ///
     /// One round trip; changes nothing.
     ///
@@ -171,23 +170,21 @@ impl Lock {
             .map_err(|error| operation.failed(error))
     }
 
-    /// Takes the lock away from whoever has it, all readers included, and tells what it took: for
-    /// operators.
+    /// Takes the lock away from all its holders, readers included, and returns them. For operators.
     ///
-    /// It tells of the holders at the moment at which the lock was taken away, in one step on the
-    /// server: of nobody, if it was free. It is sent once only, since a second one could
-    /// take the lock from the next holder.
+    /// The server removes and returns the holders in one step; none if the lock was free. The
+    /// command is never sent twice, since a second one could take the lock from the next holder.
     ///
-    /// A holder that this crate keeps is told, where the server tells of changes, but may write
-    /// until it knows: a fencing token stops that. Two round trips: the first proves the
-    /// connection, since this may not be sent twice.
+    /// A holder that uses this crate is notified, if its server sends notifications, but may write
+    /// until then: a fencing token prevents that. Two round trips: the first proves that the
+    /// connection works, since the command must not be sent twice.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect), and
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came, so that it may have been taken
-    ///   away: look with `inspect`.
-    /// - [`Error::WrongKind`](crate::Error::WrongKind): what stands there is no lock of any kind,
-    ///   and was left as it is.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may have been taken
+    ///   away: check with `inspect`.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds no lock of any kind. It was
+    ///   not changed.
     ///
     /// # Examples
     /// ```no_run
@@ -202,7 +199,7 @@ impl Lock {
         let operation = Operation::new("Lock::force_release", &self.name);
         let stack = self.stack(&lock)?;
         let answer = stack.server.ask_once(&force_releasing(&lock))?;
-        // Whoever had it has lost it, and the next in the queue asks at once.
+        // The previous holder has lost the lock, so the next thread of the queue asks at once.
         let taken = PastHold {
             since: stack.clock.now(),
             stood_in_queue: true,
@@ -218,7 +215,7 @@ impl Lock {
         Ok(found)
     }
 
-    /// Asks about this lock.
+    /// Sends a call about this lock, and returns the reply.
     pub(super) fn ask(
         &self,
         lock: &LockName,
@@ -228,8 +225,8 @@ impl Lock {
         Ok(stack.server.ask(&call(lock), Patience::USUAL)?.answer)
     }
 
-    /// To be asked for before a call is made: in the child of a fork its script may be in the
-    /// making for ever.
+    /// Get the stack before building a call: it refuses a forked child, in which building a script
+    /// may block forever.
     fn stack(&self, lock: &LockName) -> Result<Arc<Stack<Lease>>> {
         self.stacks.process.refuse_forked_child()?;
         let longest = self.stacks.limits.connect;
@@ -243,7 +240,7 @@ impl Lock {
         }
     }
 
-    /// Whoever finds no lock of the kind is told what is there: one round trip more.
+    /// Adds to a `WrongKind` error what the key holds instead. One more round trip.
     fn naming_what_is_there(&self, operation: Operation<'_>, error: Error) -> Error {
         let Error::WrongKind { found, .. } = &error else {
             return error;
@@ -265,8 +262,8 @@ impl Lock {
         operation.wrong_kind(format!("{what} ({found})"))
     }
 
-    /// The way of all acquires. The inner error: the work has been done within the period. The
-    /// hooks are told of whatever ends a wait: of a failure here.
+    /// Acquires a hold, for all public functions. The inner error: the work of `run_once` was done
+    /// within the period. Reports a failure to the hooks; [`acquire`] reports the other results.
     pub(super) fn acquire_hold(
         &self,
         operation: Operation<'_>,
@@ -277,7 +274,7 @@ impl Lock {
         let started = clock.now();
         let waited =
             hold.and_then(|hold| acquire(operation, &self.stacks, &self.settings, hold, timeout));
-        // In the child of a fork a hook may wait for ever for what another thread had locked.
+        // In a forked child a hook may block forever on a mutex that another thread held.
         if let (Err(error), Some(events)) = (&waited, &self.settings.events)
             && !matches!(error, Error::Forked | Error::Contended { .. })
         {
@@ -289,10 +286,10 @@ impl Lock {
         waited
     }
 
-    /// A new hold, with a token of its own.
+    /// Creates a hold with a new token.
     ///
-    /// Refused in the child of a fork: there the queues may be locked for ever, and an owner's text
-    /// or a script that another thread was making is never ready.
+    /// Refused in a forked child: there the queues may stay locked forever, and an owner's text or
+    /// a script that another thread was building never becomes ready.
     pub(super) fn hold(&self) -> Result<Hold> {
         let lock = self.lock_name()?;
         self.stacks.process.refuse_forked_child()?;
@@ -313,7 +310,7 @@ impl Lock {
     }
 }
 
-/// A lock as the server knew it at one moment; by now it may be otherwise. See
+/// The state of a lock on the server at one moment, which may have changed since. See
 /// [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug)]
 #[must_use]
@@ -336,30 +333,31 @@ impl Inspection {
         }
     }
 
-    /// True if anybody has it.
+    /// Returns true if the lock is held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.holders.is_empty()
     }
 
-    /// Those who have it: one, or any number of readers.
+    /// The holders: one, or any number of readers.
     pub fn holders(&self) -> &[Holder] {
         &self.holders
     }
 
-    /// True if the key is no lock of any kind that this crate knows.
+    /// Returns true if the key holds no lock of any kind that this crate knows.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.found == Found::Foreign
     }
 
-    /// The number of writers, of any process, that wait and so keep new readers out.
+    /// The number of waiting writers of all processes. They block new readers.
     #[must_use]
     pub fn waiting_writers(&self) -> usize {
         self.waiting_writers
     }
 
-    /// The number of threads of this process that wait for it, by this [`Locks`](crate::Locks).
+    /// The number of threads of this process that wait for the lock through this
+    /// [`Locks`](crate::Locks).
     #[must_use]
     pub fn waiting_here(&self) -> usize {
         self.waiting_here

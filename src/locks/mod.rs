@@ -1,10 +1,10 @@
-//! Locks that are waited for, kept and given back: what most users take.
+//! Locks that wait, renew and release: the main API.
 //!
-//! `Locks` makes a [`lock`]; [`acquire`] waits for it, with [`attempts`] for what the answers lead
-//! to, and makes a [`lease`], the guard. [`release`] hands it over, gives it back, or leaves that
-//! to the watchdog's thread. [`run`] does work under a lock, [`commit`] reads and writes while it
-//! is held. A [`stack`] is what all of them share: the server, the keeper of the leases and the
-//! queues; [`stacks`] says which one a key has.
+//! `Locks` makes a [`lock`]. [`acquire`] waits for it, judges the replies with [`attempts`], and
+//! makes a [`lease`], the guard. [`release`] hands the lock over, gives it back, or leaves that to
+//! the watchdog's thread. [`run`] does work under a lock; [`commit`] reads and writes while it is
+//! held. They share a [`stack`]: the server, the keeper of the leases and the queues. [`stacks`]
+//! maps a key to its stack.
 
 mod acquire;
 mod attempts;
@@ -37,21 +37,21 @@ use crate::{
 use options::Settings;
 use stacks::Stacks;
 
-/// Locks of all kinds on one server, or on a Redis Cluster: guards that wait in turn, renew
-/// themselves and know when they are lost. Cloning it shares it.
+/// Locks of all kinds on one server, or on a Redis Cluster.
 ///
-/// Beside the pool it has three connections and two threads of its own, however many locks there
-/// are: one connection that listens for releases, one on which those who wait ask for their locks,
-/// and the [`Watchdog`](crate::Watchdog)'s. They are opened when they are needed first. All end
-/// with the last clone, lock and lease. Nobody waits for the threads: they end within a tenth of a
-/// second, or when a connect or an answer that they wait for has come or failed.
+/// Its locks wait in turn, renew themselves and report a loss. A clone shares everything.
 ///
-/// A third thread is there once a [callback](crate::LostSignal::notify) is registered, or a lock is
-/// taken with [`Options::events`].
+/// Beside the pool it has three connections and two threads of its own, for any number of locks:
+/// one connection listens for releases, one carries the attempts of waiting threads, and one is the
+/// [`Watchdog`](crate::Watchdog)'s. Each opens at its first use. All close with the last clone,
+/// lock and lease. Dropping the last of these does not join the threads: they exit within 100 ms,
+/// or when pending I/O ends.
 ///
-/// On a cluster each shard of which a name is used has all of that for itself, made when it is
-/// first used: one that is down, or silent, delays no lock of another. A lock is followed when its
-/// slot moves.
+/// A third thread starts with the first [callback](crate::LostSignal::notify), or the first lock
+/// that is taken with [`Options::events`].
+///
+/// On a cluster each shard has its own connections and threads, created at its first use, so a
+/// shard that is down or silent delays no lock of another. A lock moves with its slot.
 ///
 /// # Examples
 /// ```no_run
@@ -71,17 +71,18 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Locks on the server of this URL, with a [`Pool`] of its own, see [`Pool::connect`]; or, with
-    /// the feature `cluster`, on the cluster of a URL such as
-    /// `redis+cluster://a:7000,b:7000,c:7000`.
+    /// Creates locks on the server of this URL, with their own [`Pool`].
     ///
-    /// Opens no connection and waits for nothing. **Make one for a program and keep it**; a clone
-    /// shares it. Each one that is made has threads of its own, which go on for up to 30 s after
-    /// the last clone is dropped: one for each request would use up what the system allows.
+    /// [`Pool::connect`] lists the URLs. With the feature `cluster` also the URL of a cluster, such
+    /// as `redis+cluster://a:7000,b:7000,c:7000`.
+    ///
+    /// Opens no connection and does not wait. **Create one for the program and keep it**; clones
+    /// share it. Each has its own threads, which may run for up to 30 s after the last clone is
+    /// dropped: one per request would exhaust the system's threads.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the URL cannot be read.
-    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started. On a cluster that
+    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started. On a cluster this
     ///   is an error of the first use of a shard.
     pub fn connect(url: &str) -> Result<Self> {
         #[cfg(feature = "cluster")]
@@ -91,34 +92,34 @@ impl Locks {
         Self::new(&Pool::connect(url)?)
     }
 
-    /// Locks that share a pool with other work.
+    /// Creates locks that share a pool with other work.
     ///
-    /// A lock takes a connection of the pool for the moment of an acquire or a release, and none
-    /// while it waits or holds.
+    /// An acquire or a release borrows a connection of the pool for its round trip. A lock that
+    /// waits or is held borrows none.
     ///
     /// # Errors
     /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
-    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent made the
     ///   pool.
     pub fn new(pool: &Pool) -> Result<Self> {
         pool.refuse_forked_child()?;
         Self::on(Arc::new(RedisServer::new(pool)))
     }
 
-    /// Locks on a Redis Cluster that share its pools with other work. Opens no connection and
-    /// starts no thread: that is done for each shard when a name of it is first used.
+    /// Creates locks on a Redis Cluster that share its pools with other work.
+    ///
+    /// Opens no connection and starts no thread: each shard does at its first use.
     ///
     /// With the feature `cluster`.
     ///
-    /// A lock whose slot moves to another shard is followed, also while it is held or waited for.
-    /// While the slot is on its way, nothing can be done with a lock that has gone ahead, or that
-    /// is free: a wait tries again until its deadline, a call for one I/O time-out, and then the
-    /// answer is [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`. A slot
-    /// takes a millisecond, usually. A lease whose slot stays open for most of the lease may be
-    /// lost.
+    /// A lock moves with its slot to another shard, also while it is held or waited for. While the
+    /// slot migrates, a lock that has already moved, or is free, is out of reach: a wait retries
+    /// until its deadline, any other call for one I/O time-out, and then returns
+    /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`. A slot usually
+    /// migrates in a millisecond. A lease may be lost if its slot migrates for most of the lease.
     ///
-    /// Two locks are in one slot if their names have the same part in braces, `{shop}:report` and
-    /// `{shop}:orders`: [`Lease::commit`] needs that of the keys that it writes.
+    /// Two names with the same part in braces share a slot: `{shop}:report` and `{shop}:orders`.
+    /// The keys that [`Lease::commit`] writes must share the slot of the lock.
     ///
     /// # Examples
     /// ```no_run
@@ -138,7 +139,7 @@ impl Locks {
         Self::with_stacks(Stacks::of_shards(nodes))
     }
 
-    /// Locks on this server, real or not.
+    /// Creates locks on this server, which may be a stand-in.
     pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
         Ok(Self::with_stacks(Stacks::of_server(server)?))
     }
@@ -150,8 +151,8 @@ impl Locks {
         }
     }
 
-    /// These locks, held by these options; what they do not name stays as it was. The `Locks`
-    /// that this is asked of does not change.
+    /// Returns these locks with these options; options that are not named keep their values. `self`
+    /// does not change.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self {
@@ -160,14 +161,16 @@ impl Locks {
         }
     }
 
-    /// The lock of this name for one holder at a time: [`recipes::mutex`](crate::recipes::mutex).
+    /// The lock of this name for one holder at a time. See
+    /// [`recipes::mutex`](crate::recipes::mutex).
     pub fn lock(&self, name: &str) -> Lock {
         self.of_kind(LockKind::Mutex, name)
     }
 
-    /// The lock of this name for one owner at a time, who may enter again:
-    /// [`recipes::reentrant`](crate::recipes::reentrant). The owner is the thread, unless
-    /// [`Options::owner`] names one.
+    /// The lock of this name for one owner at a time, who may acquire it again.
+    ///
+    /// The owner is the thread, unless [`Options::owner`] names one. See
+    /// [`recipes::reentrant`](crate::recipes::reentrant).
     ///
     /// # Examples
     /// ```no_run
@@ -185,7 +188,7 @@ impl Locks {
         self.of_kind(LockKind::Reentrant, name)
     }
 
-    /// The lock of this name for any number of readers:
+    /// The lock of this name for any number of readers. See
     /// [`recipes::read_write`](crate::recipes::read_write).
     ///
     /// # Examples
@@ -201,7 +204,7 @@ impl Locks {
         self.of_kind(LockKind::Read, name)
     }
 
-    /// The lock of this name for one writer, and no reader beside:
+    /// The lock of this name for one writer and no readers. See
     /// [`recipes::read_write`](crate::recipes::read_write).
     ///
     /// # Examples
@@ -209,7 +212,8 @@ impl Locks {
     /// use std::time::Duration;
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let lease = locks.write("catalogue").acquire(Duration::from_secs(5))?; // new readers wait meanwhile
+    /// // While a writer waits, new readers wait too.
+    /// let lease = locks.write("catalogue").acquire(Duration::from_secs(5))?;
     /// lease.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```

@@ -1,4 +1,4 @@
-//! [`Options`], by which a user says how locks are held, and the [`Settings`] that they change.
+//! [`Options`], the public builder, and the [`Settings`] that it changes.
 
 use std::{
     fmt,
@@ -17,15 +17,16 @@ use crate::{
     wire::{MOST_REPLICAS, Replicas},
 };
 
-/// So many fencing tokens are the last 10 ms.
+/// Fencing tokens count microseconds: a hand-over reserves at most those of the last 10 ms.
 const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
 const MILLI: Duration = Duration::from_millis(1);
 
-/// Options of locks, passed by value. One that is not named stays as it was, at first the default.
+/// Options of locks, passed by value. An option that is not named keeps its value, at first the
+/// default.
 ///
-/// [`Locks::with`](crate::Locks::with) gives them to all locks, [`Lock::with`](crate::Lock::with)
-/// to one of them. Either changes what its options name, and keeps the rest.
+/// [`Locks::with`](crate::Locks::with) sets them for all locks, [`Lock::with`](crate::Lock::with)
+/// for one. Both change only the named options.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -46,149 +47,153 @@ pub struct Options {
     changes: Vec<Change>,
 }
 
-/// One option.
+/// The effect of one option.
 type Change = Arc<dyn Fn(&mut Settings) + Send + Sync>;
 
 impl Options {
-    /// None is named.
+    /// Creates options of which none is named.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For how long a lock is ours without being renewed, 1 ms to 24 h. Default 10 s.
+    /// The length of a lease between renewals, 1 ms to 24 h. Default 10 s.
     ///
-    /// Longer survives a longer outage of the server, and keeps everybody else waiting longer after
-    /// a crash.
+    /// A longer lease survives a longer outage of the server, and makes others wait longer after a
+    /// crash.
     pub fn lease(self, lease: Duration) -> Self {
         self.and(move |settings| settings.lease = lease)
     }
 
-    /// Renews the lease, at a third of it, for as long as the guard lives. Default yes.
+    /// Renews the lease after each third of it, for as long as the guard lives. Default `true`.
     ///
-    /// Without renewal the lock is lost when the lease has ended, however the work goes: for work
-    /// that is known to be short, where a holder that hangs is worse than one that is late.
+    /// Without renewal the lock is lost at the end of the lease, even if the work still runs. Use
+    /// this for short work, where a holder that hangs is worse than one that is late.
     pub fn renewal(self, renewal: bool) -> Self {
         self.and(move |settings| settings.renewal = renewal)
     }
 
-    /// Bounds how long a lock is held, however often it is renewed: at least 1 ms. Default no
+    /// The longest time that a lock is held, however often it is renewed: at least 1 ms. Default no
     /// limit.
     ///
-    /// With a limit a holder that hangs lets the others in at last, and work that takes longer
-    /// loses its lock.
+    /// With a limit, a holder that hangs blocks others no longer than this, and work that takes
+    /// longer loses its lock.
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.and(move |settings| settings.max_hold = Some(max_hold))
     }
 
-    /// The text before a lock's name in its key: at most 128 bytes, or none, without braces.
+    /// The prefix of a lock's key before its name: at most 128 bytes, without braces; may be empty.
     /// Default `lock:`.
     ///
-    /// If it is the prefix that another library uses, that library's locks and ours exclude each
-    /// other.
+    /// With the prefix of another library, that library's locks and these exclude each other.
     pub fn prefix(self, prefix: &str) -> Self {
         let prefix: Arc<str> = prefix.into();
         self.and(move |settings| settings.prefix = Arc::clone(&prefix))
     }
 
-    /// Pauses between attempts where the server tells us of no release, or does not answer: the
-    /// first, doubled up to the last, each shortened by up to a half at random. At least 100 µs, at
-    /// most 1 min. Default 1 ms and 10 ms.
+    /// The pauses between attempts while the server sends no notifications, or does not reply.
+    /// Default 1 ms and 10 ms.
     ///
-    /// Where the server does tell, as it usually does, no thread waits for a pause.
+    /// The pause starts at `first` and doubles up to `last`; each is shortened at random by up to a
+    /// half. Both are at least 100 µs and at most 1 min.
+    ///
+    /// While the server sends notifications, which is usual, no thread waits for a pause.
     pub fn backoff(self, first: Duration, last: Duration) -> Self {
         self.and(move |settings| settings.backoff = Pauses { first, last })
     }
 
-    /// Bounds how long dropping a [`Lease`](crate::Lease) takes, 1 ms to 24 h. Default 1 s.
+    /// The longest time that dropping a [`Lease`](crate::Lease) takes, 1 ms to 24 h. Default 1 s.
     ///
-    /// A lock that is not released in this time is released by the watchdog's thread later, or ends
-    /// with its lease.
+    /// If the release takes longer, the watchdog's thread releases the lock later, or it ends with
+    /// its lease.
     pub fn drop_timeout(self, timeout: Duration) -> Self {
         self.and(move |settings| settings.drop_timeout = timeout)
     }
 
     /// Gives each hold of a [mutex](crate::Locks::lock) a [fencing
-    /// token](crate::Lease::fencing_token). Default yes.
+    /// token](crate::Lease::fencing_token). Default `true`.
     ///
-    /// A fencing token is kept beside the lock, in a key of its own that outlives the lock by a
-    /// day, or by ten leases where that is longer: 10,000 names leave 10,000 such keys, of some 200
-    /// bytes each. Without fencing tokens nothing is left of a lock that is free, and an acquire is
-    /// the bare `SET … NX PX`, which costs the server less than the script that makes the number.
-    /// But then the resource cannot tell that a holder is late: `fencing_token` answers `None`, and
-    /// [`Lock::inspect`](crate::Lock::inspect) knows neither who the holder is nor since when.
+    /// The server keeps the fencing token in a second key, which outlives the lock by a day or ten
+    /// leases, whichever is longer: 10,000 names leave 10,000 such keys of about 200 bytes each.
+    /// Without fencing tokens a free lock leaves no key, and an acquire is a plain `SET … NX PX`,
+    /// which costs the server less than the script that makes the token. But then the resource
+    /// cannot detect a late holder: `fencing_token` returns `None`, and
+    /// [`Lock::inspect`](crate::Lock::inspect) shows neither the holder nor the start of the hold.
     /// [`Lease::commit`](crate::Lease::commit) protects as before.
     ///
-    /// Locks with and without fencing tokens exclude each other. Without them
-    /// [`Lock::try_acquire`](crate::Lock::try_acquire) says "busy" of a key of another type, as the
-    /// bare command does; a wait says [`Error::WrongKind`](crate::Error::WrongKind). The option
-    /// changes nothing for other kinds of lock: a reentrant lock keeps its acquisitions in that
-    /// key, and a writer its number.
+    /// Locks with and without fencing tokens exclude each other. Without them, if the key has
+    /// another type, [`Lock::try_acquire`](crate::Lock::try_acquire) returns `None` as if the lock
+    /// were held, as the plain command does; a wait returns
+    /// [`Error::WrongKind`](crate::Error::WrongKind). Other kinds of lock ignore this option: a
+    /// reentrant lock counts its acquisitions in that key, and a writer keeps its token there.
     pub fn fencing(self, fencing: bool) -> Self {
         self.and(move |settings| settings.fencing = fencing)
     }
 
-    /// The number of replicas that must have a lock before it is granted, and the wait for them.
-    /// Default none; 0 is none.
+    /// The number of replicas that must confirm a lock before it is granted, and the longest wait
+    /// for them. Default 0.
     ///
-    /// *Granted* means then that the master and so many replicas had the lock in memory, at one
-    /// moment. It survives the master's end if one of those is promoted. If too few replicas have
-    /// the lock, the attempt is made again with the same token, so that nobody else gets in
-    /// meanwhile, until the wait of [`acquire`](crate::Lock::acquire) is over: then the lock is
-    /// given back, and the answer is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A
-    /// renewal that too few replicas have is tried again as well, and the lease ends at the last
-    /// end that they have confirmed. A release waits for no replica.
+    /// A granted lock was then in the memory of the master and of `count` replicas at one moment.
+    /// It survives the loss of the master if one of those replicas is promoted. If too few replicas
+    /// confirm, the attempt is retried with the same token, so that nobody else gets the lock
+    /// meanwhile. At the deadline of [`acquire`](crate::Lock::acquire) the lock is given back, and
+    /// the error is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few
+    /// replicas confirm is retried too; the lease then ends at the last confirmed end. A release
+    /// waits for no replica.
     ///
-    /// If `count` is smaller than the number of replicas, one without the lock may be promoted; if
-    /// it is equal, one replica that is down means no locks. It is no consensus: where a mistake
-    /// must not happen, the resource has to check the [fencing token](crate::Lease::fencing_token).
+    /// If `count` is smaller than the number of replicas, a replica without the lock may be
+    /// promoted. If it is equal, no lock is granted while one replica is down. This is no
+    /// consensus: if a mistake must not happen, the resource has to check the [fencing
+    /// token](crate::Lease::fencing_token).
     ///
-    /// For what the plain functions acquire:
+    /// For the plain functions see
     /// [`Hold::confirm_by_replicas`](crate::recipes::Hold::confirm_by_replicas).
     ///
-    /// The last attempt may begin just before the wait of `acquire` is over, which then ends later
-    /// by up to `wait`.
+    /// The last attempt may start just before the deadline of `acquire`, which then returns up to
+    /// `wait` later.
     ///
-    /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease:
-    /// 100 ms is enough where replication is healthy. While too few answer, other threads that wait
-    /// on the same shared connection, and all renewals of the same [`Locks`](crate::Locks), are
-    /// held up for so long, again and again: no lease of it should be shorter than twice `wait`.
-    /// Costs an acquire what the replicas' answer takes, and no round trip. It shares no write with
-    /// other threads': of many locks that end at one moment, each is granted a round trip after the
-    /// one before.
+    /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease.
+    /// 100 ms is enough for healthy replication. While too few replicas confirm, each attempt
+    /// delays by up to `wait` the other threads on the shared connection and all renewals of the
+    /// same [`Locks`](crate::Locks): give all of them leases of at least twice `wait`. An acquire
+    /// takes no extra round trip, only the time in which the replicas confirm. Its command is not
+    /// batched with those of other threads: if many locks become free at one moment, they are
+    /// granted one round trip after another.
     pub fn replicas(self, count: u32, wait: Duration) -> Self {
         let replicas = (count > 0).then_some(Replicas { count, wait });
         self.and(move |settings| settings.replicas = replicas)
     }
 
-    /// Ends a lease by our clock so much sooner than on the server. Default nothing on one server;
-    /// 50 ms, but at most a tenth of the lease, on one that sentinels watch and on a cluster. At
-    /// most half of the lease.
+    /// The time by which a lease ends earlier by our clock than on the server. At most half of the
+    /// lease.
     ///
-    /// The end of a lease is a moment of the server's clock. A replica that is promoted ends it by
-    /// its own: one whose clock is ahead by more than this ends a lease while its holder still
-    /// believes in it.
+    /// Default: zero for a single server; with sentinels or a cluster 50 ms, but at most a tenth of
+    /// the lease.
+    ///
+    /// The end of a lease is a moment on the server's clock. A promoted replica uses its own clock:
+    /// if that is ahead by more than this, it ends the lease while the holder still counts on it.
     pub fn clock_skew(self, skew: Duration) -> Self {
         self.and(move |settings| settings.clock_skew = Some(skew))
     }
 
-    /// Hands a lock so many times to the next thread of this process that waits for it without
-    /// asking the server, and for how long in all, before it is released there and other processes
-    /// have their chance. Default no times: every release goes to the server, as it does if either
-    /// is 0.
+    /// Hands a lock directly to the next waiting thread of this process, without the server, up to
+    /// `turns` times and for `longest` in all. Default 0: every release goes to the server.
     ///
-    /// For locks that many threads of a process want all the time, and hold for less than the two
-    /// round trips that it takes to release and acquire.
-    /// `hand_over(256, Duration::from_millis(20))` is a good beginning: more turns gain little, and
-    /// other processes have to wait for all of them. Only [mutexes](crate::Locks::lock) are handed
-    /// over, between those that allow it, while at least half of the lease that the next one
-    /// expects is left, and no more than that lease.
+    /// After that the lock is released on the server, so that other processes have their chance. If
+    /// either value is 0, nothing is handed over.
     ///
-    /// Each holder has a guard, a fencing token and a loss signal of its own. All have one
-    /// [token](crate::Lease::token), so that a lease whose token was asked for is not handed over.
-    /// A waiting thread with another setting of [`fencing`](Self::fencing) asks the server instead.
-    /// Other processes see the first holder in [`Lock::inspect`](crate::Lock::inspect) all the
-    /// time. At most a million times. With fencing tokens at most 10,000 times until it is released
-    /// once, and not from the first hold of a lock, also after the server lost its data.
+    /// This is for locks that many threads of one process compete for, and hold for less than the
+    /// two round trips of a release and an acquire. Start with `hand_over(256,
+    /// Duration::from_millis(20))`: more turns gain little, and other processes wait for all of
+    /// them. Only [mutexes](crate::Locks::lock) are handed over, between threads whose options
+    /// allow it. The time left of the lease must be between half and all of the next thread's
+    /// lease.
+    ///
+    /// Each holder has its own guard, fencing token and loss signal. All share one
+    /// [token](crate::Lease::token), so a lease whose token was read is not handed over. A waiting
+    /// thread with another value of [`fencing`](Self::fencing) asks the server instead.
+    /// [`Lock::inspect`](crate::Lock::inspect) shows the first holder throughout. `turns` is at
+    /// most a million; with fencing tokens a lock is handed over at most 10,000 times between
+    /// releases, and not from its first hold, nor from the first after the server lost its data.
     ///
     /// ```no_run
     /// use std::{thread, time::Duration};
@@ -211,21 +216,21 @@ impl Options {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn hand_over(self, turns: u32, longest: Duration) -> Self {
-        // In no time at all there is no turn.
+        // A budget of no time allows no turn.
         let turns = if longest.is_zero() { 0 } else { turns };
         self.and(move |settings| settings.hand_over = HandOver { turns, longest })
     }
 
-    /// Who holds the lock, for people to read in [`Lock::inspect`](crate::Lock::inspect). Default
-    /// host, process and thread.
+    /// The owner that [`Lock::inspect`](crate::Lock::inspect) shows. Default: host, process and
+    /// thread.
     ///
-    /// For a [reentrant](crate::Locks::reentrant) lock it is also who may enter again, and the
+    /// A [reentrant](crate::Locks::reentrant) lock can be acquired again by the same owner; its
     /// default is the [thread](Owner::current_thread).
     pub fn owner(self, owner: Owner) -> Self {
         self.and(move |settings| settings.owner = Some(owner.clone()))
     }
 
-    /// Lets this `Cancel` call off waits for these locks. Default none.
+    /// Lets this `Cancel` end waits for these locks. Default none.
     ///
     /// It ends [`acquire`](crate::Lock::acquire), [`run`](crate::Lock::run) and
     /// [`run_once`](crate::Lock::run_once) before the lock is held, and
@@ -236,7 +241,7 @@ impl Options {
         self.and(move |settings| settings.cancel = Some(cancel.clone()))
     }
 
-    /// Who is told of what happens. Default nobody.
+    /// The hooks that receive the events of these locks. Default none.
     pub fn events(self, events: Arc<dyn Events>) -> Self {
         let events = EventSink::new(events);
         self.and(move |settings| settings.events = Some(Arc::clone(&events)))
@@ -248,7 +253,7 @@ impl Options {
     }
 }
 
-/// Shows the settings that they lead to.
+/// Shows the resulting settings.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let settings = Settings::default().changed_by(self.clone());
@@ -266,7 +271,7 @@ pub(crate) struct Settings {
     pub(crate) backoff: Pauses,
     pub(crate) drop_timeout: Duration,
     pub(crate) fencing: bool,
-    /// Who has to have a lock before it counts.
+    /// The replicas that must confirm a lock.
     pub(crate) replicas: Option<Replicas>,
     clock_skew: Option<Duration>,
     hand_over: HandOver,
@@ -282,7 +287,7 @@ pub(crate) struct Pauses {
     pub(crate) last: Duration,
 }
 
-/// The times that a lock may be handed over before it is released at the server, and how long in
+/// How often a lock may be handed over before it is released on the server, and for how long in
 /// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HandOver {
@@ -324,7 +329,7 @@ impl Settings {
         self
     }
 
-    /// For the thread or job that is called so.
+    /// Returns these settings with this owner.
     pub(crate) fn of(self, owner: &Owner) -> Self {
         Self {
             owner: Some(owner.clone()),
@@ -332,12 +337,12 @@ impl Settings {
         }
     }
 
-    /// Waits by these settings are called off.
+    /// Returns true if waits with these settings are cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
     }
 
-    /// The lease in milliseconds, if all can be used.
+    /// Checks all settings, and returns the lease in milliseconds.
     pub(crate) fn checked(&self) -> Result<u64> {
         let millis = lease_millis("lease", self.lease)?;
         lease_millis("drop_timeout", self.drop_timeout)?;
@@ -361,7 +366,7 @@ impl Settings {
         }
     }
 
-    /// Refuses a wait for replicas that is too long where an answer is waited for this long.
+    /// Refuses a wait for replicas that is too long for this I/O time-out.
     pub(crate) fn check_wait(&self, answer: Duration) -> Result<()> {
         let Some(Replicas { count, wait }) = self.replicas else {
             return Ok(());
@@ -374,24 +379,24 @@ impl Settings {
         )
     }
 
-    /// A lease ends so much sooner by our clock than on this server.
+    /// Returns the time by which a lease ends earlier by our clock than on this server.
     pub(crate) fn skew_on(&self, server: &dyn Server) -> Duration {
         self.clock_skew
             .unwrap_or_else(|| server.clock_skew().min(self.longest_at_first() / 10))
     }
 
-    /// The length of a lease before it is renewed.
+    /// Returns the length of a lease before its first renewal.
     pub(crate) fn longest_at_first(&self) -> Duration {
         (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
     }
 
-    /// True if a lock that is held by these options may be handed over.
+    /// Returns true if a lock with these settings may be handed over.
     pub(crate) fn hands_over(&self) -> bool {
         self.hand_over.turns > 0
     }
 
-    /// The number of fencing tokens to reserve for those the lock is handed to: of the last 10
-    /// ms, so that a failover that lost the last grants has taken longer.
+    /// Returns the number of fencing tokens to reserve for hand-overs. They are those of the last
+    /// 10 ms: a failover that loses the last grants takes longer than that, so it repeats no token.
     pub(crate) fn reserved(&self) -> u64 {
         if !self.fencing {
             return 0;
@@ -399,15 +404,15 @@ impl Settings {
         u64::from(self.hand_over.turns).min(MOST_RESERVED)
     }
 
-    /// The budget of hand-overs of a lock that was granted at this moment with so many more fencing
-    /// tokens.
+    /// Returns the hand-over budget of a lock that was granted at this moment with `reserved` more
+    /// fencing tokens.
     pub(crate) fn turns(&self, reserved: u64, granted_at: Instant) -> Option<HandOverBudget> {
         let allowed = self.hand_over.turns;
         let turns = match u32::try_from(reserved) {
             Ok(more) if self.fencing => more.min(allowed),
             _ => allowed,
         };
-        // A time further away than the clock can tell is no bound.
+        // A moment beyond the range of the clock is no limit.
         let until = granted_at.checked_add(self.hand_over.longest);
         (turns > 0).then(|| HandOverBudget::new(turns, until))
     }

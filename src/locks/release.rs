@@ -1,15 +1,14 @@
-//! Letting a lock go: handed over, given back, or left to the watchdog's thread, which tries again.
+//! The end of a hold: handed over, released, or left to the watchdog's thread, which retries.
 //!
-//! A release that got no answer is an error for the caller, and [`settle`](Lease::settle) leaves
-//! the lock to the watchdog's thread: [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon)
-//! has it released until the server answers.
+//! A release without a reply is an error for the caller, and [`settle`](Lease::settle) leaves the
+//! lock to the watchdog's thread: [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon)
+//! repeats the release until the server replies.
 //!
-//! However a hold ends, its guard is dropped: the drop tells the hooks of the end, in the one place
-//! that does.
+//! Every hold ends with the drop of its guard, which alone reports the end to the hooks.
 //!
-//! Called on the holder's thread, by a release or a drop. A hand-over locks the queues
-//! (`by_key`), then the keeper's `state` with the lease's `facts` within it, and then the queues
-//! again. Giving back sends with nothing locked.
+//! Runs on the holder's thread, in a release or a drop. A hand-over locks the queues (`by_key`),
+//! then the keeper's `state` with the lease's `facts` within it, and then the queues again. A
+//! release is sent with no mutex locked.
 
 use std::time::{Duration, Instant};
 
@@ -31,18 +30,16 @@ use crate::{
 const RELEASE: &str = "Lease::release";
 
 impl Lease {
-    /// Gives the lock back. One round trip.
+    /// Releases the lock. One round trip.
     ///
-    /// Waits for a renewal that is being sent at this moment. The first thread that waits for the
-    /// lock is woken.
+    /// Waits for a renewal that is on its way. Wakes the first thread that waits for the lock.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: it was not ours any more, so that somebody else may have had it at the
-    ///   same time.
-    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: it may not be free yet. It is tried
-    ///   again, by the watchdog's thread, until the server has answered.
-    /// - [`Error::Forked`]: this is a child's copy after a fork. The lock is the parent's, and
-    ///   stays as it is.
+    /// - [`Error::Lost`]: the lock was lost before, so somebody else may have held it at the same
+    ///   time.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: the lock may not be free yet. The
+    ///   watchdog's thread retries until the server replies.
+    /// - [`Error::Forked`]: this is a forked child. The lock is the parent's and does not change.
     ///
     /// # Examples
     /// ```no_run
@@ -53,7 +50,7 @@ impl Lease {
     /// if let Some(lease) = lock.try_acquire()? {
     ///     // the work
     ///     match lease.release() {
-    ///         Err(Error::Lost { .. }) => println!("the lock was lost: somebody else may have worked at the same time"),
+    ///         Err(Error::Lost { .. }) => println!("lost: another holder may have worked too"),
     ///         released => released?,
     ///     }
     /// }
@@ -64,12 +61,12 @@ impl Lease {
         self.let_go(Duration::MAX)
     }
 
-    /// Detaches the lock from this guard, for another process that is given the token: nothing is
-    /// renewed or released any more.
+    /// Detaches the lock from this guard, for another process that gets the token.
     ///
-    /// It ends with its lease, unless the other process renews it. Says what is left of it. A
-    /// [commit](Self::commit) that got no answer may still be executed while the other process has
-    /// the lock. In the child of a fork nothing is left, and its parent's lease goes on.
+    /// Returns the token and the time left of the lease. Nothing is renewed or released any more:
+    /// the lock ends with its lease, unless the other process renews it. A [commit](Self::commit)
+    /// that got no reply may still be executed while the other process holds the lock. In a forked
+    /// child the time left is zero, and the parent's lease continues.
     ///
     /// # Examples
     /// ```no_run
@@ -79,8 +76,9 @@ impl Lease {
     /// let lease = locks.lock("report:daily").try_acquire()?;
     /// if let Some(lease) = lease {
     ///     let (token, left) = lease.detach();
-    ///     // The other process renews and releases by the token, with the functions of recipes::mutex.
-    ///     let second_half = Command::new("second-half").env("LOCK_TOKEN", token.to_string()).spawn();
+    ///     // The other process renews and releases the lock with the token: see recipes::mutex.
+    ///     let mut second_half = Command::new("second-half");
+    ///     let second_half = second_half.env("LOCK_TOKEN", token.to_string()).spawn();
     ///     println!("{left:?} are left: {second_half:?}");
     /// }
     /// # Ok::<(), leasehold::Error>(())
@@ -99,18 +97,18 @@ impl Lease {
         (self.hold().token().clone(), left)
     }
 
-    /// Ends the keeping, and says how the lease stood. Not to be called in a child.
+    /// Stops the renewal and returns the state of the lease. Must not be called in a forked child.
     pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> RenewalState {
-        // Until more is known.
+        // Until the release sets the real end.
         self.end = Some(HoldEnd::Unknown);
         self.handle.stop_by(deadline)
     }
 
-    /// Hands the lock over or gives it back. Not to be called in a child, nor twice.
+    /// Hands the lock over or releases it. Must not be called in a forked child, nor twice.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
         match self.hand_over() {
             Some(Ok(())) => {
-                // A look may have found a loss at this moment.
+                // A look may just have found a loss.
                 let state = self.lease_state().stop();
                 return self.ends(RELEASE, Ok(true), state);
             }
@@ -128,7 +126,7 @@ impl Lease {
         self.settle(RELEASE, given_back, state)
     }
 
-    /// Notes the result of the release. A lock that may still be ours is left to the watchdog's
+    /// Records the result of the release. Leaves a lock that may still be ours to the watchdog's
     /// thread.
     pub(super) fn settle(
         &mut self,
@@ -145,13 +143,13 @@ impl Lease {
         self.ends(name, given_back, state)
     }
 
-    /// This process has let the lock go: the next in the queue asks.
+    /// Wakes the next thread of the queue, which asks for the lock.
     fn tell_queue(&self) {
         let key = self.hold().lock_name().key();
         self.stack.released(key, &self.turn);
     }
 
-    /// Notes how it has ended, for the hooks and for the caller: a loss that is known comes first.
+    /// Sets the end of the hold, for the hooks and the caller. A known loss takes precedence.
     fn ends(
         &mut self,
         name: &'static str,
@@ -171,8 +169,8 @@ impl Lease {
         }
     }
 
-    /// Tells the hooks how the hold has ended, of a loss first. Of a guard that no user has had
-    /// there is nothing to tell.
+    /// Reports the end of the hold to the hooks, after its loss. Reports nothing for a guard that
+    /// no user has had.
     fn tell_of_end(&self) {
         let (Some(end), Some(events)) = (self.end, &self.lease_state().events) else {
             return;
@@ -187,15 +185,15 @@ impl Lease {
         events.tell(|events| events.released(&Released::new(self.name(), held, end)));
     }
 
-    /// Sends the release. False: the lock was not ours any more.
+    /// Sends the release. Returns false if the lock was no longer ours.
     pub(super) fn give_back(&self, deadline: Deadline) -> Result<bool> {
         let operation = self.operation(RELEASE);
         let giving_back = self.hold().giving_back();
         let asked = (self.stack.server).ask(&giving_back, Patience::until(deadline))?;
         let again = asked.again;
         match asked.of_both().and_then(|answer| count(&answer)) {
-            // It was sent twice, and the first may have released the lock: the no to the second
-            // proves no loss.
+            // The release was sent twice. The first may have released the lock, so a no to the
+            // second does not prove a loss.
             Ok(0) if again => Err(operation.unknown(None, no_answer())),
             Ok(held) => Ok(held > 0),
             Err(error) => Err(operation.unanswered(None, error)),
@@ -204,12 +202,12 @@ impl Lease {
 }
 
 impl Lease {
-    /// Hands the lock to the first of those who wait for it. `None`: it has to be released. An
-    /// error is the next guard, where the thread that it was made for has left meanwhile: it has to
-    /// be released instead.
+    /// Hands the lock to the first waiting thread. `None`: the caller must release it. The error is
+    /// the next guard, whose thread left the queue meanwhile: the caller must release that one
+    /// instead.
     ///
-    /// The lock on the server stays as it is. This guard is of no use afterwards: it must not
-    /// release or renew.
+    /// The lock on the server does not change. After a hand-over this guard must not release or
+    /// renew it.
     fn hand_over(&self) -> Option<Result<(), Self>> {
         let (turns, queues) = (self.turns()?, &self.stack.queues);
         let key = self.hold().lock_name().key();
@@ -218,13 +216,12 @@ impl Lease {
         Some(queues.hand_over(key, &next, lease, end))
     }
 
-    /// The guard of the next turn, with an identity of its own, and when it ends unless it is
-    /// renewed. `None`: not from this one.
+    /// Returns the guard of the next turn, with its own hold data, and the end of its lease.
+    /// `None`: this lock cannot be handed to that thread.
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
         let hold = self.hold();
-        // By another prefix the next thread asks for another name; it has a fencing token, or not;
-        // it asks for other replicas to confirm the hold; or a command that is still out there must
-        // not be executed in its turn.
+        // The next thread must want the same key, the same fencing and the same replicas, and no
+        // command of this lease may still be executed in its turn.
         let fits = hold.lock_name().prefix() == &*settings.prefix
             && hold.is_fenced() == settings.fencing
             && hold.replicas() == settings.replicas

@@ -1,8 +1,8 @@
-//! Work that is done while a lock is held, each time or once in a period on whichever host.
+//! Work under a lock: on every call, or once in a period across all hosts.
 //!
 //! A run that is done once in a period leaves a [mark](crate::recipes::once) beside the lock. The
-//! script that acquires looks at it first, and the script that releases writes it, so that nobody
-//! finds the lock free and the run unmarked.
+//! script that acquires checks the mark first, and the script that releases writes it, so the lock
+//! is never free while a finished run is unmarked.
 
 use std::time::Duration;
 
@@ -22,33 +22,32 @@ use crate::{
 
 const RUN_ONCE: &str = "Lock::run_once";
 
-/// The result of work that is to be done once in a period. See [`Lock::run_once`].
+/// The result of [`Lock::run_once`].
 #[derive(Debug)]
 #[must_use = "it says whether the work was done, and whether that is known to all"]
 #[non_exhaustive]
 pub enum Once<T, E> {
-    /// It has been done within the period, by whom this says, and was not done again.
+    /// The work was already done within the period, by this run, and was not done again.
     AlreadyRun(LastRun),
-    /// It was done, and [`released`](Ran::released) says whether that is marked, so that nobody
-    /// does it again:
+    /// The work was done now. [`released`](Ran::released) is the result of marking it:
     ///
-    /// - `Ok`: it is, and the lock is free.
-    /// - [`Error::Unknown`]: it may be.
-    /// - [`Error::Lost`]: it is not, and somebody else may have begun meanwhile.
-    /// - Any other error: it is not. The next one does the work again.
+    /// - `Ok`: it is marked, and the lock is free.
+    /// - [`Error::Unknown`]: it may be marked.
+    /// - [`Error::Lost`]: it is not marked, and another host may have started it meanwhile.
+    /// - Any other error: it is not marked. The next run does the work again.
     Ran(Ran<T>),
-    /// It was begun and has failed: [`value`](Ran::value) is its error. It is not marked, and the
-    /// next one tries again. [`released`](Ran::released) is as after [`Lock::run`].
+    /// The work failed with the error in [`value`](Ran::value). It is not marked, so the next run
+    /// tries again. [`released`](Ran::released) is as after [`Lock::run`].
     Failed(Ran<E>),
 }
 
 impl<T, E: From<Error>> Once<T, E> {
-    /// `Ok(Some(value))`: it was done now, and is marked. `Ok(None)`: it has been done within the
-    /// period.
+    /// Converts it to a `Result`. `Ok(Some(value))`: the work was done now and is marked.
+    /// `Ok(None)`: it was already done within the period.
     ///
     /// # Errors
-    /// The error of the work, or that of the mark. Then the value is dropped: where it is wanted
-    /// all the same, take it from [`Ran`](Once::Ran).
+    /// The error of the work, or that of the mark. The latter drops the value: to keep it, match
+    /// [`Ran`](Once::Ran).
     pub fn done(self) -> Result<Option<T>, E> {
         match self {
             Self::AlreadyRun(_) => Ok(None),
@@ -59,13 +58,13 @@ impl<T, E: From<Error>> Once<T, E> {
 }
 
 impl Lock {
-    /// Runs something while the lock is held, and releases it on return and on panic.
+    /// Runs a closure while the lock is held, and releases the lock on return and on panic.
     ///
-    /// Waits as [`acquire`](Self::acquire) does. What runs is not stopped when the lease is lost:
-    /// it may ask the lease.
+    /// Waits as [`acquire`](Self::acquire) does. A loss of the lease does not stop the closure,
+    /// which can check the lease.
     ///
-    /// `Err` means that it has **not** run, and may be run later. When it has run the answer is
-    /// [`Ran`], with its value, whatever happened to the lock meanwhile or afterwards.
+    /// `Err` means that the closure has **not** run, and may be run later. If it has run, the
+    /// result is [`Ran`] with its value, whatever happened to the lock meanwhile or afterwards.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
@@ -93,35 +92,35 @@ impl Lock {
         Ok(Ran { value, released })
     }
 
-    /// Runs something while the lock is held, unless it has been run within the period on any host:
-    /// for a job that every host starts at night and one is to do.
+    /// Runs a closure while the lock is held, unless any host has run it within the period.
     ///
-    /// Waits as [`acquire`](Self::acquire) does. When another run ends within the wait, this one is
-    /// not begun. Of a run that has returned `Ok`, with the lock held until then, a mark is written
-    /// in the same step that releases the lock, so that nobody finds the one without the other;
-    /// after an `Err`, a panic or a loss there is none, and the next one tries again. The period
-    /// counts from the end of the last run, by the server's clock: those of the hosts make no
-    /// difference. Let it be a little shorter than the time between two starts, `20h` for a job of
-    /// every night.
+    /// Use it for a job that every host starts at night and only one must do.
     ///
-    /// `Err` means that it has **not** run, as of [`run`](Self::run). The work is not stopped when
-    /// the lease is lost: it may ask the lease.
+    /// Waits as [`acquire`](Self::acquire) does. If another run ends successfully during the wait,
+    /// the closure does not run. If it returns `Ok` and the lock was held until then, the release
+    /// writes a mark in the same step. After an `Err`, a panic or a loss there is no mark, and the
+    /// next call tries again. The period counts from the end of the last run by the server's clock,
+    /// so the clocks of the hosts do not matter. Choose a period a little shorter than the time
+    /// between two starts, such as `20h` for a nightly job.
     ///
-    /// Two round trips when it is run on a free lock, one when it has been run. Only for a
-    /// [mutex](crate::Locks::lock). When no answer comes to the mark, it is sent again until the
-    /// lease would have ended. The mark stays for twice the period, beside the lock, at
-    /// `{lock:NAME}:lease:ran`, and for at least as long as the mark before it: after a run by hand
-    /// with a period of a second, a job of every night still finds its mark. A data loss on the
-    /// server takes the mark as it does the lock, and then the work is done again: it should bear
-    /// that.
+    /// `Err` means that the closure has **not** run, as with [`run`](Self::run). A loss of the
+    /// lease does not stop it; it can check the lease.
+    ///
+    /// Two round trips for a run on a free lock, one if the work is already done. Only for a
+    /// [mutex](crate::Locks::lock). If the mark gets no reply, it is sent again until the lease
+    /// ends. The mark is stored beside the lock at `{lock:NAME}:lease:ran` and stays for twice the
+    /// period, and at least as long as the previous mark: after a manual run with a period of one
+    /// second a nightly job still finds its mark. If the server loses its data, the mark is lost
+    /// too and the work is done again: make sure that is safe.
     ///
     /// # Errors
-    /// - [`Error::Contended`]: somebody else had the lock all the time; probably it is being run.
-    /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is no mutex.
-    ///   Nothing was sent.
-    /// - [`Error::WrongKind`]: also if the mark's key holds something else. The error names that
-    ///   key.
-    /// - otherwise as [`acquire`](Self::acquire).
+    /// - [`Error::Contended`]: somebody else held the lock for the whole wait, and is probably
+    ///   doing the work.
+    /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is not a
+    ///   mutex. Nothing was sent.
+    /// - [`Error::WrongKind`]: as with `acquire`, and if the key of the mark holds something else.
+    ///   The error names that key.
+    /// - All others as [`acquire`](Self::acquire).
     ///
     /// # Examples
     /// ```no_run
@@ -166,8 +165,8 @@ impl Lock {
         })
     }
 
-    /// Who did the work of this lock last by [`run_once`](Self::run_once), and when. `None`:
-    /// nobody, or so long ago that the mark is gone, which stays for twice the longest period.
+    /// Returns the last run of [`run_once`](Self::run_once) on this lock. `None`: there was none,
+    /// or its mark has expired, after twice the longest period.
     ///
     /// One round trip; changes nothing.
     ///
@@ -184,10 +183,10 @@ impl Lock {
 }
 
 impl Lease {
-    /// Marks that the work has been done, and gives the lock back, in one step. The next one has to
-    /// see the mark, so that the lock is not handed over.
+    /// Marks the work as done and releases the lock, in one step. Does not hand the lock over,
+    /// since the next holder has to see the mark.
     fn finish(mut self) -> Result<()> {
-        // A lost lease is told as such, also where no connection is left to give it back by.
+        // A lost lease returns `Lost`, even if there is no connection to release it with.
         self.check_here(RUN_ONCE)?;
         let deadline = self.stack.clock.after(self.remaining());
         let state = self.stop_renewing(Deadline::after(Duration::MAX));
@@ -198,7 +197,7 @@ impl Lease {
             _ => self.give_back(deadline),
         };
         if matches!(finished, Err(Error::WrongKind { .. })) {
-            // The mark's key holds something else: the lock is ours all the same.
+            // The key of the mark holds something else. The lock is still ours.
             let given_back = self.give_back(deadline);
             let _ = self.settle(RUN_ONCE, given_back, state);
             return finished.map(drop);
@@ -206,7 +205,8 @@ impl Lease {
         self.settle(RUN_ONCE, finished, state)
     }
 
-    /// Sends it again while no answer comes that settles it. False: the lock was not ours any more.
+    /// Repeats the call until a conclusive reply or the deadline. Returns false if the lock was no
+    /// longer ours.
     fn send_until(&self, call: &Call, deadline: Deadline) -> Result<bool> {
         let operation = self.operation(RUN_ONCE);
         let mut pauses = Backoff::new();
@@ -217,8 +217,8 @@ impl Lease {
                 let answer = reply.of_both().and_then(|answer| yes_or_no(&answer));
                 answer.map_err(|error| {
                     if is_unconfirmed(&error) {
-                        // A failover may take the mark with it: sent again, it waits for the
-                        // replicas again.
+                        // A failover may lose the mark. The next attempt waits for the replicas
+                        // again.
                         return operation.unknown(None, error);
                     }
                     operation.unanswered(None, error)

@@ -1,6 +1,6 @@
-//! The stack of one server: what all clones of a `Locks`, its locks and leases share.
+//! The stack of one server, shared by all clones of a `Locks`, its locks and leases.
 //!
-//! `L` is what a waiting thread can be handed: a lease, which has its stack.
+//! `L` is the value that a hand-over passes to a waiting thread: a lease, which owns its stack.
 
 use std::{
     ptr,
@@ -19,24 +19,24 @@ use crate::{
     waiting::{PastHold, Queues},
 };
 
-/// A server, the keeper of the leases, and the queues of those who wait.
+/// A server, the keeper of its leases, and the queues of waiting threads.
 pub(crate) struct Stack<L> {
     pub(crate) server: Arc<dyn Server>,
     pub(crate) clock: Clock,
     pub(crate) keeper: Arc<Keeper>,
-    /// Those who wait, with how each would hold a lock that is handed to it.
+    /// The waiting threads, each with its settings for a lock that is handed over.
     pub(crate) queues: Queues<Settings, L, Error>,
-    /// A child has a copy of all this after a fork.
+    /// The process that created the stack. A forked child has only a copy.
     pub(crate) process: Process,
     siblings: Siblings<L>,
 }
 
-/// The stacks of all shards of a cluster; of one server, its own. A lock is followed from one shard
-/// to another, so each is told which keys any of them hears of.
+/// The stacks of all shards of a cluster, or the one of a single server. A lock can move between
+/// shards, so each stack passes the keys that changed to its siblings.
 pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Stack<L>>>>>;
 
 impl<L: Send + 'static> Stack<L> {
-    /// For locks on this server, real or not.
+    /// Starts the stack of this server, which may be a stand-in.
     pub(crate) fn start(server: Arc<dyn Server>, siblings: &Siblings<L>) -> Result<Arc<Self>> {
         let clock = server.clock();
         let stack = Arc::new(Self {
@@ -55,15 +55,15 @@ impl<L: Send + 'static> Stack<L> {
 }
 
 impl<L> Stack<L> {
-    /// A thread of ours has let a lock go.
+    /// Called when a thread of this process has released a lock.
     pub(crate) fn released(&self, key: &str, hold: &PastHold) {
         self.queues.released(key, hold);
     }
 
-    /// Tells the other shards' queues and keepers that this key has changed: a lease on it may be
-    /// kept by the shard that had the key before.
+    /// Notifies the queues and keepers of the other shards that this key has changed: the shard
+    /// that had the key before may still keep its lease.
     pub(crate) fn tell_siblings(&self, key: &str) {
-        // A sibling may be dropped here, by its last reference: nothing may be locked then.
+        // The clone may be the last reference to a sibling: no mutex may be locked when it drops.
         let siblings = self.siblings.read().clone();
         for sibling in siblings.iter().filter_map(Weak::upgrade) {
             if !ptr::eq(self, Arc::as_ptr(&sibling)) {
@@ -118,8 +118,8 @@ impl<L: Send> Observer for Stack<L> {
 }
 
 impl<L> Drop for Stack<L> {
-    /// Its threads end by themselves: a lease may be what is dropped last, in no more than its own
-    /// time.
+    /// Does not join the threads: the last owner may be a lease, whose drop must not exceed its
+    /// `drop_timeout`.
     fn drop(&mut self) {
         if self.keeper.process.is_forked_child() {
             return;

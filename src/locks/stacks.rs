@@ -1,8 +1,7 @@
-//! The stack that a key belongs to: on one server all keys have the same; on a cluster each shard
-//! has its own, made when a key of the shard is first used, so that a silent shard holds up nothing
-//! of another.
+//! Maps a key to its stack. On one server all keys share one stack. On a cluster each shard has its
+//! own, created at the first use of the shard, so that a silent shard does not delay another.
 //!
-//! Locks: `in_use`, for a moment, and while a stack is made, which takes no connection.
+//! Locks: `in_use`, briefly, and while a stack is created, which opens no connection.
 
 #[cfg(feature = "cluster")]
 use std::collections::HashMap;
@@ -27,17 +26,17 @@ use crate::{
     time::{Clock, Deadline},
 };
 
-/// The stacks of a `Locks`, and what is the same for all of them.
+/// The stacks of a `Locks`, and the values that they share.
 #[derive(Clone)]
 pub(crate) struct Stacks {
     pub(crate) limits: Limits,
     pub(crate) clock: Clock,
-    /// The process that they belong to.
+    /// The process that created them.
     pub(crate) process: Process,
     topology: Topology,
 }
 
-/// Where the keys are.
+/// One server, or the shards of a cluster.
 #[derive(Clone)]
 enum Topology {
     OneServer(Arc<Stack<Lease>>),
@@ -45,7 +44,7 @@ enum Topology {
     Cluster(Arc<Shards>),
 }
 
-/// The shards of a cluster that have been used.
+/// The shards of a cluster, with a stack for each that has been used.
 #[cfg(feature = "cluster")]
 struct Shards {
     servers: Arc<Servers>,
@@ -54,7 +53,7 @@ struct Shards {
 }
 
 impl Stacks {
-    /// The stack of this server, real or not.
+    /// Creates the stack of this server, which may be a stand-in.
     pub(crate) fn of_server(server: Arc<dyn Server>) -> Result<Self> {
         let stack = Stack::start(server, &Siblings::default())?;
         Ok(Self {
@@ -80,10 +79,10 @@ impl Stacks {
         }
     }
 
-    /// The stack of this key. On a cluster the nodes may have to be asked first which shard has the
-    /// key, until the deadline.
+    /// Returns the stack of this key. On a cluster this may ask the nodes for the shard of the key,
+    /// until the deadline.
     ///
-    /// Not in the child of a fork.
+    /// Must not be called in a forked child.
     #[cfg_attr(
         not(feature = "cluster"),
         allow(
@@ -100,12 +99,12 @@ impl Stacks {
         }
     }
 
-    /// True where a key can move to another stack.
+    /// Returns true if a key can move to another stack.
     pub(crate) fn are_many(&self) -> bool {
         !matches!(self.topology, Topology::OneServer(_))
     }
 
-    /// All that are in use.
+    /// Returns all stacks that are in use.
     pub(crate) fn all(&self) -> Vec<Arc<Stack<Lease>>> {
         match &self.topology {
             Topology::OneServer(stack) => vec![Arc::clone(stack)],
@@ -114,7 +113,7 @@ impl Stacks {
         }
     }
 
-    /// The number of threads that wait for the lock of this key.
+    /// Returns the number of threads that wait for the lock of this key.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         let waiting = |stack: &Arc<Stack<Lease>>| stack.queues.waiting(key);
         self.all().iter().map(waiting).sum()

@@ -1,10 +1,9 @@
-//! One lease of the [`Schedule`](super::schedule::Schedule): when the server is asked about it, and
-//! the meaning of an answer.
+//! One lease of the [`Schedule`](super::schedule::Schedule): when to ask the server about it, and
+//! how to interpret the reply.
 //!
-//! An entry wants a renewal at `renew_at` and a look at `look_at`. A question fulfils the wishes
-//! that were due when it was asked, once its answer is a yes; until then they stay. A wish that
-//! comes while a question is on its way lies later than the question, so that its answer leaves the
-//! wish alone.
+//! An entry needs a renewal at `renew_at` and a look at `look_at`. A question covers the needs that
+//! were due when it was sent; a positive reply clears them. A need that arises while a question is
+//! on its way is dated after the question, so the reply does not clear it.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +11,16 @@ use crate::{
     error::LostReason, recipes::hold::Hold, server::Answer, time::whole_millis, wire::Call,
 };
 
-/// The pause after the first refusal of a renewal. It doubles with each further one.
+/// The pause after the first refusal of a renewal. It doubles with each further refusal.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
-/// The shortest time between two questions that others cause, so that they cannot keep us busy.
+/// The shortest time between two questions that changes of a key cause, so that others cannot keep
+/// us busy.
 pub(crate) const REST: Duration = Duration::from_millis(10);
-/// The shortest lease that Redis takes.
+/// The shortest lease that Redis accepts.
 const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
-/// The terms on which a lease is kept.
+/// The terms of a lease that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -28,20 +28,20 @@ pub(crate) struct Terms {
     pub(crate) cap: Option<Instant>,
     /// The end by our clock; `None` until the first answer.
     pub(crate) end: Option<Instant>,
-    /// False for a lease that runs out.
+    /// False for a lease that is not renewed.
     pub(crate) renews: bool,
-    /// The first look. From then on the server tells of changes of the key.
+    /// The time of the first look. From then on the server reports changes of the key.
     pub(crate) look_at: Option<Instant>,
-    /// The lease ends by our clock this much sooner than on the server.
+    /// The lease ends earlier by our clock than on the server by this much.
     pub(crate) skew: Duration,
 }
 
 /// A question to the server about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ask {
-    /// Is it ours? If so, let it last at least this long.
+    /// Is the lock ours? If so, extend it to at least this length.
     Renew(Duration),
-    /// Is it ours? Sent as the shortest renewal, which changes nothing.
+    /// Is the lock ours? Sent as a renewal of the shortest length, which changes nothing.
     Look,
 }
 
@@ -63,25 +63,25 @@ impl Ask {
 pub(crate) struct LeaseEntry<T> {
     pub(crate) item: T,
     pub(crate) terms: Terms,
-    /// The next renewal, unless no renewal can move the end.
+    /// The time of the next renewal; `None` if no renewal can move the end.
     pub(crate) renew_at: Option<Instant>,
     pub(crate) look_at: Option<Instant>,
-    /// The moment of the last question.
+    /// The time of the last question.
     asked_at: Option<Instant>,
     /// The question that is on its way.
     pub(crate) in_flight: Option<Ask>,
     refusals: u32,
-    /// Its place among the alarms of the schedule.
+    /// Its key in the alarms of the schedule.
     pub(crate) alarm: Option<Instant>,
 }
 
-/// The meaning of an answer for a lease, if it has one. A refusal, or no answer, is no loss: the
-/// lease stays in doubt until our clock reaches its end.
+/// The result of a reply that settles the state of a lease. A refusal or a missing reply is no
+/// loss: the state is unknown until our clock reaches the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewalOutcome {
-    /// Ours until then, by our clock.
+    /// The lock is ours until then, by our clock.
     Held(Instant),
-    /// The schedule has forgotten the lease.
+    /// The lock is lost. The schedule removes the lease.
     Lost(LostReason),
 }
 
@@ -90,14 +90,14 @@ impl Terms {
         self.lease / 3
     }
 
-    /// Shortens a lease so that it does not outlast the cap.
+    /// Shortens a lease so that it does not exceed the cap.
     pub(crate) fn capped(&self, lease: Duration, now: Instant) -> Duration {
         let left = self.cap.map(|cap| cap.saturating_duration_since(now));
         left.map_or(lease, |left| lease.min(left.max(SHORTEST_LEASE)))
     }
 
-    /// The lease to ask for: never less than what is left by our clock, since a new master may not
-    /// know of the last renewal, ours or the holder's own.
+    /// Returns the lease to ask for. It is never shorter than the time left by our clock: a new
+    /// master may have missed the last renewal, by the watchdog or by the holder.
     pub(crate) fn wanted(&self, now: Instant) -> Duration {
         let end = self.end.map(|end| end + self.skew);
         let left = end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
@@ -109,12 +109,12 @@ impl Terms {
         self.capped(left.max(least), now)
     }
 
-    /// The moment at which our clock ends the lease.
+    /// Returns the moment at which our clock ends the lease.
     pub(crate) fn lost_by(&self) -> Option<Instant> {
         self.end.or(self.cap)
     }
 
-    /// The reason for the loss, if our clock has reached the end. No other place decides that.
+    /// Returns the reason of the loss, if our clock has reached the end. Nothing else decides that.
     pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
         let end = self.lost_by().filter(|end| *end <= now)?;
         Some(match self.cap {
@@ -123,12 +123,12 @@ impl Terms {
         })
     }
 
-    /// No renewal of ours can move the end.
+    /// Returns true if no renewal can move the end.
     fn is_final(&self) -> bool {
         self.end.is_some() && (!self.renews || self.end == self.cap)
     }
 
-    /// Lets it end no earlier than this, unless the cap is earlier.
+    /// Moves the end to this moment at the earliest, but not past the cap.
     pub(crate) fn extend(&mut self, end: Instant) {
         let end = self.end.map_or(end, |earlier| earlier.max(end));
         self.end = Some(self.cap.map_or(end, |cap| cap.min(end)));
@@ -153,19 +153,19 @@ impl<T> LeaseEntry<T> {
         }
     }
 
-    /// The moment of the next question, or of the end.
+    /// Returns the time of the next question, or of the end.
     pub(crate) fn due(&self) -> Option<Instant> {
         let moments = [self.renew_at, self.look_at, self.terms.lost_by()];
         moments.into_iter().flatten().min()
     }
 
-    /// The question to ask now: one that is due, or a renewal in the second half of its third,
-    /// which goes along with others. A lease that is being refused does not go along.
+    /// Returns the question to ask now: one that is due, or a renewal in the second half of its
+    /// third, which joins a batch early. A lease whose renewals are refused does not join early.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<Ask> {
         let goes_along = self.refusals == 0 && !self.terms.is_final();
         let by = now + self.terms.third() / 2 * u32::from(goes_along);
         let ask = if self.renew_at.is_some_and(|renewal| renewal <= by) {
-            // A look that is still to come is fulfilled too.
+            // The renewal also covers a look that is not due yet.
             self.renew_at = self.renew_at.map(|renewal| renewal.min(now));
             self.look_at = self.look_at.map(|look| look.min(now));
             Ask::Renew(self.terms.wanted(now))
@@ -179,19 +179,20 @@ impl<T> LeaseEntry<T> {
         self.in_flight
     }
 
-    /// Wants a look soon: the key may have changed. A lease without an end is being renewed anyway.
+    /// Schedules a look soon, since the key may have changed. A lease without an end is being
+    /// renewed anyway.
     pub(crate) fn look(&mut self, now: Instant) {
         if self.terms.end.is_some() {
             self.look_at = Some(self.soon(now));
         }
     }
 
-    /// Takes over the renewal that was wanted in the turn before.
+    /// Takes over the renewal that the previous holder needed.
     pub(crate) fn renew_by(&mut self, moment: Option<Instant>) {
         self.renew_at = self.renew_at.into_iter().chain(moment).min();
     }
 
-    /// Wants a renewal soon: the server may not know of the last one.
+    /// Schedules a renewal soon, since the server may have missed the last one.
     pub(crate) fn renew(&mut self, now: Instant) {
         let (soon, question) = (self.soon(now), self.in_flight);
         let is_fulfilled = question.is_some_and(Ask::is_renewal);
@@ -204,7 +205,7 @@ impl<T> LeaseEntry<T> {
             .map_or(now, |asked_at| now.max(asked_at + REST))
     }
 
-    /// Enters the answer to the question that is on its way, and decides when to ask again.
+    /// Enters the reply to the question that is on its way, and sets the time of the next one.
     pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<RenewalOutcome> {
         let ask = self.in_flight.take()?;
         if let Some(reason) = self.terms.lost_at(now) {
@@ -224,8 +225,9 @@ impl<T> LeaseEntry<T> {
                 self.ask_again_at(now + pause.min(longest));
                 None
             }
-            // Due at once: the next batch carries the script that the server has forgotten. Behind
-            // the others that are due: if this one broke the connection, they get through.
+            // Due at once: the next batch carries the script that the server no longer has. It
+            // sorts after the others that are due, so if this question broke the connection, they
+            // still get through.
             Answer::Forgotten | Answer::Unanswered => {
                 self.ask_again_at(now);
                 None
@@ -233,7 +235,7 @@ impl<T> LeaseEntry<T> {
         }
     }
 
-    /// The server said yes to what was sent at `sent` or later.
+    /// Enters a positive reply to a question that was sent at `sent` or later.
     fn confirmed(&mut self, ask: Ask, sent: Instant) {
         self.refusals = 0;
         let is_open = |wish: &Instant| Some(*wish) > self.asked_at;
@@ -250,7 +252,7 @@ impl<T> LeaseEntry<T> {
         self.renew_at = renewal.into_iter().chain(next).min();
     }
 
-    /// Puts off to this moment what the question was to fulfil.
+    /// Reschedules the needs that the question covered.
     fn ask_again_at(&mut self, moment: Instant) {
         for wish in [&mut self.renew_at, &mut self.look_at] {
             if wish.is_some() && *wish <= self.asked_at {

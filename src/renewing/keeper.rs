@@ -1,8 +1,8 @@
-//! `Keeper`, which keeps any number of leases, and `Handle`, one lease that it keeps.
+//! `Keeper`, which keeps any number of leases, and `Handle`, one of its leases.
 //!
-//! Each function locks `state` for a moment, and a lease's `facts` within it. Only
-//! [`Handle::stop_by`] waits, for a batch that is on its way. The order of all locks is in the
-//! header of the [room](super).
+//! Each function locks `state` briefly, and a lease's `facts` within it. Only [`Handle::stop_by`]
+//! waits, for a batch that is on its way. The order of all mutexes is in the header of the
+//! [module](super).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,19 +27,19 @@ use crate::{
     wire::Call,
 };
 
-/// Keeps any number of leases, with one thread that renews and one that calls.
+/// Keeps any number of leases, with a renewing thread and a callback thread.
 pub(crate) struct Keeper {
     pub(super) state: Mutex<KeeperState>,
-    /// For the renewing thread: there is something new to do.
+    /// Wakes the renewing thread for new work.
     pub(super) wake: Condvar,
-    /// For those who stop a renewal: a batch has come back.
+    /// Wakes threads that stop a renewal, when a batch has returned.
     pub(super) landed: Condvar,
-    /// For the callback thread: there is a callback to call, or another end to wait for.
+    /// Wakes the callback thread for a callback, or an earlier end to wait for.
     pub(super) call: Condvar,
     pub(crate) limits: Limits,
     pub(super) clock: Clock,
-    /// The process that has the threads. A forked child has our memory only, in which a mutex may
-    /// be locked for ever.
+    /// The process that has the threads. A forked child has only a copy of the memory, in which a
+    /// mutex may stay locked forever.
     pub(crate) process: Process,
 }
 
@@ -47,22 +47,20 @@ pub(crate) struct Keeper {
 pub(super) struct KeeperState {
     pub(super) schedule: Schedule<Arc<LeaseState>, Call>,
     pub(super) calls: VecDeque<LossCall>,
-    /// The leases of each key, in the order in which they came to be kept. One that was lost stays
-    /// until its holder lets it go.
+    /// The leases of each key, oldest first. A lost lease stays until its holder releases it.
     pub(super) of_key: HashMap<String, Vec<Id>>,
-    /// The moment until which the renewing thread sleeps: a lease that is due later need not wake
-    /// it.
+    /// The time until which the renewing thread sleeps. A lease that is due later does not wake it.
     pub(super) asleep_until: Option<Instant>,
     pub(super) closing: bool,
     pub(super) renewing: Option<JoinHandle<()>>,
     pub(super) calling: Option<JoinHandle<()>>,
-    /// The number of threads that run a user's code now. A test waits until there is none.
+    /// The number of threads that are running a user's code. Tests wait until it is zero.
     pub(super) telling: usize,
 }
 
 impl Keeper {
-    /// Changes the schedule, and wakes the renewing thread if something is due before it would wake
-    /// by itself.
+    /// Changes the schedule, and wakes the renewing thread if something is due before its sleep
+    /// ends.
     fn change<R>(&self, change: impl FnOnce(&mut KeeperState, Instant) -> R) -> R {
         let mut state = self.state.lock();
         let changed = change(&mut state, self.clock.now());
@@ -73,7 +71,7 @@ impl Keeper {
         changed
     }
 
-    /// The holder of this key, if a lease of this process has it.
+    /// Returns the holder of this key, if a lease of this process has it.
     pub(crate) fn holder_of(&self, key: &str) -> Option<String> {
         let state = self.state.lock();
         let mut ids = state.of_key.get(key)?.iter();
@@ -81,13 +79,13 @@ impl Keeper {
         Some(lease.holder().as_str().to_owned())
     }
 
-    /// This key was changed: has the oldest lease of it looked at, which stands for all of them. So
-    /// a change of the key costs one question, however many readers or levels there are.
+    /// Handles a change of this key: schedules a look at its oldest lease, which stands for all of
+    /// them. So a change of the key costs one question for any number of readers or levels.
     ///
-    /// Each lease is looked at once by itself, soon after it came to be kept. If the key is deleted
-    /// or taken over later than that, the oldest lease is lost as well, since the server had
-    /// granted it before. When its loss is found, each of the others is looked at. A holder that
-    /// somebody removes from the key by hand, beside others, is told by its next renewal.
+    /// Each lease gets one look of its own, soon after it is added. If the key is deleted or taken
+    /// over after that, the oldest lease is lost too, since the server granted it earlier. The loss
+    /// of one lease schedules a look at each of the others. If somebody removes one of several
+    /// holders from the key by hand, that holder's next renewal detects it.
     pub(crate) fn changed(&self, key: &str) {
         self.change(|state, now| {
             let ids = state.of_key.get(key);
@@ -95,8 +93,7 @@ impl Keeper {
         });
     }
 
-    /// Any key may have been changed without our being told: has the oldest lease of each looked
-    /// at.
+    /// Handles a possible change of any key: schedules a look at the oldest lease of each.
     pub(crate) fn look_at_all(&self) {
         self.change(|state, now| {
             let all = state.of_key.values();
@@ -104,26 +101,26 @@ impl Keeper {
         });
     }
 
-    /// The server may not know of the last renewals: has all leases renewed.
+    /// Schedules a renewal of all leases, since the server may have missed the last ones.
     pub(crate) fn renew_all(&self) {
         self.change(|state, now| state.schedule.renew_all(now));
     }
 
-    /// Queues a release for a hold that nobody owns. It is repeated until the server answers, and
-    /// for 100 s if an acquire of it got no answer.
+    /// Queues a release for a hold that nobody owns. It is repeated until the server replies, and
+    /// for 100 s if an acquire of it got no reply.
     pub(crate) fn abandon(&self, hold: &Hold, may_come_late: bool) {
         let release = hold.giving_back();
         self.change(|state, now| state.schedule.abandon(release, may_come_late, now));
     }
 
-    /// The number of leases that are kept.
+    /// Returns the number of leases that are kept.
     pub(crate) fn leases(&self) -> usize {
         self.state.lock().schedule.len()
     }
 
-    /// Ends a lease that the schedule has forgotten, and has its callbacks called.
+    /// Marks a lease lost that the schedule has removed, and queues its callbacks.
     pub(super) fn lose(&self, state: &mut KeeperState, lease: &LeaseState, reason: LostReason) {
-        // A look at it may have been due, for all leases of the key; or all were taken away.
+        // Its look may have stood for all leases of the key, or all of them were taken away.
         for other in state.of_key.get(lease.key()).into_iter().flatten() {
             state.schedule.look(*other, self.clock.now());
         }
@@ -131,9 +128,9 @@ impl Keeper {
         self.call.notify_one();
     }
 
-    /// Notes until when a lease lasts. False: it is not held any more. A call such as `is_held` may
-    /// have found it over by the clock just now, and a lost lease is never held again: the server's
-    /// yes may be to the owner's next hold.
+    /// Enters the new end of a lease. Returns false if the lease is not held any more: a call such
+    /// as `is_held` may just have found it ended by the clock. A lost lease is never held again,
+    /// since the server's yes may belong to the owner's next hold.
     pub(super) fn renewed(
         &self,
         state: &mut KeeperState,
@@ -163,13 +160,13 @@ impl KeeperState {
         if ids.is_empty() {
             self.of_key.remove(key);
         } else if was_oldest {
-            // A look at it may have been due, for all leases of the key.
+            // Its look may have stood for all leases of the key.
             self.schedule.look_at_first(ids, now);
         }
     }
 }
 
-/// A lease, and the keeper that keeps it. A clone is the same lease; dropping it changes nothing.
+/// A lease and its keeper. A clone is the same lease; dropping a handle changes nothing.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(super) keeper: Arc<Keeper>,
@@ -178,7 +175,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Has one more lease kept, by its terms.
+    /// Adds a lease to the keeper, with its terms.
     pub(crate) fn keep(keeper: &Arc<Keeper>, lease: LeaseState) -> Self {
         let (terms, lease) = (lease.terms(), Arc::new(lease));
         let id = keeper.change(|state, now| {
@@ -199,7 +196,7 @@ impl Handle {
     }
 
     /// Hands the lock to another thread of this process, which holds it as `next` from now on.
-    /// `None`: this lease is not kept any more, or is being renewed.
+    /// `None`: this lease is no longer kept, or is being renewed.
     pub(crate) fn hand_over(&self, next: LeaseState) -> Option<Self> {
         let (terms, lease, before) = (next.terms(), Arc::new(next), self.id);
         let id = self.keeper.change(|state, now| {
@@ -212,7 +209,7 @@ impl Handle {
         Some(Self { keeper, lease, id })
     }
 
-    /// Notes that the holder has renewed the lease by itself, until `end`. False: it is lost.
+    /// Enters a renewal by the holder itself, until `end`. Returns false if the lease is lost.
     pub(crate) fn extend(&self, end: Instant) -> bool {
         let mut state = self.keeper.state.lock();
         let end = state.schedule.extend(self.id, end);
@@ -220,16 +217,16 @@ impl Handle {
         end.is_some_and(|end| self.keeper.renewed(&mut state, lease, end))
     }
 
-    /// Notes that the lock is not ours, as the server has told the holder.
+    /// Marks the lease lost, by a reply to the holder.
     pub(crate) fn lose(&self, reason: LostReason) {
         let mut state = self.keeper.state.lock();
         state.schedule.stop(self.id);
         self.keeper.lose(&mut state, &self.lease, reason);
     }
 
-    /// Stops the renewing and returns the state of the lease until then. Waits for the answer to a
-    /// question that is on its way, but not past the deadline. If it came in time, nothing is sent
-    /// for the lease any more.
+    /// Stops the renewal and returns the last state of the lease. Waits for the reply to a question
+    /// that is on its way, but not past the deadline. After a reply in time nothing is sent for the
+    /// lease any more.
     pub(crate) fn stop_by(&self, deadline: Deadline) -> RenewalState {
         self.keeper.change(|state, now| {
             state.schedule.stop(self.id);
@@ -238,7 +235,7 @@ impl Handle {
                 self.keeper.lose(state, &self.lease, reason);
             }
         });
-        // An exchange ends by itself within one time-out; twice that is for a thread that gets no
+        // An exchange ends within one time-out. The second one allows for a thread without
         // processor time.
         let longest = Deadline::after(self.keeper.limits.answer * 2);
         let deadline = longest.or_sooner(deadline.moment());
@@ -250,14 +247,13 @@ impl Handle {
         self.lease.stop()
     }
 
-    /// Has the callback called when the lease is lost. Starts the thread that calls, if there is
-    /// none.
+    /// Registers a callback for the loss of the lease. Starts the callback thread if needed.
     pub(crate) fn notify(&self, callback: Callback) -> Result<()> {
         let keeper = &self.keeper;
         keeper.process.refuse_forked_child()?;
         let mut state = keeper.state.lock();
         keeper.start_calling(&mut state)?;
-        // The values that a callback owns may lock the state when they are dropped.
+        // A value that the callback owns may lock the state when it is dropped.
         let lost_already = MutexGuard::unlocked(&mut state, || self.lease.register(callback));
         if !state.closing {
             state.calls.extend(lost_already);
@@ -266,7 +262,7 @@ impl Handle {
             return Ok(());
         }
         drop(state);
-        // No thread will call these later.
+        // The callback thread is gone, so call them here.
         let calls = lost_already.into_iter().chain(self.lease.unwatch());
         calls.for_each(call);
         Ok(())

@@ -1,6 +1,6 @@
-//! The state of one lease, which its handle, its signals and the watchdog's threads share.
+//! The state of one lease, shared by its handle, its signals and the watchdog's threads.
 //!
-//! `facts` is the last lock of the [order](super): while it is locked no other is taken, and no
+//! `facts` is the last mutex of the [order](super): while it is locked no other is locked, and no
 //! callback is called or dropped.
 
 use std::{
@@ -25,56 +25,56 @@ use crate::{
     token::FencingToken,
 };
 
-/// The state of a lease, as far as we know.
+/// The state of a lease, by our clock and the server's replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RenewalState {
-    /// The last renewal was answered: the lock is ours, and its end lies ahead.
+    /// The last renewal succeeded, and the end of the lease lies ahead.
     Held,
-    /// The last attempt got no answer, or a refusal that says nothing about the lock. The lease
-    /// still stands by our clock, and it is tried again until it ends. Back to `Held` if that
-    /// succeeds.
+    /// The last renewal got no reply, or a refusal that does not tell whether the lock is held. By
+    /// our clock the lease has not ended. Renewals are retried until it ends; a success returns to
+    /// `Held`.
     Unknown,
-    /// The lock is not ours any more. For good: what has been lost once is never held again.
+    /// The lease is lost. This is final: a lost lease is never held again.
     Lost(LostReason),
 }
 
-/// Called when a lease is lost.
+/// A callback for the loss of a lease.
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
-/// A callback to call, and the reason to give it.
+/// A callback, and the reason to pass to it.
 pub(crate) type LossCall = (Callback, LostReason);
 
-/// One lease. The first who asks about it after its end by our clock makes it lost, for everybody
-/// and for good.
+/// One lease. The first access after its end by our clock marks it lost, for all threads and for
+/// good.
 pub(crate) struct LeaseState {
     facts: Mutex<Facts>,
     changed: Condvar,
-    /// The hooks that are told of its renewals, its loss and its end.
+    /// The hooks that receive its events.
     pub(crate) events: Option<Arc<EventSink>>,
-    /// The hooks have been told of its loss.
+    /// The loss was reported to the hooks.
     loss_is_told: AtomicBool,
-    /// The clock by which it ends.
+    /// The clock that ends the lease.
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<Hold>,
-    /// The holder, if it is named: another thread that has handed the lock over is the owner of the
-    /// hold, of which the server knows.
+    /// The named holder, if any. After a hand-over it differs from the owner of the hold, which is
+    /// the first holder, as the server knows it.
     holder: Option<Owner>,
     pub(crate) fence: Option<FencingToken>,
 }
 
-/// The facts that decide about the [state](RenewalState) of a lease.
+/// The facts that determine the [state](RenewalState) of a lease.
 struct Facts {
-    /// The reason of its loss, which is for good.
+    /// The reason of the loss. It is final.
     lost: Option<LostReason>,
-    /// Its holder has given it up. A lease that was lost before stays lost.
+    /// The holder has stopped the renewal. A lease that was lost before stays lost.
     stopped: bool,
-    /// With its end, which is `None` until the first answer.
+    /// The terms. Their end is `None` until the first reply.
     terms: Terms,
-    /// The reason why the last attempt failed.
+    /// The failure of the last renewal.
     failure: Option<Arc<Failure>>,
-    /// The commands that were sent for it and not answered.
+    /// The commands that got no reply.
     outstanding: Outstanding,
-    /// Nobody renews it any more.
+    /// The watchdog is gone, so nothing renews the lease.
     unwatched: bool,
     callbacks: Vec<Callback>,
 }
@@ -112,7 +112,7 @@ impl LeaseState {
         self.holder.as_ref().unwrap_or_else(|| self.hold.owner())
     }
 
-    /// Tells the hooks of a renewal, or why there was none. Nothing may be locked.
+    /// Reports a renewal, or its failure, to the hooks. The caller must hold no mutex.
     pub(crate) fn report_renewal(&self, failure: Option<&Failure>) {
         let (Some(events), lock) = (&self.events, self.lock_name()) else {
             return;
@@ -124,8 +124,8 @@ impl LeaseState {
         events.failed(|it, row| it.renewal_failed(&RenewalFailed::new(lock, &error, row)));
     }
 
-    /// Tells the hooks of its loss, unless they have been told. Whoever has found the loss calls
-    /// this. Nothing may be locked.
+    /// Reports the loss to the hooks, once. Called by the thread that detects the loss, which must
+    /// hold no mutex.
     pub(crate) fn tell_loss(&self, reason: LostReason) {
         if let Some(events) = &self.events
             && !self.loss_is_told.swap(true, Ordering::SeqCst)
@@ -138,19 +138,19 @@ impl LeaseState {
         self.hold.lock_name().text()
     }
 
-    /// The key of the lock.
+    /// Returns the key of the lock.
     pub(crate) fn key(&self) -> &str {
         self.hold.lock_name().key()
     }
 
-    /// Has the threads that wait on a `LostSignal` look at the clock again.
+    /// Makes the threads that wait on a `LostSignal` check the clock again.
     #[cfg(feature = "testing")]
     pub(crate) fn clock_moved(&self) {
         drop(self.facts.lock());
         self.changed.notify_all();
     }
 
-    /// The facts as of now: the clock may just have ended the lease.
+    /// Returns the facts as of now, after the end of the lease was checked against the clock.
     fn current(&self) -> MutexGuard<'_, Facts> {
         let mut facts = self.facts.lock();
         if facts.is_live() {
@@ -161,7 +161,7 @@ impl LeaseState {
         facts
     }
 
-    /// Changes the facts, and wakes those who wait for a change.
+    /// Changes the facts, and wakes the threads that wait for a change.
     fn change<R>(&self, change: impl FnOnce(&mut Facts) -> R) -> R {
         let changed = change(&mut self.current());
         self.changed.notify_all();
@@ -172,7 +172,7 @@ impl LeaseState {
         self.current().state()
     }
 
-    /// The time left by our clock.
+    /// Returns the time left by our clock.
     pub(crate) fn remaining(&self) -> Duration {
         let facts = self.current();
         let end = facts.terms.end.filter(|_| facts.is_live());
@@ -181,7 +181,7 @@ impl LeaseState {
         })
     }
 
-    /// The terms, with the end by our clock, which may have passed.
+    /// Returns the terms. Their end is by our clock, and may have passed.
     pub(crate) fn terms(&self) -> Terms {
         self.facts.lock().terms
     }
@@ -190,14 +190,14 @@ impl LeaseState {
         self.current().lost
     }
 
-    /// The reason why the last attempt failed.
+    /// The failure of the last renewal.
     pub(crate) fn failure(&self, operation: Operation<'_>) -> Option<Error> {
         let failure = self.current().failure.clone()?;
         Some(failure.error(operation))
     }
 
-    /// The server has renewed it. False: it is not ours to renew any more, or our clock had ended
-    /// it before the answer came.
+    /// Enters a renewal by the server. Returns false if the lease was stopped or lost, or ended by
+    /// our clock before the reply came.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
         self.change(|facts| {
             let is_live = facts.is_live();
@@ -209,8 +209,8 @@ impl LeaseState {
         })
     }
 
-    /// An attempt has failed, which proves nothing. `is_out`: a renewal that the server may still
-    /// execute.
+    /// Enters a failed attempt, which is no loss. `is_out`: the server may still execute the
+    /// renewal.
     pub(crate) fn renewal_failed(&self, failure: &Arc<Failure>, is_out: bool) {
         self.change(|facts| {
             facts.failure = Some(Arc::clone(failure));
@@ -220,19 +220,18 @@ impl LeaseState {
         });
     }
 
-    /// The commands that were sent for it and not answered.
+    /// The commands that got no reply.
     pub(crate) fn outstanding(&self) -> MappedMutexGuard<'_, Outstanding> {
         MutexGuard::map(self.facts.lock(), |facts| &mut facts.outstanding)
     }
 
-    /// The lock can go to the next holder as it is: it is held, and nothing that was sent for it
-    /// can happen later.
+    /// Returns true if the lock can be handed over: it is held, and no command is outstanding.
     pub(crate) fn is_settled(&self) -> bool {
         let facts = self.current();
         facts.state() == RenewalState::Held && facts.outstanding.is_nothing()
     }
 
-    /// Notes its loss, for this reason unless there was one before. Returns the calls to make.
+    /// Marks the lease lost, for this reason unless it has one. Returns the callbacks to call.
     pub(crate) fn lose(&self, reason: LostReason) -> Vec<LossCall> {
         self.change(|facts| {
             if facts.is_live() {
@@ -242,8 +241,8 @@ impl LeaseState {
         })
     }
 
-    /// Notes that nobody renews it any more, or will be there to call at its end. Returns the calls
-    /// to make instead.
+    /// Records that the watchdog is gone: no renewals and no callbacks at the end. Returns the
+    /// callbacks to call instead.
     pub(crate) fn unwatch(&self) -> Vec<LossCall> {
         self.change(|facts| {
             facts.unwatched = true;
@@ -251,10 +250,10 @@ impl LeaseState {
         })
     }
 
-    /// Ends its renewal. Returns its state until now.
+    /// Stops the renewal. Returns the state until now.
     ///
-    /// A callback that has not been called by now never is. Callbacks are dropped here, and may own
-    /// anything: nothing may be locked.
+    /// A callback that has not been called yet never is. The drop of the callbacks runs the user's
+    /// code: the caller must hold no mutex.
     pub(crate) fn stop(&self) -> RenewalState {
         let (state, callbacks) = self.change(|facts| {
             let state = facts.state();
@@ -267,9 +266,11 @@ impl LeaseState {
         state
     }
 
-    /// Has the callback called at the loss. Returns the call to make now, if the lease is lost.
+    /// Registers a callback for the loss. Returns it if the lease is already lost, to be called
+    /// now.
     ///
-    /// Drops what will never be called, since the renewal was stopped: nothing may be locked.
+    /// If the renewal was stopped the callback is dropped, which runs the user's code: the caller
+    /// must hold no mutex.
     pub(crate) fn register(&self, callback: Callback) -> Option<LossCall> {
         let mut facts = self.current();
         if let Some(reason) = facts.lost {
@@ -281,14 +282,14 @@ impl LeaseState {
         None
     }
 
-    /// Waits for the first answer: an end, a loss or a refusal. Not past the deadline.
+    /// Waits for the first reply (an end, a loss or a refusal) or the deadline.
     pub(crate) fn wait_for_first_answer(&self, deadline: Deadline) {
         let mut facts = self.current();
         while facts.is_unanswered() && !deadline.wait(&self.changed, &mut facts) {}
     }
 
-    /// Waits until it is lost or not renewed any more, or the deadline has passed. Returns true if
-    /// it is lost.
+    /// Waits until the lease is lost, its renewal is stopped, or the deadline passes. Returns true
+    /// if it is lost.
     pub(crate) fn wait_until_lost(&self, deadline: Deadline) -> bool {
         loop {
             let mut facts = self.current();
@@ -311,18 +312,19 @@ impl Facts {
         }
     }
 
-    /// Neither lost nor given up.
+    /// Returns true if the lease is neither lost nor stopped.
     fn is_live(&self) -> bool {
         self.lost.is_none() && !self.stopped
     }
 
-    /// The first renewal may still be answered. After a refusal another attempt makes little sense.
+    /// Returns true if the first renewal may still get a reply. After a refusal there is no point
+    /// in waiting.
     fn is_unanswered(&self) -> bool {
         let is_refused = |failure: &Arc<Failure>| failure.is_refusal();
         self.is_live() && self.terms.end.is_none() && !self.failure.as_ref().is_some_and(is_refused)
     }
 
-    /// The callbacks, with the known reason of the loss, or else this one. A lease that was stopped
+    /// Takes the callbacks, with the known reason of the loss, or else this one. A stopped lease
     /// has none.
     fn take_calls(&mut self, reason: LostReason) -> Vec<LossCall> {
         let reason = self.lost.unwrap_or(reason);

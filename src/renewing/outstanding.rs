@@ -1,29 +1,28 @@
-//! `Outstanding`: commands for one lease that the server may still execute, although we have
-//! stopped waiting for the answer.
+//! `Outstanding`: commands for one lease that the server may still execute, although we no longer
+//! wait for the reply.
 //!
-//! A command whose answer did not come lies somewhere between us and the server: in the socket of a
-//! server that is halted, or in a network that sends it again later. It is executed when it
-//! arrives, and our clock does not know when that is. So nothing here ends by time: what is out
-//! stays out, until the server proves that it cannot come any more.
+//! A command without a reply may be in the socket of a halted server, or in a network that delivers
+//! it later. The server executes it on arrival, at a time that we cannot know. So nothing here
+//! expires: a command stays outstanding until the server proves that it cannot arrive any more.
 //!
-//! | out | may still | forbids or demands |
-//! |---|---|---|
-//! | a commit | write, while the key is untouched | a hand-over, which does not touch the key: the release is sent to the server |
-//! | a renewal | move the end, while the lock is ours | a hand-over, whose next holder would not know that end |
-//! | an acquire | take the lock again after it was released | a hand-over; the release is repeated for a while |
+//! - **A commit** may still write, as long as the key is untouched. A hand-over does not touch the
+//!   key, so it is forbidden: the release goes to the server.
+//! - **A renewal** may still move the end of the lease, as long as the lock is ours. A hand-over is
+//!   forbidden, since the next holder would not know that end.
+//! - **An acquire** may take the lock again after it was released. A hand-over is forbidden, and
+//!   the release is repeated for a while.
 //!
-//! The lease's [`LeaseState`](super::lease_state::LeaseState) holds it. Release and hand-over
-//! ask it; a [renewal](super::schedule) of the watchdog that is on its way at this moment is the
-//! schedule's to know.
+//! The lease's [`LeaseState`](super::lease_state::LeaseState) owns it. Release and hand-over check
+//! it. A [renewal](super::schedule) by the watchdog that is on its way is in the schedule instead.
 
-/// The commands that were sent for a lease and have not been answered.
+/// The commands for a lease that got no reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Outstanding {
     /// An attempt to acquire.
     acquire: bool,
     /// A renewal, by the holder or by the watchdog.
     renewal: bool,
-    /// The number of commits that are on their way, or were given up.
+    /// The number of commits that are on their way, or got no reply.
     commits: u32,
 }
 
@@ -44,12 +43,12 @@ impl Outstanding {
         self.commits = self.commits.saturating_sub(1);
     }
 
-    /// The lock can go to the next holder as it is.
+    /// Returns true if nothing prevents a hand-over.
     pub(super) fn is_nothing(self) -> bool {
         !self.acquire && !self.renewal && self.commits == 0
     }
 
-    /// The lock may become ours again after it was released.
+    /// Returns true if an acquire may still take the lock after it was released.
     pub(crate) fn may_acquire(self) -> bool {
         self.acquire
     }

@@ -1,9 +1,9 @@
-//! Decides when each lease is renewed. A plain value without a lock, a clock or I/O: the threads
-//! tell it what has happened and when, and it answers what to send.
+//! Decides when each lease is renewed. A plain value without a mutex, a clock or I/O: the threads
+//! enter events with their times, and take the commands to send.
 //!
-//! A lease is renewed at a third of its length. When one is due, the batch that carries it takes
-//! others along that are in the second half of their third: leases that began at different moments
-//! come to share their round trips.
+//! A lease is renewed after each third of its length. When one is due, its batch also takes the
+//! leases in the second half of their third, so that leases with different start times come to
+//! share round trips.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,48 +18,47 @@ use crate::{
 
 /// The most leases that share a round trip.
 pub(crate) const BATCH: usize = 100;
-/// A closed connection delivers nothing after this time: the system gives up sending.
+/// A closed connection delivers nothing after this time, since the system stops retransmitting.
 pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(100);
-/// The shortest time between two releases of one orphan.
+/// The shortest pause between two releases of one orphan.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after the server has refused a release.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
-/// Names one lease; never used twice.
+/// The id of one lease. Never reused.
 pub(crate) type Id = u64;
 
-/// Leases, orphans, and when they are due. `T` is what the caller gets back for a lease, `O` for an
-/// orphan.
+/// Leases and orphans, with the times at which they are due. `T` is the caller's value for a lease,
+/// `O` for an orphan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, LeaseEntry<T>>,
-    /// Leases that were stopped while a question about them was on its way.
+    /// Leases that were stopped while a question was on its way.
     leaving: BTreeMap<Id, LeaseEntry<T>>,
-    /// The leases about which no question is on its way, by the moment at which they are due.
+    /// The leases without a question on its way, by due time.
     due: BTreeSet<(Instant, Id)>,
-    /// The leases that have a callback, by a moment no later than their end. An end only grows, so
-    /// it is compared when that moment comes.
+    /// The leases that have a callback, by a moment no later than their end. An end only moves
+    /// later, so the real end is checked at that moment.
     alarms: BTreeSet<(Instant, Id)>,
-    /// The holds to give back, by the moment at which they are due.
+    /// The holds to give back, by due time.
     orphans: VecDeque<Orphan<O>>,
     paused_until: Option<Instant>,
     next_id: Id,
 }
 
-/// A hold that the server may have granted to a caller who is gone. It is released again and again
-/// until the server answers, however long that takes: a server that was halted executes what it was
-/// sent when it goes on.
+/// A hold that the server may have granted to a caller that is gone. The release is repeated until
+/// the server replies, however long that takes: a halted server executes pending commands when it
+/// resumes.
 ///
-/// If an acquire got no answer, one answer to a release is not enough: the acquire went by another
-/// connection, and may be delivered after the release. So the release is repeated each time the
-/// acquire is twice as old as at the last one, until it is as old as the latest delivery:
-/// [`LAST_DELIVERY`].
+/// If an acquire got no reply, one reply to a release is not enough: the acquire used another
+/// connection, and may be delivered after the release. So the release is repeated each time the age
+/// of the acquire has doubled, until that reaches [`LAST_DELIVERY`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Orphan<O> {
     pub(crate) item: O,
     since: Instant,
-    /// An acquire of it got no answer.
+    /// An acquire of it got no reply.
     may_come_late: bool,
-    /// The moment of the next release.
+    /// The time of the next release.
     due: Instant,
 }
 
@@ -74,15 +73,15 @@ pub(crate) struct Question<T> {
 /// The work of one round trip.
 #[derive(Debug)]
 pub(crate) struct RenewalBatch<T, O> {
-    /// The caller sends each, and enters its [answer](Schedule::answered).
+    /// The caller sends each, and enters its [reply](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
-    /// The caller releases each, and enters [what came of it](Schedule::given_back).
+    /// The caller releases each, and enters the [reply](Schedule::given_back).
     pub(crate) orphans: Vec<Orphan<O>>,
-    /// Leases whose end has passed. The schedule has forgotten them.
+    /// Leases whose end has passed. The schedule has removed them.
     pub(crate) over: Vec<Over<T>>,
 }
 
-/// A lease that is over, and the reason.
+/// A lease that has ended, and the reason.
 pub(crate) type Over<T> = (T, LostReason);
 
 impl<T, O> Default for Schedule<T, O> {
@@ -100,8 +99,8 @@ impl<T, O> Default for Schedule<T, O> {
 }
 
 impl<T: Clone, O> Schedule<T, O> {
-    /// Adds a lease. It is renewed at once if its end is not known, otherwise when two thirds of it
-    /// are left, and after one third at the latest.
+    /// Adds a lease. It is renewed at once if its end is unknown, otherwise when two thirds of it
+    /// are left, but after one third at the latest.
     pub(crate) fn keep(&mut self, item: T, terms: Terms, now: Instant) -> Id {
         let id = self.next_id;
         self.next_id += 1;
@@ -111,7 +110,7 @@ impl<T: Clone, O> Schedule<T, O> {
         id
     }
 
-    /// The moment at which something has to be sent next.
+    /// Returns the time of the next batch.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let lease = self.due.first().map(|(due, _)| *due);
         let orphan = self.orphans.front().map(|orphan| orphan.due);
@@ -119,7 +118,7 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 
-    /// Adds a hold to give back. `may_come_late`: an acquire of it got no answer.
+    /// Adds a hold to give back. `may_come_late`: an acquire of it got no reply.
     pub(crate) fn abandon(&mut self, item: O, may_come_late: bool, now: Instant) {
         self.insert_orphan(Orphan {
             item,
@@ -129,7 +128,7 @@ impl<T: Clone, O> Schedule<T, O> {
         });
     }
 
-    /// Enters the server's answer to the release of an orphan.
+    /// Enters the reply to the release of an orphan.
     pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: Answer, now: Instant) {
         let age = now.saturating_duration_since(orphan.since);
         let is_last = !orphan.may_come_late || age >= LAST_DELIVERY;
@@ -149,18 +148,18 @@ impl<T: Clone, O> Schedule<T, O> {
         self.orphans.insert(place, orphan);
     }
 
-    /// Has the server asked soon about a lease whose key may have changed.
+    /// Schedules a look at a lease whose key may have changed.
     pub(crate) fn look(&mut self, id: Id, now: Instant) {
         self.change(id, |entry| entry.look(now));
     }
 
-    /// Has the first of these leases that is kept looked at.
+    /// Schedules a look at the first of these leases that is kept.
     pub(crate) fn look_at_first(&mut self, ids: &[Id], now: Instant) {
         let mut ids = ids.iter();
         ids.find_map(|id| self.change(*id, |entry| entry.look(now)));
     }
 
-    /// Has all leases renewed soon: a new master may not know of the last renewals.
+    /// Schedules a renewal of all leases soon, since a new master may have missed the last ones.
     pub(crate) fn renew_all(&mut self, now: Instant) {
         let all: Vec<Id> = self.leases.keys().copied().collect();
         for id in all {
@@ -168,8 +167,8 @@ impl<T: Clone, O> Schedule<T, O> {
         }
     }
 
-    /// The holder has renewed the lease by itself, until `end`. Returns until when it lasts;
-    /// `None`: it is not kept any more.
+    /// Enters a renewal by the holder itself, until `end`. Returns the end of the lease; `None`: it
+    /// is no longer kept.
     pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
         self.change(id, |entry| {
             entry.terms.extend(end);
@@ -177,15 +176,15 @@ impl<T: Clone, O> Schedule<T, O> {
         })?
     }
 
-    /// Hands the lease to the next holder: `item` takes its place, by these terms, with the looks
-    /// and renewals that are wanted. `None`: the lease is not kept any more, or a renewal is on its
-    /// way, which would reach the server in the next holder's time.
+    /// Hands the lease to the next holder: `item` replaces it, with these terms and the pending
+    /// looks and renewals. `None`: the lease is no longer kept, or a renewal is on its way, which
+    /// would reach the server during the next hold.
     pub(crate) fn hand_over(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
         let entry = self.leases.get(&id)?;
         let renew_at = entry.renew_at;
         let look_at = match entry.in_flight {
             None => entry.look_at,
-            // The answer that is on its way is about the holder before: the server is asked again.
+            // The pending reply is about the previous holder, so look again.
             Some(Ask::Look) => Some(now),
             Some(Ask::Renew(_)) => return None,
         };
@@ -204,7 +203,7 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(changed)
     }
 
-    /// Takes what has to be sent now; nothing while nothing is due.
+    /// Takes the next batch, which is empty if nothing is due.
     pub(crate) fn take(&mut self, now: Instant) -> RenewalBatch<T, O> {
         let is_due = self.due_at().is_some_and(|due| due <= now);
         let most = if is_due { BATCH } else { 0 };
@@ -229,8 +228,7 @@ impl<T: Clone, O> Schedule<T, O> {
         batch
     }
 
-    /// Enters the answer to a question that was taken. Returns its meaning for the lease, if it has
-    /// one.
+    /// Enters the reply to a question. Returns its result, if it settles the state of the lease.
     pub(crate) fn answered(
         &mut self,
         id: Id,
@@ -247,12 +245,12 @@ impl<T: Clone, O> Schedule<T, O> {
         outcome
     }
 
-    /// Has nothing sent before that moment.
+    /// Sends nothing before this moment.
     pub(crate) fn pause(&mut self, until: Instant) {
         self.paused_until = Some(until);
     }
 
-    /// Stops the renewing of a lease. A question about it may still be [on its
+    /// Stops the renewal of a lease. A question about it may still be [on its
     /// way](Self::is_in_flight).
     pub(crate) fn stop(&mut self, id: Id) {
         let Some(entry) = self.leases.remove(&id) else {
@@ -265,18 +263,18 @@ impl<T: Clone, O> Schedule<T, O> {
         }
     }
 
-    /// The shortest of all leases.
+    /// Returns the length of the shortest lease.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         self.leases.values().map(|entry| entry.terms.lease).min()
     }
 
-    /// A question about the lease was taken and is not answered.
+    /// Returns true if a question about the lease is on its way.
     pub(crate) fn is_in_flight(&self, id: Id) -> bool {
         let entry = self.leases.get(&id).or_else(|| self.leaving.get(&id));
         entry.is_some_and(|entry| entry.in_flight.is_some())
     }
 
-    /// Has the lease [rung](Self::ring) at its end, which has to be known.
+    /// Makes [`ring`](Self::ring) return the lease at its end. Does nothing if the end is unknown.
     pub(crate) fn set_alarm(&mut self, id: Id) {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
@@ -288,12 +286,12 @@ impl<T: Clone, O> Schedule<T, O> {
         self.alarms.extend(entry.alarm.map(|end| (end, id)));
     }
 
-    /// The moment of the next [ring](Self::ring).
+    /// Returns the time of the next alarm, at which to call [`ring`](Self::ring).
     pub(crate) fn next_alarm(&self) -> Option<Instant> {
         self.alarms.first().map(|(end, _)| *end)
     }
 
-    /// Takes the leases with an alarm whose end has passed. They are forgotten.
+    /// Removes and returns the leases with an alarm whose end has passed.
     pub(crate) fn ring(&mut self, now: Instant) -> Vec<Over<T>> {
         let mut over = Vec::new();
         while let Some(alarm) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
@@ -313,7 +311,7 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(over)
     }
 
-    /// Something is due, or on its way.
+    /// Returns true if something is due or on its way.
     #[cfg(feature = "testing")]
     pub(crate) fn is_busy(&self, now: Instant) -> bool {
         let is_in_flight = |entry: &LeaseEntry<T>| entry.in_flight.is_some();
@@ -326,12 +324,12 @@ impl<T: Clone, O> Schedule<T, O> {
         self.leases.len()
     }
 
-    /// The lease, if it is kept.
+    /// Returns the caller's value for a lease, if it is kept.
     pub(crate) fn item(&self, id: Id) -> Option<&T> {
         self.leases.get(&id).map(|entry| &entry.item)
     }
 
-    /// All leases.
+    /// Returns the caller's values for all leases.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         self.leases.values().map(|entry| &entry.item)
     }

@@ -1,15 +1,16 @@
-//! `LostSignal`, which tells a holder that its lease is lost.
+//! `LostSignal`, which notifies a holder of the loss of its lease.
 
 use std::time::Duration;
 
 use super::keeper::Handle;
 use crate::error::{LostReason, Result};
 
-/// Says that a lease is lost: to poll, to wait on, or to be called by. A clone is the same signal.
+/// A signal of the loss of a lease, to poll, to wait on, or to register a callback. A clone is the
+/// same signal.
 ///
-/// It is raised when the server says that the lock is not ours, and by our own clock at the end of
-/// the lease, whichever comes first. It is never taken back, and never raised once the renewal has
-/// been stopped.
+/// It is raised when the server reports that the lock is not ours, or at the end of the lease by
+/// our own clock, whichever comes first. It is never reset, and never raised after the renewal was
+/// stopped.
 ///
 /// # Examples
 /// ```no_run
@@ -39,33 +40,35 @@ impl LostSignal {
         self.reason().is_some()
     }
 
-    /// Why the lease is lost, if it is.
+    /// Returns the reason of the loss; `None` if the lease is not lost.
     #[must_use]
     pub fn reason(&self) -> Option<LostReason> {
         self.lease.lease_state().lost()
     }
 
-    /// Waits until the lease is lost, at most so long; true if it is.
+    /// Waits until the lease is lost, for at most this long. Returns true if it is lost.
     ///
-    /// False as well, at once, when the renewal is stopped: then it will never be raised.
+    /// Returns false at once if the renewal is stopped, since the signal can no longer be raised.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
         let deadline = self.lease.lease_state().clock.after(timeout);
         self.lease.lease_state().wait_until_lost(deadline)
     }
 
-    /// Has something called when the lease is lost; at once if it is lost already; never if the
-    /// renewal is stopped before.
+    /// Registers a callback for the loss of the lease.
     ///
-    /// It runs on a second thread of the watchdog, which is started for the first callback: one
-    /// that takes long delays other callbacks, but no renewal. A panic in it has no effect on
-    /// anything else. If the watchdog is dropped while the lease still stands it is called then,
-    /// with [`LostReason::Unwatched`], since nobody will be there later.
+    /// It is called at once if the lease is already lost, and never if the renewal is stopped
+    /// first.
+    ///
+    /// Callbacks run on a second thread of the watchdog, which starts with the first one: a slow
+    /// callback delays other callbacks, but no renewal. A panic in one affects nothing else. If the
+    /// watchdog is dropped while the lease is held, the callback is called then, with
+    /// [`LostReason::Unwatched`], since no thread remains to call it later.
     ///
     /// # Errors
-    /// It will not be called then.
-    /// - [`Error::Thread`](crate::Error::Thread): that thread could not be started.
-    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has no such thread.
+    /// After an error the callback is not called.
+    /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, which has no such thread.
     pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
         self.lease.notify(Box::new(callback))
     }

@@ -1,4 +1,4 @@
-//! Asked of the threads by the stand-in for a server, whose clock a test moves.
+//! Functions for the stand-in for a server, whose clock a test moves.
 
 use std::{
     thread,
@@ -13,7 +13,7 @@ use super::{
 use crate::time::Deadline;
 
 impl Keeper {
-    /// Has both threads, and those that wait for a loss, look at the clock again.
+    /// Makes both threads, and those that wait for a loss, check the clock again.
     pub(crate) fn clock_moved(&self) {
         let state = self.state.lock();
         state.schedule.all().for_each(|lease| lease.clock_moved());
@@ -27,11 +27,11 @@ impl Keeper {
         self.wake.notify_all();
     }
 
-    /// Waits until nothing is due, no question is on its way, and every callback has been called.
+    /// Waits until nothing is due, no question is on its way, and all callbacks have run.
     pub(crate) fn settle(&self, longest: Duration) {
         let deadline = Deadline::after(longest);
         let mut state = self.state.lock();
-        // A look may have to wait for as long.
+        // A scheduled look may be due only after `REST`.
         let by = self.clock.now() + REST;
         while state.is_busy(by) && !state.is_mine() && !deadline.has_passed() {
             self.wake.notify_all();
@@ -41,7 +41,7 @@ impl Keeper {
 }
 
 impl KeeperState {
-    /// Something is to be done or told by then.
+    /// Returns true if anything is due by then, or a user's code is running.
     fn is_busy(&self, by: Instant) -> bool {
         let alarm = self.schedule.next_alarm();
         self.telling > 0
@@ -50,7 +50,7 @@ impl KeeperState {
             || self.schedule.is_busy(by)
     }
 
-    /// This is one of the two threads, which would wait for itself.
+    /// Returns true on one of the two threads, which must not wait for itself.
     fn is_mine(&self) -> bool {
         let threads = [&self.renewing, &self.calling];
         let is_this = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();

@@ -1,4 +1,4 @@
-//! The keeper's two threads: one renews, one calls.
+//! The keeper's two threads: one renews leases, one runs callbacks.
 
 use std::{
     mem,
@@ -24,11 +24,11 @@ use crate::{
     wire::Call,
 };
 
-/// The name of the thread that renews everything, however much there is.
+/// The name of the renewing thread. There is one for all leases.
 const RENEWING: &str = "leasehold-watchdog";
-/// The name of the thread that runs the callbacks. The first callback starts it.
+/// The name of the callback thread, which starts with the first callback.
 const CALLING: &str = "leasehold-signals";
-/// Between attempts to reach the server.
+/// The first pause between attempts to reach the server.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -55,7 +55,7 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Starts the callback thread, unless it runs or would end at once.
+    /// Starts the callback thread, unless it is running or the keeper is closing.
     pub(super) fn start_calling(self: &Arc<Self>, state: &mut KeeperState) -> Result<()> {
         if state.calling.is_none() && !state.closing {
             state.calling = Some(self.spawn(CALLING, Self::call_all)?);
@@ -73,7 +73,8 @@ impl Keeper {
         thread.spawn(move || run(&keeper)).map_err(Error::thread)
     }
 
-    /// Has both threads end. Losses until then are told first. Not to be called in a forked child.
+    /// Makes both threads end, after the callbacks that are queued. Must not be called in a forked
+    /// child.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
@@ -84,14 +85,14 @@ impl Keeper {
         self.call.notify_all();
     }
 
-    /// Waits until both threads have ended, no longer than until the deadline.
+    /// Waits until both threads have ended, or the deadline.
     pub(crate) fn wait_until_closed(&self, deadline: Deadline) {
         let mut state = self.state.lock();
         let threads = [state.renewing.take(), state.calling.take()];
         drop(state);
         let mut pauses = Backoff::new();
         for thread in threads.into_iter().flatten() {
-            // A callback may drop the watchdog: its thread cannot wait for itself.
+            // A callback may drop the watchdog, and its thread cannot join itself.
             if thread.thread().id() == thread::current().id() {
                 continue;
             }
@@ -102,16 +103,17 @@ impl Keeper {
         }
     }
 
-    /// The renewing thread: takes what is due, sends it in one round trip, and enters the answers.
+    /// Runs the renewing thread: takes the due batch, sends it in one round trip, and enters the
+    /// replies.
     ///
-    /// `state` is locked, except while the thread sleeps, looks at the connection or opens it,
-    /// sends, or tells.
+    /// `state` is locked, except while the thread sleeps, checks or opens the connection, sends, or
+    /// runs hooks.
     fn renew(&self, mut renewals: Box<dyn Renewals>) {
         let (mut pauses, mut had_one) = (Backoff::between(FIRST_PAUSE, LAST_PAUSE), false);
         let mut state = self.state.lock();
         while self.wait_until_due(&mut state) {
-            // Looked at unlocked: another thread may have it, which checks it or opens it. Opening
-            // takes time in which a lease may be stopped, and nothing may be on its way then.
+            // Unlocked, since another thread may be using the connection. The batch is taken after
+            // it is open: a lease may be stopped meanwhile, and must not be on its way.
             let opened = MutexGuard::unlocked(&mut state, || {
                 let is_open = renewals.is_open();
                 let opened = if is_open { Ok(()) } else { renewals.open() };
@@ -121,7 +123,7 @@ impl Keeper {
                 return;
             }
             if matches!(opened, Ok(true)) && mem::replace(&mut had_one, true) {
-                // This server may not know of the last renewals.
+                // This server may have missed the last renewals.
                 state.schedule.renew_all(self.clock.now());
             }
             let batch = state.schedule.take(self.clock.now());
@@ -142,7 +144,7 @@ impl Keeper {
         }
     }
 
-    /// False: the keeper is closing.
+    /// Sleeps until something is due. Returns false if the keeper is closing.
     fn wait_until_due(&self, state: &mut MutexGuard<'_, KeeperState>) -> bool {
         while !state.closing {
             let due = state.schedule.due_at();
@@ -156,7 +158,7 @@ impl Keeper {
         !state.closing
     }
 
-    /// Ends the leases that are over. Those that were to be renewed are told the failure.
+    /// Ends the leases that are over. Those with renewals get the failure.
     fn end(&self, state: &mut KeeperState, batch: &LeaseBatch, failure: Option<&Arc<Failure>>) {
         for (lease, reason) in &batch.over {
             if *reason == LostReason::Ended && lease.terms().renews {
@@ -171,7 +173,8 @@ impl Keeper {
         batch: &LeaseBatch,
         renewals: &mut dyn Renewals,
     ) -> Replies {
-        // Not of this batch alone: until it is answered nothing else is renewed.
+        // The shortest of all leases, not only of this batch: nothing else is renewed before the
+        // reply.
         let shortest = state.schedule.shortest().unwrap_or(Duration::MAX);
         MutexGuard::unlocked(state, || {
             let questions = batch.questions.iter();
@@ -181,17 +184,19 @@ impl Keeper {
         })
     }
 
-    /// Enters the answer to each question, and tells the hooks.
+    /// Enters the reply to each question, and calls the hooks.
     ///
-    /// | answer | while the end lies ahead | the schedule asks again |
-    /// |---|---|---|
-    /// | `Ours` | held, by a renewal until later; a renewal is told | after a third |
-    /// | `NotOurs` | lost: taken away | never |
-    /// | `Forgotten` | as before | at once, with the whole script |
-    /// | `Refused` | in doubt; told | soon, then more seldom |
-    /// | `Unanswered` | in doubt; told; a renewal that was sent may still be executed | as soon as the connection is open |
+    /// - **`Ours`**: the lease is held until the new end; a renewal is reported. The schedule asks
+    ///   again after a third of the lease.
+    /// - **`NotOurs`**: the lease is lost, as taken away. The schedule forgets it.
+    /// - **`Forgotten`** (the server no longer has the script): no change. The schedule asks again
+    ///   at once, with the whole script.
+    /// - **`Refused`**: the state is unknown; the failure is reported. The schedule asks again
+    ///   soon, then less often.
+    /// - **`Unanswered`**: the state is unknown; the failure is reported; a renewal that was sent
+    ///   may still be executed. The schedule asks again as soon as the connection is open.
     ///
-    /// At its end the lease is lost, whatever the answer is; a failure is told all the same.
+    /// At its end the lease is lost, whatever the reply; a failure is still reported.
     fn enter(&self, state: &mut MutexGuard<'_, KeeperState>, batch: LeaseBatch, replies: Replies) {
         let (now, mut news) = (self.clock.now(), Vec::new());
         let RenewalBatch {
@@ -226,19 +231,19 @@ impl Keeper {
             for (lease, failure) in &news {
                 lease.report_renewal(failure.as_deref());
             }
-            // The last who has a lease may be here, and its hooks own anything.
+            // This may drop the last reference to a lease, and with it the user's hooks.
             shielded(|| drop((questions, batch.over, news)));
         });
     }
 
-    /// Runs a user's code, with nothing locked.
+    /// Runs a user's code with `state` unlocked.
     fn outside(state: &mut MutexGuard<'_, KeeperState>, run: impl FnOnce()) {
         state.telling += 1;
         MutexGuard::unlocked(state, run);
         state.telling -= 1;
     }
 
-    /// The callback thread.
+    /// Runs the callback thread.
     fn call_all(&self) {
         let mut state = self.state.lock();
         loop {
@@ -261,7 +266,7 @@ impl Keeper {
     }
 }
 
-/// The replies to a batch that could not be sent.
+/// Returns the replies to a batch that could not be sent.
 fn unsent(batch: &LeaseBatch, failure: &Arc<Failure>) -> Replies {
     let reply = (Answer::Unanswered, Some(Arc::clone(failure)));
     Replies {

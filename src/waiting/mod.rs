@@ -1,25 +1,26 @@
-//! Threads of this process that wait for locks: who is next, and when it asks the server. Knows
-//! nothing of leases or servers.
+//! Queues of the threads of this process that wait for locks: which thread is next, and when it
+//! asks the server. Independent of leases and servers.
 //!
 //! - [`queue`] and [`turns`] are plain values, which decide everything; a model checker drives the
 //!   queue in tests.
 //! - [`queues`] keeps a queue for each lock under one mutex, `by_key`, and wakes threads. A waiting
-//!   thread holds a [`Place`] there: it sleeps until it is time to ask, and leaves.
+//!   thread holds a [`Place`] there: it sleeps until it is time to ask, and leaves the queue at the
+//!   end.
 //!
 //! # Who wakes the head of a queue
 //!
-//! | what has happened | called | by |
-//! |---|---|---|
-//! | this process has released the lock, or hands it over | `released`, `hand_over` | `locks/release.rs`; `force_release` in `locks/lock.rs` |
-//! | the server says that the key has changed | `changed` | the listener |
-//! | a connection was lost, or opened anew, so that a message may be missing | `wake_all_heads` | the listener; `server/tracked.rs` for the waiters' connection |
-//! | the head before has left | [`Place`] | that head |
-//! | a wait was called off | `wake_all`, for all who wait | the `Cancel` |
+//! - **This process releases the lock, or hands it over**: `locks/release.rs`, and `force_release`
+//!   in `locks/lock.rs`, call `released` or `hand_over`.
+//! - **The server reports a change of the key**: the listener calls `changed`.
+//! - **A connection is lost or reopened, so a message may be missing**: the listener calls
+//!   `wake_all_heads`; for the waiters' connection `server/tracked.rs` does.
+//! - **The previous head leaves**: its [`Place`] wakes the next.
+//! - **A wait is cancelled**: the `Cancel` calls `wake_all`, which wakes all waiters.
 //!
-//! A lease that is lost wakes nobody: the head asks when the server says that the key has changed,
-//! at the lease's end, and in any case a second after it has asked last.
+//! The loss of a lease wakes nobody: the head asks when the server reports a change of the key, at
+//! the end of the lease, and at the latest one second after its last attempt.
 //!
-//! Nothing else is locked while `by_key` is.
+//! No other mutex is locked while `by_key` is.
 
 mod queue;
 mod queues;

@@ -1,4 +1,4 @@
-//! `Keep`: the settings by which a watchdog keeps a lease.
+//! `Keep`: the settings of one lease that a watchdog keeps.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::{
     time::{MAX_LEASE, check_length},
 };
 
-/// The settings by which a [`Watchdog`](crate::Watchdog) keeps a lease, by value.
+/// The settings of one lease that a [`Watchdog`](crate::Watchdog) keeps. Passed by value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,10 +25,10 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Renews the lock at a third of this lease, for this lease from then on: 1 ms to 24 h.
+    /// Renews the lock after each third of this lease, 1 ms to 24 h.
     ///
-    /// A longer lease outlasts a longer outage of the server, and keeps the others waiting for
-    /// longer after a crash.
+    /// A longer lease survives a longer outage of the server, and makes others wait longer after a
+    /// crash.
     pub fn lease(lease: Duration) -> Self {
         Self {
             lease,
@@ -37,31 +37,34 @@ impl Keep {
         }
     }
 
-    /// Limits the time for which the lock is held in all, from now on, however often it is renewed.
-    /// Default: no limit.
+    /// The longest time that the lock is held from now on, however often it is renewed. Default: no
+    /// limit.
     ///
-    /// The last renewals ask for no more than what is left, so that a holder that hangs keeps the
-    /// others out no longer than this. Then the lease is lost with
+    /// The last renewals ask only for the time that is left, so a holder that hangs blocks others
+    /// no longer than this. Then the lease is lost with
     /// [`LostReason::MaxHold`](crate::LostReason::MaxHold).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Until when the lock is known to be ours: the lease it was acquired with, from a moment
-    /// *before* the acquire was sent. Default: not known, so that it is renewed at once, and
-    /// [`keep`](crate::Watchdog::keep) waits for that.
+    /// The known end of the lease: a moment *before* the acquire was sent, plus the acquired lease.
+    /// Default: unknown.
     ///
-    /// Whatever comes from this moment is the caller's promise: one that is too late has
-    /// [`is_held`](crate::Renewal::is_held) say yes for too long.
+    /// Without it the lease is renewed at once, and [`keep_with`](crate::Watchdog::keep_with) waits
+    /// for the reply.
+    ///
+    /// The caller is responsible for this value: if it is too late,
+    /// [`is_held`](crate::Renewal::is_held) returns true for too long.
     ///
     /// ```no_run
     /// # use std::time::{Duration, Instant};
     /// # use leasehold::{Keep, Watchdog, acquire_lock_with_timeout, recipes::Hold};
-    /// # fn f(watchdog: &Watchdog, conn: &mut leasehold::redis::Connection) -> leasehold::Result<()> {
+    /// # use leasehold::redis::Connection;
+    /// # fn f(watchdog: &Watchdog, conn: &mut Connection) -> leasehold::Result<()> {
     /// let lease = Duration::from_secs(10);
     /// let before = Instant::now();
-    /// // One attempt, no wait: otherwise the moment would lie too far back, which is safe but wasteful.
+    /// // One attempt, no wait: a wait would make `before` too early, which is safe but wasteful.
     /// if let Some(token) = acquire_lock_with_timeout(conn, "report", Duration::ZERO, lease)? {
     ///     let keep = Keep::lease(lease).held_until(before + lease);
     ///     let renewal = watchdog.keep_with(&Hold::mutex("report", &token)?, keep)?;
@@ -75,10 +78,10 @@ impl Keep {
         self
     }
 
-    /// The terms from now on.
+    /// Checks the settings, and converts them to terms that start now.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a length that is too short or too long.
+    /// [`Error::Invalid`] for a duration that is too short or too long.
     pub(crate) fn checked(self, now: Instant, skew: Duration) -> Result<Terms> {
         check_length("lease", self.lease)?;
         let (until, longest) = (self.held_until, self.max_hold);
@@ -89,7 +92,7 @@ impl Keep {
             let reason = "it has to be at most 24 h ahead";
             return Err(Error::invalid("held_until", reason));
         }
-        // A limit further away than the clock can tell is none.
+        // A limit beyond the range of the clock is no limit.
         let cap = longest.and_then(|longest| now.checked_add(longest));
         Ok(Terms {
             lease: self.lease,
@@ -106,7 +109,7 @@ impl Keep {
 mod tests {
     use super::*;
 
-    /// The clock of a server that takes over may be ahead; a short lease bears less of that.
+    /// The clock of a promoted replica may be ahead. A short lease allows less for that.
     #[test]
     fn a_lease_ends_sooner_by_the_skew_or_by_a_tenth_of_it() {
         let ms = Duration::from_millis;

@@ -1,8 +1,8 @@
-//! [`Watchdog`]: keeps alive what plain functions have acquired. Its threads are those of
-//! `renewing`, a keeper for each shard.
+//! [`Watchdog`]: renews locks that plain functions have acquired. Its threads are those of
+//! `renewing`, one keeper for each shard.
 //!
-//! Locks: the list of the shards' keepers, for a moment, and while a keeper is started, which takes
-//! no connection.
+//! Locks: the list of the shards' keepers, briefly, and while a keeper starts, which opens no
+//! connection.
 
 mod keep;
 mod renewal;
@@ -35,54 +35,51 @@ use crate::{
     time::{self, Clock, Deadline},
 };
 
-/// Keeps locks alive for as long as the work takes: one thread for any number of them, of whatever
-/// kind.
+/// Renews locks of any kind for as long as the work takes: one thread for any number of locks.
 ///
-/// A lease should be short, so that a crash does not keep the others out for long; the work may
-/// take longer than that. The watchdog renews the lease after each third of it, until the
-/// [`Renewal`] that [`keep`](Self::keep) returns is dropped.
+/// A lease should be short, so that a crash does not block others for long, but the work may take
+/// longer. The watchdog renews the lease after each third of it, until the [`Renewal`] from
+/// [`keep`](Self::keep) is dropped.
 ///
-/// - It has one connection of its own, beside the pool's, opened with the pool's time-outs when
-///   there is something to renew. So no renewal waits for a connection of the pool.
-/// - Up to 100 renewals share a round trip. The server answers each by itself: the refusal of one
-///   has no effect on the others.
-/// - After a failure it tries again soon (10 ms at first, up to 250 ms later), on a new connection,
-///   until the lease ends by our own clock. If a server restarts, or is silent, for half a lease,
-///   no lock that it still has is lost.
-/// - *Held*, *lost* and *unknown* are three answers, see [`RenewalState`](crate::RenewalState). A
-///   failure is not a loss.
+/// - It has its own connection beside the pool, opened with the pool's time-outs at the first
+///   renewal. So no renewal waits for a connection of the pool.
+/// - Up to 100 renewals share a round trip. Each has its own reply: the refusal of one does not
+///   affect the others.
+/// - After a failure it retries on a new connection, after 10 ms at first and up to 250 ms later,
+///   until the lease ends by our own clock. If a server restarts or is silent for half a lease, no
+///   lock that it still has is lost.
+/// - A lease is *held*, *lost* or *unknown*, see [`RenewalState`](crate::RenewalState). A failure
+///   is not a loss.
 /// - A renewal never shortens a lease.
-/// - The callbacks of a loss run on a second thread, which is started when the first callback is
-///   registered.
+/// - Callbacks run on a second thread, which starts when the first one is registered.
 ///
-/// Dropping the watchdog stops all renewing and ends its threads; it waits for them for one I/O
-/// time-out of the pool at most, on a cluster for each shard that is silent. A `Renewal` that is
-/// still there is `Unknown` until its lease ends by our clock, and lost then.
+/// Dropping the watchdog stops all renewals and ends its threads. The drop waits for them, at most
+/// one I/O time-out of the pool in all. Any remaining `Renewal` is `Unknown` until its lease ends
+/// by our clock, then lost.
 ///
 /// # Source
-/// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets the end
-/// anew if the lock is still there and ours.
+/// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets a new
+/// end if the lock still exists and is ours.
 ///
 /// # Guarantees
 /// - [`Renewal::is_held`] is never true after the lease has ended on the server, provided that the
 ///   clocks run at the same rate, that the server loses no data and that nobody deletes the lock by
 ///   hand.
-/// - When [`Renewal::stop`] has returned, or the renewal is dropped, nothing is sent for that hold
-///   any more; unless the thread got no processor time for two I/O time-outs while it was sending.
-/// - Everything that it waits for has a time limit. Its threads end with it, or when a connect that
-///   is under way has ended.
+/// - After [`Renewal::stop`] returns, or the renewal is dropped, nothing is sent for that hold,
+///   unless the renewing thread got no processor time for two I/O time-outs while it was sending.
+/// - Every wait has a time limit. Its threads end with it, or when a pending connect ends.
 ///
-/// It does not guarantee that the lock is still there when you write: a process can be halted
-/// between the question and the write. For that take a [fencing token](crate::FencingToken) or
+/// It does not guarantee that the lock is still held when you write: a process can be halted
+/// between the check and the write. For that use a [fencing token](crate::FencingToken) or
 /// [`commit_while_held`](crate::commit_while_held).
 ///
 /// # Differences from the notes
-/// - Milliseconds instead of whole seconds, for every kind of lock and not only for the reentrant
+/// - Milliseconds instead of whole seconds, and every kind of lock instead of only the reentrant
 ///   hash.
-/// - A renewal never shortens, and one that comes late cannot hurt the next hold.
-/// - One thread for all locks instead of a timer for each. It ends with the process, so that the
-///   lock of a process that has died is free after one lease. [`Keep::max_hold`] frees the lock of
-///   a holder that hangs.
+/// - A renewal never shortens a lease, and a late one cannot affect the next hold.
+/// - One thread for all locks instead of a timer for each. It ends with the process, so the lock of
+///   a dead process is free after one lease. [`Keep::max_hold`] frees the lock of a holder that
+///   hangs.
 ///
 /// # Examples
 /// ```no_run
@@ -107,8 +104,8 @@ use crate::{
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// Only what can be renewed safely can be kept: a hold of a recipe of this crate, and not just any
-/// key.
+/// Only a hold of this crate's recipes can be kept, since only that can be renewed safely. Any
+/// other key does not compile:
 ///
 /// ```compile_fail,E0308
 /// # use std::time::Duration;
@@ -119,17 +116,18 @@ use crate::{
 pub struct Watchdog {
     keepers: Keepers,
     process: Process,
-    /// A lease ends by our clock this much sooner than on the server.
+    /// A lease ends earlier by our clock than on the server by this much.
     skew: Duration,
 }
 
 impl Watchdog {
-    /// Starts the thread. It does not connect yet; it takes the address, the settings and the
-    /// time-outs from the pool.
+    /// Starts the renewing thread, with the address, the settings and the time-outs of the pool.
+    ///
+    /// Opens no connection yet.
     ///
     /// # Errors
     /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
-    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, if the parent made the
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent made the
     ///   pool.
     pub fn start(pool: &Pool) -> Result<Self> {
         pool.refuse_forked_child()?;
@@ -144,12 +142,13 @@ impl Watchdog {
         })
     }
 
-    /// A watchdog for a Redis Cluster, with a thread and a connection for each shard, started when
-    /// the first lock of the shard is kept: a shard that is down or silent delays no renewal of
-    /// another. With the feature `cluster`.
+    /// Creates a watchdog for a Redis Cluster.
     ///
-    /// A lock is kept through failovers of its shard, and when its slot moves to another one: there
-    /// too it is renewed.
+    /// Each shard has its own thread and connection, started for its first lock, so a shard that is
+    /// down or silent delays no renewal of another. Needs the feature `cluster`.
+    ///
+    /// A lock is renewed through failovers of its shard, and after its slot has moved to another
+    /// shard.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -181,48 +180,47 @@ impl Watchdog {
         }
     }
 
-    /// Keeps a lock that was acquired before, with the defaults of [`Keep`].
+    /// Keeps an acquired lock, with the defaults of [`Keep`].
     ///
-    /// Renews it at once and waits for the answer, so that the end of the lease is known: one round
-    /// trip. If no answer comes it gives up after the connect and two I/O time-outs of the pool, by
-    /// default six seconds, at the latest. On a cluster it may have to be asked first which shard
-    /// has the lock, for as long as a connect may take.
+    /// Renews it at once and waits for the reply, to learn the end of the lease: one round trip.
+    /// Without a reply it gives up after at most the connect time-out and two I/O time-outs of the
+    /// pool, six seconds by default. On a cluster it may first look up the shard of the lock, for
+    /// up to one connect time-out.
     ///
     /// # Errors
-    /// Nothing is renewed then.
-    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or not any more.
+    /// After an error the lock is not kept.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or no longer.
     /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind): the
     ///   server refused.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no
-    ///   connection could be opened, or not to a server like this.
-    /// - [`Error::Unknown`](crate::Error::Unknown): no answer came. The lock may have been renewed
+    ///   connection could be opened, or the server is too old.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The lock may have been renewed
     ///   once.
-    /// - [`Error::Invalid`](crate::Error::Invalid): a lease that is not between 1 ms and 24 h.
-    /// - [`Error::Forked`](crate::Error::Forked) in the child of a fork, which has none of the
+    /// - [`Error::Invalid`](crate::Error::Invalid): the lease is not between 1 ms and 24 h.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, which has none of the
     ///   threads.
     pub fn keep(&self, hold: &Hold, lease: Duration) -> Result<Renewal> {
         self.keep_with(hold, Keep::lease(lease))
     }
 
-    /// Keeps a lock that was acquired before, by the settings of [`Keep`].
+    /// Keeps an acquired lock, with the given settings.
     ///
-    /// Waits, as [`keep`](Self::keep) does, unless [`Keep::held_until`] says that there is no need
-    /// to.
+    /// Waits as [`keep`](Self::keep) does, unless [`Keep::held_until`] gives the end of the lease.
     ///
     /// # Errors
-    /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) where the moment given to
+    /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) if the moment given to
     /// [`Keep::held_until`] has passed.
     pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {
         let operation = Operation::new("Watchdog::keep", hold.lock_name().text());
         let terms = keep.checked(time::now(), self.skew)?;
         self.process.refuse_forked_child()?;
         let keeper = self.keepers.of(hold.lock_name().key())?;
-        // Connecting anew, and one exchange.
+        // One connect and one exchange.
         let patience = keeper.limits.connect + keeper.limits.answer;
         let hold = Arc::new(hold.clone());
         let lease_state = LeaseState::new(&hold, None, None, &terms, None, Clock::REAL);
         let lease = Handle::keep(&keeper, lease_state);
-        // From here on it is stopped when this function returns early.
+        // From here on an early return stops the renewal.
         let renewal = Renewal::new(lease.clone());
 
         let lease_state = lease.lease_state();
@@ -240,7 +238,8 @@ impl Watchdog {
 }
 
 impl Watchdog {
-    /// The keepers that run. In a forked child there are none, and the list may be locked for ever.
+    /// Returns the running keepers. A forked child has none, and there the list may stay locked
+    /// forever.
     fn started(&self) -> Vec<Arc<Keeper>> {
         if self.process.is_forked_child() {
             return Vec::new();
@@ -253,18 +252,18 @@ impl Watchdog {
     }
 }
 
-/// Each keeper has a thread and a connection of its own, so that a silent shard delays nothing of
-/// another.
+/// The keepers of a watchdog. Each has its own thread and connection, so that a silent shard does
+/// not delay another.
 enum Keepers {
     One(Arc<Keeper>),
-    /// For the shards on which a lock has been kept.
+    /// One for each shard that has kept a lock.
     #[cfg(feature = "cluster")]
     OfShards(Arc<Servers>, Mutex<HashMap<ShardId, Arc<Keeper>>>),
 }
 
 impl Keepers {
-    /// The keeper of this key. On a cluster the nodes may have to be asked first which shard has
-    /// the key.
+    /// Returns the keeper of this key. On a cluster this may ask the nodes for the shard of the
+    /// key.
     #[cfg_attr(
         not(feature = "cluster"),
         allow(
@@ -297,7 +296,7 @@ impl Keepers {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         let keepers = self.started();
-        // For all together: those of several shards may each be waiting for an answer.
+        // One deadline for all keepers, since several may be waiting for a silent shard.
         let longest = keepers.iter().map(|keeper| keeper.limits.answer).max();
         let deadline = Deadline::after(longest.unwrap_or_default());
         for keeper in &keepers {

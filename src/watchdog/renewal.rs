@@ -1,4 +1,4 @@
-//! The handle of one lease that is kept alive.
+//! `Renewal`, the handle of one lease that a watchdog keeps.
 
 use std::time::Duration;
 
@@ -8,12 +8,11 @@ use crate::{
     time::Deadline,
 };
 
-/// A lease that a [`Watchdog`](crate::Watchdog) renews. Dropping this stops the renewing; the lease
-/// then runs out.
+/// A lease that a [`Watchdog`](crate::Watchdog) renews. Dropping it stops the renewal, and the
+/// lease expires.
 ///
-/// Its answers are computed from our own clock and the last answer of the server; nothing is sent.
-/// The time of a lease is counted from before its renewal is sent, so that it never ends later than
-/// on the server.
+/// Its methods use our own clock and the last reply of the server; they send nothing. A lease
+/// counts from before its renewal is sent, so it never ends later than on the server.
 ///
 /// # Examples
 /// ```no_run
@@ -38,12 +37,12 @@ impl Renewal {
         Self { lease }
     }
 
-    /// Returns true until the lease ends, by our clock and by what the server has said. Never true
-    /// after it has ended on the server, even if the watchdog gets no processor time.
+    /// Returns true until the lease ends, by our clock and the server's replies. Never true after
+    /// it has ended on the server, even if the watchdog gets no processor time.
     ///
-    /// True as well while the [state](Self::state) is `Unknown` and the end lies ahead. That a lock
-    /// was deleted by hand is known only when the next renewal is answered, and the clock of a
-    /// machine stands still while that is suspended.
+    /// Also true while the [state](Self::state) is `Unknown` and the end lies ahead. It does not
+    /// detect a lock that was deleted by hand until the reply to the next renewal, nor the time
+    /// during which the machine was suspended, since its clock stands still then.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
@@ -55,31 +54,30 @@ impl Renewal {
         self.lease.lease_state().remaining()
     }
 
-    /// Held, lost, or in doubt.
+    /// Returns whether the lease is held, lost or unknown.
     #[must_use]
     pub fn state(&self) -> RenewalState {
         self.lease.lease_state().state()
     }
 
-    /// The reason why the last attempt to renew failed, if it did.
+    /// The error of the last renewal, if it failed.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let lease_state = self.lease.lease_state();
         lease_state.failure(Operation::new("renew", lease_state.lock_name()))
     }
 
-    /// A signal that the lease is lost, to poll, to wait on, or to be called by.
+    /// Returns a signal of the loss of the lease, to poll, to wait on, or to register a callback.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
         LostSignal::new(self.lease.clone())
     }
 
-    /// Ends the renewing, so that the lock can be released. Says how the lease stood.
+    /// Stops the renewal, so that the lock can be released, and returns the last state.
     ///
-    /// Waits for a renewal that is being sent at this moment: it ends within one I/O time-out of
-    /// the pool, and a second one is waited in case its thread gets no processor time. After that
-    /// nothing is sent for this hold any more. The lock itself stays as it is: release it, or let
-    /// its lease end.
+    /// Waits for a renewal that is on its way, at most two I/O time-outs of the pool: it ends
+    /// within one, and the second allows for a thread without processor time. After that nothing is
+    /// sent for this hold. The lock itself does not change: release it, or let its lease end.
     ///
     /// Dropping does the same.
     #[allow(
