@@ -57,6 +57,7 @@ impl RenewalsConnection {
 
     /// Sends all in one round trip, and waits no longer than this for all answers, and for replicas.
     pub(super) fn send_within(&mut self, calls: &[Call], limit: Duration) -> Replies {
+        self.tracked.check_the_master();
         let replicas = calls.iter().filter_map(Call::replicas);
         let replicas = replicas.reduce(Replicas::or_more);
         let limit = self.tracked.io_timeout().min(limit)
@@ -134,7 +135,6 @@ impl Renewals for RenewalsConnection {
     }
 
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
-        self.tracked.check_the_master();
         self.send_within(calls, SHORTEST_PATIENCE.max(shortest_lease / 3))
     }
 }
