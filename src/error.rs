@@ -260,8 +260,7 @@ impl Error {
 
     /// It was made by `?` of an error of redis-rs.
     pub(crate) fn is_unnamed(&self) -> bool {
-        self.context()
-            .is_some_and(|context| context.operation.is_empty())
+        matches!(self.context(), Some(context) if context.operation.is_empty())
     }
 
     /// An error of your own, to be returned by the closure of a
@@ -273,31 +272,26 @@ impl Error {
     /// ```
     #[must_use]
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Other {
-            source: Arc::from(error.into()),
-        }
+        let source = Arc::from(error.into());
+        Self::Other { source }
     }
 
     pub(crate) fn invalid(argument: &'static str, reason: impl Into<String>) -> Self {
-        Self::Invalid {
-            argument,
-            reason: reason.into(),
-        }
+        let reason = reason.into();
+        Self::Invalid { argument, reason }
     }
 
     pub(crate) fn thread(source: io::Error) -> Self {
-        Self::Thread {
-            source: Arc::new(source),
-        }
+        let source = Arc::new(source);
+        Self::Thread { source }
     }
 }
 
 /// Refuses an argument that does not keep to a rule.
 pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Result<()> {
-    if is_kept {
-        return Ok(());
-    }
-    Err(Error::invalid(argument, reason))
+    is_kept
+        .then_some(())
+        .ok_or_else(|| Error::invalid(argument, reason))
 }
 
 impl fmt::Display for Error {
@@ -307,7 +301,7 @@ impl fmt::Display for Error {
         {
             write!(f, "{operation} on `{lock}`: ")?;
         }
-        match self {
+        let text = match self {
             Self::Contended {
                 waited,
                 holder,
@@ -321,41 +315,38 @@ impl fmt::Display for Error {
                 if let Some(holder) = holder {
                     write!(f, "; `{holder}` of this process has it")?;
                 }
-                match remaining {
-                    Some(remaining) => write!(f, "; it ends in {remaining:.1?} unless it is renewed"),
-                    None => Ok(()),
+                if let Some(remaining) = remaining {
+                    write!(f, "; it ends in {remaining:.1?} unless it is renewed")?;
                 }
+                ""
             }
-            Self::Cancelled { .. } => f.write_str("called off by its `Cancel`"),
-            Self::Lost { reason: None, .. } => f.write_str("the lock is not ours any more"),
-            Self::Lost {
-                reason: Some(reason),
-                ..
-            } => write!(f, "the lock was lost: {reason}"),
-            Self::Unknown { .. } => f.write_str("no answer came, it may have happened"),
-            Self::Redis { .. } => {
-                f.write_str("it did not happen: the server refused or was not reached")
+            Self::Cancelled { .. } => "called off by its `Cancel`",
+            Self::Lost { reason, .. } => match reason {
+                Some(reason) => return write!(f, "the lock was lost: {reason}"),
+                None => "the lock is not ours any more",
             },
-            Self::Partial { .. } => {
-                f.write_str("a command was refused, the others of its transaction ran")
-            }
-            Self::Reply { .. } => f.write_str("it happened, but the answer has another type"),
+            Self::Unknown { .. } => "no answer came, it may have happened",
+            Self::Redis { .. } => "it did not happen: the server refused or was not reached",
+            Self::Partial { .. } => "a command was refused, the others of its transaction ran",
+            Self::Reply { .. } => "it happened, but the answer has another type",
             Self::TooFewReplicas { wanted, had, .. } => {
-                write!(f, "{had} replicas had it in time, and {wanted} are wanted")
+                return write!(f, "{had} replicas had it in time, and {wanted} are wanted");
             }
-            Self::WrongKind { found, .. } => write!(f, "found {found}"),
-            Self::Invalid { argument, reason } => write!(f, "invalid {argument}: {reason}"),
-            Self::TooOld { found } => write!(
-                f,
-                "the server is too old ({found}): it has to be Redis 6.2 or Valkey 7.2, or newer"
-            ),
-            Self::Pool { reason, .. } => write!(f, "no connection from the pool: {reason}"),
-            Self::Forked => f.write_str(
-                "this process is a fork's child, and the pool is its parent's: fork before a pool is made, or start a program in the child",
-            ),
-            Self::Thread { .. } => f.write_str("could not start a thread"),
-            Self::Other { source } => source.fmt(f),
-        }
+            Self::WrongKind { found, .. } => return write!(f, "found {found}"),
+            Self::Invalid { argument, reason } => return write!(f, "invalid {argument}: {reason}"),
+            Self::TooOld { found } => {
+                write!(f, "the server is too old ({found}): ")?;
+                "it has to be Redis 6.2 or Valkey 7.2, or newer"
+            }
+            Self::Pool { reason, .. } => return write!(f, "no connection from the pool: {reason}"),
+            Self::Forked => {
+                "this process is a fork's child, and the pool is its parent's: fork before a pool \
+                 is made, or start a program in the child"
+            }
+            Self::Thread { .. } => "could not start a thread",
+            Self::Other { source } => return source.fmt(f),
+        };
+        f.write_str(text)
     }
 }
 
@@ -373,6 +364,7 @@ impl fmt::Display for LostReason {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
+            // redis-rs repeats the text of an error in the error's own source.
             Self::Unknown { source, .. }
             | Self::Redis { source, .. }
             | Self::Partial { source, .. }
@@ -380,7 +372,7 @@ impl std::error::Error for Error {
             | Self::Pool {
                 source: Some(source),
                 ..
-            } => Some(cause(source)),
+            } => Some(std::error::Error::source(source).unwrap_or(source)),
             Self::Thread { source } => Some(&**source),
             Self::Other { source } => source.source(),
             _ => None,
@@ -394,11 +386,6 @@ impl std::error::Error for Error {
 /// [`Redis`](Error::Redis) if the server refused.
 impl From<RedisError> for Error {
     fn from(source: RedisError) -> Self {
-        Operation::NONE.told(source)
+        Operation::new("", "").told(source)
     }
-}
-
-/// redis-rs says most things twice: in an error of its own, and again in that error's source.
-fn cause(error: &RedisError) -> &(dyn std::error::Error + 'static) {
-    std::error::Error::source(error).unwrap_or(error)
 }

@@ -15,18 +15,13 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Of what the caller has sent by itself.
-    pub(crate) const NONE: Self = Self { name: "", lock: "" };
-
     pub(crate) fn new(name: &'static str, lock: &'a str) -> Self {
         Self { name, lock }
     }
 
     pub(crate) fn context(self) -> ErrorContext {
-        ErrorContext {
-            operation: self.name,
-            lock: self.lock.to_owned(),
-        }
+        let (operation, lock) = (self.name, self.lock.to_owned());
+        ErrorContext { operation, lock }
     }
 
     pub(crate) fn contended(self) -> Error {
@@ -53,17 +48,13 @@ impl<'a> Operation<'a> {
     }
 
     pub(crate) fn wrong_kind(self, found: impl Into<String>) -> Error {
-        Error::WrongKind {
-            context: self.context(),
-            found: found.into(),
-        }
+        let (context, found) = (self.context(), found.into());
+        Error::WrongKind { context, found }
     }
 
     pub(crate) fn partial(self, source: RedisError) -> Error {
-        Error::Partial {
-            context: self.context(),
-            source: without_arguments(source),
-        }
+        let (context, source) = (self.context(), without_arguments(source));
+        Error::Partial { context, source }
     }
 
     /// A command ran, but its answer is not what the caller asked for. The answer is not repeated:
@@ -156,51 +147,37 @@ pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
 }
 
-/// Its replicas have left the master, as they do when it was replaced.
+/// True if too few replicas follow the master, as after a failover.
 pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
-    is_one_of(error, &[TOO_FEW_REPLICAS, "NOREPLICAS"])
+    matches!(code(error), TOO_FEW_REPLICAS | "NOREPLICAS")
 }
 
-/// Refusals that pass without a change of what was asked for: the server is starting, changing its
-/// role, busy with a script, or cannot write for want of memory, disk or replicas.
-const PASSES: [&str; 11] = [
-    "LOADING",
-    "READONLY",
-    "BUSY",
-    "TRYAGAIN",
-    "ASK",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "NOREPLICAS",
-    "OOM",
-    "MISCONF",
-    TOO_FEW_REPLICAS,
-];
-
-/// True if the server refuses for now.
+/// True if the same request may succeed later: the server is starting, changing its role, busy with
+/// a script, or cannot write for lack of memory, disk or replicas.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
-    is_one_of(error, &PASSES)
-}
-
-/// True if the error has one of these codes. Before Redis 7 a script's error hides the code in its
-/// text.
-fn is_one_of(error: &RedisError, codes: &[&str]) -> bool {
-    let is_hidden = |code: &&str| message(error).contains(&format!(": -{code} "));
-    match error.code() {
-        Some("ERR") | None => codes.iter().any(is_hidden),
-        Some(code) => codes.contains(&code),
+    match code(error) {
+        "LOADING" | "READONLY" | "BUSY" | "TRYAGAIN" | "ASK" | "MASTERDOWN" | "CLUSTERDOWN"
+        | "OOM" | "MISCONF" => true,
+        _ => is_left_by_replicas(error),
     }
 }
 
-/// True if another attempt to connect may succeed. Not after a refusal that is there to stay, such
-/// as that of a password.
+/// The error's code, or an empty text. Before Redis 7 a script's error has it inside its message.
+fn code(error: &RedisError) -> &str {
+    let (_, hidden) = message(error).split_once(": -").unwrap_or_default();
+    match error.code() {
+        Some("ERR") | None => hidden.split(' ').next().unwrap_or_default(),
+        Some(code) => code,
+    }
+}
+
+/// True if another attempt to connect may succeed. False after a lasting refusal, such as of a
+/// password.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
-    let is_crowded = message(error).contains("max number of clients");
-    let is_no_refusal = matches!(
-        error.kind(),
-        ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType
-    );
-    is_no_refusal || is_crowded || may_pass(error)
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
+        _ => may_pass(error) || message(error).contains("max number of clients"),
+    }
 }
 
 /// Nothing was sent for a thread in a queue, and nobody knows who has the lock.
@@ -241,11 +218,12 @@ fn message(error: &RedisError) -> &str {
 fn naming_the_url(error: RedisError) -> RedisError {
     let reason = match error.code() {
         Some("MOVED" | "ASK") => {
-            "this node of a Redis Cluster has not got the key, or passes it on just now: `Locks`, and `Nodes::run`, go to the one that has, \
-             by a redis+cluster:// URL (feature `cluster`)"
+            "this node of a Redis Cluster has not got the key, or passes it on just now: `Locks`, \
+             and `Nodes::run`, go to the one that has, by a redis+cluster:// URL (feature `cluster`)"
         }
         Some("CROSSSLOT") => {
-            "on a Redis Cluster the keys have to be in one slot, by a hash tag that they share with the lock"
+            "on a Redis Cluster the keys have to be in one slot, by a hash tag that they share \
+             with the lock"
         }
         _ => return error,
     };
@@ -260,10 +238,8 @@ pub(crate) fn told_otherwise(error: &RedisError, words: &'static str) -> RedisEr
 /// The server repeats the arguments of a command that it does not know, and one of them may be a
 /// token.
 fn without_arguments(error: RedisError) -> RedisError {
-    match message(&error).split_once(", with args beginning with") {
-        Some((before, _)) => {
-            RedisError::from((error.kind(), "the server refused", before.to_owned()))
-        }
-        None => error,
-    }
+    let Some((before, _)) = message(&error).split_once(", with args beginning with") else {
+        return error;
+    };
+    RedisError::from((error.kind(), "the server refused", before.to_owned()))
 }

@@ -2,18 +2,19 @@
 //! item is ever lost.
 //!
 //! Sections 4.4 and 6.2 of *Redis in Action*. A purchase reads a price and the buyer's funds,
-//! decides, and moves money and item. The question of those chapters is what keeps others from
-//! coming between the reading and the moving. There are three answers, each a pair of functions:
+//! decides, and moves money and item. Those chapters ask how to keep other clients from changing
+//! the data between the read and the write. There are three answers, each a pair of functions:
 //!
-//! | way | functions | others are kept out by | in the book |
-//! |---|---|---|---|
-//! | item lock | [`list_item_with_lock`], [`purchase_item_with_lock`] | a lock per item | 6.2.4, no listing |
-//! | market lock | [`list_item_with_market_lock`], [`purchase_item_with_market_lock`] | one lock for all | 6.2.3, listing 6.9 |
-//! | `WATCH` | [`list_item`], [`purchase_item`] | nothing: a transaction that was disturbed starts again | 4.4, listings 4.5 and 4.6 |
+//! - **Item lock**: one lock per item. [`list_item_with_lock`], [`purchase_item_with_lock`];
+//!   section 6.2.4, which has no listing.
+//! - **Market lock**: one lock for all items. [`list_item_with_market_lock`],
+//!   [`purchase_item_with_market_lock`]; section 6.2.3, listing 6.9.
+//! - **`WATCH`**: no lock; a transaction starts again if a key that it watches has changed.
+//!   [`list_item`], [`purchase_item`]; section 4.4, listings 4.5 and 4.6.
 //!
-//! **Take the item lock** where all who trade do. `WATCH` aborts a purchase whenever anybody lists
-//! or buys anything, and sells next to nothing on a busy market. The market lock lets one trade at
-//! a time happen. The item lock stops only who wants the same item.
+//! **Use the item lock** if all programs that trade use it. `WATCH` aborts a purchase whenever
+//! anybody lists or buys anything, and sells next to nothing on a busy market. The market lock
+//! allows one trade at a time. The item lock blocks only trades of the same item.
 //!
 //! ```no_run
 //! use leasehold::{Listing, Pool, Purchase, list_item_with_lock, purchase_item_with_lock};
@@ -26,7 +27,7 @@
 //!     Listing::Listed { .. } => {}
 //!     other => anyhow::bail!("not listed: {other:?}"),
 //! }
-//! // User 27 pays 97 and not a coin more.
+//! // User 27 pays exactly 97.
 //! match purchase_item_with_lock(&mut conn, "27", "ItemM", "17", Some(97))? {
 //!     Purchase::Bought { price, .. } => println!("sold for {price}"),
 //!     Purchase::NotEnoughMoney { price, funds, .. } => println!("{funds} is less than {price}"),
@@ -35,78 +36,83 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 //!
-//! # What is stored
+//! # Keys
 //!
 //! | key | type | holds |
 //! |---|---|---|
 //! | `market:` | ZSET | `ITEM.SELLER` → price |
 //! | `users:ID` | HASH | `name`, `funds` |
-//! | `inventory:ID` | SET | the items that a user has |
+//! | `inventory:ID` | SET | the items that a user owns |
 //! | `lock:market` or `lock:market:` | STRING | the [`MarketLock`], while it is held |
 //! | `lock:market:ITEM.SELLER` | STRING | an item lock, while it is held |
 //!
-//! The first three are the book's, so its programs in other languages find what ours store and the
-//! other way round. Create users and items as the book does, with `HSET users:17 funds 43` and
+//! The first three are the book's, so its programs in other languages can read and write the same
+//! data. Create users and items as the book does, with `HSET users:17 funds 43` and
 //! `SADD inventory:17 ItemM`.
 //!
-//! Prices are whole numbers from 0 to [`MAX_PRICE`]. Funds are whole numbers, as `HINCRBY` takes
-//! them; who has none has 0. An item is one thing: a user cannot have two of one name in the
-//! inventory, nor offer two.
+//! Prices are whole numbers from 0 to [`MAX_PRICE`]. Funds are whole numbers in the form that
+//! `HINCRBY` accepts; missing funds count as 0. Items are unique: a user cannot own two items of
+//! one name, nor offer two.
 //!
 //! # Guarantees
 //!
-//! As long as everybody trades **by the same way** and nobody else writes to these keys:
-//! - The sum of all funds stays what it is, and no purchase takes anybody's funds below zero.
-//! - Each item is in one inventory or once in the market.
-//! - Money and item move together or not at all. So does the item when it is listed.
-//! - Nobody pays another price than the one agreed on, if one was.
-//! - A trade whose lock ended or was taken away changes nothing: it watches the lock until it
+//! These hold if everybody trades **in the same way** and nobody else writes to these keys:
+//! - The sum of all funds does not change, and no purchase takes anybody's funds below zero.
+//! - Each item is in one inventory, or once in the market.
+//! - Money and item move together or not at all; a listing, too, moves the item or does nothing.
+//! - A buyer who agreed on a price pays that price.
+//! - A trade whose lock expired or was taken away changes nothing: it watches the lock until it
 //!   commits.
 //!
 //! **A market stays on one server.** Its keys are in many slots of a Redis Cluster, and a trade
-//! changes several of them: there every function fails with an error that says so, and nothing is
-//! done.
+//! changes several of them. On a cluster every function fails with an error that says so, and
+//! changes nothing.
 //!
-//! They rest on one server that loses nothing of what it has acknowledged. A trade that was cut off
-//! may have happened ([`Error::Unknown`](crate::Error::Unknown)); it has then happened as a whole.
+//! The guarantees assume one server that loses no write that it has acknowledged. A trade whose
+//! connection broke may have happened ([`Error::Unknown`](crate::Error::Unknown)), but then as a
+//! whole.
 //!
 //! # One way for one market
 //!
-//! **The ways do not exclude each other.** A lock is only seen by those who ask for it. What
-//! happens when one market is traded in by two ways, and a sale by one comes while a purchase of
-//! the same item by the other is between reading and writing (it is tried out in
-//! `tests/market/mixed.rs`):
+//! **The ways do not exclude each other.** A lock stops only those who ask for it. If a market is
+//! traded in two ways, and an item is sold in one way while a purchase of it in the other is
+//! between reading and writing (tested in `tests/market/mixed.rs`):
 //!
-//! | the purchase is by | a sale by another way meanwhile |
-//! |---|---|
-//! | `WATCH`, market lock | is noticed: the purchase starts again and is [`Purchase::NotForSale`] |
-//! | item lock | **is not noticed: the item is sold twice** and paid twice, and the second buyer gets [`Error::Partial`](crate::Error::Partial) |
+//! - **the purchase uses `WATCH` or the market lock**: it detects the sale, starts again, and
+//!   returns [`Purchase::NotForSale`].
+//! - **the purchase uses the item lock**: it **does not detect the sale. The item is sold and paid
+//!   for twice**, and the second buyer gets [`Error::Partial`](crate::Error::Partial).
 //!
-//! The item lock does not watch `market:`, which everybody changes; that is what makes it fast.
+//! The item lock does not watch `market:`, which every trade changes; that is why it is fast.
 //!
-//! That holds for other languages as well, whose function `purchase_item_with_lock` locks
-//! the **market**: **beside one of these programs take [`list_item_with_market_lock`] and
-//! [`purchase_item_with_market_lock`]**, and the lock of its edition, [`MarketLock::Book`] for the
-//! book's Python and [`MarketLock::Article`] for the Jedis article's Java. Under an item lock, or
-//! the other edition's, the item is sold twice. (The article's fine-grained lock is `lock:` and the
-//! item without its seller: none of ours.)
+//! The same holds for programs in other languages, whose `purchase_item_with_lock` locks the
+//! **market**. **Beside one of them use [`list_item_with_market_lock`] and
+//! [`purchase_item_with_market_lock`]** with the lock of its edition: [`MarketLock::Book`] for the
+//! book's Python, [`MarketLock::Article`] for the Jedis article's Java. With an item lock, or the
+//! other edition's lock, an item can be sold twice. (The article's fine-grained lock is `lock:` and
+//! the item without its seller; no function here takes it.)
 //!
 //! # Errors
 //!
-//! The usual answers of a market are a [`Listing`] or a [`Purchase`], not an error. A failure
-//! is an [`anyhow::Error`] with an [`Error`](crate::Error) inside, as in an application of one's
-//! own:
+//! The expected results of a trade are a [`Listing`] or a [`Purchase`], not an error. A failure
+//! is an [`anyhow::Error`] that wraps one of these [`Error`](crate::Error)s, as in an application
+//! of your own:
 //!
-//! | inside | means | what has changed |
-//! |---|---|---|
-//! | `Invalid` | an id that is empty or too long (item and seller together have to make a lock's name), a dot in a seller's, a buyer who is the seller, a price above [`MAX_PRICE`] | nothing was sent |
-//! | `WrongKind` | a key of another type, a lock's too; a price in the market that is not whole, negative or above `MAX_PRICE`; funds of buyer or seller that are no whole number as `HINCRBY` takes it; a price that would carry the seller's past 2^62 | nothing |
-//! | `Lost` | the lock ended, or was taken away, before the item moved | nothing |
-//! | `Redis` | the server refused or was not reached | nothing |
-//! | `Unknown` | no answer came, to the attempt at the lock ([`Error::token`](crate::Error::token) is what to release it with) or to the transaction | nothing, or all of it: look where the item is |
-//! | `Partial` | somebody traded by another way, or changed the type of a key that is not watched, between reading and writing | a part |
+//! - **`Invalid`**: an id that is empty or too long (item and seller together must fit a lock's
+//!   name), a dot in a seller's id, a buyer who is the seller, or a price above [`MAX_PRICE`].
+//!   Nothing was sent.
+//! - **`WrongKind`**: nothing has changed. A key, perhaps the lock's, has another type; a price in
+//!   the market is not a whole number from 0 to [`MAX_PRICE`]; the funds of buyer or seller are not
+//!   a whole number that `HINCRBY` accepts; or the price would raise the seller's funds above 2^62.
+//! - **`Lost`**: the lock expired or was taken away before the item moved. Nothing has changed.
+//! - **`Redis`**: the server refused or was not reached. Nothing has changed.
+//! - **`Unknown`**: there was no reply to the acquire or to the transaction. Either nothing has
+//!   changed or the whole trade has happened: look where the item is. After an acquire, release the
+//!   lock with [`Error::token`](crate::Error::token).
+//! - **`Partial`**: part of the trade has happened. Between reading and writing, somebody traded in
+//!   another way, or changed the type of a key that is not watched.
 //!
-//! A lock that could not be given back ends by itself, at most 10 s after it was taken.
+//! A lock that could not be released expires by itself, at most 10 s after it was acquired.
 //!
 //! ```no_run
 //! # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -125,30 +131,30 @@
 //!
 //! # Differences from the book
 //!
-//! These are the same for all ways. What is particular to one way is said at its functions.
+//! These apply to all three ways. Each function lists its own differences.
 //!
-//! - **Answers.** [`Listing`] and [`Purchase`] say what happened. The book has true, false and
-//!   nothing, its ports less: "refused" and "gave up" are often the same there.
+//! - **Results.** [`Listing`] and [`Purchase`] name the outcome. The book returns true, false or
+//!   nothing, its ports less: there "refused" and "gave up" are often the same.
 //! - **Funds are parsed.** The book's purchase under a lock compares a number with the text of the
-//!   funds: in Python 2 that is never too little money, in Python 3 an exception. Here funds that
-//!   `HINCRBY` would not take (`12.5`, `007`) are an error, missing funds are 0.
+//!   funds: in Python 2 funds then always suffice, in Python 3 it raises an exception. Here funds
+//!   that `HINCRBY` would not accept (`12.5`, `007`) are an error, and missing funds are 0.
 //! - **Prices are whole.** Scores are floating-point, transfers are not: the book sells at 9.99 for
-//!   9, at 0.5 for nothing, and pays the buyer at -5. A listing takes whole prices up to 2^53 only,
-//!   which a score holds exactly; a purchase refuses any other price that a foreign program has put
-//!   there.
-//! - **Types are looked at first.** Redis does not roll back: in the book's transaction a key of a
-//!   wrong type loses the money or the item. Here each key is read, and so its type seen, before
-//!   anything is written, and each answer of the transaction is looked at. The Jedis article writes
-//!   without a transaction.
-//! - **Nobody gets too rich.** A sale that would carry the seller's funds past 2^62 is an error,
-//!   where `HINCRBY` could overflow in the middle of a transaction.
+//!   9, at 0.5 for nothing, and pays the buyer at -5. A listing accepts only whole prices up to
+//!   2^53, which a score holds exactly; a purchase refuses any other price that another program has
+//!   stored.
+//! - **Types are checked first.** Redis does not roll back: in the book's transaction a key of a
+//!   wrong type loses the money or the item. Here each key is read, and its type thereby checked,
+//!   before anything is written, and each reply of the transaction is checked. The Jedis article
+//!   writes without a transaction.
+//! - **Funds do not overflow.** A sale that would raise the seller's funds above 2^62 is an error;
+//!   in the book `HINCRBY` could overflow in the middle of a transaction.
 //! - **Nothing is merged.** An inventory is a set and the market has one place for `ITEM.SELLER`:
 //!   the book's second item of a name vanishes, and its second listing overwrites the price. Here
 //!   they are [`Purchase::AlreadyOwned`] and [`Listing::AlreadyListed`].
-//! - **Nobody buys from himself.** In the book that takes the item from the market for nothing.
-//! - **No dots in a seller's id**, so that the last dot of `a.b.c` splits it; an item's id may have
-//!   dots. A buyer's id may have one too, but who has one cannot sell.
-//! - **No `WATCH` is left behind** on the connection, whatever happens.
+//! - **Nobody buys from himself.** In the book that removes the item from the market for nothing.
+//! - **No dots in a seller's id**, so that the last dot of `a.b.c` splits it. An item's id may have
+//!   dots. So may a buyer's, but that user cannot sell.
+//! - **No `WATCH` is left** on the connection, whatever the outcome.
 
 mod listing;
 mod offer;
