@@ -1,4 +1,4 @@
-//! Errors: one variant for each outcome that a caller acts on differently.
+//! Errors: one variant for each outcome that a caller handles differently.
 
 mod operation;
 
@@ -13,12 +13,12 @@ pub(crate) use operation::{
     told_otherwise, unanswered_ahead,
 };
 
-/// The result of everything in the lock core.
+/// The result type of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The function that an error comes from, and the lock or key that it was at work on.
+/// The function that failed, and its lock or key.
 ///
-/// Both are empty in an error that redis-rs has made in a closure of the caller's own.
+/// Both are empty in an error that the caller's own closure got from redis-rs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorContext {
     /// The function, such as `Lock::acquire`.
@@ -31,161 +31,161 @@ pub struct ErrorContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The server says that the lock is not ours: it was deleted, taken over, or had ended there.
+    /// The server reports another holder or none: the lock was deleted or taken over, or had
+    /// expired.
     TakenAway,
-    /// Our clock reached the end before a renewal got through.
+    /// By the local clock the lease ended before a renewal succeeded.
     Ended,
-    /// It was held for as long as [`Keep::max_hold`](crate::Keep::max_hold) or
+    /// The lock was held for as long as [`Keep::max_hold`](crate::Keep::max_hold) or
     /// [`Options::max_hold`](crate::Options::max_hold) allows.
     MaxHold,
-    /// The [`Watchdog`](crate::Watchdog) was dropped, so that nobody renewed the lease.
+    /// The [`Watchdog`](crate::Watchdog) was dropped, so nothing renewed the lease.
     Unwatched,
 }
 
-/// One variant for each thing a caller does differently.
+/// An error: one variant for each outcome that a caller handles differently.
 ///
-/// Five answers never share a variant: *contended*, *lost*, *unknown*, *unavailable*
+/// Five outcomes never share a variant: *contended*, *lost*, *unknown*, *unavailable*
 /// ([`Error::Redis`], [`Error::Pool`]) and *misused* ([`Error::Invalid`], [`Error::WrongKind`]). No
 /// variant prints a token or a password.
 ///
-/// `{error}` says what has become of the call. The server's own words are in the error's
-/// [`source`](std::error::Error::source): an `anyhow::Error` made of it prints both by `{error:#}`.
+/// `{error}` prints the outcome of the call. The server's error text is in the
+/// [`source`](std::error::Error::source): as an `anyhow::Error`, `{error:#}` prints both.
 ///
 #[doc = include_str!("../docs/errors.md")]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else had the lock, or kept changing it, for as long as we tried. Nothing was done.
+    /// Somebody else held the lock, or kept changing it, for the whole wait. Nothing was done.
     Contended {
         /// The function and the lock.
         context: ErrorContext,
-        /// For how long it was waited, by [`Lock::acquire`](crate::Lock::acquire) and its like.
+        /// The time that [`Lock::acquire`](crate::Lock::acquire) or a similar function waited.
         waited: Option<Duration>,
-        /// Who has it, where that is known without asking: another thread of this process.
+        /// The holder, if it is another thread of this process.
         holder: Option<String>,
-        /// For how much longer the holder has it, unless it renews or releases it, as far as the
-        /// last answer told.
+        /// The rest of the holder's lease, by the last reply. The holder may renew or release it.
         remaining: Option<Duration>,
     },
-    /// A [`Cancel`](crate::Cancel) was raised. Nothing was done, or what was done is undone.
+    /// A [`Cancel`](crate::Cancel) was raised. Nothing was done, or it was undone.
     Cancelled {
         /// The function and the lock.
         context: ErrorContext,
     },
-    /// The lock was ours and is not any more. Of a commit: nothing was written.
+    /// The lock was ours and is not any more. A commit wrote nothing.
     Lost {
         /// The function and the lock.
         context: ErrorContext,
-        /// Why, if it was kept by a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog).
+        /// The reason, if a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog) kept it.
         reason: Option<LostReason>,
     },
-    /// The command was sent and no answer came: it may have happened.
+    /// The command was sent and no reply came: it may have happened.
     ///
-    /// Of an acquire, [`Error::token`] gives the token that may hold the lock: release it on
+    /// After an acquire, [`Error::token`] returns the token that may hold the lock. Release it on
     /// another connection.
     Unknown {
         /// The function and the lock.
         context: ErrorContext,
-        /// Of an acquire, the token that was sent.
+        /// The token that an acquire sent.
         token: Option<Token>,
-        /// The failure that ended the conversation.
+        /// The failure of the connection.
         source: RedisError,
     },
     /// The server refused, or was not reached: it did not happen.
     Redis {
         /// The function and the lock.
         context: ErrorContext,
-        /// The server's words.
+        /// The server's error, or that of the connection.
         source: RedisError,
     },
-    /// Some of it happened, for Redis does not roll back: a command inside `EXEC` was refused and
-    /// the others were applied, a script inside it failed, perhaps half-way, or somebody who trades
-    /// in another way came between.
+    /// Part of it happened, and Redis does not roll back. A command inside `EXEC` was refused and
+    /// the others were applied; or a script inside it failed, perhaps half-way; or, in the
+    /// [market](crate::market), somebody traded in another way between reading and writing.
     Partial {
         /// The function and the lock.
         context: ErrorContext,
-        /// The first refusal.
+        /// The first error.
         source: RedisError,
     },
-    /// It happened, but the answer is not of the type that was asked for.
+    /// It happened, but the reply does not have the requested type.
     Reply {
         /// The function and the lock.
         context: ErrorContext,
-        /// The part that did not fit.
+        /// The conversion error.
         source: RedisError,
     },
-    /// The lock was taken, but fewer replicas had it than
-    /// [`Options::replicas`](crate::Options::replicas) asks for, for as long as we tried. It is
-    /// being given back. Of a renewal: the lease ends when it did before.
+    /// The lock was acquired, but for the whole wait fewer replicas acknowledged it than
+    /// [`Options::replicas`](crate::Options::replicas) asks for. It is being released. After a
+    /// renewal, the lease ends when it did before.
     TooFewReplicas {
         /// The function and the lock.
         context: ErrorContext,
-        /// So many had to have it.
+        /// The number that was asked for.
         wanted: u32,
-        /// So many had it at the last attempt.
+        /// The number that acknowledged the last attempt.
         had: u32,
     },
-    /// A key holds something that this operation does not understand. Nothing was changed.
+    /// A key holds a value that this operation does not understand. Nothing was changed.
     ///
-    /// It is the lock's own key, the one beside a lock with a fencing token, whose name ends in
-    /// `:lease`, or the mark of work that is done once, whose name ends in `:lease:ran`.
+    /// It is the lock's own key, the companion key of a lock with a fencing token (it ends in
+    /// `:lease`), or the mark of work that is done once (it ends in `:lease:ran`).
     WrongKind {
         /// The function and the lock.
         context: ErrorContext,
-        /// The kind of key that was found.
+        /// A description of what was found.
         found: String,
     },
-    /// An argument that cannot be used. Nothing was sent, or, of what only the server can judge,
-    /// nothing done.
+    /// An argument is invalid. Nothing was sent or, if only the server can check it, nothing was
+    /// done.
     Invalid {
-        /// Which argument.
+        /// The argument's name.
         argument: &'static str,
-        /// The rule that it breaks.
+        /// The rule that the argument breaks.
         reason: String,
     },
-    /// The server is older than this library supports: Redis 6.2 or Valkey 7.2. Only
-    /// [`Pool`](crate::Pool) asks.
+    /// The server is older than Redis 6.2 or Valkey 7.2, the oldest supported versions. Only
+    /// [`Pool`](crate::Pool) checks this.
     TooOld {
-        /// The version that it says.
+        /// The version that the server reports.
         found: String,
     },
     /// The pool had no connection to lend in time.
     Pool {
-        /// Why: the server cannot be reached, or all connections are lent.
+        /// The reason: the server cannot be reached, or all connections are in use.
         reason: String,
         /// The last attempt to connect, if one failed.
         source: Option<RedisError>,
     },
-    /// This process is the child of a fork, and the pool or the locks are its parent's. Nothing was
+    /// This process is a forked child, and the pool or the locks belong to its parent. Nothing was
     /// sent.
     ///
-    /// The two would read each other's answers from one socket. Fork before the first
-    /// [`Pool`](crate::Pool) or [`Locks`](crate::Locks) is made, or have the child start a program
-    /// (`std::process::Command`). New ones in the child are not safe: what another thread had
-    /// locked at the moment of the fork stays locked there, so they may hang.
+    /// The two processes would read each other's replies from one socket. Fork before the first
+    /// [`Pool`](crate::Pool) or [`Locks`](crate::Locks) is made, or start a program in the child
+    /// (`std::process::Command`). New ones in the child are not safe: a mutex that another thread
+    /// held at the fork stays locked in the child, so they may hang.
     Forked,
     /// A thread could not be started.
     Thread {
-        /// The system's error.
+        /// The error from the operating system.
         source: Arc<io::Error>,
     },
-    /// An error of the caller's own, which a closure of a transaction has returned: see
-    /// [`Error::other`]. Nothing was written.
+    /// The caller's own error, returned by the closure of a transaction: see [`Error::other`].
+    /// Nothing was written.
     Other {
-        /// It.
+        /// The caller's error.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl Error {
-    /// True if somebody else had the lock, or kept changing it, for as long as we tried.
+    /// True if this is [`Contended`](Self::Contended).
     #[must_use]
     pub fn is_contended(&self) -> bool {
         matches!(self, Self::Contended { .. })
     }
 
-    /// True if nothing of what was asked for has happened or will:
-    /// [`may_have_happened`](Self::may_have_happened) is the rest.
+    /// True if the operation has not happened and will not: the opposite of
+    /// [`may_have_happened`](Self::may_have_happened).
     ///
     /// ```
     /// # fn write_again() {}
@@ -202,7 +202,7 @@ impl Error {
         !self.may_have_happened()
     }
 
-    /// True if all or part of what was asked for may have happened, or may still:
+    /// True if all or part of the operation has happened, may have happened, or still may:
     /// [`Unknown`](Self::Unknown), [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
@@ -212,8 +212,8 @@ impl Error {
         )
     }
 
-    /// True if another attempt may succeed after nothing happened: no change of the call, of rights
-    /// or of a password is needed.
+    /// True if nothing happened and a retry may succeed without a change of the call, the access
+    /// rights or the password.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Redis { source, .. } => may_pass(source),
@@ -222,7 +222,7 @@ impl Error {
         }
     }
 
-    /// The token that may hold the lock after an acquire whose outcome is unknown.
+    /// The token that may hold the lock, after an acquire whose outcome is unknown.
     ///
     /// ```
     /// # fn clean_up(pool: &leasehold::Pool, error: &leasehold::Error) -> leasehold::Result<()> {
@@ -241,7 +241,7 @@ impl Error {
         }
     }
 
-    /// The function and the lock, of every error that came up at work on a lock.
+    /// The function and the lock, for every error of an operation on a lock.
     #[must_use]
     pub fn context(&self) -> Option<&ErrorContext> {
         match self {
@@ -258,13 +258,13 @@ impl Error {
         }
     }
 
-    /// It was made by `?` of an error of redis-rs.
+    /// True if `?` has made it from a redis-rs error, so that it names no function.
     pub(crate) fn is_unnamed(&self) -> bool {
         matches!(self.context(), Some(context) if context.operation.is_empty())
     }
 
-    /// An error of your own, to be returned by the closure of a
-    /// [transaction](crate::Lease::transaction): from an error, or from a text.
+    /// Wraps an error or a text of your own, for the closure of a
+    /// [transaction](crate::Lease::transaction) to return.
     ///
     /// ```
     /// let error = leasehold::Error::other("the item is sold");
@@ -287,7 +287,7 @@ impl Error {
     }
 }
 
-/// Refuses an argument that does not keep to a rule.
+/// Returns [`Error::Invalid`] if an argument breaks a rule.
 pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Result<()> {
     is_kept
         .then_some(())
@@ -380,10 +380,12 @@ impl std::error::Error for Error {
     }
 }
 
-/// For `?` in the closure of a [transaction](crate::Lease::transaction), which then names the
-/// function and the lock. Elsewhere too it is [`Unknown`](Error::Unknown) if the conversation broke
-/// off, so that it may have happened, [`Reply`](Error::Reply) if the answer is of another type, and
-/// [`Redis`](Error::Redis) if the server refused.
+/// For `?` in the closure of a [transaction](crate::Lease::transaction), which then adds the
+/// function and the lock.
+///
+/// A broken connection gives [`Unknown`](Error::Unknown), since the command may have happened; a
+/// reply of another type gives [`Reply`](Error::Reply); all else, such as a refusal by the server,
+/// gives [`Redis`](Error::Redis).
 impl From<RedisError> for Error {
     fn from(source: RedisError) -> Self {
         Operation::new("", "").told(source)

@@ -18,12 +18,12 @@ use crate::{
     token::Token,
 };
 
-/// The book puts this before a lock's name.
+/// The book's prefix of a lock's key.
 const PREFIX: &str = "lock:";
-/// Names, tokens, owners, keys and users have so many bytes at most.
+/// The size limit of names, tokens, owners, keys and users.
 const MAX_BYTES: usize = 512;
 const MAX_PREFIX_BYTES: usize = 128;
-/// The end of the keys that stand beside a lock: no lock's own key may look like one.
+/// Suffixes of the keys beside a lock. No lock's own key may look like one of them.
 const COMPANION: &str = ":lease";
 const MARK: &str = ":done";
 const RUN_MARK: &str = ":lease:ran";
@@ -39,25 +39,25 @@ pub(crate) fn check_size(argument: &'static str, text: &str) -> Result<()> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockName {
     key: String,
-    /// Where the name begins in it.
+    /// The offset of the name in the key.
     name_at: usize,
 }
 
 impl LockName {
     /// # Errors
-    /// [`Error::Invalid`] if two names could share a key, or a lock and what stands beside it could
-    /// fall into different hash slots: an empty name, one of more than 512 bytes, one that ends in
+    /// [`Error::Invalid`] if two names could share a key, or if a lock and the keys beside it could
+    /// be in different hash slots: an empty name, one of more than 512 bytes, one that ends in
     /// `:lease` or `:lease:ran`, or braces other than one non-empty `{tag}`.
     pub(crate) fn new(name: &str) -> Result<Self> {
         Self::prefixed(PREFIX, name)
     }
 
-    /// With something else before the name, or nothing.
+    /// With another prefix, or none.
     ///
     /// # Errors
-    /// As [`new`](Self::new); and for a prefix of more than 128 bytes or with braces, and, without
-    /// a prefix, for a name that begins with a brace, since that is how the keys begin that stand
-    /// beside locks.
+    /// Those of [`new`](Self::new). Also [`Error::Invalid`] for a prefix of more than 128 bytes or
+    /// with braces and, without a prefix, for a name that begins with a brace: the keys beside
+    /// locks begin like that.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
         ensure(
             prefix.len() <= MAX_PREFIX_BYTES && !prefix.contains(['{', '}']),
@@ -81,7 +81,7 @@ impl LockName {
         })
     }
 
-    /// The key of the lock: usually `lock:` and the name, as in the book.
+    /// The key of the lock: by default `lock:` and the name, as in the book.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
@@ -96,13 +96,13 @@ impl LockName {
         self.key.get(self.name_at..).unwrap_or(&self.key)
     }
 
-    /// The key that stands beside the lock, in the same hash slot: what the lock's own key has no
-    /// room for.
+    /// The key beside the lock, in the same hash slot, that holds the data for which the lock's own
+    /// key has no room.
     pub(crate) fn companion(&self) -> String {
         self.beside(COMPANION)
     }
 
-    /// The key of the mark that a run leaves, in the same slot too.
+    /// The key of the mark that a run leaves, in the same hash slot.
     pub(crate) fn run_mark(&self) -> String {
         self.beside(RUN_MARK)
     }
@@ -115,15 +115,15 @@ impl LockName {
         }
     }
 
-    /// The key that says that an operation of this id has been done under the lock, in the same
-    /// hash slot. No name has two pairs of braces in its key, so it is never that of a lock or its
-    /// companion, nor of another lock's operation.
+    /// The key that marks an operation with this id as done under the lock, in the same hash slot.
+    /// A lock's key never has two pairs of braces, so this is never the key of a lock, of a
+    /// companion, or of another lock's operation.
     pub(crate) fn mark(&self, operation_id: &str) -> String {
         self.beside(&[MARK, "{", operation_id, "}"].concat())
     }
 }
 
-/// No braces at all, or one `{` before one `}` with something between them.
+/// True if there are no braces, or one `{` before one `}` with text between them.
 fn braces_are_one_tag(name: &str) -> bool {
     match (name.find('{'), name.rfind('}')) {
         (None, None) => true,
@@ -137,7 +137,7 @@ fn braces_are_one_tag(name: &str) -> bool {
 impl FromStr for Token {
     type Err = Error;
 
-    /// Takes the text of a token as it is stored in Redis, by us or by another library.
+    /// Reads a token as this or another library stores it in Redis.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
@@ -147,7 +147,8 @@ impl FromStr for Token {
     }
 }
 
-/// Who may enter a reentrant lock again: a thread of a process, or whatever the caller names.
+/// The owner of a reentrant lock, who may enter it again: a thread, or any name that the caller
+/// chooses.
 ///
 /// ```
 /// use leasehold::Owner;
@@ -160,8 +161,7 @@ impl FromStr for Token {
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// This thread of this process: never the same for two threads, nor for two processes on any
-    /// host.
+    /// This thread of this process. No two threads share it, nor do two processes on any hosts.
     #[must_use]
     pub fn current_thread() -> Self {
         static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
@@ -169,18 +169,18 @@ impl Owner {
         thread_local! {
             static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
         }
-        // After a fork the child has the parent's UUID and thread number, but not its process id.
+        // A forked child has the parent's UUID and thread number, but another process id.
         let (process, thread) = (process::id(), THREAD.with(|number| *number));
         Self(format!("{}:{process}:{thread}", *PROCESS).into())
     }
 
-    /// This thread, for people to find: host, process and thread.
+    /// This thread in readable form: host, process and thread name.
     pub(crate) fn described() -> Self {
         Self::described_in(process::id())
     }
 
-    /// This thread, where it is known which process this is. The text is put together once for a
-    /// thread.
+    /// As [`described`](Self::described), for a caller that knows the process id. Each thread
+    /// builds the text once.
     pub(crate) fn described_in(process: u32) -> Self {
         thread_local! {
             static DESCRIBED: RefCell<Option<(u32, Owner)>> = const { RefCell::new(None) };
@@ -189,7 +189,7 @@ impl Owner {
         // destroyed.
         let described = DESCRIBED.try_with(|described| {
             let mut described = described.try_borrow_mut().ok()?;
-            // After a fork the child has its parent's text.
+            // A forked child has its parent's text.
             let known = described.as_ref().filter(|(of, _)| *of == process);
             let owner = known.map_or_else(|| Self::describe(process), |(_, owner)| owner.clone());
             *described = Some((process, owner.clone()));
@@ -206,7 +206,7 @@ impl Owner {
         Self(format!("{}:{process}:{name}", *HOST).into())
     }
 
-    /// An owner of the caller's own naming.
+    /// An owner with a name that the caller chooses.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is empty, longer than 512 bytes, or looks like a field of a
@@ -230,7 +230,7 @@ impl Owner {
     }
 }
 
-/// The name of this machine, as far as it can be asked without a system call of its own.
+/// This machine's name, without a system call of its own, or `?`.
 fn host() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let said = kernel.or_else(|| env::var("HOSTNAME").ok());

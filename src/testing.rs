@@ -1,8 +1,8 @@
-//! A stand-in for a server, for tests of your own code: the very [`Locks`], and no Redis. Feature
+//! A stand-in for a Redis server, for tests of your own code with the real [`Locks`]. Feature
 //! `testing`.
 //!
-//! On a real server it takes long waits to try your code with a lock that is busy, ends, or is
-//! taken away. Here a test moves the clock, and takes locks away when it likes.
+//! With a real server, tests of a lock that is busy, expires or is taken away need long waits. Here
+//! a test moves the clock and takes locks away at will.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,13 +19,13 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! A wait of a minute that is over at once; in a test of a job, use the job's own [`Locks`]:
+//! A wait for a lock, without real waiting. (To test a job, use the job's own [`Locks`].)
 //!
 //! ```
 //! # use std::{thread, time::Duration};
 //! # use leasehold::{Error, testing::StandIn};
 //! let stand_in = StandIn::new();
-//! stand_in.steal("report"); // from nobody: somebody else has it, for ten seconds
+//! stand_in.steal("report"); // it was free: now somebody else holds it for ten seconds
 //! let report = stand_in.locks()?.lock("report");
 //! thread::scope(|scope| {
 //!     let job = scope.spawn(|| report.acquire(Duration::from_secs(60)));
@@ -39,21 +39,20 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! Whatever a real server answers about locks, the stand-in answers too: the same tests run against
-//! both.
+//! For locks the stand-in replies as a real server does: the same tests run against both.
 //!
-//! # What it does not do
-//! - It stores nothing but locks. What a job [commits](crate::Lease::commit) is recorded instead: a
-//!   test looks it up, and says beforehand what a
-//!   [`commit_returning`](crate::Lease::commit_returning) is answered.
-//! - No connection leads to it. [`Lease::transaction`](crate::Lease::transaction), which would read
-//!   what is not stored, and [`Lease::commit_on`](crate::Lease::commit_on) are an
+//! # Limits
+//! - It stores only locks. It records what a job [commits](crate::Lease::commit), for the test to
+//!   inspect; a test sets the reply to [`commit_returning`](crate::Lease::commit_returning) in
+//!   advance.
+//! - It has no connections. [`Lease::transaction`](crate::Lease::transaction), which would read
+//!   data that is not stored, and [`Lease::commit_on`](crate::Lease::commit_on) return
 //!   [`Error::Invalid`](crate::Error::Invalid). The plain functions and the
 //!   [`Watchdog`](crate::Watchdog) need a real server.
-//! - It has no replicas: [`Options::replicas`](crate::Options::replicas) asks for nothing.
-//! - It answers without a server's delays.
+//! - It has no replicas: [`Options::replicas`](crate::Options::replicas) has no effect.
+//! - It replies without delay.
 //!
-//! # What a job commits
+//! # Commits
 //! ```
 //! # use std::time::Duration;
 //! # use leasehold::{Error, redis::Value, testing::StandIn};
@@ -69,7 +68,9 @@
 //! assert_eq!(stand_in.commits()[0].commands()[0], ["SET", "report:text", "all is well"]);
 //!
 //! stand_in.steal("report");
-//! let too_late = lease.commit(|pipe| { pipe.set("report:text", "no"); });
+//! let too_late = lease.commit(|pipe| {
+//!     pipe.set("report:text", "no");
+//! });
 //! assert!(matches!(too_late, Err(Error::Lost { .. })));
 //! assert_eq!(stand_in.commits().len(), 1);
 //! # Ok::<(), Error>(())
@@ -94,57 +95,57 @@ use store::Store;
 use crate::{error::Result, locks::Locks, server::Disturbance, time::whole_millis, token::Token};
 
 impl StandIn {
-    /// With no lock held.
+    /// A stand-in with no lock held.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Locks on this stand-in, as those of a process of their own. Clones of one are of the same
-    /// process.
+    /// Locks on this stand-in. Each call simulates another process; clones of one [`Locks`] belong
+    /// to the same process.
     ///
-    /// A [reentrant](Locks::reentrant) lock is the thread's, whichever of them it is of: to have
-    /// two processes in one thread, give each an [owner](crate::Options::owner).
+    /// A [reentrant](Locks::reentrant) lock belongs to the thread, even across two of these. To
+    /// simulate two processes in one thread, give each an [owner](crate::Options::owner).
     ///
     /// # Errors
-    /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    /// [`Error::Thread`](crate::Error::Thread) if a thread could not be started.
     pub fn locks(&self) -> Result<Locks> {
         Locks::on(Arc::new(self.clone()))
     }
 
-    /// Lets so much time pass: for leases, waits, and whatever else looks at the clock. It runs
-    /// with the machine's otherwise.
+    /// Moves the clock forward, for leases, waits and everything else that reads it. Between calls
+    /// the clock runs with the machine's.
     ///
-    /// Like a machine that was suspended: a lease that ends in this time is lost, and is not
-    /// renewed on the way. Let time pass in steps of less than half a lease to see it renewed. A
-    /// lock that is not renewed is free when its lease has passed, to the nanosecond. What is due
-    /// by then has been done on return, and all [callbacks](crate::LostSignal::notify) and
-    /// [hooks](crate::Events) have been called; an acquire that waits returns soon after.
+    /// The effect is that of a suspended machine: a lease that ends within this time is lost,
+    /// without a renewal on the way. To see renewals, advance in steps of less than half a lease. A
+    /// lock that is not renewed is free once its lease has passed, to the nanosecond. Before the
+    /// call returns, all due work has been done, and all [callbacks](crate::LostSignal::notify) and
+    /// [hooks](crate::Events) have been called. A waiting acquire returns soon after.
     ///
-    /// A hundred years at most, all in all.
+    /// All calls together can advance by at most 100 years.
     pub fn advance(&self, by: Duration) {
         self.state.clock.advance(by);
         self.of_each(|observer| observer.disturbed(Disturbance::ClockMoved));
         self.settle();
     }
 
-    /// Ends a lock, as if its lease had run out on the server before a renewal got through. False:
-    /// nobody had it.
+    /// Ends a lock, as if its lease had expired on the server before a renewal succeeded. Returns
+    /// false if nobody held it.
     ///
-    /// The holder knows on return, and its callbacks have been called, unless the server is
-    /// [gone](Self::disconnect). The name is the lock's, or its whole key where its prefix is not
-    /// `lock:`.
+    /// When this returns, the holder has noticed and its callbacks have been called, unless the
+    /// stand-in is [disconnected](Self::disconnect). `name` is the lock's name, or its whole key if
+    /// its prefix is not `lock:`.
     #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
     pub fn expire(&self, name: &str) -> bool {
         self.disturb(name, Store::expire)
     }
 
-    /// Gives a lock to somebody else, who holds it for ten seconds, whether it was held or not:
-    /// until then it is contended.
+    /// Gives a lock, held or free, to somebody else for ten seconds. Returns the new holder's
+    /// token.
     ///
-    /// The holder knows on return, as by [`expire`](Self::expire). It stays of the kind it was; one
-    /// that is free becomes a [mutex](Locks::lock). For other kinds have other
-    /// [`locks`](Self::locks) take it.
+    /// As with [`expire`](Self::expire), the previous holder has noticed when this returns. The
+    /// lock keeps its kind; a free lock becomes a [mutex](Locks::lock). For other kinds acquire the
+    /// lock from other [`locks`](Self::locks).
     #[allow(
         clippy::must_use_candidate,
         reason = "whoever has the token has the lock"
@@ -153,9 +154,8 @@ impl StandIn {
         self.steal_for(name, Duration::from_secs(10))
     }
 
-    /// As [`steal`](Self::steal), for so long, rounded up to milliseconds: for a holder that is
-    /// soon gone, or one
-    /// that does not let go.
+    /// As [`steal`](Self::steal), for another time, rounded up to milliseconds. It simulates a
+    /// holder that is soon gone, or one that keeps the lock.
     #[allow(
         clippy::must_use_candidate,
         reason = "whoever has the token has the lock"
@@ -169,35 +169,38 @@ impl StandIn {
         token
     }
 
-    /// The commits so far, in this order: by [`Lease::commit`](crate::Lease::commit),
+    /// The executed commits of all locks, in order: by [`Lease::commit`](crate::Lease::commit),
     /// [`commit_returning`](crate::Lease::commit_returning),
     /// [`commit_once`](crate::Lease::commit_once) and
-    /// [`commit_and_release`](crate::Lease::commit_and_release), under whatever lock.
+    /// [`commit_and_release`](crate::Lease::commit_and_release).
     ///
-    /// Also what got no answer, and what was answered by an error that a test has set. Not what was
-    /// found to be executed before, nor what a [failover](Self::fail_over) has lost.
+    /// They include commits whose reply was lost and those whose reply is an error that a test has
+    /// set, but not repeats of a `commit_once`, nor commits that a [failover](Self::fail_over)
+    /// lost.
     #[must_use]
     pub fn commits(&self) -> Vec<Commit> {
         self.state.store.lock().commits.executed()
     }
 
-    /// Sets the answer to the next commit that is executed: a value for each of its commands, also
-    /// for those that it marks [`ignore`](redis::Pipeline::ignore). Called again before that, it is
-    /// for the commit after that one.
+    /// Sets the reply to the next executed commit: one value for each command, including those
+    /// marked [`ignore`](redis::Pipeline::ignore). Further calls set the replies to the commits
+    /// after it.
     ///
-    /// A commit that nothing was set for is answered `OK` for each command. One with another number
-    /// of commands than values is an [`Error::Invalid`](crate::Error::Invalid), and not executed.
-    /// Errors of the server among the values are told as a server's: as
-    /// [`Error::Partial`](crate::Error::Partial), unless nothing at all was executed.
+    /// Without this, the reply to each command is `OK`. If the number of values differs from the
+    /// number of commands, the commit is not executed and returns
+    /// [`Error::Invalid`](crate::Error::Invalid). Server errors among the values have the effect
+    /// that they have from a server: [`Error::Partial`](crate::Error::Partial), unless nothing at
+    /// all was executed.
     pub fn answer_next_commit(&self, answers: impl IntoIterator<Item = Value>) {
         let answers = answers.into_iter().collect();
         self.state.store.lock().commits.answer_next(answers);
     }
 
-    /// Executes the next question, whose answer does not arrive: an acquire, a release, a
-    /// commit, a `verify` or a mark is an [`Error::Unknown`](crate::Error::Unknown), unless it has
-    /// time to ask again. Not what the watchdog asks by itself; nor a commit that comes to nothing,
-    /// since the lock is lost or it was executed before.
+    /// Executes the next request but loses its reply: an acquire, a release, a commit, a `verify`
+    /// or a mark returns [`Error::Unknown`](crate::Error::Unknown), unless it has time to retry.
+    ///
+    /// Renewals and other requests in the background do not count, nor does a commit that is not
+    /// executed because the lock is lost or it was executed before.
     ///
     /// ```
     /// use leasehold::{Error, testing::StandIn};
@@ -212,36 +215,36 @@ impl StandIn {
         self.state.loses_next.store(true, Ordering::SeqCst);
     }
 
-    /// A replica takes the server's place that has not heard of the last writes: what was acquired,
-    /// renewed, released, marked or committed in this time, a minute at most, has not been.
+    /// Replaces the server with a replica that misses the last writes: every acquire, renewal,
+    /// release, mark and commit within the time `lost`, at most a minute, is undone.
     ///
-    /// On return every holder knows whether it still has its lock.
+    /// When this returns, every holder knows whether it still has its lock.
     pub fn fail_over(&self, lost: Duration) {
         let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX);
         let now = self.now();
         self.state.store.lock().forget_the_last(nanos, now);
-        // Nobody knows what the new master has.
+        // As after a failover to a new master: everybody has to check.
         if self.is_there() {
             self.reconnect();
         }
     }
 
-    /// From now on nothing gets through, as without a network: an acquire or a release is an
-    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases run out. An acquire that
-    /// waits already goes on waiting to its end, as for a server that restarts. The stand-in itself
-    /// can still [`expire`](Self::expire) and [`steal`](Self::steal): the holder does not know.
+    /// Makes the server unreachable, as a broken network does: acquires and releases return
+    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases expire. An acquire that is
+    /// already waiting waits until its deadline, as for a server that restarts. A test can still
+    /// call [`expire`](Self::expire) and [`steal`](Self::steal); the holder does not notice.
     ///
-    /// Of a server that goes in the middle of a question there is also
+    /// A server that fails between request and reply also causes
     /// [`Error::Unknown`](crate::Error::Unknown): see [`lose_next_answer`](Self::lose_next_answer).
     pub fn disconnect(&self) {
         self.state.is_there.store(false, Ordering::SeqCst);
     }
 
-    /// The server can be reached again. On return every holder knows whether it still has its lock,
-    /// and what could not be given back has been.
+    /// Makes the server reachable again. When this returns, every holder knows whether it still has
+    /// its lock, and pending releases have been done.
     pub fn reconnect(&self) {
         self.state.is_there.store(true, Ordering::SeqCst);
-        // As after any new connection: nobody knows what has happened meanwhile.
+        // As after any new connection: notifications may have been missed.
         self.of_each(|observer| observer.disturbed(Disturbance::Reachable));
         self.settle();
     }

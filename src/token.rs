@@ -1,4 +1,4 @@
-//! Who holds a lock.
+//! Tokens, which identify a holder, and fencing tokens.
 
 use std::{
     cell::RefCell,
@@ -12,17 +12,17 @@ use std::{
 use redis::Value;
 use uuid::{Builder, Uuid};
 
-/// The system's random bytes, in Linux and all other systems of its kind.
+/// The system's random source, on Linux and other Unix systems.
 const RANDOM: &str = "/dev/urandom";
-/// So many tokens' random bytes are read at a time: to ask the system takes longer than all else
-/// that a token takes.
+/// The number of tokens whose random bytes are read at once: the system call is the slowest part of
+/// making a token.
 const AT_A_TIME: usize = 64;
 
-/// The random proof of ownership that is stored as the lock's value (in the book: the identifier).
+/// The random proof of ownership, stored as the lock's value (the book's identifier).
 ///
 /// [`Display`](fmt::Display) prints the text that is stored in Redis and
-/// [`FromStr`](std::str::FromStr) reads it back, so that a lock can be handed to another process.
-/// `Debug` keeps it secret: whoever has the token can release the lock.
+/// [`FromStr`](std::str::FromStr) reads it, so a lock can be handed to another process. `Debug`
+/// keeps the token secret: anybody who has it can release the lock.
 ///
 /// ```
 /// let token: leasehold::Token = "0f8fad5b-d9cb-469f-a165-70867728950e".parse()?;
@@ -40,7 +40,7 @@ impl Token {
         Self::random_in(process::id())
     }
 
-    /// A new token, where it is known which process this is.
+    /// A new token, for a caller that knows the process id.
     pub(crate) fn random_in(process: u32) -> Self {
         let mut text = Uuid::encode_buffer();
         let text = &*random_uuid(process).hyphenated().encode_lower(&mut text);
@@ -51,7 +51,7 @@ impl Token {
         &self.0
     }
 
-    /// True if this is the value that a key holds.
+    /// True if `value`, read from a key, is this token.
     pub(crate) fn is_value(&self, value: Option<&Value>) -> bool {
         matches!(value, Some(Value::BulkString(bytes)) if bytes == self.0.as_bytes())
     }
@@ -69,9 +69,9 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Random bytes that are still to be used, by the thread that has read them.
+/// Random bytes that this thread has read and not yet used.
 struct Drawn {
-    /// The process that has read them. After a fork the child has the same, and must not use them.
+    /// The process that read them. A forked child has a copy and must not use it.
     process: u32,
     bytes: [u8; 16 * AT_A_TIME],
     used: usize,
@@ -101,26 +101,26 @@ impl Drawn {
     }
 }
 
-/// The moment, which differs between two copies of a machine that go on from one snapshot, and so
-/// have the same bytes to use.
+/// The time, which differs between two virtual machines that resume from one snapshot and so have
+/// the same unused bytes.
 fn copy_salt() -> u128 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos())
 }
 
-/// A random UUID of version 4. Where bytes cannot be kept it is the system's own.
+/// A random version 4 UUID, made by the `uuid` crate if the thread's bytes cannot be used.
 fn random_uuid(process: u32) -> Uuid {
     let drawn = DRAWN.try_with(|drawn| drawn.try_borrow_mut().ok()?.next(process).ok());
     drawn.ok().flatten().unwrap_or_else(Uuid::new_v4)
 }
 
-/// A number that only grows from one acquisition of a lock to the next, handed to the resource that
-/// the lock protects.
+/// A number that grows with each acquisition of a lock, to be passed to the resource that the lock
+/// protects.
 ///
-/// A resource that remembers the greatest number it has seen, and refuses smaller ones, never takes
-/// a write from a holder whose lease has ended. It is the server's clock in microseconds, or one
-/// more than the last number where that is greater: so it grows also after `FLUSHALL`, as long as
-/// the clock does not go back. See [`recipes::mutex`](crate::recipes::mutex).
+/// A resource that remembers the greatest number it has seen, and refuses smaller ones, accepts no
+/// late write from a previous holder once it has seen the next holder's number. The number is the
+/// server's clock in microseconds, or the last number plus one if that is greater. So it grows even
+/// after `FLUSHALL`, unless the clock goes back. See [`recipes::mutex`](crate::recipes::mutex).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -135,12 +135,12 @@ impl FencingToken {
         self.0
     }
 
-    /// The next of a range that was reserved.
+    /// The next number of a reserved range.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The one so many before.
+    /// The number that is `count` lower.
     pub(crate) fn before(self, count: u64) -> Option<Self> {
         self.0.checked_sub(count).map(Self)
     }

@@ -1,4 +1,4 @@
-//! From what redis-rs says to what a caller does about it.
+//! Turns an error of redis-rs into an [`Error`].
 
 use std::io;
 
@@ -7,7 +7,7 @@ use redis::{ErrorKind, RedisError};
 use super::{Error, ErrorContext, LostReason};
 use crate::token::Token;
 
-/// The function at work, and its lock: the context of every error of a conversation.
+/// The running function and its lock: the context of its errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
     pub(crate) name: &'static str,
@@ -57,19 +57,19 @@ impl<'a> Operation<'a> {
         Error::Partial { context, source }
     }
 
-    /// A command ran, but its answer is not what the caller asked for. The answer is not repeated:
-    /// it may be a token.
+    /// The command ran, but its reply does not have the type that the caller asked for. The reply
+    /// is left out: it may be a token.
     pub(crate) fn misfit(self) -> Error {
         let kind = ErrorKind::UnexpectedReturnType;
         self.told(RedisError::from((kind, "an answer of another type")))
     }
 
-    /// An answer that makes no sense to a read, so nothing was written.
+    /// A read got a reply that makes no sense. Nothing was written.
     pub(crate) fn unreadable(self) -> Error {
         self.failed(makes_no_sense())
     }
 
-    /// The failure of a conversation that changed nothing on the server.
+    /// A failure after which nothing has changed on the server.
     pub(crate) fn failed(self, source: RedisError) -> Error {
         match (source.code(), message(&source)) {
             _ if is_wrong_type(&source) => self.wrong_kind("a key that holds another type"),
@@ -84,7 +84,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// By "1 of 2".
+    /// `counts` reads "1 of 2": one replica acknowledged, two were asked for.
     fn too_few_replicas(self, counts: &str) -> Error {
         let (had, wanted) = counts.split_once(" of ").unwrap_or_default();
         Error::TooFewReplicas {
@@ -94,11 +94,11 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The failure of a command that may have been executed before the conversation ended.
+    /// A failure of a command that may have been executed before the connection broke.
     pub(crate) fn unanswered(self, token: Option<&Token>, source: RedisError) -> Error {
         match source.kind() {
             ErrorKind::Io => self.unknown(token, source),
-            // The answer is not repeated: it may be a token.
+            // The reply is left out: it may be a token.
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
                 self.unknown(token, makes_no_sense())
             }
@@ -106,7 +106,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The failure of a thread that asked for this one as well. Nothing was sent for this one.
+    /// The failure of another thread that asked on behalf of this one. Nothing was sent for this
+    /// one.
     pub(crate) fn failed_as(self, failure: &Error) -> Error {
         match failure.clone() {
             Error::Redis { source, .. } => self.failed(source),
@@ -115,7 +116,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The failure of a command of the caller's own, of which nothing is known.
+    /// A failure of the caller's own command, which this library cannot interpret.
     pub(crate) fn told(self, source: RedisError) -> Error {
         let (context, source) = (self.context(), without_arguments(source));
         match source.kind() {
@@ -125,7 +126,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// It may have happened.
+    /// The operation may have happened.
     pub(crate) fn unknown(self, token: Option<&Token>, source: RedisError) -> Error {
         Error::Unknown {
             context: self.context(),
@@ -135,14 +136,14 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// The codes of errors of our own: a write was done on the master, but too few replicas have it, or
-/// nobody knows how many.
+/// Codes of our own: the master did the write, but too few replicas acknowledged it, or the server
+/// refused `WAIT`, so that their number is unknown.
 pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
 pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
-/// A key of a run's mark holds something else. The text names that key.
+/// The key of a run's mark holds something else. The error text names the key.
 pub(crate) const WRONG_MARK: &str = "WRONGMARK";
 
-/// It was done, though it is an error.
+/// True if the write was done nevertheless.
 pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
 }
@@ -180,7 +181,8 @@ pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     }
 }
 
-/// Nothing was sent for a thread in a queue, and nobody knows who has the lock.
+/// The error of a thread that waited in a queue: nothing was sent for it, and the holder is
+/// unknown.
 pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
     Error::Pool {
         reason: String::from("the server has not answered the threads that wait ahead of this one"),
@@ -188,23 +190,23 @@ pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
     }
 }
 
-/// An answer that no server gives to this command. It is not repeated: it may be a token.
+/// No server gives this reply to this command. The reply is left out: it may be a token.
 pub(crate) fn makes_no_sense() -> RedisError {
     RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
 }
 
-/// It was sent, and no answer came.
+/// The request was sent, and no reply came.
 pub(crate) fn no_answer() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-/// The type of a key does not fit the command. Before Redis 7 a script's error hides the code in
-/// its text.
+/// True if a key has the wrong type for the command. Before Redis 7 a script's error has the code
+/// inside its message.
 pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
 }
 
-/// A key holds something that the command or script is not for.
+/// True if a key holds a value that the command or script does not handle.
 pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
     is_wrong_type(error) || matches!(error.code(), Some("WRONGKIND" | WRONG_MARK))
 }
@@ -213,8 +215,8 @@ fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
 }
 
-/// The key is on another server, to which nobody here goes. The detail still says where it is: a
-/// [`Nodes`](crate::Nodes) learns from it.
+/// Names the cluster URL to use if the key is on another node. The detail still holds that node's
+/// address: [`Nodes`](crate::Nodes) reads it.
 fn naming_the_url(error: RedisError) -> RedisError {
     let reason = match error.code() {
         Some("MOVED" | "ASK") => {
@@ -230,13 +232,13 @@ fn naming_the_url(error: RedisError) -> RedisError {
     told_otherwise(&error, reason)
 }
 
-/// The answer of the server, in words that say more.
+/// The server's error with a clearer text.
 pub(crate) fn told_otherwise(error: &RedisError, words: &'static str) -> RedisError {
     RedisError::from((error.kind(), words, message(error).to_owned()))
 }
 
-/// The server repeats the arguments of a command that it does not know, and one of them may be a
-/// token.
+/// Removes the arguments that the server repeats when it does not know a command: one of them may
+/// be a token.
 fn without_arguments(error: RedisError) -> RedisError {
     let Some((before, _)) = message(&error).split_once(", with args beginning with") else {
         return error;

@@ -1,4 +1,4 @@
-//! Offering an item: by `WATCH`, under a lock for the market, under a lock for the item.
+//! Lists an item for sale: with `WATCH`, an item lock or the market lock.
 
 use std::time::Duration;
 
@@ -12,35 +12,34 @@ use super::{
 };
 use crate::error::{Operation, Result};
 
-/// The book's `list_item` starts again for so long after an aborted transaction.
+/// The time within which the book's `list_item` retries after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Moves an item from the seller's inventory into the market, by `WATCH`.
+/// Moves an item from the seller's inventory into the market, with `WATCH`.
 ///
 /// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 4.4.2,
 /// listing 4.5.
 ///
-/// Two round trips. If the seller's inventory changes in between it starts again, at once, for up
-/// to 5 s as in the book. The connection's own time-outs bound each wait for the server.
+/// Two round trips. If the seller's inventory changes between them, the listing starts again at
+/// once, for up to 5 s as in the book. The connection's time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if
-/// somebody put the same item into the market, or changed the type of `market:`, between reading
-/// and writing: it is not watched.
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if,
+/// between reading and writing, somebody listed the same item or changed the type of `market:`,
+/// which is not watched.
 ///
 /// # Guarantees
-/// The item is taken from the inventory and put into the market in one transaction, which happens
-/// only if the inventory has not changed since the item was seen there. This holds for a market in
-/// which everybody trades by `WATCH`: see [one way for one market](super#one-way-for-one-market).
+/// One transaction takes the item from the inventory and puts it into the market. It runs only if
+/// the inventory has not changed since it was read. This holds for a market in which everybody
+/// trades with `WATCH`: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - An item that is in the market already is [`Listing::AlreadyListed`]; the book overwrites its
-///   price.
+/// - If the item is already in the market, the result is [`Listing::AlreadyListed`]; the book
+///   overwrites its price.
 /// - There is at least one attempt, and the clock is monotonic.
-/// - Listing watches the inventory only, as in the book. Since it writes to `market:`, it aborts
-///   every [`purchase_item`](super::purchase_item) that is under way. This is what the locks are
-///   for.
-/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+/// - A listing watches only the inventory, as in the book. It writes to `market:`, so it aborts
+///   every [`purchase_item`](super::purchase_item) that is running. The locks avoid this.
+/// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -60,36 +59,36 @@ pub fn list_item(
     goods.list(conn, operation, Way::Watch(PATIENCE), &keys)
 }
 
-/// Moves an item from the seller's inventory into the market, under a lock for the item: the way to
-/// take.
+/// Moves an item from the seller's inventory into the market, under a lock for the item. This is
+/// the recommended way.
 ///
 /// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.4,
 /// which has no listing.
 ///
-/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and
-/// holds it for 10 s at most. Under it the listing starts again, at once, when the seller's
-/// inventory changes in between, for up to 5 s. Two round trips on a free lock, two more for each
-/// new start. The connection's own time-outs bound each wait for the server.
+/// Acquires the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it
+/// and holds it for at most 10 s. If the seller's inventory changes between reading and writing,
+/// the listing starts again at once, for up to 5 s. Two round trips if the lock is free, two more
+/// for each restart. The connection's time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if
-/// somebody without the lock put the same item into the market, or changed the type of `market:`,
-/// between reading and writing: it is not watched.
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if,
+/// between reading and writing, somebody without the lock listed the same item or changed the type
+/// of `market:`, which is not watched.
 ///
 /// # Guarantees
-/// The item is taken from the inventory, put into the market and the lock given back in one
-/// transaction. It happens only if the lock is still ours and the inventory has not changed since
-/// the item was seen there. This holds for a market in which everybody takes the item locks: see
+/// One transaction takes the item from the inventory, puts it into the market and releases the
+/// lock. It runs only if the lock is still ours and the inventory has not changed since it was
+/// read. This holds for a market in which everybody uses the item locks: see
 /// [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock's name holds the seller as well as the item. The item's alone would keep apart what
-///   does not meet.
-/// - Listing takes the lock too. If only purchases did, one could sell what another offer had just
-///   replaced.
-/// - The lock has an end, so that a crash does not keep the item off the market for ever, and is
-///   given back in the transaction that lists.
-/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+/// - The lock's name has the seller as well as the item. The item alone would make trades with
+///   different sellers wait for each other.
+/// - A listing takes the lock too. If only purchases did, one could sell an offer that a new
+///   listing had just replaced.
+/// - The lock expires, so that a crash does not block the item for ever. It is released in the
+///   transaction that lists the item.
+/// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -114,34 +113,35 @@ pub fn list_item_with_lock(
 /// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 6.2.3;
 /// the Jedis article.
 ///
-/// Takes the [`MarketLock`] of the edition that the market's other programs are written after:
-/// waits up to 10 s for it and holds it for 10 s at most. Under it the listing starts again, at
-/// once, when somebody who does not hold the lock changes the inventory or the market in between,
-/// for up to 5 s. Two round trips on a free lock, two more for each new start. The connection's own
-/// time-outs bound each wait for the server.
+/// Acquires `lock`, the [`MarketLock`] of the edition that the market's other programs follow:
+/// waits up to 10 s for it and holds it for at most 10 s. If somebody without the lock changes the
+/// inventory or the market between reading and writing, the listing starts again at once, for up to
+/// 5 s. Two round trips if the lock is free, two more for each restart. The connection's time-outs
+/// bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). All that it touches is watched: for
-/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the
-/// transaction.
+/// See [the errors of all trades](super#errors). All keys are watched, so
+/// [`Error::Partial`](crate::Error::Partial) occurs only if an access list changes in the middle of
+/// the transaction.
 ///
 /// # Guarantees
-/// The item is taken from the inventory, put into the market and the lock given back in one
-/// transaction. It happens only if the lock is still ours and neither inventory nor market has
-/// changed since they were read. This holds for a market in which everybody takes this lock: see
+/// One transaction takes the item from the inventory, puts it into the market and releases the
+/// lock. It runs only if the lock is still ours and neither inventory nor market has changed since
+/// they were read. This holds for a market in which everybody uses this lock: see
 /// [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock has an end, so that a crash does not close the market for ever, and is given back in
-///   the transaction that lists.
-/// - The book has no listing of it: it says to lock where `list_item` watched.
-/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+/// - The lock expires, so that a crash does not close the market for ever. It is released in the
+///   transaction that lists the item.
+/// - The book shows no code for it: it says to lock where `list_item` watched.
+/// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// use leasehold::market::MarketLock;
 ///
-/// let listing = leasehold::list_item_with_market_lock(&mut conn, MarketLock::Book, "ItemM", "17", 97)?;
+/// let lock = MarketLock::Book;
+/// let listing = leasehold::list_item_with_market_lock(&mut conn, lock, "ItemM", "17", 97)?;
 /// println!("{listing:?}");
 /// # Ok::<(), anyhow::Error>(())
 /// ```
@@ -158,7 +158,7 @@ pub fn list_item_with_market_lock(
     goods.list(conn, operation, Way::Lock, &keys)
 }
 
-/// An offer to be, and its price.
+/// An offer to be listed, and its price.
 struct Goods<'a> {
     offer: Offer<'a>,
     price: u64,
@@ -175,7 +175,7 @@ impl<'a> Goods<'a> {
         })
     }
 
-    /// The book's question, does the seller have it, and ours: is it in the market already?
+    /// Checks that the seller has the item, as the book does, and that it is not yet in the market.
     fn list(
         &self,
         conn: &mut Connection,

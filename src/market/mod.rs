@@ -85,7 +85,7 @@
 //!
 //! The item lock does not watch `market:`, which every trade changes; that is why it is fast.
 //!
-//! The same holds for programs in other languages, whose `purchase_item_with_lock` locks the
+//! This also holds for programs in other languages, whose `purchase_item_with_lock` locks the
 //! **market**. **Beside one of them use [`list_item_with_market_lock`] and
 //! [`purchase_item_with_market_lock`]** with the lock of its edition: [`MarketLock::Book`] for the
 //! book's Python, [`MarketLock::Article`] for the Jedis article's Java. With an item lock, or the

@@ -1,4 +1,4 @@
-//! An offer: an item of a seller at a whole price, and the keys it touches.
+//! An offer: an item of a seller at a whole price, and its keys.
 
 use crate::{
     error::{Error, Result, ensure},
@@ -7,7 +7,7 @@ use crate::{
 
 /// The key of the market: a ZSET of `ITEM.SELLER` with the price as its score.
 ///
-/// Section 4.4.1 of the book, with the colon at the end.
+/// Section 4.4.1 of the book; the colon at the end is part of the key.
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -19,11 +19,11 @@ use crate::{
 /// ```
 pub const MARKET: &str = "market:";
 
-/// The highest price, 2^53 or 9,007,199,254,740,992: up to it every whole number survives as a
-/// sorted set's score.
+/// The highest price: 2^53, or 9,007,199,254,740,992. A sorted set's score holds every whole number
+/// up to it exactly.
 ///
-/// Above it a score keeps only every second number, and a price would not be the one that was
-/// asked.
+/// Above it a score holds only every second number, so the stored price could differ from the one
+/// that was asked.
 ///
 /// ```
 /// assert_eq!(leasehold::market::MAX_PRICE, 9_007_199_254_740_992);
@@ -42,7 +42,7 @@ pub fn user_key(user_id: &str) -> String {
     format!("users:{user_id}")
 }
 
-/// The key of the set of items that a user has and does not offer: `inventory:ID`.
+/// The key of the set of items that a user owns and does not offer: `inventory:ID`.
 ///
 /// Section 4.4.1 of the book.
 ///
@@ -56,8 +56,8 @@ pub fn inventory_key(user_id: &str) -> String {
 
 /// Splits a member of the market, `ITEM.SELLER`, at its last dot. `None` if it has no dot.
 ///
-/// The last, since an item's id may have dots and a seller's may not. The book does not split; two
-/// of its members can be the same text for different items of different sellers.
+/// It is the last dot because an item's id may have dots and a seller's may not. The book allows
+/// dots in both, so two of its offers can share a member.
 ///
 /// ```
 /// assert_eq!(leasehold::market::split_listing("ItemM.v2.17"), Some(("ItemM.v2", "17")));
@@ -68,10 +68,10 @@ pub fn split_listing(member: &str) -> Option<(&str, &str)> {
     member.rsplit_once('.')
 }
 
-/// An item of a seller, checked.
+/// An item of a seller, with checked ids.
 pub(super) struct Offer<'a> {
     pub(super) item_id: &'a str,
-    /// `ITEM.SELLER`, the market's member.
+    /// `ITEM.SELLER`, the member of the market's sorted set.
     pub(super) member: String,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Offer<'a> {
         )?;
         let member = format!("{item_id}.{seller_id}");
         let offer = Self { item_id, member };
-        // Whatever one way of trading takes, the others have to take as well.
+        // All ways of trading accept the same ids.
         match LockName::new(&offer.item_lock()) {
             Err(Error::Invalid { reason, .. }) => Err(Error::Invalid {
                 argument: "item_id or seller_id",
@@ -97,7 +97,7 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// The fine-grained lock's name.
+    /// The item lock's name.
     pub(super) fn item_lock(&self) -> String {
         format!("{MARKET}{}", self.member)
     }

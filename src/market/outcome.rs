@@ -1,10 +1,8 @@
 //! The results of a listing and of a purchase.
 
-/// The result of a listing, and how often it had to start again because somebody else's write came
-/// between.
+/// The result of a listing, with the number of attempts that another client's write aborted.
 ///
-/// Whatever it is, it is not half of it: unless it is [`Listed`](Self::Listed), nothing was
-/// changed.
+/// Unless it is [`Listed`](Self::Listed), nothing has changed.
 ///
 /// ```
 /// use leasehold::Listing;
@@ -22,20 +20,19 @@ pub enum Listing {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// The seller does not have the item in the inventory; in the book: nothing, `None`.
+    /// The item is not in the seller's inventory. The book returns `None`.
     NotOwned {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// The seller has an item of this name in the market already: a second would replace it.
+    /// The seller already has an item of this name in the market; a second would replace it.
     AlreadyListed {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// Others were faster for the whole time: aborted again and again, or the lock was not to be
-    /// had. In the book: false.
+    /// Every attempt was aborted, or the lock was not acquired in time. The book returns false.
     Contended {
-        /// Aborted attempts; 0 if the lock was not to be had.
+        /// Aborted attempts; 0 if the lock was not acquired.
         retries: u32,
     },
 }
@@ -47,8 +44,7 @@ impl Listing {
         matches!(self, Self::Listed { .. })
     }
 
-    /// The number of attempts that were aborted because somebody else wrote in between. The book's
-    /// tables count them.
+    /// The number of attempts that another client's write aborted. The book's tables count them.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {
@@ -60,11 +56,10 @@ impl Listing {
     }
 }
 
-/// The result of a purchase, and how often it had to start again because somebody else's write
-/// came between.
+/// The result of a purchase, with the number of attempts that another client's write aborted.
 ///
-/// Whatever it is, it is not half of it: unless it is [`Bought`](Self::Bought), nothing was
-/// changed. Prices and funds are in whole units of money.
+/// Unless it is [`Bought`](Self::Bought), nothing has changed. Prices and funds are in whole units
+/// of money.
 ///
 /// ```
 /// use leasehold::Purchase;
@@ -77,43 +72,42 @@ impl Listing {
 #[must_use = "it says whether anything has changed"]
 #[non_exhaustive]
 pub enum Purchase {
-    /// The item is the buyer's, the money the seller's.
+    /// The buyer has the item and the seller the money.
     Bought {
         /// The price that was paid.
         price: u64,
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// The item is not in the market, or not from this seller: somebody else may have bought it.
+    /// This seller does not offer the item; somebody else may have bought it.
     NotForSale {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// The item has another price than the one that was offered.
+    /// The item's price is not the one that the buyer agreed to.
     PriceChanged {
-        /// The price now.
+        /// The current price.
         price: u64,
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// The buyer cannot pay.
+    /// The buyer's funds are less than the price.
     NotEnoughMoney {
         /// The price.
         price: u64,
-        /// The buyer's money.
+        /// The buyer's funds.
         funds: i64,
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// The buyer has an item of the same name already: a set would keep only one of the two.
+    /// The buyer already has an item of this name; a set would keep only one of the two.
     AlreadyOwned {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// Others were faster for the whole time: aborted again and again, or the lock was not to be
-    /// had. In the book: false.
+    /// Every attempt was aborted, or the lock was not acquired in time. The book returns false.
     Contended {
-        /// Aborted attempts; 0 if the lock was not to be had.
+        /// Aborted attempts; 0 if the lock was not acquired.
         retries: u32,
     },
 }
@@ -125,8 +119,7 @@ impl Purchase {
         matches!(self, Self::Bought { .. })
     }
 
-    /// The number of attempts that were aborted because somebody else wrote in between. The book's
-    /// tables count them.
+    /// The number of attempts that another client's write aborted. The book's tables count them.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {

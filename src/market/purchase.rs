@@ -1,4 +1,4 @@
-//! Buying an item: by `WATCH`, under a lock for the market, under a lock for the item.
+//! Buys an item: with `WATCH`, an item lock or the market lock.
 
 use std::time::Duration;
 
@@ -15,38 +15,36 @@ use crate::{
     name::check_size,
 };
 
-/// The book's `purchase_item` starts again for so long after an aborted transaction.
+/// The time within which the book's `purchase_item` retries after an aborted transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Buys an item at a price, by `WATCH`.
+/// Buys an item at a price, with `WATCH`.
 ///
-/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is
-/// bought. Section 4.4.3, listing 4.6.
+/// `price` is the agreed price, in whole units of money. At any other price nothing is bought.
+/// Section 4.4.3, listing 4.6.
 ///
-/// Two round trips. If anything that it touches changes in between it starts again, at once, for up
-/// to 10 s as in the book. The connection's own time-outs bound each wait for the server.
+/// Two round trips. If one of its keys changes between them, the purchase starts again at once, for
+/// up to 10 s as in the book. The connection's time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). All that it touches is watched: for
-/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the
-/// transaction.
+/// See [the errors of all trades](super#errors). All keys are watched, so
+/// [`Error::Partial`](crate::Error::Partial) occurs only if an access list changes in the middle of
+/// the transaction.
 ///
 /// # Guarantees
-/// Money and item change hands in one transaction. It happens only if neither the market, nor the
-/// funds of the two, nor the buyer's inventory has changed since they were read. This holds for a
-/// market in which everybody trades by `WATCH`: see [one way for one
-/// market](super#one-way-for-one-market).
+/// One transaction moves money and item. It runs only if the market, the funds of both users and
+/// the buyer's inventory have not changed since they were read. This holds for a market in which
+/// everybody trades with `WATCH`: see [one way for one market](super#one-way-for-one-market).
 ///
-/// The price of it: **any** listing or purchase by anybody aborts it. With five listers and one
-/// buyer the book counts some 250 retries a sale. On a busy market be ready for
-/// [`Purchase::Contended`].
+/// The cost: **any** listing or purchase by anybody aborts it. With five sellers and one buyer the
+/// book counts some 250 retries per sale. On a busy market expect [`Purchase::Contended`].
 ///
 /// # Differences from the book
-/// - The seller's funds and the buyer's inventory are watched too. That aborts nothing that
-///   `market:` did not abort already, and lets no change of a type between reading and writing lose
-///   money.
+/// - The seller's funds and the buyer's inventory are watched too. In such a market this adds no
+///   aborts to those by `market:`, and a key whose type changes between reading and writing cannot
+///   lose money.
 /// - There is at least one attempt, and the clock is monotonic.
-/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+/// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -66,41 +64,40 @@ pub fn purchase_item(
     sale.purchase(conn, operation, Way::Watch(PATIENCE), &sale.all_keys())
 }
 
-/// Buys an item under a lock for the item: the way to take.
+/// Buys an item under a lock for the item. This is the recommended way.
 ///
-/// `price` is what the buyer agreed to pay, in whole units of money: at any other nothing is
-/// bought. `None` buys at any price, as the book does under a lock. Section 6.2.4, which has no
-/// listing; the price is from the Jedis article.
+/// `price` is the agreed price, in whole units of money. At any other price nothing is bought.
+/// `None` buys at any price, as the book does under a lock. Section 6.2.4, which has no listing;
+/// the price is from the Jedis article.
 ///
-/// Takes the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it and
-/// holds it for 10 s at most. Under it the purchase starts again, at once, when the buyer's funds
-/// or inventory change in between, for up to 5 s. Two round trips on a free lock, two more for each
-/// new start. The connection's own time-outs bound each wait for the server.
+/// Acquires the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it
+/// and holds it for at most 10 s. If the buyer's funds or inventory change between reading and
+/// writing, the purchase starts again at once, for up to 5 s. Two round trips if the lock is free,
+/// two more for each restart. The connection's time-outs bound each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if the
-/// item was **sold twice**, as somebody without the lock bought it, or changed the type of
-/// `market:` or of the seller's funds, between reading and writing: they are not watched.
+/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if,
+/// between reading and writing, somebody without the lock bought the item, so that it was **sold
+/// twice**, or changed the type of `market:` or of the seller's funds, which are not watched.
 ///
 /// # Guarantees
-/// Money and item change hands and the lock is given back in one transaction. It happens only if
-/// the lock is still ours and the buyer's funds and inventory have not changed since they were
-/// read: one buyer who buys two things at once is not overdrawn. This holds for a market in which
-/// everybody takes the item locks: see [one way for one market](super#one-way-for-one-market).
+/// One transaction moves money and item and releases the lock. It runs only if the lock is still
+/// ours and the buyer's funds and inventory have not changed since they were read. So a buyer who
+/// buys two items at once is not overdrawn. This holds for a market in which everybody uses the
+/// item locks: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock of an item does not protect the buyer's funds: with it alone, two purchases by one
-///   buyer at once both find enough money. Here `WATCH` protects the funds, without a second lock
-///   and so without deadlocks.
-/// - The lock's name holds the seller as well as the item, and
-///   [`list_item_with_lock`](super::list_item_with_lock) takes the same one.
-/// - The lock has an end, so that a crash does not keep the item off the market for ever. A buyer
-///   who is slower than that is told [`Error::Lost`](crate::Error::Lost); the book writes all the
-///   same.
-/// - The lock is given back in the transaction that pays, not in round trips of its own.
-/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis
-///   article an exception.
-/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+/// - An item lock does not protect the buyer's funds: with it alone, two simultaneous purchases by
+///   one buyer both find enough money. Here `WATCH` protects the funds, without a second lock and
+///   so without deadlocks.
+/// - The lock's name has the seller as well as the item, and
+///   [`list_item_with_lock`](super::list_item_with_lock) takes the same lock.
+/// - The lock expires, so that a crash does not block the item for ever. A buyer who takes longer
+///   gets [`Error::Lost`](crate::Error::Lost); the book writes anyway.
+/// - The lock is released in the transaction that pays, not in round trips of its own.
+/// - If the lock is not acquired in time, the result is [`Purchase::Contended`]; the book returns
+///   false, the Jedis article throws an exception.
+/// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -117,9 +114,9 @@ pub fn purchase_item_with_lock(
 ) -> anyhow::Result<Purchase> {
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
     let lock = sale.offer.item_lock();
-    // The lock keeps everybody else off the item; only WATCH keeps the same buyer's other purchases
-    // off the buyer's funds. The market and the seller are left out, as purchases of other items
-    // change them all the time.
+    // The lock protects the item from other traders; WATCH protects the buyer's funds from the same
+    // buyer's other purchases. The market and the seller's funds are not watched: purchases of
+    // other items change them all the time.
     let keys = [sale.buyer.as_str(), &sale.inventory];
     let operation = Operation::new("purchase_item_with_lock", &lock);
     sale.purchase(conn, operation, Way::Lock, &keys)
@@ -127,37 +124,36 @@ pub fn purchase_item_with_lock(
 
 /// Buys an item under one lock for the market.
 ///
-/// `price` is what the buyer agreed to pay, in whole units of money, as in the Jedis article: at
-/// any other nothing is bought. `None` buys at any price, as in the book's section 6.2.3, listing
-/// 6.9.
+/// `price` is the agreed price, in whole units of money, as in the Jedis article. At any other
+/// price nothing is bought. `None` buys at any price, as in the book's section 6.2.3, listing 6.9.
 ///
-/// Takes the [`MarketLock`] of the edition that the market's other programs are written after:
-/// waits up to 10 s for it and holds it for 10 s at most. Under it the purchase starts again, at
-/// once, when somebody who does not hold the lock changes what it touches in between, for up to 5
-/// s. Two round trips on a free lock, two more for each new start. The connection's own time-outs
-/// bound each wait for the server.
+/// Acquires `lock`, the [`MarketLock`] of the edition that the market's other programs follow:
+/// waits up to 10 s for it and holds it for at most 10 s. If somebody without the lock changes one
+/// of the keys between reading and writing, the purchase starts again at once, for up to 5 s. Two
+/// round trips if the lock is free, two more for each restart. The connection's time-outs bound
+/// each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). All that it touches is watched: for
-/// [`Error::Partial`](crate::Error::Partial) an access list has to change in the middle of the
-/// transaction.
+/// See [the errors of all trades](super#errors). All keys are watched, so
+/// [`Error::Partial`](crate::Error::Partial) occurs only if an access list changes in the middle of
+/// the transaction.
 ///
 /// # Guarantees
-/// Money and item change hands and the lock is given back in one transaction. It happens only if
-/// the lock is still ours and neither the market, nor the funds of the two, nor the buyer's
-/// inventory has changed since they were read. This holds for a market in which everybody takes
-/// this lock: see [one way for one market](super#one-way-for-one-market).
+/// One transaction moves money and item and releases the lock. It runs only if the lock is still
+/// ours and the market, the funds of both users and the buyer's inventory have not changed since
+/// they were read. This holds for a market in which everybody uses this lock: see
+/// [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - All that is touched is watched too, which costs nothing among those who hold the lock, and
-///   notices those who do not.
-/// - The lock has an end, so that a crash does not close the market for ever. A buyer who is slower
-///   than that is told [`Error::Lost`](crate::Error::Lost); the book writes all the same.
-/// - The lock is given back in the transaction that pays, not in round trips of its own. The Jedis
+/// - All keys are watched too. This costs nothing if everybody takes the lock, and detects writers
+///   that do not.
+/// - The lock expires, so that a crash does not close the market for ever. A buyer who takes longer
+///   gets [`Error::Lost`](crate::Error::Lost); the book writes anyway.
+/// - The lock is released in the transaction that pays, not in round trips of its own. The Jedis
 ///   article pays without a transaction.
-/// - A lock that is not to be had is [`Purchase::Contended`]; in the book false, in the Jedis
-///   article an exception.
-/// - What all ways have in common is said [in the module](super#differences-from-the-book).
+/// - If the lock is not acquired in time, the result is [`Purchase::Contended`]; the book returns
+///   false, the Jedis article throws an exception.
+/// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
@@ -181,7 +177,7 @@ pub fn purchase_item_with_market_lock(
     sale.purchase(conn, operation, Way::Lock, &sale.all_keys())
 }
 
-/// One buyer, one offer, and the price that was agreed on, if any was.
+/// A buyer, an offer, and the agreed price, if any.
 struct Sale<'a> {
     offer: Offer<'a>,
     agreed_price: Option<u64>,
@@ -215,8 +211,8 @@ impl<'a> Sale<'a> {
         })
     }
 
-    /// Where no two purchases happen at once anyway, it costs nothing to watch all that one
-    /// touches.
+    /// All keys of the purchase. Under the market lock no two purchases overlap, and with `WATCH`
+    /// alone `market:` changes anyway, so watching all of them costs no retries.
     fn all_keys(&self) -> [&str; 4] {
         [MARKET, &self.buyer, &self.seller, &self.inventory]
     }
@@ -233,7 +229,7 @@ impl<'a> Sale<'a> {
         Ok(trade(conn, operation, way, keys, contended, attempt)?)
     }
 
-    /// The book's questions: is it there, at that price, and can the buyer pay?
+    /// Checks, as the book does, that the item is for sale at this price and the buyer can pay.
     fn attempt(&self, attempt: &mut TradeAttempt<'_, '_>) -> Result<Purchase> {
         let (operation, retries) = (attempt.operation, attempt.retries);
         let (item, member) = (self.offer.item_id, &self.offer.member);
@@ -262,8 +258,7 @@ impl<'a> Sale<'a> {
             return Ok(Purchase::AlreadyOwned { retries });
         }
         check_room(operation, &self.seller, seller_funds, price)?;
-        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would happen all
-        // the same.
+        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would still run.
         let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
         attempt.write(&["HINCRBY", &self.seller, "funds", &gain]);
         attempt.write(&["HINCRBY", &self.buyer, "funds", &loss]);

@@ -1,5 +1,5 @@
-//! A trade, listing or purchase: a transaction that reads, decides and writes, by itself or
-//! under a lock.
+//! A trade, that is a listing or a purchase: a transaction that reads, decides and writes, with or
+//! without a lock.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::{
     wire::command,
 };
 
-/// Whose lock for the whole market a trade takes: the two editions name it differently.
+/// The lock for the whole market. The book's two editions name it differently.
 ///
-/// **The two do not exclude each other.** All who trade in one market under a market lock have to
-/// take the same one.
+/// **The two do not exclude each other.** All programs that trade in one market under a market lock
+/// must use the same one.
 ///
 /// ```
 /// use leasehold::market::MarketLock;
@@ -29,14 +29,14 @@ use crate::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MarketLock {
-    /// `lock:market`, which `purchaseItemWithLock` of the Jedis article takes.
+    /// `lock:market`, used by `purchaseItemWithLock` of the Jedis article.
     Article,
-    /// `lock:market:`, which `purchase_item_with_lock` of the book's Python takes.
+    /// `lock:market:`, used by `purchase_item_with_lock` of the book's Python.
     Book,
 }
 
 impl MarketLock {
-    /// The lock's name, as [`acquire_lock`](crate::acquire_lock) takes it.
+    /// The lock's name, for [`acquire_lock`](crate::acquire_lock).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,29 +46,28 @@ impl MarketLock {
     }
 }
 
-/// A trade waits so long for its lock.
+/// The time that a trade waits for its lock.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lease of its lock.
 const LOCK_MILLIS: u64 = 10_000;
-/// A trade under a lock starts again for so long: half the lease, so that it gives up before it
-/// loses the lock.
+/// The time within which a trade under a lock starts again: half the lease, so that it gives up
+/// before it loses the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The way in which a trade keeps others from coming between.
+/// The way in which a trade keeps other clients from changing the data between its read and write.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
-    /// `WATCH` alone: the trade starts again, at once, whenever one of the keys has changed, for so
-    /// long and at least once.
+    /// `WATCH` alone: if one of the keys has changed, the trade starts again at once, until this
+    /// time has passed. It makes at least one attempt.
     Watch(Duration),
-    /// A lock as well, the operation's: it is taken before the first attempt, as by
-    /// [`transaction_with_lock`](crate::transaction_with_lock), and given back in the transaction
-    /// of the trade.
+    /// `WATCH` and the operation's lock, which is acquired before the first attempt, as by
+    /// [`transaction_with_lock`](crate::transaction_with_lock), and released in the transaction of
+    /// the trade.
     Lock,
 }
 
-/// One attempt at a trade: it reads what is watched, decides, and puts all that is to be written
-/// into the pipeline, or nothing. The two commands that move the item are written last: each
-/// answers how many items it has moved.
+/// One attempt at a trade: it reads the keys, decides, and puts either all writes into the pipeline
+/// or none. The last two writes move the item; each replies with the number of items that it moved.
 pub(super) struct TradeAttempt<'a, 'c> {
     pub(super) operation: Operation<'a>,
     conn: &'a mut WatchedConnection<'c>,
@@ -92,12 +91,12 @@ impl TradeAttempt<'_, '_> {
     }
 }
 
-/// Attempts a trade until none of the keys has changed meanwhile. `contended` is the outcome where
-/// the lock was not to be had (no retries), or every attempt was aborted.
+/// Repeats a trade until an attempt is not aborted by a change of one of the keys. `contended`
+/// gives the outcome if the lock was not acquired (0 retries) or every attempt was aborted.
 ///
 /// # Errors
-/// `Partial` if the item was not moved from one place to one other: only `WATCH` would have told,
-/// and who trades in another way may have been there in between.
+/// `Partial` if the item did not move from exactly one place to exactly one other: somebody traded
+/// in another way between reading and writing, and changed a key that was not watched.
 pub(super) fn trade<T>(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -137,13 +136,13 @@ pub(super) fn trade<T>(
     }
 }
 
-/// True if the last two commands have moved one item each, or nothing was written.
+/// True if the last two commands moved one item each, or nothing was written.
 fn has_moved(results: &[Value]) -> bool {
     let mut movements = results.iter().rev().take(2);
     movements.all(|moved| *moved == Value::Int(1))
 }
 
-/// A node of a cluster has one slot of the market's keys at most, or may not change two at once.
+/// Explains why a trade fails on a cluster: its keys are in different slots.
 fn naming_the_cluster(error: Error) -> Error {
     match error {
         Error::Redis { context, source }

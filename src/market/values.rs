@@ -1,16 +1,15 @@
-//! Prices, funds and members as the book stores them, read with care: other programs write them
-//! too.
+//! Reads prices, funds and memberships as the book stores them, and checks them: other programs
+//! write them too.
 
 use redis::Value;
 
 use super::offer::MAX_PRICE;
 use crate::error::{Operation, Result};
 
-/// No sale carries funds past 2^62, so that not even five hundred sales at one moment overflow
-/// `HINCRBY` together.
+/// No sale raises funds above 2^62, so that even 500 simultaneous sales do not overflow `HINCRBY`.
 const MAX_FUNDS: i64 = 1 << 62;
 
-/// A price as the market's score holds it.
+/// The price in a score of the market; `None` if the item is not there.
 pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u64>> {
     let score: Option<f64> = match score {
         Value::Nil => return Ok(None),
@@ -19,7 +18,7 @@ pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u6
         _ => None,
     };
     let score = score.ok_or_else(|| operation.unreadable())?;
-    // A server may write a large score as 4.6e+15; Rust writes each whole number in full.
+    // A server may write a large score as 4.6e+15; Rust writes every whole number in full.
     match score.to_string().parse() {
         Ok(price) if price <= MAX_PRICE => Ok(Some(price)),
         _ => Err(operation.wrong_kind(format!(
@@ -28,7 +27,7 @@ pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u6
     }
 }
 
-/// True if a set holds an item.
+/// Reads the reply to `SISMEMBER`.
 pub(super) fn has(operation: Operation<'_>, is_member: &Value) -> Result<bool> {
     match is_member {
         Value::Int(0) => Ok(false),
@@ -37,7 +36,7 @@ pub(super) fn has(operation: Operation<'_>, is_member: &Value) -> Result<bool> {
     }
 }
 
-/// A user's funds, 0 if there are none, and only as `HINCRBY` takes them.
+/// A user's funds, 0 if there are none. Accepts only the form that `HINCRBY` accepts.
 pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Result<i64> {
     let Value::BulkString(bytes) = field else {
         return if *field == Value::Nil {
@@ -55,7 +54,7 @@ pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Resul
     }
 }
 
-/// Refuses a sale that the seller has no room for.
+/// Refuses a price that would raise the seller's funds above the maximum.
 pub(super) fn check_room(
     operation: Operation<'_>,
     key: &str,
@@ -74,7 +73,7 @@ pub(super) fn check_room(
 mod tests {
     use super::*;
 
-    /// The price that a trade makes of a score; -1 for an error.
+    /// The price that a trade reads from a score; -1 for an error.
     fn read(score: &Value) -> Option<i128> {
         match price(Operation::new("a test", "an item"), score) {
             Ok(price) => price.map(i128::from),

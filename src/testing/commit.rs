@@ -1,9 +1,8 @@
-//! A commit, as a test is told of it.
+//! A recorded commit, for a test to inspect.
 
 use redis::{Arg, Cmd, Pipeline};
 
-/// A commit that the stand-in has executed: what a job has written, in one transaction, under a
-/// lock.
+/// A commit that the stand-in has executed: a job's writes in one transaction under a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     lock: String,
@@ -18,14 +17,14 @@ impl Commit {
         }
     }
 
-    /// The name of the lock that it was written under.
+    /// The name of the lock.
     #[must_use]
     pub fn lock(&self) -> &str {
         &self.lock
     }
 
-    /// The commands with their arguments, as they are sent:
-    /// `["SET", "report:text", "all is well"]`. Bytes that are no UTF-8 are replaced by U+FFFD.
+    /// The commands with their arguments, as sent: `["SET", "report:text", "all is well"]`. Bytes
+    /// that are not UTF-8 are replaced by U+FFFD.
     #[must_use]
     pub fn commands(&self) -> &[Vec<String>] {
         &self.commands
@@ -35,7 +34,7 @@ impl Commit {
 fn words(command: &Cmd) -> Vec<String> {
     let word = |arg| match arg {
         Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        // A cursor, where an iteration begins.
+        // The cursor at the start of an iteration.
         _ => "0".to_owned(),
     };
     command.args_iter().map(word).collect()

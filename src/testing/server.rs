@@ -1,4 +1,4 @@
-//! The stand-in behind the seam.
+//! The stand-in's implementation of [`Server`].
 
 use std::{
     sync::{
@@ -24,11 +24,11 @@ use crate::{
     wire::Call,
 };
 
-/// Nothing here takes this long, but a callback of a test's own might.
+/// Longer than anything here takes, except perhaps a test's own callback.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// A server that is none: locks in the memory of this process, with a clock that a test moves. A
-/// clone is the same.
+/// A stand-in for a server: it keeps locks in this process's memory, and a test moves its clock.
+/// Clones share one state.
 #[derive(Clone, Default)]
 pub struct StandIn {
     pub(super) state: Arc<StandInState>,
@@ -38,12 +38,12 @@ pub struct StandIn {
 pub(super) struct StandInState {
     pub(super) store: Mutex<Store>,
     pub(super) clock: Clock,
-    /// When it was made, by both clocks.
+    /// The time of creation, by both clocks.
     began: (Instant, SystemTime),
     pub(super) is_there: AtomicBool,
-    /// The next question is done, and the answer does not arrive.
+    /// Execute the next request, but lose its reply.
     pub(super) loses_next: AtomicBool,
-    /// All processes.
+    /// One for each simulated process.
     observers: Mutex<Vec<Weak<dyn Observer>>>,
 }
 
@@ -75,8 +75,8 @@ impl StandIn {
         Now(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Does to the lock of this name what no holder has asked for. Who is told of it, unless the
-    /// server is gone, has done what there is to do about it on return.
+    /// Changes the lock of this name behind its holder's back. Unless the server is unreachable, it
+    /// notifies the observers and returns once they have reacted.
     pub(super) fn disturb(
         &self,
         name: &str,
@@ -98,13 +98,13 @@ impl StandIn {
         was_any
     }
 
-    /// Runs it, unless the server is gone.
+    /// Runs a call; `None` if the server is unreachable.
     fn run(&self, call: &Call) -> Option<Execution> {
         let run = || self.state.store.lock().run(call.parts(), self.now());
         self.is_there().then(run)
     }
 
-    /// The reply, and the key that was changed.
+    /// Returns the reply and the key that has changed.
     fn ask_for(&self, call: &Call, tracked: bool) -> Result<(Reply, Option<String>)> {
         let sent = self.state.clock.now();
         let Execution { answer, changed } = self.run(call).ok_or_else(gone)?;
@@ -117,8 +117,8 @@ impl StandIn {
             tracked: tracked && answer.is_ok(),
             answer,
             sent,
-            // A test may move the clock at any moment: no time in the answer counts from after
-            // that.
+            // A test may move the clock at any moment. Times in the reply must not count from a
+            // later moment.
             answered: sent,
             again: false,
         };
@@ -135,7 +135,7 @@ impl StandIn {
         }
     }
 
-    /// Waits until everybody has done what is due.
+    /// Waits until all observers have done their due work.
     pub(super) fn settle(&self) {
         self.of_each(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
     }
@@ -250,8 +250,8 @@ impl Renewals for StandIn {
         let mut changed = Vec::new();
         let answers = calls.iter().map(|call| match self.run(call) {
             Some(ran) => {
-                // A connection is not told of its own renewals. What is given back wakes the
-                // threads that wait.
+                // A server does not notify a connection of its own renewals. Releases wake the
+                // waiters.
                 changed.extend(
                     ran.changed
                         .filter(|_| call.parts().0.starts_with("RELEASE")),

@@ -1,4 +1,4 @@
-//! The stand-in's memory: what stands at the keys of locks, and beside them.
+//! The stand-in's memory: the keys of locks and the keys beside them.
 
 mod commits;
 mod scripts;
@@ -9,12 +9,12 @@ use redis::{RedisResult, Value};
 
 pub(super) use commits::Commits;
 
-/// In nanoseconds since 1970. A lock ends here to the nanosecond, not to the millisecond as on a
-/// server, so that it is free as soon as a test has let its lease pass.
+/// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
+/// so that it is free as soon as a test has moved the clock by its lease.
 type Nanos = u64;
 
 const MILLI: Nanos = 1_000_000;
-/// Writes of this time can be forgotten.
+/// The time within which writes can be undone.
 const REMEMBERED: Nanos = 60_000 * MILLI;
 
 /// Locks by their keys.
@@ -22,13 +22,13 @@ const REMEMBERED: Nanos = 60_000 * MILLI;
 pub(super) struct Store {
     entries: HashMap<String, Entry>,
     pub(super) commits: Commits,
-    /// Keys that calls have named: a test may name a lock by its key.
+    /// Keys that calls have used: a test may name a lock by its key.
     used: HashSet<String>,
-    /// Each key of the last writes, as it was before.
+    /// The previous state of each key of the last writes.
     undo: VecDeque<Before>,
 }
 
-/// A key before it was written to.
+/// A key's state before a write.
 struct Before {
     at: Nanos,
     key: String,
@@ -43,7 +43,7 @@ struct Entry {
     run: Option<RunMark>,
 }
 
-/// A lock that somebody has.
+/// A lock that is held.
 #[derive(Clone, PartialEq)]
 struct Stored {
     value: LockValue,
@@ -52,30 +52,31 @@ struct Stored {
 
 #[derive(Clone, PartialEq)]
 enum LockValue {
-    /// By this token.
+    /// The holder's token.
     Mutex(String),
     Reentrant(Entered),
-    /// The ends of readers `r:`, writers `w:` and intents `i:`.
+    /// The ends by field: readers `r:`, writers `w:` and intents `i:`.
     ReadWrite(BTreeMap<String, Nanos>),
 }
 
-/// Who is in a reentrant lock.
+/// The holder of a reentrant lock.
 #[derive(Clone, Default, PartialEq)]
 struct Entered {
     owner: String,
-    /// Not yet given back, with their ends.
+    /// The tokens that are not yet released, with their ends.
     acquisitions: BTreeMap<String, Nanos>,
-    /// The last that was.
+    /// The token that was released last.
     released: Option<String>,
 }
 
-/// Of the holder of a lock, or of the last. Its fencing token is 0 if nobody has had one.
+/// The companion key: the data of the current or last holder. The fencing token is 0 before the
+/// first.
 #[derive(Clone, Default, PartialEq)]
 struct Companion {
     fence: u64,
     token: String,
     owner: String,
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     since: u64,
     reserved: u64,
 }
@@ -84,14 +85,14 @@ struct Companion {
 #[derive(Clone, PartialEq)]
 struct RunMark {
     key: String,
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     at: u64,
     by: String,
     token: String,
     end: Nanos,
 }
 
-/// The answer to a call, and the key of the lock that it has changed.
+/// The reply to a call, and the key of the lock that the call has changed.
 #[derive(Debug)]
 pub(super) struct Execution {
     pub(super) answer: RedisResult<Value>,
@@ -99,7 +100,7 @@ pub(super) struct Execution {
 }
 
 impl Store {
-    /// Runs one script, or a command with its words, at this moment.
+    /// Runs one script or command with its arguments at this moment.
     pub(super) fn run(&mut self, (script, words): (&str, Vec<&str>), now: Now) -> Execution {
         let key = words.first().copied().unwrap_or_default();
         if script == "LAST_RUN" {
@@ -119,7 +120,7 @@ impl Store {
         }
     }
 
-    /// Changes what stands at a key, and remembers how it was. Says whether the lock has changed.
+    /// Changes an entry and remembers its previous state. Returns true if the lock has changed.
     fn change<T>(
         &mut self,
         key: &str,
@@ -144,7 +145,7 @@ impl Store {
         (done, has_changed)
     }
 
-    /// Makes everything as it was so many nanoseconds ago.
+    /// Restores the state of this many nanoseconds ago.
     pub(super) fn forget_the_last(&mut self, time: Nanos, Now(now): Now) {
         let moment = now.saturating_sub(time.min(REMEMBERED));
         self.commits.forget_what_is_since(moment);
@@ -155,20 +156,21 @@ impl Store {
         }
     }
 
-    /// The key of the lock of this name, or that the name is. Both, if nobody has used either.
+    /// The key of the lock of this name, or the name itself if it is a key in use. Both if neither
+    /// is in use.
     pub(super) fn keys_of(&self, name: &str) -> Vec<String> {
         let keys = [format!("lock:{name}"), name.to_owned()];
         let used = keys.iter().find(|key| self.used.contains(*key));
         used.map_or(keys.to_vec(), |key| vec![key.clone()])
     }
 
-    /// Ends whatever stands there, as if its time had come. False: nothing.
+    /// Removes a lock, as if it had expired. Returns false if it was free.
     pub(super) fn expire(&mut self, key: &str, now: Now) -> bool {
         let was_held = |entry: &mut Entry| entry.lock.take().is_some();
         self.change(key, now, was_held).0
     }
 
-    /// Gives the lock to somebody else, of the kind that it was of, for so many milliseconds.
+    /// Gives the lock to somebody else for `lease` milliseconds. It keeps its kind.
     pub(super) fn steal(&mut self, key: &str, token: &str, lease: u64, now: Now) {
         self.change(key, now, |entry| entry.steal(token, now.after(lease), now));
     }
@@ -190,14 +192,14 @@ impl Entry {
         self.lock.as_mut().map(|lock| &mut lock.value)
     }
 
-    /// The lock is held until then, or longer if it was.
+    /// Sets the lock, or extends it. Its end does not become earlier.
     fn hold(&mut self, end: Nanos, value: LockValue) {
         let lock = self.lock.get_or_insert(Stored { value, end });
         lock.end = lock.end.max(end);
     }
 
-    /// A new fencing token, and at most so many more before it: as many as the clock has passed
-    /// since the last one.
+    /// Makes a new fencing token and reserves the unused numbers below it, at most `most_reserved`:
+    /// one for each microsecond since the last token.
     fn grant(&mut self, token: &str, who: &str, most_reserved: u64, now: Now) {
         let last = self.companion.fence;
         let fence = now.micros().max(last + 1);
@@ -229,7 +231,7 @@ impl Entry {
     }
 }
 
-/// When a call is made.
+/// The time of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Now(pub(super) Nanos);
 

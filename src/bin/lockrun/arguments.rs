@@ -6,7 +6,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::Val
 
 use crate::{outcome::not_written, text::say};
 
-/// The exit code for arguments that make no sense.
+/// The exit code for invalid arguments.
 pub(crate) const USAGE: u8 = 64;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
@@ -14,8 +14,7 @@ const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const USUAL_URL: &str = "redis://127.0.0.1/";
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
-/// The usage that clap makes by itself lists `--url` among the required where the environment has
-/// it.
+/// The usage that clap generates lists `--url` as required if the environment sets it.
 const USAGES: &str = "\
 lockrun [OPTIONS] --name <NAME> -- <COMMAND>...
        lockrun [OPTIONS] --name <NAME> <--status|--force-release>";
@@ -23,37 +22,39 @@ lockrun [OPTIONS] --name <NAME> -- <COMMAND>...
 const EXAMPLES: &str = "\
 Examples:
   lockrun --name backup -- /usr/local/bin/backup --full
-      runs the backup, or says who else is at it, and exits 75 at once
+      runs the backup; if somebody else is running it, prints who, and exits 75 at once
   lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
-      waits up to ten minutes for its turn
+      waits up to ten minutes for the lock
   lockrun --name backup --once-per 20h --wait 2h -- /usr/local/bin/backup --full
-      on every host at the same time of the night: one makes the backup, and another one if that fails
+      on every host, at the same time each night: one makes the backup; if it fails, another does
   lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
-      hands the fencing token on, and tells what happens
+      passes the fencing token on, and reports progress
   lockrun --name backup --status
-      who has the lock, since when, and for how long still
+      prints who holds the lock, since when, and for how much longer
   lockrun --name backup --force-release
-      takes the lock away from whoever has it
+      takes the lock away from its holder
 
 Exit codes:
-  the command's own, 0 as well if it had been run (--once-per); 128+n if the signal n ended it; 126 if it cannot be run, 127 if there is none
-  64  the arguments cannot be used, or the name is that of something else than a lock
+  the command's own; 128+n if signal n ended it; 126 if it cannot be run, 127 if it is not found
+  0   also if another run was recent enough (--once-per)
+  64  the arguments are invalid, or the name belongs to a key that is not a lock
   69  the server cannot be reached, or refuses
-  70  the lock was lost, or could not be renewed: the command was ended, or ran beyond the lock
-  71  the system refuses what lockrun needs itself: a process, a thread, /proc
-  74  what was asked for cannot be written to stdout
-  75  busy: somebody else had the lock for the whole wait
-  --status and --force-release exit 0 whether the lock was held or not; --json tells.
+  70  the lock was lost, or could not be renewed: the command was ended, or outlived the lock
+  71  the system refuses what lockrun itself needs: a process, a thread, /proc
+  74  the output cannot be written to stdout
+  75  busy: somebody else held the lock for the whole wait
+  --status and --force-release exit 0 whether or not the lock was held; --json shows which.
 
-Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP, QUIT, USR1, USR2 and alarms are only passed on.";
+Signals: TERM and INT to lockrun end the command and then release the lock; HUP, QUIT, USR1, USR2
+and alarms are only passed on.";
 
-/// Runs a command while a lock on a Redis server is held, so that no other host runs it at the same
+/// Runs a command while holding a lock on a Redis server, so that no other host runs it at the same
 /// time.
 ///
-/// The lock is renewed for as long as the command runs. If it cannot be, the command's process
-/// group gets TERM, and KILL after the grace, both before the lease ends on the server. The command
-/// finds LEASEHOLD_FENCING_TOKEN in its environment. What it leaves running in its process group is
-/// ended before the lock is let go.
+/// The lock is renewed while the command runs. If no renewal succeeds in time, the command's
+/// process group gets TERM and, after the grace, KILL, both before the lease ends on the server.
+/// The command's environment has LEASEHOLD_FENCING_TOKEN. Processes that the command leaves in its
+/// process group are ended before the lock is released.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
@@ -62,14 +63,14 @@ Signals: TERM and INT to lockrun end the command, and then let the lock go; HUP,
 #[derive(Debug, Parser)]
 #[command(name = "lockrun", version, override_usage = USAGES, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// The lock
+    /// The lock's name
     #[arg(long)]
     pub(crate) name: String,
 
-    /// The server
+    /// The server's URL
     ///
-    /// Everybody on this host sees a password in this argument (ps). In the environment it is seen
-    /// by root, by the same user, and by the command, which inherits it.
+    /// Everybody on this host can see a password in this argument (ps). In the environment only
+    /// root, the same user and the command, which inherits it, can see it.
     #[arg(
         long,
         env = "LEASEHOLD_URL",
@@ -78,46 +79,47 @@ pub(crate) struct Arguments {
     )]
     pub(crate) url: String,
 
-    /// How long to wait for the lock: 30s, 1m30s, 500ms; 0s tries once
+    /// Time to wait for the lock, such as 30s, 1m30s or 500ms; 0s tries once
     #[arg(long, default_value = "0s", value_parser = duration, conflicts_with = "operator")]
     pub(crate) wait: Duration,
 
-    /// Run it only if no host has run it with success for so long: 20h for a job of every night
+    /// Skip the run if any host has completed it within this period, such as 20h for a nightly job
     ///
-    /// If one has, lockrun says so and exits 0. The time counts from the end of that run, by the
-    /// server's clock. After any exit code but 0, TERM or INT to lockrun, or a lost lock the next
-    /// lockrun runs it again.
+    /// lockrun then prints who has run it and exits 0. The period counts from the end of that run,
+    /// by the server's clock. A run does not count after an exit code other than 0, after TERM or
+    /// INT to lockrun, or after the loss of the lock: the next lockrun runs the command again.
     #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
     pub(crate) once_per: Option<Duration>,
 
-    /// For how long the lock outlives a lockrun that is gone, 500ms to 24h
+    /// Time for which the lock outlives a killed lockrun, 500ms to 24h
     #[arg(long, default_value = "60s", value_parser = duration, conflicts_with = "operator")]
     pub(crate) lease: Duration,
 
-    /// Between TERM and KILL, at most a third of the lease [default: 5s, or a third of a shorter
-    /// lease]
+    /// Time between TERM and KILL, at most a third of the lease [default: 5s, or a third of the
+    /// lease if that is shorter]
     #[arg(long, value_parser = duration, conflicts_with = "operator")]
     grace: Option<Duration>,
 
-    /// Say who has the lock, and run nothing
+    /// Print who holds the lock, and run nothing
     #[arg(long, group = "operator")]
     status: bool,
 
-    /// Take the lock away from whoever has it, and run nothing; its holder may go on until it knows
+    /// Take the lock away from its holder, and run nothing; the holder may continue until it
+    /// notices
     #[arg(long, group = "operator")]
     force_release: bool,
 
-    /// One line of JSON: of --status and --force-release on stdout, of a command's outcome on
+    /// Print one line of JSON: --status and --force-release on stdout, the outcome of a command on
     /// stderr
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Tell what happens, on stderr
+    /// Report progress on stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Do not say who has a busy lock, or who has run it: the exit code is enough, as for cron,
-    /// which mails every word
+    /// Do not print who holds a busy lock, or who has run the command, such as under cron, which
+    /// mails all output
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
@@ -130,7 +132,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The thing to do.
+/// The action that the arguments ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Run,
@@ -139,8 +141,8 @@ pub(crate) enum Action {
 }
 
 impl Arguments {
-    /// What stands on the command line. Otherwise says what is wrong with it, or the help that was
-    /// asked for.
+    /// Reads the command line. Otherwise prints the error or the requested help, and returns the
+    /// exit code.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         let read = Self::parsed().and_then(Self::checked);
         read.map_err(|error| {
@@ -192,17 +194,17 @@ impl Arguments {
         }
     }
 
-    /// The time that the command has between TERM and KILL.
+    /// The command's time between TERM and KILL.
     pub(crate) fn grace(&self) -> Duration {
         self.grace.unwrap_or(USUAL_GRACE.min(self.lease / 3))
     }
 
-    /// So long before the end of the lease nothing of the command may run any more.
+    /// The time before the end of the lease by which all of the command must have ended.
     pub(crate) fn margin(&self) -> Duration {
         (self.lease / 10).min(Duration::from_secs(1))
     }
 
-    /// Says it if `--verbose` asks for it.
+    /// Prints progress if `--verbose` is given.
     pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
         if self.verbose {
             say(&mut io::stderr(), &format!("lockrun: {}", text()));

@@ -1,4 +1,4 @@
-//! A lock that somebody else has, and who that is.
+//! A lock that somebody else holds, and its holders.
 
 use std::{fmt, time::Duration};
 
@@ -7,9 +7,8 @@ use leasehold::{Holder, Inspection, Lock, Owner};
 
 use crate::text::printable;
 
-/// Those who have the lock, if known. The server is asked after it has refused the lock, so
-/// it may know nothing any more: then they have just let go, or the server does not answer this
-/// question.
+/// The state of the lock, read after the server has refused it. It has no holders if they have
+/// released it since; it is `None` if the server did not answer.
 #[derive(Debug)]
 pub(crate) struct Busy(Option<Inspection>);
 
@@ -44,7 +43,7 @@ impl fmt::Display for Busy {
     }
 }
 
-/// The rest of a lease, as exactly as people want to know: `7.2 s`, `1m 40s`.
+/// The rest of a lease in readable precision: `7.2 s`, `1m 40s`.
 struct Left(Duration);
 
 impl fmt::Display for Left {

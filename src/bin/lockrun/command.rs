@@ -1,4 +1,4 @@
-//! The command: started under a guard, watched, and ended in time.
+//! The command: starts it under a guard, watches it, and ends it in time.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,11 +19,11 @@ use crate::{
 
 const KILL: Option<i32> = Some(Signal::SIGKILL as i32);
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
-/// Between the first two looks whether something of the group still runs.
+/// The pause between the first two checks for processes that remain in the group.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Between later ones: each may read of every process of the machine.
+/// The pause between later checks, each of which may read the state of every process in `/proc`.
 const LOOK_SELDOM: Duration = Duration::from_millis(50);
-/// Runs a file without `#!` as a script, as `execvp` does, and looks for it as that does.
+/// Runs a file without `#!` as a shell script, and searches `PATH` for it, as `execvp` does.
 const AS_A_SCRIPT: [&str; 3] = ["/bin/sh", "-c", r#"exec "$0" "$@""#];
 
 /// Starts the command in the guard's group.
@@ -53,7 +53,7 @@ pub(crate) fn start(
     command.map_err(Conclusion::NotRun)
 }
 
-/// The end of the command.
+/// The result of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
@@ -61,9 +61,9 @@ pub(crate) struct Ended {
     pub(crate) lost: Option<Why>,
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
-    /// True if lockrun was told to end meanwhile.
+    /// True if lockrun got TERM or INT meanwhile.
     pub(crate) was_told: bool,
-    /// True if the lock was held, as far as was known here, when the command ended.
+    /// True if the lock was held, as far as lockrun knew, when the command ended.
     pub(crate) was_held: bool,
 }
 
@@ -77,7 +77,7 @@ impl Ended {
     }
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     arguments: &'a Arguments,
@@ -85,7 +85,7 @@ pub(crate) struct Job<'a> {
     guard: Guard,
     command: Child,
     events: &'a Receiver<Event>,
-    /// The end of the lease, as last known. Once the lock is lost it does not change any more.
+    /// The last known end of the lease. It does not change after the lock is lost.
     lease_end: Instant,
     status: Option<io::Result<ExitStatus>>,
     ending: Ending,
@@ -97,12 +97,12 @@ pub(crate) struct Job<'a> {
     look_again: Duration,
 }
 
-/// The stages in which the command is ended.
+/// The stages of ending the command.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     NotYet,
-    /// A signal was sent to the command, which is killed at this moment, or earlier if the lease
-    /// ends.
+    /// A signal was sent to the command. It is killed at this moment, or before the end of the
+    /// lease if that is earlier.
     By(Instant),
     Killed,
 }
@@ -133,7 +133,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Watches the command until nothing of its process group runs any more, the guardian neither.
+    /// Watches the command until no process of its group is left, the guardian included.
     pub(crate) fn watch(mut self) -> Ended {
         loop {
             self.look_at_the_lease();
@@ -162,7 +162,7 @@ impl<'a> Job<'a> {
         }
         let nothing = || Err(io::ErrorKind::NotFound.into());
         let status = self.status.unwrap_or_else(nothing);
-        // A command that ended by itself before the guardian came was not killed.
+        // A command that ended by itself before the guardian acted was not killed.
         let may_be_killed = status.as_ref().is_ok_and(|status| status.signal() == KILL);
         let was_killed = self.guard.dismiss() && may_be_killed;
         Ended {
@@ -174,8 +174,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Ends the command if no more of the lease is left than the grace between TERM and KILL and
-    /// the margin take.
+    /// Ends the command if the rest of the lease is not longer than the grace plus the margin.
     fn look_at_the_lease(&mut self) {
         let now = Instant::now();
         let left = self.lease.remaining();
@@ -186,7 +185,7 @@ impl<'a> Job<'a> {
         if left > needed {
             return;
         }
-        // Lockrun may have been stopped, and must not claim to end what has ended by itself.
+        // lockrun may have been stopped; the command may have ended by itself meanwhile.
         self.look_at_the_command();
         if matches!(self.ending, Ending::NotYet) {
             let why = if left.is_zero() {
@@ -211,14 +210,14 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// When a command that may run until `moment` has to be killed: then, or the margin before the
-    /// end of the lease if that is earlier.
+    /// The time to kill a command that may run until `moment`: at `moment`, or at the end of the
+    /// lease less the margin if that is earlier.
     fn latest(&self, moment: Instant) -> Instant {
         let of_lease = self.lease_end.checked_sub(self.arguments.margin());
         of_lease.map_or(moment, |of_lease| moment.min(of_lease))
     }
 
-    /// The time to wait for an event before there is something to do without one.
+    /// The time until something has to be done even without an event.
     fn pause(&mut self) -> Duration {
         let next = match self.ending {
             _ if self.status.is_some() => {
@@ -258,12 +257,13 @@ impl<'a> Job<'a> {
         }
         self.was_held = self.lease.is_held();
         if matches!(self.ending, Ending::NotYet) {
-            // Ends the processes that the command has left running.
+            // For the processes that the command has left running.
             self.end(Signal::SIGTERM);
         }
     }
 
-    /// A command that wants the terminal keeps the lock until somebody knows why.
+    /// Reports that the command is stopped. A command that waits for the terminal would hold the
+    /// lock without a visible reason.
     fn say_that_it_is_stopped(&mut self) {
         if self.has_been_stopped || self.status.is_some() {
             return;
@@ -298,7 +298,7 @@ impl<'a> Job<'a> {
 
     fn tell_the_guardian(&mut self) {
         let (lease, margin) = (self.lease, self.arguments.margin());
-        // Once the lock is lost, the guardian keeps the deadline that it has.
+        // After the loss of the lock the guardian keeps its last deadline.
         if lease.is_held() && self.guard.end_in(|| lease.remaining(), margin).is_err() {
             self.arguments.tell(|| "the guardian is gone".into());
         }

@@ -1,4 +1,4 @@
-//! The events that lockrun waits for, and the hooks that tell it of the lease.
+//! The events that lockrun waits for, and the hooks that report on the lease.
 
 use std::sync::{
     Arc,
@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 
 use crate::text::whole;
 
-/// An event that lockrun wakes up for.
+/// An event that wakes lockrun.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A signal to us.
+    /// A signal to lockrun.
     Signal(i32),
-    /// A child of ours may have ended.
+    /// A child may have ended or stopped.
     Child,
     /// The lease was renewed.
     Renewed,
@@ -28,10 +28,11 @@ pub(crate) enum Event {
     NotRenewed(String),
 }
 
-/// Read while the command runs, and then by the thread that listens during the release.
+/// Read by lockrun while the command runs, and then by the thread that waits for signals during the
+/// release.
 pub(crate) type Inbox = Arc<Mutex<Receiver<Event>>>;
 
-/// Hands on what the lock's own threads know: they must not wait for anything.
+/// Forwards events from the lock's own threads, which must not block.
 pub(crate) struct Hooks(pub(crate) Sender<Event>);
 
 impl Events for Hooks {

@@ -17,15 +17,16 @@ use crate::{processes, signals::SignalMask};
 
 /// The only argument of the guardian.
 pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
-/// The guardian says this when it can be relied on.
+/// Sent by the guardian once it is ready.
 pub(crate) const READY: u8 = b'R';
-/// The guardian says this before it kills the group.
+/// Sent by the guardian before it kills the group.
 pub(crate) const ENDING: u8 = b'E';
 
-/// Words of lockrun to the guardian, a line each. The end of the pipe means that lockrun is gone.
+/// A message from lockrun to the guardian, one per line. The end of the pipe means that lockrun is
+/// gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Word {
-    /// The group has to be killed at this moment, unless another one is named before.
+    /// Kill the group at this moment, unless a later message changes it.
     Deadline(u64),
     /// Leave the group.
     Aside,
@@ -47,13 +48,13 @@ impl Word {
     }
 }
 
-/// Nanoseconds on a clock that all processes of this machine share, that of `Instant` on Linux.
+/// Nanoseconds on a clock that all processes of this machine share: on Linux that of `Instant`.
 pub(crate) fn clock() -> io::Result<u64> {
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     u64::try_from(now.as_nanos()).map_err(io::Error::other)
 }
 
-/// The process group of the command. While this is there the group's number is nobody else's.
+/// The process group of the command. While this exists, the group's number is not reused.
 #[derive(Debug)]
 pub(crate) struct Guard {
     guardian: Child,
@@ -63,7 +64,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts the guardian, and waits until it can be relied on.
+    /// Starts the guardian and waits until it is ready.
     pub(crate) fn start(started: SignalMask) -> io::Result<Self> {
         let mut guardian = Command::new(this_program()?);
         guardian
@@ -92,16 +93,16 @@ impl Guard {
         })
     }
 
-    /// The number of the group, for the process that is to join it.
+    /// The number of the group, for a process to join it.
     pub(crate) fn group(&self) -> i32 {
         self.group.as_raw()
     }
 
-    /// Has the guardian kill the group when no more than `margin` of `left` remains, even if
-    /// lockrun is stopped or killed meanwhile.
+    /// Tells the guardian to kill the group when only `margin` of `left` remains, even if lockrun
+    /// is stopped or killed meanwhile.
     ///
-    /// The clock is read before `left` is: time that passes between the two makes the kill come
-    /// sooner, never later.
+    /// It reads the clock before `left`: a delay between the two makes the kill earlier, never
+    /// later.
     pub(crate) fn end_in(
         &mut self,
         left: impl FnOnce() -> Duration,
@@ -113,16 +114,15 @@ impl Guard {
         self.say(Word::Deadline(now.saturating_add(left)))
     }
 
-    /// Sends a signal to all of the group.
+    /// Sends a signal to the whole group.
     pub(crate) fn send(&self, signal: Signal) {
-        // An error says that no process of the group is left, which is what the signal is for.
+        // An error means that no process of the group is left, so there is nothing to signal.
         let _ = killpg(self.group, signal);
     }
 
-    /// Sends a signal to the command if it has left the group, and to its new group if it leads
-    /// one.
+    /// Sends a signal to the command if it has left the group: to its new group if it leads one.
     ///
-    /// Only as long as nobody has asked how it has ended: until then its number is nobody else's.
+    /// May be called only before the command has been reaped: until then its number is not reused.
     pub(crate) fn send_after(&self, command: &Child, signal: Signal) {
         let Ok(command) = i32::try_from(command.id()).map(Pid::from_raw) else {
             return;
@@ -134,33 +134,33 @@ impl Guard {
         };
     }
 
-    /// Has the guardian leave the group, which then has no members but the command and what it has
-    /// started.
+    /// Tells the guardian to leave the group, which then has no members but the command and its
+    /// descendants.
     pub(crate) fn stand_aside(&mut self) {
-        // Without a guardian, the group is waited for in vain, and then killed.
+        // If the guardian is gone, the group does not empty, and is killed after the grace.
         let _ = self.say(Word::Aside);
     }
 
-    /// True if nothing of the group runs any more, the guardian included.
+    /// True if no process of the group is alive, the guardian included.
     pub(crate) fn is_empty(&self) -> bool {
         if killpg(self.group, None).is_err() {
             return true;
         }
-        // The dead stay in the group until their parents have asked for them.
+        // Dead processes stay in the group until their parents reap them.
         let are_dead = processes::are_dead(self.group());
         if are_dead {
-            // One of them may have started another while we looked.
+            // One of them may have started another during the check.
             self.send(Signal::SIGKILL);
         }
         are_dead
     }
 
-    /// Reaps what lockrun was made the parent of.
+    /// Reaps orphans whose parent lockrun has become.
     pub(crate) fn reap_the_adopted(&self, command: &Child) {
         processes::reap_all_but(&[self.guardian.id(), command.id()]);
     }
 
-    /// Ends the guardian. True if it has killed the group before.
+    /// Ends the guardian. Returns true if it had killed the group.
     pub(crate) fn dismiss(mut self) -> bool {
         let mut said = Vec::new();
         let _ = self.guardian.kill();
@@ -174,7 +174,7 @@ impl Guard {
     }
 }
 
-/// Where Linux finds this very program, even if another has taken its place meanwhile.
+/// The path of this program. On Linux it stays valid if the file is replaced.
 fn this_program() -> io::Result<std::path::PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());

@@ -1,8 +1,8 @@
-//! The second process, which ends the command when the first cannot: it was killed, or is stopped
-//! while the lease ends.
+//! The guardian, a second process that ends the command if lockrun cannot, because it was killed or
+//! is stopped while the lease ends.
 //!
-//! It leads the command's process group, which therefore exists before the command does, and whose
-//! number nobody else can be given while the guardian has not been reaped.
+//! It leads the command's process group. So the group exists before the command does, and its
+//! number is not reused until the guardian has been reaped.
 
 use std::{
     io::{self, BufRead, Write},
@@ -19,7 +19,7 @@ use nix::{
 
 use crate::guard::{self, ENDING, READY, Word};
 
-/// Further away than any lease.
+/// Later than the end of any lease.
 const NO_DEADLINE: u64 = u64::MAX;
 
 pub(crate) fn main() -> ExitCode {
@@ -43,12 +43,12 @@ fn watch() -> io::Result<()> {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
         }
     }
-    // Nobody may be there to hear it.
+    // lockrun may be gone.
     let _ = say(ENDING);
     Ok(killpg(group()?, Signal::SIGKILL)?)
 }
 
-/// Reads the words of lockrun, until it is gone.
+/// Receives commands from lockrun until it is gone.
 fn listen() -> io::Result<Receiver<Word>> {
     let (sender, words) = channel();
     thread::Builder::new().spawn(move || {
@@ -68,12 +68,13 @@ fn say(what: u8) -> io::Result<()> {
     out.flush()
 }
 
-/// Into lockrun's own group, so that ours has no member but the command and what it has started.
+/// Moves this process into lockrun's group, so that its own group has no members but the command
+/// and its descendants.
 fn step_aside() -> io::Result<()> {
     Ok(setpgid(Pid::from_raw(0), getpgid(Some(getppid()))?)?)
 }
 
-/// The group that this process leads, or has led.
+/// The group that this process leads or has led.
 fn group() -> io::Result<Pid> {
     let number = i32::try_from(process::id()).map_err(io::Error::other)?;
     Ok(Pid::from_raw(number))

@@ -1,10 +1,10 @@
-//! A lock that was ours, and is not.
+//! The loss of the lock.
 
 use std::{fmt, process::ExitStatus};
 
 use leasehold::LostReason;
 
-/// The cause of the loss: by another program or an operator, or by a server or machine that failed.
+/// The cause of the loss: another program or an operator, or the failure of a server or machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     TakenAway,
@@ -12,7 +12,7 @@ pub(crate) enum Why {
 }
 
 impl Why {
-    /// `None`: the lease was not known to be lost here, so the loss is what the server has said.
+    /// With `None`, lockrun did not notice the loss itself: the server reported it.
     pub(crate) fn of(reason: Option<LostReason>) -> Self {
         match reason {
             None | Some(LostReason::TakenAway) => Self::TakenAway,
@@ -20,7 +20,7 @@ impl Why {
         }
     }
 
-    /// As scripts are told.
+    /// The word in JSON.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::TakenAway => "taken_away",
@@ -38,7 +38,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// All that is known of a loss.
+/// The details of a loss.
 #[derive(Debug)]
 pub(crate) struct Loss {
     pub(crate) why: Why,
@@ -46,7 +46,7 @@ pub(crate) struct Loss {
     pub(crate) failure: Option<String>,
     /// The exit status of the command, if it has run.
     pub(crate) status: Option<ExitStatus>,
-    /// The command did not end by itself.
+    /// True if the command did not end by itself.
     pub(crate) was_ended: bool,
 }
 

@@ -1,13 +1,13 @@
 //! Runs a command under a lock: `lockrun --name backup --wait 30s --lease 60s -- command args…`.
 //!
-//! `lockrun --help` tells the rest, `docs/lockrun.md` what it protects from.
+//! See `lockrun --help`; `docs/lockrun.md` lists the failures it handles.
 //!
-//! `arguments` reads the command line, with the grace and the margin that are kept before the end
-//! of the lease. `run` goes from the lock to its release; `command` starts the command, watches it,
-//! and decides in `Job::look_at_the_lease` when it has to end so that it ends before the lease.
-//! `guard` has the command's process group, and the `guardian`, a second process, kills that group
-//! if lockrun cannot. `processes` reads in `/proc` who is dead. `outcome` has the exit codes,
-//! `operator` the two operations without a command.
+//! `arguments` reads the command line and computes the grace and the margin before the end of the
+//! lease. `run` acquires the lock and releases it. `command` starts and watches the command;
+//! `Job::look_at_the_lease` decides when to end it so that it ends before the lease. `guard` owns
+//! the command's process group. The `guardian`, a second process, kills that group if lockrun
+//! cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes, `operator`
+//! the two operations without a command.
 
 #[cfg(unix)]
 mod arguments;

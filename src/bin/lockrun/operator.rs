@@ -1,4 +1,4 @@
-//! For operators: who has a lock, and to take it away.
+//! For operators: prints who holds a lock, or takes it away.
 
 use std::{
     fmt::Write,
@@ -99,7 +99,7 @@ fn held_by(holder: &Holder) -> String {
     printable(holder.owner().map_or("somebody unknown", Owner::as_str))
 }
 
-/// Nobody reads nanoseconds.
+/// Rounds a time down to a readable precision.
 fn short(time: Duration) -> Duration {
     if time < Duration::from_secs(10) {
         Duration::from_millis(millis(time))

@@ -1,4 +1,4 @@
-//! The end of lockrun: an exit code, and what it says of it, as text or as JSON.
+//! The outcome of lockrun: an exit code, and its message as text or JSON.
 
 use std::{
     io::{self, Write},
@@ -24,42 +24,42 @@ const NOT_WRITTEN: u8 = 74;
 const BUSY: u8 = 75;
 const CANNOT_BE_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// A signal's number is added, as shells do.
+/// The base of the exit code for a signal, to which its number is added, as in shells.
 const SIGNALLED: i32 = 128;
 
-/// The way in which lockrun ends.
+/// The outcome.
 #[derive(Debug)]
 pub(crate) enum Conclusion {
-    /// As the command did.
+    /// The command has ended.
     Ended(ExitStatus),
     /// The lock was lost.
     Lost(Loss),
     /// The command cannot be run.
     NotRun(io::Error),
-    /// A signal came before the lock.
+    /// A signal arrived before the lock was acquired.
     Told(i32),
     /// Somebody else had the lock for the whole wait.
     Busy(Busy),
-    /// There was nothing to do: it has been run within the period.
+    /// Nothing to do: the command has been run within the period.
     AlreadyRun(LastRun),
-    /// There was no lock.
+    /// The lock could not be acquired or released.
     Failed(Error),
-    /// The system refused.
+    /// The operating system refused.
     System(io::Error),
 }
 
-/// An outcome, and what there is to say beside.
+/// An outcome with its details.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) outcome: Conclusion,
     pub(crate) waited: Duration,
     pub(crate) held: Option<Duration>,
     pub(crate) fencing_token: Option<FencingToken>,
-    /// Why nobody may know that the command has run, which was to be run once.
+    /// Why a run with `--once-per` may not have been marked as done.
     pub(crate) unmarked: Option<String>,
 }
 
-/// The text to be printed, and where.
+/// The text to print, and the stream for it.
 #[derive(Debug)]
 pub(crate) enum Told {
     Nothing,
@@ -68,7 +68,8 @@ pub(crate) enum Told {
 }
 
 impl Told {
-    /// An error: what somebody asked for on stdout could not be written.
+    /// # Errors
+    /// The requested text could not be written to stdout.
     pub(crate) fn print(&self) -> io::Result<()> {
         match self {
             Self::Nothing => {}
@@ -78,7 +79,7 @@ impl Told {
         Ok(())
     }
 
-    /// Of an operation without a command.
+    /// The exit code and text after a failed operation without a command.
     pub(crate) fn failure(arguments: &Arguments, error: &Error) -> (u8, Self) {
         let code = code_of(error);
         let told = if arguments.json {
@@ -95,7 +96,8 @@ impl Told {
     }
 }
 
-/// The exit code when stdout cannot be written. It is said, unless a reader has gone.
+/// The exit code if stdout cannot be written. Reports the error, unless the reader has closed the
+/// pipe.
 pub(crate) fn not_written(error: &io::Error) -> u8 {
     if error.kind() != io::ErrorKind::BrokenPipe {
         let text = format!("lockrun: cannot write to stdout: {error}");
@@ -104,7 +106,7 @@ pub(crate) fn not_written(error: &io::Error) -> u8 {
     NOT_WRITTEN
 }
 
-/// A script acts on it.
+/// The exit code for an error.
 fn code_of(error: &Error) -> u8 {
     match error {
         Error::Contended { .. } => BUSY,
@@ -163,8 +165,8 @@ impl Report {
         if arguments.json {
             return Told::Err(self.json(arguments).to_string());
         }
-        // Another host has the lock, or has done the work: that is no failure, but what the lock is
-        // for.
+        // Another host holds the lock or has done the work. That is not a failure: it is the
+        // purpose of the lock.
         let is_usual = matches!(
             self.outcome,
             Conclusion::Busy(_) | Conclusion::AlreadyRun(_)

@@ -1,5 +1,4 @@
-//! Processes as `/proc` of Linux shows them: who is dead, and who is stopped. Elsewhere nobody is
-//! known to be.
+//! Dead and stopped processes, read from `/proc` on Linux. Elsewhere none are reported.
 
 use std::fs;
 
@@ -11,7 +10,7 @@ use nix::{
     unistd::{Pid, getpid},
 };
 
-/// A process that was there a moment ago.
+/// A process, as it was when `/proc` was read.
 struct Seen {
     process: i32,
     parent: i32,
@@ -20,7 +19,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Of `/proc/PID/stat`. The name in it may have blanks and brackets.
+    /// Parses `/proc/PID/stat`. The name in it may contain blanks and parentheses.
     fn read(stat: &str) -> Option<Self> {
         let (process, _) = stat.split_once(' ')?;
         let (_, fields) = stat.rsplit_once(") ")?;
@@ -30,7 +29,7 @@ impl Seen {
             process: process.parse().ok()?,
             parent: number(1)?,
             group: number(2)?,
-            // The first thread may have ended before the others.
+            // If only the main thread has ended, the process still runs.
             is_dead: ["Z", "X"].contains(fields.first()?) && number(17)? <= 1,
         })
     }
@@ -44,13 +43,13 @@ fn all() -> Option<impl Iterator<Item = Seen>> {
     Some(stats)
 }
 
-/// True if all processes of a group are dead. Their parents need not have asked for them.
+/// True if all processes of a group are dead, whether or not their parents have reaped them.
 pub(crate) fn are_dead(group: i32) -> bool {
     all().is_some_and(|mut all| all.all(|seen| seen.group != group || seen.is_dead))
 }
 
-/// Reaps dead children but these. The first process of a container is made the parent of all that
-/// lose their own.
+/// Reaps all dead children except these. The first process of a container becomes the parent of all
+/// orphans.
 pub(crate) fn reap_all_but(known: &[u32]) {
     let us = getpid().as_raw();
     for seen in all().into_iter().flatten() {
@@ -61,7 +60,7 @@ pub(crate) fn reap_all_but(known: &[u32]) {
     }
 }
 
-/// The signal that has stopped a child since this was asked last.
+/// The signal that has stopped a child since the last call.
 pub(crate) fn stopped_by(child: u32) -> Option<Signal> {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
-//! From the lock to its release.
+//! Acquires the lock, runs the command and releases the lock.
 
 use std::{
     process,
@@ -28,19 +28,19 @@ use crate::{
     text::whole,
 };
 
-/// Why a run that has succeeded is not marked.
+/// Why a successful run is not marked as done.
 const TOLD: &str = "lockrun was told to end";
 
 /// The results of the lock and the command.
 enum RunResult {
     AlreadyRun(LastRun),
     NotRun(Conclusion),
-    /// The command was run. With the result of letting the lock go.
+    /// The command was run. The second field is the result of the release.
     Run(Ended, LockResult<()>),
 }
 
-/// Acquires the lock, runs the command and lets the lock go. The report has the exit code and what
-/// is to be printed.
+/// Acquires the lock, runs the command and releases the lock. The report has the exit code and the
+/// text to print.
 pub(crate) fn run(arguments: &Arguments) -> Report {
     let mut report = Report::new();
     let outcome = locked(arguments, &mut report);
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Report {
     report
 }
 
-/// Every way out of it before the command has run is an `Err`.
+/// Every outcome without a run of the command is an `Err`.
 fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conclusion> {
     let (sender, events) = channel();
     let events = Arc::new(Mutex::new(events));
@@ -110,7 +110,7 @@ fn each_time(
         Err(outcome) => return Ok(RunResult::NotRun(outcome)),
     };
     let released = if ended.lost.is_some() {
-        // Dropping takes less time where the server is silent.
+        // If the server does not answer, a drop takes less time than a release.
         drop(lease);
         Ok(())
     } else {
@@ -159,7 +159,7 @@ fn guarded(
         None => format!("`{}` is ours", arguments.name),
     });
     let mut guard = Guard::start(started).map_err(Conclusion::System)?;
-    // We may have been stopped for any time.
+    // lockrun may have been stopped for any length of time.
     if !lease.is_held() {
         let why = Why::of(lease.lost().reason());
         return Err(Conclusion::Lost(Loss::before_the_command(why)));
@@ -168,8 +168,8 @@ fn guarded(
     Ok(Job::new(arguments, lease, guard, command, events).watch())
 }
 
-/// Has TERM or INT end lockrun while the lock is given back, which lasts until the end of the lease
-/// if the server is gone. What is being sent has the grace to be answered.
+/// Lets TERM or INT end lockrun during the release, which lasts until the end of the lease if the
+/// server is gone. A request in progress may take the grace to get its reply.
 fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, report: &Report) {
     let (Ok(status), None) = (&ended.status, ended.lost) else {
         return;
@@ -181,7 +181,7 @@ fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, repor
     };
     let (code, told) = (report.code(), report.told(arguments));
     let (events, grace) = (Arc::clone(events), arguments.grace());
-    // Without the thread, only a signal that cannot be caught ends it sooner.
+    // Without the thread, only a signal that cannot be caught ends the release sooner.
     let _ = thread::Builder::new().spawn(move || {
         let is_told = |event| matches!(event, Event::Signal(SIGTERM | SIGINT));
         if events.lock().iter().any(is_told) {
@@ -192,7 +192,7 @@ fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, repor
     });
 }
 
-/// The outcome, once the lock is let go.
+/// The outcome after the release.
 fn concluded(
     arguments: &Arguments,
     ended: Ended,
@@ -205,8 +205,8 @@ fn concluded(
     };
     let (lost, unsaid) = match released {
         Ok(()) => (None, None),
-        // A command that has ended under the lock needs it no more, unless somebody took it away
-        // before.
+        // A command that has ended under the lock no longer needs it, unless somebody had taken it
+        // away before.
         Err(Error::Lost { reason, .. }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {
             (Some(Why::of(reason)), None)
         }

@@ -1,4 +1,4 @@
-//! Signals to the tool.
+//! Signals to lockrun.
 
 use std::{
     fs, io,
@@ -13,17 +13,18 @@ use signal_hook::{consts::SIGCHLD, iterator::Signals};
 
 use crate::events::Event;
 
-/// Sends those that come into the channel of events. What was ignored when we were started stays
-/// so, for us and for the command: that is how `nohup` and the background jobs of a script ask for
-/// it.
+/// Sends incoming signals to the event channel. A signal that was ignored when lockrun was started
+/// stays ignored, for lockrun and for the command: `nohup` and the background jobs of a script rely
+/// on this.
 ///
-/// Each of them would end lockrun: one that comes while the lock is waited for calls the wait off.
+/// By default each of these signals would end lockrun, so one that arrives during the wait for the
+/// lock cancels the wait.
 ///
-/// They come to a thread of their own alone, not to the caller and those it starts from now on: in
-/// the middle of a call to the server a signal would leave open what has become of it.
+/// Only a thread of their own receives them. They are blocked in the calling thread and the threads
+/// that it starts later: a signal during a call to the server would leave the call's outcome open.
 pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<SignalMask> {
     let ignored = ignored();
-    // Without a handler for SIGCHLD, how a child has ended might never be told.
+    // Without a handler for SIGCHLD, the exit status of a child could be lost.
     let is_wanted = |signal: &Signal| match signal {
         Signal::SIGCHLD => true,
         signal => !NOT_FOR_THE_COMMAND.contains(&signal.as_str()) && !ignored(*signal as i32),
@@ -33,7 +34,7 @@ pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Signal
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            // The program that started us may have blocked it.
+            // The program that started lockrun may have blocked it.
             let _ = SigSet::from(Signal::SIGCHLD).thread_unblock();
             for signal in signals.forever() {
                 let event = match signal {
@@ -41,7 +42,7 @@ pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Signal
                     signal => Event::Signal(signal),
                 };
                 let ends_the_wait = matches!(event, Event::Signal(_));
-                // Only at the end nobody listens.
+                // This fails only when lockrun ends.
                 let _ = events.send(event);
                 if ends_the_wait {
                     cancel.cancel();
@@ -52,22 +53,22 @@ pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<Signal
     Ok(SignalMask { before })
 }
 
-/// Those that cannot be caught, that end nobody, and that are of lockrun's own making: a fault, a
-/// limit, a pipe that nobody reads. The rest would end lockrun.
+/// The signals that cannot be caught, those that do not end a process by default, and those that
+/// lockrun causes itself: a fault, a limit, a closed pipe. All others would end lockrun.
 const NOT_FOR_THE_COMMAND: [&str; 20] = [
     "SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG",
     "SIGWINCH", "SIGINFO", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS",
     "SIGPIPE", "SIGXCPU", "SIGXFSZ",
 ];
 
-/// The signals that were blocked when we were started.
+/// The signals that were blocked when lockrun was started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SignalMask {
     before: SigSet,
 }
 
 impl SignalMask {
-    /// Starts another as we were: nothing is blocked for it that was not for us.
+    /// Starts a process with the signal mask that lockrun was started with.
     pub(crate) fn spawn(self, command: &mut Command) -> io::Result<Child> {
         let now = self.before.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = command.spawn();
@@ -76,7 +77,7 @@ impl SignalMask {
     }
 }
 
-/// Which signals this process ignores, where the system tells.
+/// Tests if this process ignores a signal, by `/proc`; elsewhere none is taken as ignored.
 fn ignored() -> impl Fn(i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status

@@ -1,4 +1,4 @@
-//! Times, errors and holders as people and scripts read them.
+//! Formats times, errors and holders for people and for scripts.
 
 use std::{error, io::Write, time::Duration};
 
@@ -6,12 +6,12 @@ use humantime::{format_duration, format_rfc3339_seconds};
 use leasehold::{FencingToken, Holder, LastRun, Owner};
 use serde_json::{Value, json};
 
-/// That nobody reads it is no reason to end the command.
+/// Prints a line. A failure is ignored: a closed pipe is no reason to end the command.
 pub(crate) fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}");
 }
 
-/// An error with all its causes, in one line. An operator need not know of a pool.
+/// An error with all its causes, in one line, without the mention of a pool.
 pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
     let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
     let text = printable(&causes.join(": "));
@@ -19,7 +19,8 @@ pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
         .into()
 }
 
-/// Keeps texts of a server or of a lock's holder from controlling the operator's terminal.
+/// Replaces control characters, so that a text from a server or a holder cannot control the
+/// operator's terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
@@ -28,7 +29,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One who has the lock, as scripts are told.
+/// A holder as JSON.
 pub(crate) fn holder_in_json(holder: &Holder) -> Value {
     json!({
         "owner": holder.owner().map(Owner::as_str),
@@ -39,14 +40,14 @@ pub(crate) fn holder_in_json(holder: &Holder) -> Value {
     })
 }
 
-/// Who has run it, and how long ago.
+/// Describes the last run for people: by whom, and how long ago.
 pub(crate) fn last_run(run: &LastRun) -> String {
     let by = printable(run.by().map_or("somebody unknown", Owner::as_str));
     let ago = Duration::from_secs(run.ago().as_secs());
     format!("was run {} ago by {by}", format_duration(ago))
 }
 
-/// Who has run it and when, as scripts are told.
+/// The last run as JSON.
 pub(crate) fn last_run_in_json(run: &LastRun) -> Value {
     json!({
         "by": run.by().map(Owner::as_str),

@@ -1,4 +1,4 @@
-//! Commits: they are recorded, and nothing else becomes of them.
+//! Records commits, and does not execute them.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,18 @@ use crate::{
     wire::yes_or_no,
 };
 
-/// The commits that were executed, and the answers to the next.
+/// The recorded commits, and the replies to the next ones.
 #[derive(Default)]
 pub(in crate::testing) struct Commits {
     executed: Vec<CommitRecord>,
-    /// For the next commits, first in, first out: one value for each command.
+    /// Replies to the next commits, first in, first out: one value for each command.
     answers: VecDeque<Vec<Value>>,
 }
 
 struct CommitRecord {
     at: Nanos,
     commit: Commit,
-    /// The key that says so, and its end.
+    /// The key that marks the commit as executed, and its end.
     mark: Option<(String, Nanos)>,
 }
 
@@ -45,7 +45,7 @@ impl Commits {
         marks.any(|(mark, end)| mark == key && *end > now)
     }
 
-    /// One for each command: what a test has set, or that each is well.
+    /// One reply for each command: those that a test has set, or `OK`.
     fn next_answers(&mut self, commands: usize) -> Result<Vec<Value>> {
         let Some(answers) = self.answers.pop_front() else {
             return Ok(vec![Value::Okay; commands]);
@@ -60,8 +60,10 @@ impl Commits {
 }
 
 impl Store {
-    /// Returns the outcome, and the key of the lock if that was given back. An error beside the
-    /// outcome: what a test has set does not fit, and nothing was executed.
+    /// Returns the outcome, and the lock's key if the lock was released.
+    ///
+    /// # Errors
+    /// The replies that a test has set do not fit the commit. Nothing was executed.
     pub(in crate::testing) fn commit(
         &mut self,
         request: &CommitRequest<'_>,

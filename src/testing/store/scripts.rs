@@ -1,4 +1,4 @@
-//! Each script as its Lua does it, with an entry in place of the server's keys.
+//! Each script in Rust, as its Lua does it, on an [`Entry`] in place of the server's keys.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl Entry {
                 let was_held = self.lock.take().is_some();
                 Ok(Value::Array(vec![yes(was_held), found]))
             }
-            // The key may be of any type: the bare command does not look.
+            // The plain command does not check the key's type.
             ("SET", [_, _, "NX", ..]) if self.lock.is_some() => Ok(Value::Nil),
             ("SET", [_, token, "NX", "PX", lease]) => {
                 self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
@@ -79,7 +79,7 @@ impl Entry {
             let is_ours = self.run.as_ref().is_some_and(|run| run.token == token);
             return yes(is_ours);
         }
-        // A mark is kept for at least as long as the one before it.
+        // A mark lasts at least as long as the one before it.
         let last = self.run.as_ref().filter(|run| run.end > now.0);
         let was_kept = last.map_or(0, |last| (last.end / MILLI).saturating_sub(last.at));
         self.run = Some(RunMark {
@@ -186,8 +186,8 @@ impl Entry {
         }
     }
 
-    /// Who is in a reentrant lock, if it is this owner. Takes the levels off whose end has passed,
-    /// a little later as on a server.
+    /// The holder of a reentrant lock, if it is this owner. Removes expired levels, 100 ms late as
+    /// a server does.
     fn entered_by(&mut self, owner: &str, now: Now) -> Option<&mut Entered> {
         match self.value_mut()? {
             LockValue::Reentrant(entered) if entered.owner == owner => {
@@ -231,7 +231,7 @@ impl Entry {
         Ok(Value::Array(vec![fence, Value::Int(count)]))
     }
 
-    /// False: this acquisition is not counted, or is over.
+    /// Returns false if this acquisition is unknown or has expired.
     fn renew_level(&mut self, owner: &str, token: &str, end: Nanos, now: Now) -> bool {
         let entered = self.entered_by(owner, now);
         let own_end = entered.and_then(|entered| entered.acquisitions.get_mut(token));
@@ -243,7 +243,7 @@ impl Entry {
         true
     }
 
-    /// Returns how often the owner held the lock until now.
+    /// Returns the number of levels before this call; 0 if this acquisition is unknown.
     fn leave(&mut self, owner: &str, token: &str, now: Now) -> i64 {
         let Some(entered) = self.entered_by(owner, now) else {
             return 0;
@@ -336,7 +336,7 @@ impl Entry {
         Ok(digits(self.companion.fence))
     }
 
-    /// A holder in a read-write lock ends then, or later if it did.
+    /// Sets or extends a holder of a read-write lock. Its end does not become earlier.
     fn store(&mut self, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
         let stored = ends.entry(field.to_owned()).or_default();
         *stored = end.max(*stored);
@@ -374,7 +374,7 @@ impl Entered {
 }
 
 impl RunMark {
-    /// As a script tells of it; nothing once it has ended.
+    /// The mark as a script returns it; `None` once it has expired.
     pub(super) fn told(&self, now: Now) -> Option<Value> {
         let parts = vec![
             text("ran"),
@@ -392,7 +392,7 @@ fn last_end(ends: &BTreeMap<String, Nanos>, sides: [&str; 2]) -> Option<Nanos> {
     ends.iter().filter(in_the_way).map(|(_, end)| *end).max()
 }
 
-/// A no, with the end of what is in the way if that is asked for.
+/// A refusal, with the end of the lease that blocks it if the caller asks for that.
 fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
     match tell {
         "1" => Value::Array(vec![Value::Int(millis_until(end, now))]),
@@ -431,7 +431,7 @@ fn wrong_type() -> RedisError {
     )
 }
 
-/// As the server's error of this code.
+/// An error as from the server, with this code.
 fn refused(code: &str, text: &str) -> RedisError {
     redis::make_extension_error(code.to_owned(), Some(text.to_owned()))
 }
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_call_of_another_shape_than_the_script_takes_is_an_error_and_no_answer() {
-        // At the most: the last two of a mutex need not be there.
+        // The maximum: the last two of a mutex are optional.
         let calls: [(&str, usize); 10] = [
             ("ACQUIRE_MUTEX", 7),
             ("ACQUIRE_UNFENCED_MUTEX", 4),
