@@ -50,10 +50,9 @@ pub(super) const CHECK: &str = "Lease::check";
 ///   the lock by hand.
 /// - [`lost`](Self::lost) reports a loss: soon after the lock is deleted, taken over or flushed on
 ///   the server, and at the end of the lease by our own clock.
-/// - After `release` returns, nothing is sent for this hold, with two exceptions. If an attempt to
-///   acquire it got no reply and may be delivered late, the watchdog's thread repeats the release
-///   for some minutes, less and less often. If another server becomes the master within a minute,
-///   the lock is released there too.
+/// - After `release` returns, nothing is sent for this hold, with one exception. If an attempt to
+///   acquire it got no reply and may be delivered late, the watchdog's thread repeats the release,
+///   less and less often, until that attempt is at least 100 s old.
 ///
 /// It does not guarantee that the lock is still held while you write: a process can be halted
 /// between the check and the write. For that pass the [fencing token](Self::fencing_token) to the

@@ -107,7 +107,7 @@ impl Keeper {
     }
 
     /// Queues a release for a hold that nobody owns. It is repeated until the server replies, and
-    /// for 100 s if an acquire of it got no reply.
+    /// if an acquire of it got no reply, until that is at least 100 s old.
     pub(crate) fn abandon(&self, hold: &Hold, may_come_late: bool) {
         let release = hold.giving_back();
         self.change(|state, now| state.schedule.abandon(release, may_come_late, now));
