@@ -45,7 +45,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// // ctrlc::set_handler(move || at_ctrl_c.cancel())?;
 /// let locks = Locks::connect("redis://127.0.0.1/")?.with(Options::new().cancel(&cancel));
 /// match locks.lock("report:daily").acquire(Duration::MAX) {
-///     Err(Error::Cancelled { .. }) => println!("called off"),
+///     Err(Error::Cancelled { .. }) => println!("cancelled"),
 ///     acquired => acquired?.release()?,
 /// }
 /// # drop(at_ctrl_c);

@@ -358,7 +358,7 @@ impl Wait<'_> {
             Ok(stack) => self.stack = stack,
             Err(error @ Error::Thread { .. }) => return Err(error),
             Err(error) => {
-                // The answer of a server says more.
+                // A reply of the server is more specific.
                 self.attempts.failure.get_or_insert(error);
                 return Ok(false);
             }

@@ -51,7 +51,7 @@ pub struct Options {
 type Change = Arc<dyn Fn(&mut Settings) + Send + Sync>;
 
 impl Options {
-    /// Creates options of which none is named.
+    /// Creates options that change nothing.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,4 +1,4 @@
-//! A `Locks` remembers nothing of locks that nobody has or wants.
+//! A `Locks` keeps no state for locks that are neither held nor waited for.
 
 use std::{
     thread,

@@ -26,7 +26,7 @@ pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// The latest end, however often the lease is renewed.
     pub(crate) cap: Option<Instant>,
-    /// The end by our clock; `None` until the first answer.
+    /// The end by our clock; `None` until the first reply.
     pub(crate) end: Option<Instant>,
     /// False for a lease that is not renewed.
     pub(crate) renews: bool,

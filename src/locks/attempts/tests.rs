@@ -1,4 +1,4 @@
-//! What each answer leads to.
+//! The outcome of each reply.
 
 use redis::{RedisResult, Value};
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// What a reader is granted.
+/// The reply that grants a reader.
 const READ: Value = Value::Int(1);
 
 fn attempts(settings: &Settings, kind: LockKind) -> Attempts<'_> {
@@ -163,10 +163,10 @@ fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
         })
     );
     assert!(is_told, "{answer:?}");
-    // Enough at last.
+    // Now enough replicas have it.
     let outcome = attempts.judge(reply(Ok(READ), now), now);
     assert!(matches!(outcome, Ok(AttemptOutcome::Granted { .. })));
-    // Nobody says how many.
+    // The server refused `WAIT`, so the number of replicas is unknown.
     let refused = redis::make_extension_error("REFUSEDWAIT".into(), Some("NOPERM".into()));
     let mut attempts = new();
     let answer = attempts.judge(reply(Err(refused), now), now);
@@ -176,7 +176,7 @@ fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
     );
 }
 
-/// A message may never come, and a lock may have no end.
+/// A message may be lost, and a lock may have no TTL.
 #[test]
 fn who_waits_asks_again_a_second_later_at_the_latest() {
     let settings = Settings::default();

@@ -1,9 +1,9 @@
-//! The keeper, with a server that a test plays.
+//! Tests of the keeper with a simulated server.
 
 use super::*;
 
 impl Keeper {
-    /// How many keys are remembered, leases, and calls to make; and whether anything is still due.
+    /// Returns the numbers of keys, leases and queued callbacks, and whether anything is scheduled.
     pub(crate) fn remembered(&self) -> (usize, usize, usize, bool) {
         let state = self.state.lock();
         let due = state.schedule.due_at().is_some() || state.schedule.next_alarm().is_some();
@@ -17,7 +17,7 @@ impl Keeper {
     }
 }
 
-/// What is shown on a clock that a test moves.
+/// Tests with a clock that the test moves.
 #[cfg(feature = "testing")]
 mod by_a_clock_that_moves {
     use std::{
@@ -37,7 +37,7 @@ mod by_a_clock_that_moves {
     const LONG: Duration = Duration::from_secs(20);
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// A server that breaks each connection, but for one batch that it answers.
+    /// A server that breaks every connection, except for one batch that it answers.
     struct Breaking {
         batches: usize,
         answers: usize,
@@ -120,7 +120,7 @@ mod by_a_clock_that_moves {
         pass(&keeper, HOUR / 3);
         let attempts: Vec<_> = (0..4).map(|_| next()).collect();
         let mut pauses = attempts.windows(2).map(|pair| pair[1] - pair[0]);
-        // Of 10, 20 and 40 ms. In the row before the next one took 125 ms at least.
+        // The pauses are 10, 20 and 40 ms. Without a reset the next one would be at least 125 ms.
         assert!(
             pauses.any(|pause| pause < Duration::from_millis(100)),
             "{attempts:?}"
@@ -129,7 +129,7 @@ mod by_a_clock_that_moves {
         keeper.close();
     }
 
-    /// Nobody is there to renew it, or to call at its end.
+    /// No thread remains to renew the lease, or to call the callback at its end.
     #[test]
     fn a_lease_whose_keeper_closes_is_in_doubt_until_its_end_and_unwatched_then() {
         let (keeper, _attempted) = keeper(0);

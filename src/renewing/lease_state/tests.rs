@@ -1,4 +1,4 @@
-//! What a lease says once it has ended or was lost.
+//! The state of a lease that has ended or was lost.
 
 use super::*;
 use crate::token::Token;

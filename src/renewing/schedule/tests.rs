@@ -1,5 +1,4 @@
-//! The schedule against a world in which time passes only here, and the server answers whatever it
-//! likes.
+//! Tests of the schedule in a world that controls the time and the server's replies.
 
 use proptest::prelude::*;
 
@@ -83,8 +82,8 @@ fn a_look_without_an_answer_is_asked_again() {
     }
 }
 
-/// As a new master may not know of the last renewal: neither of the holder's own, which was for
-/// longer, nor of ours.
+/// A new master may have missed the last renewal, be it the holder's own, longer one, or the
+/// watchdog's.
 #[test]
 fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -117,11 +116,11 @@ fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
     let ends = [3_050, 3_000, 3_000, 9_000].map(|ms| Some(RenewalOutcome::Held(start + MS * ms)));
     let answered = |id| schedule.answered(id, Answer::Ours(now), now);
     assert_eq!([kept, runs_out, capped, longer].map(answered), ends);
-    // Then as before: the next renewal when a third of the lease is over.
+    // Then as usual: the next renewal after a third of the lease.
     assert_eq!(schedule.due_at(), Some(start + MS * 1_100));
 }
 
-/// The question that was on its way may have been answered by the master before.
+/// The previous master may have answered the question that was on its way.
 #[test]
 fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_takes_that_over() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -132,7 +131,7 @@ fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_
     let first = schedule.keep("a", terms, start);
     let now = start + MS * 1_000;
     assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
-    // It would reach the server in the next holder's time.
+    // The renewal would reach the server during the next hold.
     assert_eq!(schedule.hand_over(first, "b", terms, now), None);
     schedule.renew_all(now);
     schedule.answered(first, Answer::Ours(now), now);
@@ -149,7 +148,7 @@ fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_
     );
 }
 
-/// Others could keep us busy with changes of a key.
+/// Otherwise changes of a key by others could keep us busy.
 #[test]
 fn between_two_looks_at_a_lease_it_rests() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -167,7 +166,8 @@ fn between_two_looks_at_a_lease_it_rests() {
     assert_eq!(schedule.due_at(), Some(start + MS * 10));
 }
 
-/// A new row of refusals begins with a short pause, and a lease that is well goes along again.
+/// After a success, refusals start with a short pause again, and the lease joins batches early
+/// again.
 #[test]
 fn an_answer_ends_a_row_of_refusals() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -212,7 +212,7 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
     assert_eq!(schedule.due_at(), look_at);
     let looking = schedule.take(start + MS * 20).questions;
     assert_eq!((looking[0].id, looking[0].ask), (second, Ask::Look));
-    // The answer says nothing to whoever has it by then.
+    // The reply does not apply to the next holder.
     let now = start + MS * 21;
     let third = schedule.hand_over(second, "c", terms, now).unwrap();
     schedule.answered(second, Answer::Ours(start + MS * 20), now);
@@ -220,7 +220,7 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
     assert_eq!((looking[0].id, looking[0].ask), (third, Ask::Look));
 }
 
-/// A renewal that is refused was to tell that too.
+/// A refused renewal does not clear the look that it covered.
 #[test]
 fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -231,14 +231,14 @@ fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
     let first = schedule.keep("a", terms, start);
     let now = start + MS * 900;
     schedule.look(first, now);
-    // Early, since something has to be asked anyway.
+    // The renewal is early, since the look needs a question anyway.
     assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
     schedule.answered(first, Answer::Refused, now);
     schedule.hand_over(first, "b", terms, now).unwrap();
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
-/// It does not wait as long as the refused renewal does.
+/// The look does not wait as long as the refused renewal.
 #[test]
 fn what_is_told_while_a_renewal_is_refused_is_looked_at_soon() {
     let (mut schedule, mut now) = (Schedule::<_, ()>::default(), Instant::now());
@@ -261,7 +261,7 @@ fn what_is_told_while_a_renewal_is_refused_is_looked_at_soon() {
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
-/// So that it is forgotten at its end, and nobody is told later that it has the lock.
+/// The schedule must remove it at its end, so that it does not count as the holder later.
 #[test]
 fn a_lease_whose_renewals_are_refused_is_over_at_its_end() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -355,7 +355,7 @@ fn hand_over() -> impl Strategy<Value = Event> {
     })
 }
 
-/// As a watchdog keeps it: renewed at once, or from a known end on.
+/// A lease as a watchdog keeps it: renewed at once, or with a known end.
 fn kept(lease: u32, known_end: Option<u32>) -> Event {
     Event::Keep {
         lease,
@@ -400,7 +400,7 @@ fn moods() -> impl Strategy<Value = Vec<Mood>> {
     prop::collection::vec(mood, 1..40)
 }
 
-/// The server answers.
+/// Moods of a server that replies.
 fn kind_moods() -> impl Strategy<Value = Vec<Mood>> {
     let mood = prop_oneof![4 => Just(Mood::Ours), 1 => Just(Mood::HandedOverMeanwhile)];
     prop::collection::vec(mood, 1..20)
@@ -409,9 +409,9 @@ fn kind_moods() -> impl Strategy<Value = Vec<Mood>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// Nothing is asked about that is stopped, lost, over or handed to another, and nothing is
-    /// renewed that is only to be looked at; every end is told once; no end moves back or is later
-    /// than the server's; nothing is given back once too often.
+    /// No question is about a lease that is stopped, lost, over or handed over, and no look renews
+    /// a lease. Every end is reported once. No end moves back or is later than the server's. No
+    /// release is repeated too often.
     #[test]
     fn whatever_the_server_does(events in events(), moods in moods()) {
         let mut world = World::moody(moods);
@@ -444,8 +444,8 @@ proptest! {
         }
     }
 
-    /// An outage costs only what runs out in it, and is felt out every few milliseconds until the
-    /// last lease has ended.
+    /// An outage loses only the leases that end in it, and attempts continue every few milliseconds
+    /// until the last lease has ended.
     #[test]
     fn it_is_tried_until_the_end(lease in 30_u32..900, count in 1..150, outage in 1_u32..1_200, silent in any::<bool>()) {
         let mut world = World::new(|| Mood::Ours);
@@ -471,7 +471,7 @@ proptest! {
         }
     }
 
-    /// ⌈N/100⌉ round trips a third, whenever the leases began.
+    /// ⌈N/100⌉ round trips for each third of a lease, whenever the leases began.
     #[test]
     fn leases_come_to_share_their_round_trips(starts in prop::collection::vec(0_u32..100, 1..450)) {
         let (mut world, mut starts) = (World::new(|| Mood::Ours), starts);

@@ -1,11 +1,11 @@
-//! A lease as the tests know it, and what may be asked about it.
+//! A lease as the tests expect it, and the questions that are allowed about it.
 
 use super::{super::*, world::MS};
 
-/// Between two looks at the same lease.
+/// The shortest time between two looks at one lease.
 const REST: Duration = Duration::from_millis(10);
 
-/// A lease as the tests know it.
+/// A lease as the tests expect it.
 #[derive(Debug)]
 #[allow(
     clippy::struct_excessive_bools,
@@ -16,37 +16,37 @@ pub(super) struct Known {
     pub(super) terms: Terms,
     pub(super) alarm: bool,
     pub(super) gone: bool,
-    /// When it was renewed, or kept by a known end.
+    /// The last renewal, or the start of a lease with a known end.
     pub(super) renewed: Option<Instant>,
-    /// A failure has come since.
+    /// A question has failed since.
     pub(super) failed: bool,
-    /// When it was asked about.
+    /// The last question.
     pub(super) asked: Option<Instant>,
-    /// Since when it is to be looked at.
+    /// The time since which a look is due.
     pub(super) look: Option<Instant>,
-    /// As long as whoever had it before might rest.
+    /// The end of the rest that the previous holder was allowed.
     pub(super) rests_until: Option<Instant>,
-    /// Since when it is to be renewed, since the server may not know of the last renewal.
+    /// The time since which a renewal is due because the server may have missed the last one.
     pub(super) renew: Option<Instant>,
-    /// It came by a hand-over, with the renewals of the one before.
+    /// It was handed over, with the renewals that the previous holder needed.
     pub(super) is_inherited: bool,
-    /// When the server ends it, once that is known.
+    /// The end on the server, once it is known.
     pub(super) server_end: Option<Instant>,
 }
 
 impl Known {
-    /// When our clock ends it.
+    /// Returns the end by our clock.
     pub(super) fn end(&self) -> Option<Instant> {
         self.terms.end.or(self.terms.cap)
     }
 
-    /// Somebody has renewed it until then.
+    /// Enters a renewal until this moment.
     fn extend(&mut self, end: Instant) {
         let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
         self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
     }
 
-    /// The time that is left of it on the server, so that it does not end there sooner.
+    /// Returns the time left on the server, below which no renewal may ask.
     fn left(&self, now: Instant) -> Duration {
         let left = self.terms.end.map(|end| end + self.terms.skew - now);
         let cap = self
@@ -65,13 +65,13 @@ impl Known {
         self.renew = Some(self.renew.map_or(now, |renew| renew.min(now)));
     }
 
-    /// The wishes that a question fulfils, if it is answered.
+    /// Takes the needs that a question covers.
     pub(super) fn fulfilled(&mut self, ask: Ask) -> (bool, bool) {
         let renew = ask.is_renewal() && self.renew.take().is_some();
         (self.look.take().is_some(), renew)
     }
 
-    /// This question has fulfilled nothing, so that the next one has to.
+    /// Restores the needs of a question that failed.
     pub(super) fn is_asked_again(&mut self, (look, renew): (bool, bool), now: Instant) {
         if look {
             self.is_looked_at(now);
@@ -90,7 +90,7 @@ impl Known {
         })
     }
 
-    /// What the server does with a question, as the scripts do.
+    /// Applies a question on the server, as the scripts do.
     pub(super) fn is_asked(&mut self, ask: Ask, now: Instant) {
         if let Ask::Renew(lease) = ask {
             let end = now + lease;
@@ -98,12 +98,12 @@ impl Known {
         }
     }
 
-    /// Until when it has to be looked at, if it has.
+    /// Returns the latest time of a look that is due.
     pub(super) fn looked_at_by(&self) -> Option<Instant> {
         Some(self.rested(self.look?))
     }
 
-    /// Until when it has to be renewed once more, if it has.
+    /// Returns the latest time of an extra renewal that is due.
     pub(super) fn renewed_by(&self) -> Option<Instant> {
         Some(self.rested(self.renew?))
     }
@@ -116,7 +116,7 @@ impl Known {
 }
 
 impl Known {
-    /// That this question is asked, and now.
+    /// Asserts that this question is allowed now.
     pub(super) fn assert_wanted(&self, question: &Question<usize>, now: Instant) {
         assert!(!self.gone, "a question about what is stopped or lost");
         assert!(
@@ -156,7 +156,7 @@ impl Known {
         }
     }
 
-    /// What the answer to a question has to mean, and what is known from now on.
+    /// Returns the expected outcome of a reply, and updates the lease.
     pub(super) fn expected(
         &mut self,
         ask: Ask,
@@ -188,7 +188,7 @@ impl Known {
     }
 }
 
-/// Its key may have changed. A lease without an end is being renewed anyway.
+/// Schedules a look. A lease without an end is being renewed anyway.
 pub(super) fn look(schedule: &mut Schedule<usize, usize>, lease: &mut Known, now: Instant) {
     schedule.look(lease.id, now);
     if lease.terms.end.is_some() {
@@ -196,7 +196,7 @@ pub(super) fn look(schedule: &mut Schedule<usize, usize>, lease: &mut Known, now
     }
 }
 
-/// Its holder has had it renewed.
+/// Enters a renewal by the holder.
 pub(super) fn extend(
     schedule: &mut Schedule<usize, usize>,
     lease: &mut Known,

@@ -1,14 +1,14 @@
-//! Several leases of one schedule, the batches that renew them, the server and what it tells, as
-//! one state machine, of which stateright tries every order of what can happen: answers that are
-//! late, refusals, connections that break before or after the server has executed a batch, commands
-//! that arrive long after they were given up, keys that are deleted, a failover that loses
-//! renewals, hand-overs, renewals and releases by the holders, time.
+//! A state machine of several leases of one schedule, their batches, the server and its
+//! notifications. Stateright explores every order of events: late replies, refusals, connections
+//! that break before or after the server has executed a batch, commands that arrive long after
+//! their time-out, deleted keys, a failover that loses renewals, hand-overs, renewals and releases
+//! by the holders, and time.
 //!
-//! What is decided is decided by the code of production: the [`Schedule`], and what forbids a
-//! hand-over ([`Outstanding`]). Of the threads and the server the machine has the rules.
+//! All decisions are made by production code: the [`Schedule`], and [`Outstanding`], which forbids
+//! hand-overs. The machine models the threads and the server by their rules.
 //!
-//! [`Rule`] names the rules. For each a test shows that without it the exploration finds something
-//! wrong: otherwise it would prove nothing.
+//! [`Rule`] lists the rules. For each one a test shows that the exploration finds a violation
+//! without it: otherwise the model would prove nothing.
 
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -29,41 +29,40 @@ const LOOKED_AT: &str =
     "while the server answers, what has changed is looked at within ten milliseconds";
 const GOES_ON: &str = "somebody has a lease that would have ended without a renewal";
 
-/// What the threads do, so that nobody believes in a lease that he does not have.
+/// The rules of the threads. With all of them no holder counts on a lease that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// A lease counts from before the question was sent.
     CountsFromBefore,
-    /// What is out is asked about before a lease is handed over.
+    /// A hand-over checks for outstanding commands first.
     AsksWhatIsOut,
-    /// The next holder is looked at when the one before would have been, and takes no lease that is
-    /// being renewed.
+    /// The next holder inherits the pending look, and takes no lease that is being renewed.
     KeepsLooks,
-    /// After a failover the last renewal is repeated.
+    /// A failover repeats the last renewals.
     Repeats,
-    /// What is told of a key has its leases looked at.
+    /// A notification of a key schedules a look at its leases.
     Looks,
-    /// The renewing of a lease stops before it is released.
+    /// The renewal of a lease stops before its release.
     Stops,
-    /// A release without an answer is sent again.
+    /// A release without a reply is sent again.
     GivesBackAgain,
-    /// After a batch that was answered the next one is sent as soon as it is due.
+    /// After a batch with replies the next one is sent as soon as it is due.
     RestsOnlyWhenBroken,
 }
 
-/// What is explored.
+/// The limits of one exploration.
 struct World {
-    /// All rules but this are in force.
+    /// The rule that is off.
     without: Option<Rule>,
-    /// How much of each lease is over at the beginning.
+    /// The elapsed part of each lease at the start.
     begun: &'static [Tick],
-    /// How long a lease is.
+    /// The length of a lease.
     lease: Tick,
-    /// When time ends.
+    /// The last tick.
     last: Tick,
-    /// Whether time passes only when there is nothing to do. Otherwise everything may be late.
+    /// Time passes only when there is nothing to do. Otherwise everything may be late.
     is_prompt: bool,
-    /// How often each may happen.
+    /// The most times that each event may happen.
     refusals: u8,
     breaks: u8,
     deletions: u8,
@@ -74,7 +73,7 @@ struct World {
 }
 
 impl World {
-    /// Two leases, each renewed at every tick, and an end that can be reached.
+    /// Two leases, renewed at every tick, in a world long enough to reach an end.
     const fn without(without: Option<Rule>) -> Self {
         Self {
             without,
@@ -92,7 +91,7 @@ impl World {
         }
     }
 
-    /// Leases that come to share their batches.
+    /// Leases that converge on shared batches.
     const fn prompt() -> Self {
         Self {
             begun: &[0, 1, 2],
@@ -108,13 +107,13 @@ impl World {
     }
 }
 
-/// In every order of everything.
+/// Explores every order of events, and asserts that no property is violated.
 fn holds(world: World) {
     let checker = world.checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
 }
 
-/// That this is wrong is found without the rule, and is not with it.
+/// Asserts that the exploration finds this violation without the rule, and not with it.
 fn is_found(wrong: &'static str, rule: Rule, world: fn(World) -> World) {
     let found = HasDiscoveries::AnyOf([wrong].into());
     let checker = world(World::without(Some(rule))).checker().threads(2);
@@ -147,7 +146,7 @@ fn nor_when_a_key_is_deleted() {
     });
 }
 
-/// A renewal that is refused was to tell that as well.
+/// A refused renewal does not clear the look that it covered.
 #[test]
 fn whoever_has_it_next_is_told_that_the_key_was_changed_also_after_a_refusal() {
     holds(World {

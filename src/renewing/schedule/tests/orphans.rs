@@ -1,4 +1,4 @@
-//! What a world knows of holds that are to be given back.
+//! The holds that a world has to give back.
 
 use super::{
     super::{BATCH, LAST_DELIVERY, Orphan, Schedule},
@@ -7,21 +7,21 @@ use super::{
 use crate::server::Answer;
 use std::time::Instant;
 
-/// All that were ever abandoned.
+/// All holds that were ever abandoned.
 #[derive(Default)]
 pub(super) struct Orphans(Vec<Known>);
 
 struct Known {
-    /// When an acquire of it got no answer.
+    /// The time of an acquire that got no reply.
     acquire: Option<Instant>,
-    /// Not to be asked about before.
+    /// The earliest time of the next release.
     due: Instant,
-    /// It cannot be ours any more.
+    /// The release has settled: the lock cannot be ours any more.
     done: bool,
 }
 
 impl Orphans {
-    /// One more; returns its name.
+    /// Adds a hold; returns its index.
     pub(super) fn add(&mut self, repeat: bool, now: Instant) -> usize {
         self.0.push(Known {
             acquire: repeat.then_some(now),
@@ -31,19 +31,19 @@ impl Orphans {
         self.0.len() - 1
     }
 
-    /// How many are still to be given back.
+    /// Returns the number of holds that are not settled.
     pub(super) fn left(&self) -> usize {
         self.0.iter().filter(|orphan| !orphan.done).count()
     }
 
-    /// How many there is something to be done about.
+    /// Returns the number of releases that are due.
     pub(super) fn due(&self, now: Instant) -> usize {
         let due = |orphan: &&Known| !orphan.done && orphan.due <= now;
         self.0.iter().filter(due).count()
     }
 
-    /// Those that are due, and no others, are asked about; once more if there is no answer. Says
-    /// whether the server has forgotten a script, which it has not where that was sent along.
+    /// Replies to these releases, and asserts that they are exactly the due ones. Returns whether
+    /// the server lost a script, which it cannot where the batch carried it.
     pub(super) fn answer(
         &mut self,
         asked: Vec<Orphan<usize>>,

@@ -1,4 +1,4 @@
-//! A world for a schedule: time passes only here, and the server answers whatever it likes.
+//! A world for a schedule, which controls the time and the server's replies.
 
 use std::mem;
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 pub(super) const MS: Duration = Duration::from_millis(1);
-/// So many leases are enough for one world.
+/// The most leases in one world.
 const MOST: usize = 200;
 
 pub(super) fn terms(lease_ms: u32) -> Terms {
@@ -25,7 +25,7 @@ pub(super) fn terms(lease_ms: u32) -> Terms {
     }
 }
 
-/// What the server does to a renewal.
+/// The reaction of the server to a renewal.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mood {
     Ours,
@@ -34,20 +34,20 @@ pub(super) enum Mood {
     Refused,
     Unanswered,
     Unreachable,
-    /// Renews it, but its holder stops it before the answer comes.
+    /// Renews the lease, but its holder stops it before the reply.
     StoppedMeanwhile,
-    /// It is ours, but something happens to it before the answer comes.
+    /// The lock is ours, but the key changes before the reply.
     ChangedMeanwhile,
-    /// It is ours, and its holder would hand it over before the answer comes.
+    /// The lock is ours, and its holder tries a hand-over before the reply.
     HandedOverMeanwhile,
-    /// Renews it, but its holder has it renewed until so long from now before the answer comes.
+    /// Renews the lease, but its holder renews it for this many milliseconds before the reply.
     ExtendedMeanwhile(u32),
-    /// It is ours, and the answer takes so long.
+    /// The lock is ours, and the reply takes this many milliseconds.
     Late(u32),
 }
 
 impl Mood {
-    /// Whether the release of an orphan gets an answer.
+    /// Returns true if the release of an orphan gets a reply.
     pub(super) fn is_answer(self) -> bool {
         !matches!(
             self,
@@ -89,7 +89,7 @@ pub(super) struct World {
     pub(super) orphans: Orphans,
     pub(super) moods: Box<dyn FnMut() -> Mood>,
     teach: bool,
-    /// When it was tried to renew something.
+    /// The times of all attempts to renew.
     pub(super) attempts: Vec<Instant>,
 }
 
@@ -186,7 +186,7 @@ impl World {
         });
     }
 
-    /// One more, of which nothing has come yet.
+    /// Creates a lease without any replies yet.
     fn known(&mut self, id: Id, terms: Terms, alarm: bool) -> Known {
         if alarm {
             self.schedule.set_alarm(id);
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// The lock goes to somebody else of this process, as it stands.
+    /// Hands the lock to another holder of this process, unchanged.
     fn hand_over(&mut self, index: usize, event: &Event) {
         let Event::HandOver {
             lease,
@@ -220,7 +220,7 @@ impl World {
             return;
         };
         let before = &self.leases[index];
-        // What has ended, or whose end is not known, is not handed over.
+        // A lease that has ended, or whose end is unknown, is not handed over.
         let Some(end) = before.terms.end.filter(|end| *end > self.now) else {
             return;
         };
@@ -326,7 +326,7 @@ impl World {
         }
         for question in batch.questions {
             let mood = match mood_of(&mut self.moods) {
-                // The batch after one that met a forgotten script brings it along.
+                // The batch after a forgotten script carries it, so it cannot be forgotten again.
                 Mood::Forgotten if teaching => Mood::Refused,
                 mood => mood,
             };
@@ -381,7 +381,7 @@ impl World {
                         "it is still its own"
                     );
                 }
-                // There is a bound on turns.
+                // Limits the number of turns.
                 Ask::Look if count < MOST => {
                     let terms = lease.terms;
                     self.hand_over_by(question.item, terms, false, sent);

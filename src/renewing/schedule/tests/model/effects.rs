@@ -1,21 +1,21 @@
-//! What the server, the threads and the holders do to a state.
+//! The effects of the server, the threads and the holders on a state.
 
 use super::{
     state::{Command, Flight, Held, Holder, Key, Lock, Phase, Said, State, length, moment, ticks},
     *,
 };
 
-/// What becomes of a batch.
+/// The fate of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Answered,
     /// One of the commands is refused.
     Refused(usize),
-    /// The server has forgotten the script of one.
+    /// The server no longer has the script of one command.
     Forgotten(usize),
-    /// All is executed, and the connection breaks.
+    /// The whole batch is executed, and the connection breaks.
     BreaksAfter,
-    /// The connection breaks, and what was sent may be executed at any time.
+    /// The connection breaks, and the commands may be executed at any later time.
     BreaksBefore,
 }
 
@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    /// What the scripts do.
+    /// Executes a command, as the scripts do.
     pub(super) fn run(state: &mut State, command: Command) -> Said {
         let now = state.now;
         match command {
@@ -100,7 +100,7 @@ impl World {
         Some(())
     }
 
-    /// These are over, as the schedule says.
+    /// Reports the leases that the schedule has ended.
     pub(super) fn tell(state: &mut State, over: Vec<Over<Holder>>) {
         for (holder, reason) in over {
             let now = moment(state.now);
@@ -142,7 +142,7 @@ impl World {
         state.schedule.pause(now + length(1));
     }
 
-    /// The answers to a batch.
+    /// Enters the replies to a batch.
     pub(super) fn receive(&self, state: &mut State) -> Option<()> {
         let flight = state.flight.take()?;
         let answers = flight.answers?;
@@ -183,7 +183,7 @@ impl World {
         if answer == Answer::Unanswered && question.ask.is_renewal() {
             held.out.renewal_is_out();
         }
-        // Who was told of its end meanwhile, or has stopped it, is told nothing.
+        // A holder that has seen the end, or stopped its lease, gets no outcome.
         if held.phase != Phase::Held {
             return;
         }
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// The key stays as it is.
+    /// Hands a lock over. The key does not change.
     pub(super) fn hand_over(&self, state: &mut State, holder: Holder) -> Option<()> {
         let (now, next) = (moment(state.now), state.holders.len());
         let held = &state.holders[holder];
@@ -258,7 +258,7 @@ impl World {
         Some(())
     }
 
-    /// The holder renews it by itself, and is answered at once.
+    /// Renews the lease by its holder, with an immediate reply.
     pub(super) fn extend(&self, state: &mut State, holder: Holder) -> Option<()> {
         let renewal = Command::Renewal(holder, Ask::Renew(length(self.lease)));
         state.happened.extensions += 1;

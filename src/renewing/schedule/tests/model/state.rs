@@ -1,15 +1,15 @@
-//! What there is at a moment: the schedule, who has which lease, the server, and what is on its way
-//! between them.
+//! One state of the model: the schedule, the holders, the server, and the commands and messages on
+//! their way.
 
 use std::sync::LazyLock;
 
 use super::*;
 
-/// Ten milliseconds: the rest between two looks, the pause after a refusal and the one after a
-/// broken connection are as long.
+/// Ten milliseconds: the length of the rest between two looks, and of the pauses after a refusal
+/// and after a broken connection.
 pub(super) type Tick = u8;
-/// Locks and those who hold them are numbers. A lock that is handed over has another holder with
-/// the same token.
+/// Locks and holders are numbers. A lock that is handed over has another holder with the same
+/// token.
 pub(super) type Lock = usize;
 pub(super) type Holder = usize;
 pub(super) type Token = usize;
@@ -34,19 +34,19 @@ pub(super) fn ticks(length: Duration) -> Tick {
 pub(super) struct Key {
     pub(super) token: Token,
     pub(super) end: Tick,
-    /// Its end before the last renewal: a replica may not have more.
+    /// The end before the last renewal, which a replica may have missed.
     pub(super) end_before: Tick,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// It has the lease, or believes so.
+    /// It counts on the lease.
     Held,
-    /// It was told of the end.
+    /// It was notified of the loss.
     Lost,
     HandedOver,
     Released,
-    /// The same, and the server did not answer.
+    /// It has released the lock, without a reply.
     Abandoned,
 }
 
@@ -56,10 +56,10 @@ pub(super) struct Held {
     pub(super) token: Token,
     pub(super) id: Id,
     pub(super) phase: Phase,
-    /// When it ends, as it believes.
+    /// The end of the lease by its clock.
     pub(super) end: Instant,
     pub(super) out: Outstanding,
-    /// It was not renewed since a failover was told.
+    /// It was not renewed since the report of a failover.
     pub(super) is_to_be_renewed: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Flight {
     pub(super) sent: Tick,
     pub(super) questions: Vec<Question<Holder>>,
     pub(super) orphans: Vec<Orphan<Token>>,
-    /// What the server says to each command: first to the questions, then to the orphans.
+    /// The reply to each command: first the questions, then the orphans.
     pub(super) answers: Option<Vec<Said>>,
 }
 
@@ -98,7 +98,7 @@ impl Flight {
     }
 }
 
-/// How often each has happened.
+/// The number of times that each event has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Happened {
     pub(super) refusals: u8,
@@ -117,16 +117,16 @@ pub(super) struct State {
     pub(super) holders: Vec<Held>,
     pub(super) keys: Vec<Option<Key>>,
     pub(super) flight: Option<Flight>,
-    /// What was given up before the server had executed it, and may arrive at any time.
+    /// The commands that timed out before the server executed them, and may arrive at any time.
     pub(super) late: Vec<Command>,
-    /// The server is about to tell that these keys were changed,
+    /// The keys whose change the server has not reported yet.
     pub(super) changed: Vec<Lock>,
-    /// or somebody that another server is the master.
+    /// A failover was not reported yet.
     pub(super) failed_over: bool,
-    /// When it was last told that a key was changed.
+    /// The time of the last report of a change of each key.
     pub(super) told: Vec<Option<Tick>>,
     pub(super) happened: Happened,
-    /// What was found wrong while something happened.
+    /// The property that an event violated.
     pub(super) wrong: Option<&'static str>,
 }
 
@@ -179,12 +179,13 @@ impl State {
         all.filter(move |held| held.phase == Phase::Held && now < held.end)
     }
 
-    /// The key on the server, if it is of this token.
+    /// Returns the key on the server, if it has this token.
     pub(super) fn key_of(&self, lock: Lock, token: Token) -> Option<Key> {
         self.keys[lock].filter(|key| key.token == token && key.end > self.now)
     }
 
-    /// The server is still to tell that something has happened to the key, or to be asked about it.
+    /// Returns true if a change of the key or a failover is not reported yet, or a question is
+    /// pending.
     fn is_open(&self, held: &Held) -> bool {
         let soon = moment(self.now + 1);
         let is_asked = |entry: &LeaseEntry<Holder>| {
@@ -203,7 +204,7 @@ impl State {
         })
     }
 
-    /// A key that a holder has given back is gone, or is still to be given back.
+    /// Checks that a key that a holder has released is gone, or its release is still repeated.
     pub(super) fn is_given_back(&self) -> bool {
         let abandoned = |held: &&Held| held.phase == Phase::Abandoned;
         self.holders.iter().filter(abandoned).all(|held| {
@@ -214,7 +215,7 @@ impl State {
         })
     }
 
-    /// No more than a third of a lease is over, and what a refusal takes.
+    /// Checks that at most a third of a lease has elapsed, plus the time of a refusal.
     pub(super) fn is_on_time(&self, world: &World) -> bool {
         let late = length(world.lease / 3 + self.happened.refusals);
         let left = length(world.lease).saturating_sub(late);
@@ -230,8 +231,8 @@ impl State {
         })
     }
 
-    /// Nobody believes in a key that is gone, ten milliseconds after that was told, and what a
-    /// refusal takes.
+    /// Checks that no holder counts on a key that is gone, ten milliseconds after the report, plus
+    /// the time of a refusal.
     pub(super) fn is_looked_at(&self) -> bool {
         let soon = 1 + self.happened.refusals;
         self.believers().all(|held| {

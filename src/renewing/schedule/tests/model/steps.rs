@@ -1,4 +1,4 @@
-//! What may happen next.
+//! The events that may happen next.
 
 use stateright::Property;
 
@@ -123,7 +123,7 @@ impl Model for World {
         match action {
             Action::Pass => {
                 state.now += 1;
-                // Nobody can tell a key that has ended from one that is gone.
+                // A key that has expired looks like one that is gone.
                 let now = state.now;
                 for key in &mut state.keys {
                     *key = key.filter(|key| key.end > now);
