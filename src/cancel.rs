@@ -104,7 +104,7 @@ impl Cancel {
     }
 
     /// Returns the interval at which a waiting thread has to poll the flag; `None` if it need not.
-    pub(crate) fn look_again(&self) -> Option<Duration> {
+    pub(crate) fn poll_after(&self) -> Option<Duration> {
         let in_silence = self.waits.may_be_raised_in_silence.load(Ordering::SeqCst);
         in_silence.then_some(LOOK_AGAIN)
     }

@@ -38,12 +38,14 @@ pub(crate) enum Redirect {
     Down,
 }
 
-/// Nodes are not asked again sooner.
+/// The shortest time between two questions to the nodes.
 const REST: Duration = Duration::from_millis(100);
-/// While somebody relies on the map, it is not older. So long a node that has failed is asked last.
-const FRESH: Duration = Duration::from_secs(10);
-/// All nodes together may take so long to say that nothing has changed.
-const LOOK: Duration = Duration::from_millis(250);
+/// The greatest age of the map while connections are lent.
+const MAP_AGE: Duration = Duration::from_secs(10);
+/// A node that failed is asked after the others for this long.
+const ASKED_LAST_FOR: Duration = Duration::from_secs(10);
+/// A periodic check of the map takes at most this long.
+const CHECK_LIMIT: Duration = Duration::from_millis(250);
 
 const WANTED: &str = "no node of the cluster says who has which keys";
 /// The hints for one that refuses the login, and for a server of another kind.
@@ -99,8 +101,11 @@ impl NodeQueue {
 
     /// The node to ask now. It goes to the end.
     fn next(&mut self) -> Option<Address> {
-        let has_failed =
-            |node: &Address| self.failed.get(node).is_some_and(|at| at.elapsed() < FRESH);
+        let has_failed = |node: &Address| {
+            self.failed
+                .get(node)
+                .is_some_and(|at| at.elapsed() < ASKED_LAST_FOR)
+        };
         let first = self.queue.iter().position(|node| !has_failed(node));
         let node = self.queue.remove(first.unwrap_or(0))?;
         self.queue.push_back(node.clone());
@@ -109,7 +114,7 @@ impl NodeQueue {
     }
 
     /// The part of this time that has not passed yet since a node was asked.
-    fn rest(&self, rest: Duration) -> Duration {
+    fn rest_left(&self, rest: Duration) -> Duration {
         self.asked
             .map_or(Duration::ZERO, |at| rest.saturating_sub(at.elapsed()))
     }
@@ -150,7 +155,7 @@ impl Map {
         match found {
             Some(shard) if !in_doubt => return Ok(shard),
             // The other half is for the call.
-            Some(_) => self.look_around(REST, Deadline::after(deadline.remaining() / 2)),
+            Some(_) => self.refresh(REST, Deadline::after(deadline.remaining() / 2)),
             None => self.ask(deadline)?,
         }
         self.known.lock().shard_of(slot).ok_or_else(|| Error::Pool {
@@ -161,13 +166,13 @@ impl Map {
 
     /// Where the master of a shard is. If that is in doubt, asks the nodes, unless another thread
     /// does or they were asked just now: the master that was known is tried then.
-    pub(super) fn look(&self, shard: ShardId, deadline: Deadline) -> Result<MasterPlace> {
+    pub(super) fn locate(&self, shard: ShardId, deadline: Deadline) -> Result<MasterPlace> {
         if self.known.lock().is_in_doubt(shard) {
             // The other half is for the connection.
-            self.look_around(REST, Deadline::after(deadline.remaining() / 2));
+            self.refresh(REST, Deadline::after(deadline.remaining() / 2));
         }
         let place = self.known.lock().place(shard);
-        place.ok_or_else(|| silent("none has named this shard"))
+        place.ok_or_else(|| nobody_says("none has named this shard"))
     }
 
     /// Asks a node whether anything has changed, if that is in doubt or none was asked for ten
@@ -176,9 +181,9 @@ impl Map {
         let rest = if self.known.lock().is_in_doubt(shard) {
             REST
         } else {
-            FRESH.max(unless_within)
+            MAP_AGE.max(unless_within)
         };
-        self.look_around(rest, Deadline::after(LOOK));
+        self.refresh(rest, Deadline::after(CHECK_LIMIT));
     }
 
     /// Reads a refusal that says where to go instead, and enters it in the map. Asks and waits for
@@ -212,19 +217,19 @@ impl Map {
     fn ask(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
-        let asking = asking.ok_or_else(|| silent("another thread asks them"))?;
+        let asking = asking.ok_or_else(|| nobody_says("another thread asks them"))?;
         if asking.answered.is_some_and(|answered| answered >= wanted) {
             return Ok(());
         }
-        thread::sleep(asking.rest(REST).min(deadline.remaining()));
+        thread::sleep(asking.rest_left(REST).min(deadline.remaining()));
         self.ask_in_turn(asking, deadline)
     }
 
     /// Asks the nodes, unless they were asked within `rest` or another thread asks them: then the
     /// map stays as it is.
-    fn look_around(&self, rest: Duration, deadline: Deadline) {
+    fn refresh(&self, rest: Duration, deadline: Deadline) {
         if let Some(asking) = self.asking.try_lock()
-            && asking.rest(rest).is_zero()
+            && asking.rest_left(rest).is_zero()
         {
             let _ = self.ask_in_turn(asking, deadline);
         }
@@ -233,7 +238,7 @@ impl Map {
     /// Asks one node after another, until one answers. Each may take half of the time that is left.
     fn ask_in_turn(&self, mut asking: MutexGuard<'_, NodeQueue>, deadline: Deadline) -> Result<()> {
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
-        let is_first = {
+        let knows_none_yet = {
             let mut known = self.known.lock();
             if let Some(node) = known.named_by_a_move.take() {
                 asking.put_first(node);
@@ -247,7 +252,7 @@ impl Map {
             };
             asking.asked = Some(time::now());
             let error = match self.layout_of(&node, Deadline::after(deadline.remaining() / 2)) {
-                Ok(layout) if layout.is_empty() => silent(&format!("{node} knows of no slot")),
+                Ok(layout) if layout.is_empty() => nobody_says(&format!("{node} knows of no slot")),
                 Ok(layout) => {
                     let mut known = self.known.lock();
                     known.enter(layout);
@@ -256,11 +261,11 @@ impl Map {
                     asking.answered = Some(time::now());
                     return Ok(());
                 }
-                Err(error) => asked_in_vain(WANTED, &node, error, HINTS, is_first),
+                Err(error) => asked_in_vain(WANTED, &node, error, HINTS, knows_none_yet),
             };
             why = last_that_may_pass(why, error);
         }
-        Err(why.unwrap_or_else(|| silent("there was no time to ask them")))
+        Err(why.unwrap_or_else(|| nobody_says("there was no time to ask them")))
     }
 
     fn layout_of(&self, node: &Address, deadline: Deadline) -> RedisResult<Layout> {
@@ -270,7 +275,7 @@ impl Map {
     }
 }
 
-fn silent(why: &str) -> Error {
+fn nobody_says(why: &str) -> Error {
     Error::Pool {
         reason: format!("{WANTED}: {why}"),
         source: None,

@@ -256,7 +256,7 @@ impl Nodes {
     /// one takes connections and answers nothing. Ends by the deadline or the time-out for connecting.
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
         let map = &self.inner.map;
-        let place = map.look(shard, deadline)?;
+        let place = map.locate(shard, deadline)?;
         let opened = map.open_at(&place.address, deadline);
         let answered = opened.and_then(|mut conn| match redis::cmd("PING").exec(&mut conn) {
             // A refusal is an answer.
@@ -299,8 +299,8 @@ struct ShardLocator {
 }
 
 impl MasterLocator for ShardLocator {
-    fn look(&self, deadline: Deadline) -> Result<MasterPlace> {
-        self.map.look(self.shard, deadline)
+    fn locate(&self, deadline: Deadline) -> Result<MasterPlace> {
+        self.map.locate(self.shard, deadline)
     }
 
     fn epoch(&self) -> u64 {

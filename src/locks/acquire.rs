@@ -45,12 +45,12 @@ use crate::{
     server::Patience,
     time::{Backoff, Deadline},
     waiting::{LastAnswer, Leaving, Place},
-    wire::{Call, Refusal},
+    wire::{BusyReply, Call},
 };
 
 /// The longest wait for a pooled connection when the deadline has passed: for a call with no
 /// time-out, and for the clean-up after a wait.
-const LENT: Duration = Duration::from_millis(100);
+const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
 /// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
 /// connection is not taken for a silent server.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
@@ -207,14 +207,14 @@ impl Wait<'_> {
                 next_asks_at,
             }) = outcome
             {
-                place.leave(self.leaving(), next_asks_at);
+                place.leave_granted(self.leaving(), next_asks_at);
                 return Ok(self.lease(grant).map(Lease::having_stood_in_queue));
             }
             let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
             if !goes_on {
                 self.take_back_intent(outcome.as_ref().err());
             }
-            if let Some(handed) = place.quit() {
+            if let Some(handed) = place.leave_with_what_was_handed() {
                 return Ok(Some(handed.claimed()));
             }
             if !goes_on {
@@ -225,9 +225,9 @@ impl Wait<'_> {
 
     /// Makes an attempt on a connection of the pool, and follows the key to another server.
     fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
-        let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, Refusal::Bare);
+        let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, BusyReply::No);
         let mut patience = Patience {
-            lent: self.deadline.remaining().max(LENT),
+            wait_while_all_lent: self.deadline.remaining().max(WAIT_WHILE_ALL_LENT),
             tells_of_moves: true,
             cancel: self.settings.cancel.as_ref(),
             ..Patience::USUAL
@@ -263,7 +263,7 @@ impl Wait<'_> {
     /// Returns `Refused` if the deadline passed, or the wait was cancelled.
     fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let shared = Arc::clone(&self.stack);
-        shared.server.want();
+        shared.server.start_telling();
         let cancel = self.settings.cancel.as_ref();
         let waiting = Arc::downgrade(&shared);
         let wake_all = move || {
@@ -285,7 +285,7 @@ impl Wait<'_> {
                 }
             }
             self.attempts.made += 1;
-            let call = (self.hold).acquiring(self.lease_millis, true, Refusal::WithItsEnd);
+            let call = (self.hold).acquiring(self.lease_millis, true, BusyReply::NoWithTimeLeft);
             let call = call.again();
             let outcome = match (shared.server).ask_for_head(&call, self.deadline, cancel) {
                 Ok(Some(reply)) => self.attempts.judge(reply, self.stack.clock.now())?,
@@ -370,7 +370,7 @@ impl Wait<'_> {
     /// that thread. Sends nothing to a silent server: the intent expires within a second.
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
-        if let Some(call) = self.hold.quitting().filter(|_| !is_silent) {
+        if let Some(call) = self.hold.taking_back_intent().filter(|_| !is_silent) {
             self.send_back(&call);
         }
     }
@@ -397,7 +397,7 @@ impl Wait<'_> {
     /// Sends a call and ignores the result. Waits only briefly for a connection.
     fn send_back(&self, call: &Call) {
         let patience = Patience {
-            lent: LENT,
+            wait_while_all_lent: WAIT_WHILE_ALL_LENT,
             ..Patience::USUAL
         };
         let _ = self.stack.server.ask(call, patience);
@@ -406,7 +406,7 @@ impl Wait<'_> {
     fn lease(&self, grant: LeaseGrant) -> Option<Lease> {
         let keep = |lease_state| Some(Handle::keep(&self.stack.keeper, lease_state));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
-        self.stack.server.want();
+        self.stack.server.start_telling();
         lease.map(Lease::claimed)
     }
 

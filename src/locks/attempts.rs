@@ -31,7 +31,7 @@ use crate::{
     },
     server::Reply,
     token::FencingToken,
-    waiting::LOOKS_AGAIN,
+    waiting::ASKS_AGAIN,
 };
 
 /// A waiting writer asks again after this time, to renew its intent: the intent lasts one second,
@@ -178,7 +178,7 @@ impl<'a> Attempts<'a> {
             unanswered_before: self.is_out,
         };
         let next_asks_at = if tracked {
-            end.min(now + LOOKS_AGAIN)
+            end.min(now + ASKS_AGAIN)
         } else {
             now + self.settings.backoff.last
         };
@@ -257,7 +257,7 @@ impl<'a> Attempts<'a> {
     fn longest_pause(&self, longest: Option<Duration>) -> Duration {
         let most = match self.hold.kind() {
             LockKind::Write => INTENT,
-            _ => LOOKS_AGAIN,
+            _ => ASKS_AGAIN,
         };
         longest.map_or(most, |longest| most.min(longest + Duration::from_millis(1)))
     }

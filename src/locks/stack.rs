@@ -87,7 +87,7 @@ impl<L: Send> Observer for Stack<L> {
     }
 
     fn ask_again(&self) {
-        self.queues.wake_all_heads();
+        self.queues.all_may_have_changed();
     }
 
     fn renew_again(&self) {

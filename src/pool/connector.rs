@@ -30,7 +30,7 @@ pub(crate) trait MasterLocator: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Pool`]: nobody has said anything that can be believed.
-    fn look(&self, deadline: Deadline) -> Result<MasterPlace>;
+    fn locate(&self, deadline: Deadline) -> Result<MasterPlace>;
 
     /// Grows when another server has become the master: a connection of an earlier epoch must not
     /// be used again.
@@ -183,7 +183,7 @@ impl Connector {
         asks_for_locks: bool,
         attempt: Deadline,
     ) -> Result<Opened> {
-        let mut place = locator.look(attempt)?;
+        let mut place = locator.locate(attempt)?;
         let mut denied = None;
         loop {
             if asks_for_locks {
@@ -203,7 +203,7 @@ impl Connector {
                 .take()
                 .filter(|_| is_silence(&error))
                 .unwrap_or(error);
-            match locator.look(attempt) {
+            match locator.locate(attempt) {
                 Ok(now) if !attempt.has_passed() => place = now,
                 _ => return Err(error),
             }

@@ -52,10 +52,10 @@ pub(crate) use url::{is_of_a_cluster, nodes_of};
 pub(crate) const HOPS: u32 = 5;
 
 /// A call that waits for a new connection looks this often whether the attempt has failed.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(2);
 /// A call that waits while all are lent looks this often whether it was called off, or a connection
 /// has come back broken.
-const LOOK_AT_LENT: Duration = Duration::from_millis(10);
+const POLL_LENT: Duration = Duration::from_millis(10);
 /// After this time a call that still waits asks for another connection.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -261,20 +261,26 @@ impl Pool {
     }
 
     /// As [`get`](Self::get), for what this crate sends by itself, and without asking whether this
-    /// is a child of a fork. The wait ends after `lent` while all are lent, and after `whole` in
-    /// any case. While all are lent, it may be called off.
+    /// is a child of a fork. The wait ends after `wait_while_all_lent` if all are lent then,
+    /// and after `whole` in any case. `cancel` ends it too while all are lent.
     pub(crate) fn get_here(
         &self,
-        lent: Duration,
+        wait_while_all_lent: Duration,
         whole: Duration,
         cancel: Option<&Cancel>,
     ) -> Result<PooledConnection> {
         let whole = whole.min(self.inner.state.get_timeout);
-        let (lent, deadline) = (lent.min(whole), Deadline::after(whole));
+        let wait_while_all_lent = wait_while_all_lent.min(whole);
+        let deadline = Deadline::after(whole);
         loop {
-            let mut lent = self.idle_or_new(lent, deadline, cancel)?;
-            match self.inner.state.prove(&mut lent, deadline) {
-                Ok(()) => return Ok(PooledConnection { lent, caller: None }),
+            let mut connection = self.idle_or_new(wait_while_all_lent, deadline, cancel)?;
+            match self.inner.state.prove(&mut connection, deadline) {
+                Ok(()) => {
+                    return Ok(PooledConnection {
+                        connection,
+                        caller: None,
+                    });
+                }
                 Err(error) if deadline.has_passed() => return Err(error),
                 // Dropped, and so closed. The next one, or a new one, may be better.
                 Err(_) => {}
@@ -289,21 +295,22 @@ impl Pool {
     /// look. Another call may have taken what was opened for this one: then it asks again.
     fn idle_or_new(
         &self,
-        lent: Duration,
+        wait_while_all_lent: Duration,
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<r2d2::PooledConnection<Manager>> {
         let (connections, state) = (&self.inner.connections, &self.inner.state);
-        if let Some(lent) = connections.try_get() {
-            return Ok(lent);
+        if let Some(connection) = connections.try_get() {
+            return Ok(connection);
         }
         let (asked, _waiting) = (time::now(), Arc::clone(&state.waiting));
-        let (lent_by, mut asks_at) = (Deadline::after(lent), Deadline::after(Duration::ZERO));
+        let give_up_all_lent_at = Deadline::after(wait_while_all_lent);
+        let mut asks_at = Deadline::after(Duration::ZERO);
         loop {
             let are_all_lent = connections.state().connections == connections.max_size();
             let is_called_off = cancel.is_some_and(Cancel::is_cancelled);
-            if are_all_lent && (lent_by.has_passed() || is_called_off) {
-                return Err(self.all_are_lent(lent));
+            if are_all_lent && (give_up_all_lent_at.has_passed() || is_called_off) {
+                return Err(self.all_are_lent(wait_while_all_lent));
             }
             if deadline.has_passed() {
                 return Err(state.no_answer());
@@ -312,17 +319,17 @@ impl Pool {
                 return Err(failure);
             }
             let found = if are_all_lent {
-                (connections.get_timeout(lent_by.remaining().min(LOOK_AT_LENT))).ok()
+                (connections.get_timeout(give_up_all_lent_at.remaining().min(POLL_LENT))).ok()
             } else if asks_at.has_passed() {
                 asks_at = Deadline::after(ASK_AGAIN);
                 // It asks for one connection more.
-                (connections.get_timeout(deadline.remaining().min(LOOK))).ok()
+                (connections.get_timeout(deadline.remaining().min(POLL))).ok()
             } else {
-                thread::sleep(deadline.remaining().min(LOOK));
+                thread::sleep(deadline.remaining().min(POLL));
                 connections.try_get()
             };
-            if let Some(lent) = found {
-                return Ok(lent);
+            if let Some(connection) = found {
+                return Ok(connection);
             }
         }
     }
@@ -391,7 +398,7 @@ impl fmt::Debug for Pool {
 /// # anyhow::Ok(())
 /// ```
 pub struct PooledConnection {
-    lent: r2d2::PooledConnection<Manager>,
+    connection: r2d2::PooledConnection<Manager>,
     /// Counts it among those that [`Pool::get`] has lent.
     caller: Option<Arc<()>>,
 }
@@ -399,17 +406,17 @@ pub struct PooledConnection {
 impl PooledConnection {
     /// Where it leads: see [`Connector::epoch`].
     pub(crate) fn epoch(&self) -> u64 {
-        self.lent.epoch
+        self.connection.epoch
     }
 
     /// Not to be lent again.
-    pub(crate) fn close(&mut self, why: Finished) {
-        self.lent.finished = Some(why);
+    pub(crate) fn close_when_returned(&mut self, why: Finished) {
+        self.connection.finished = Some(why);
     }
 
     /// For those who leave its time-outs as they are, so that they need not be put back.
     pub(crate) fn connection(&mut self) -> &mut Connection {
-        &mut self.lent.connection
+        &mut self.connection.connection
     }
 }
 
@@ -417,15 +424,15 @@ impl Deref for PooledConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        self.lent.touched.store(true, Ordering::Relaxed);
-        &self.lent.connection
+        self.connection.touched.store(true, Ordering::Relaxed);
+        &self.connection.connection
     }
 }
 
 impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut Connection {
-        *self.lent.touched.get_mut() = true;
-        &mut self.lent.connection
+        *self.connection.touched.get_mut() = true;
+        &mut self.connection.connection
     }
 }
 

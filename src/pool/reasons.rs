@@ -43,7 +43,7 @@ pub(crate) fn asked_in_vain(
     address: &impl Display,
     error: RedisError,
     [login, other_kind]: [&str; 2],
-    is_first: bool,
+    knows_none_yet: bool,
 ) -> Error {
     let words = error.detail().unwrap_or_default();
     let (may_pass, why) = if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
@@ -59,7 +59,7 @@ pub(crate) fn asked_in_vain(
         (true, String::from("failed"))
     };
     let reason = format!("{wanted}: {address} {why}");
-    if is_first && !may_pass {
+    if knows_none_yet && !may_pass {
         return Error::invalid("url", reason);
     }
     let source = may_pass.then_some(error);

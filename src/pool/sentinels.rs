@@ -21,7 +21,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Client, Connection, ErrorKind, ProtocolVersion, RedisResult, Value};
 
-use known::{HEARING, Known, NamedMaster};
+use known::{Known, NamedMaster, QUIET_AFTER_FAILOVER};
 
 use super::{
     connector::{Address, MasterLocator, MasterPlace},
@@ -40,10 +40,12 @@ const FRESH: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(50);
 /// All sentinels together may take this long to say that nothing has changed.
 /// The first may take all of it: it may be far away.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_LIMIT: Duration = Duration::from_millis(250);
 
-/// One that was silent is asked after the others for so long.
+/// A sentinel that timed out is asked after the others for this long.
 const FORGIVEN: Duration = Duration::from_secs(5);
+/// The pause between two attempts to subscribe to announcements.
+const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(5);
 /// Announcements are not waited for, but a socket has no shorter time-out.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// A sentinel that takes longer to subscribe to is tried again later.
@@ -93,17 +95,17 @@ impl MasterLocator for Sentinels {
         self.known.lock().epoch
     }
 
-    fn look(&self, deadline: Deadline) -> Result<MasterPlace> {
+    fn locate(&self, deadline: Deadline) -> Result<MasterPlace> {
         {
             let known = self.known.lock();
-            let for_so_long = if known.in_doubt { REST } else { FRESH };
-            let is_fresh = (known.answered).is_some_and(|at| at.elapsed() < for_so_long);
+            let fresh_for = if known.in_doubt { REST } else { FRESH };
+            let is_fresh = (known.answered).is_some_and(|at| at.elapsed() < fresh_for);
             if let Some(place) = known.place().filter(|_| is_fresh) {
                 return Ok(place);
             }
         }
-        self.ask(deadline)?;
-        (self.known.lock().place()).ok_or_else(|| self.silent("none"))
+        self.ask_unless_answered(deadline)?;
+        (self.known.lock().place()).ok_or_else(|| self.nobody_says("none"))
     }
 
     fn confirm(&self, epoch: u64) {
@@ -125,20 +127,25 @@ impl MasterLocator for Sentinels {
         // While another thread asks, this one need not.
         if let Some(asking) = self.asking.try_lock() {
             let next = asking.last + 1;
-            let _ = self.ask_from(next, asking, Deadline::after(LOOK), LOOK);
+            let _ =
+                self.ask_until_believed(next, asking, Deadline::after(CHECK_LIMIT), CHECK_LIMIT);
         }
     }
 
     fn listen(&self) {
         if let Some(mut asking) = self.asking.try_lock()
-            && let Some(at) = asking.has_news()
+            && let Some(which) = asking.has_news()
         {
-            let _ = self.ask_from(at, asking, Deadline::after(LOOK), LOOK);
+            let _ =
+                self.ask_until_believed(which, asking, Deadline::after(CHECK_LIMIT), CHECK_LIMIT);
         }
     }
 
     fn grants_from(&self) -> Option<Instant> {
-        self.known.lock().replaced.map(|at| at + HEARING)
+        self.known
+            .lock()
+            .replaced
+            .map(|at| at + QUIET_AFTER_FAILOVER)
     }
 
     fn whom(&self) -> String {
@@ -148,18 +155,18 @@ impl MasterLocator for Sentinels {
 
 impl Sentinels {
     /// Asks the sentinels, unless another thread has been answered while this one waited for it.
-    fn ask(&self, deadline: Deadline) -> Result<()> {
+    fn ask_unless_answered(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
         let why = "another thread has asked them, and waits for an answer";
-        let asking = asking.ok_or_else(|| self.silent(why))?;
+        let asking = asking.ok_or_else(|| self.nobody_says(why))?;
         if self.known.lock().answered.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
         let last = asking.last;
         // The last part is for the connection to the master.
         let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
-        self.ask_from(last, asking, deadline, deadline.remaining() / parts)
+        self.ask_until_believed(last, asking, deadline, deadline.remaining() / parts)
     }
 
     /// Asks one after another, from this one on, each for so long, until one names what can be
@@ -168,33 +175,33 @@ impl Sentinels {
     /// them may be cut off.
     ///
     /// One that was silent lately is asked only if no other answers.
-    fn ask_from(
+    fn ask_until_believed(
         &self,
-        first: usize,
+        start_at: usize,
         mut asking: MutexGuard<'_, SentinelConnections>,
         deadline: Deadline,
         each: Duration,
     ) -> Result<()> {
-        let (is_first, in_doubt) = {
+        let (knows_none_yet, in_doubt) = {
             let mut known = self.known.lock();
             known.asked = Some(time::now());
             (known.master.is_none(), known.in_doubt)
         };
-        let enough = match (is_first, in_doubt) {
+        let enough = match (knows_none_yet, in_doubt) {
             (true, _) => self.count / 2 + 1,
             (false, true) => self.count,
             (false, false) => 1,
         };
         let (mut is_known, mut answers, mut why) = (false, 0, None);
-        for at in asking.in_order(first) {
-            let is_enough = answers >= enough || asking.was_silent_lately(at);
-            if deadline.has_passed() || is_known && is_enough {
+        for which in asking.in_order(start_at) {
+            let may_skip = answers >= enough || asking.was_silent_lately(which);
+            if deadline.has_passed() || is_known && may_skip {
                 break;
             }
             let limit = deadline.remaining_up_to(each);
-            match self.ask_one(&mut asking, at, is_first, limit) {
-                Ok(true) if !is_first => {
-                    asking.prefer(at);
+            match self.ask_and_enter(&mut asking, which, knows_none_yet, limit) {
+                Ok(true) if !knows_none_yet => {
+                    asking.prefer(which);
                     return Ok(());
                 }
                 Ok(_) => (is_known, answers) = (true, answers + 1),
@@ -203,34 +210,40 @@ impl Sentinels {
         }
         if is_known {
             // Those who could know better have been asked. The next failure is a doubt again.
-            self.known.lock().in_doubt &= !in_doubt;
+            if in_doubt {
+                self.known.lock().in_doubt = false;
+            }
             return Ok(());
         }
-        Err(why.unwrap_or_else(|| self.silent("none answers")))
+        Err(why.unwrap_or_else(|| self.nobody_says("none answers")))
     }
 
     /// Asks one of them. `true`: it names another master than was known, or the first.
-    fn ask_one(
+    fn ask_and_enter(
         &self,
         asking: &mut SentinelConnections,
-        at: usize,
-        is_first: bool,
+        which: usize,
+        knows_none_yet: bool,
         limit: Duration,
     ) -> Result<bool> {
-        match asking.ask(at, &self.master, limit) {
-            Ok((said, since)) => {
+        match asking.question_one(which, &self.master, limit) {
+            Ok((said, for_how_long)) => {
                 let mut known = self.known.lock();
-                if is_first {
-                    known.heard_at_first(since);
+                if knows_none_yet {
+                    known.note_age(for_how_long);
                 }
-                let believed = known.believe((at, self.count), said, time::now());
-                believed.map_err(|why| self.silent(why))
+                let believed = known.believe((which, self.count), said, time::now());
+                believed.map_err(|why| self.nobody_says(why))
             }
             Err(error) => {
-                let address = asking.sentinels[at].client.get_connection_info().addr();
+                let address = asking.sentinels[which].client.get_connection_info().addr();
                 let wanted = self.wanted();
                 Err(reasons::asked_in_vain(
-                    &wanted, address, error, HINTS, is_first,
+                    &wanted,
+                    address,
+                    error,
+                    HINTS,
+                    knows_none_yet,
                 ))
             }
         }
@@ -241,7 +254,7 @@ impl Sentinels {
         format!("no sentinel of {count} says where the master `{master}` is")
     }
 
-    fn silent(&self, why: &str) -> Error {
+    fn nobody_says(&self, why: &str) -> Error {
         Error::Pool {
             reason: format!("{}: {why}", self.wanted()),
             source: None,
@@ -285,29 +298,29 @@ impl SentinelConnections {
     }
 
     /// The sentinels in the order in which they are asked: those that were silent lately come last.
-    fn in_order(&self, first: usize) -> Vec<usize> {
+    fn in_order(&self, start_at: usize) -> Vec<usize> {
         let count = self.sentinels.len();
-        let mut order: Vec<_> = (0..count).map(|step| (first + step) % count).collect();
-        order.sort_by_key(|at| self.was_silent_lately(*at));
+        let mut order: Vec<_> = (0..count).map(|step| (start_at + step) % count).collect();
+        order.sort_by_key(|which| self.was_silent_lately(*which));
         order
     }
 
-    fn was_silent_lately(&self, at: usize) -> bool {
-        let silent = self.sentinels[at].silent;
+    fn was_silent_lately(&self, which: usize) -> bool {
+        let silent = self.sentinels[which].silent;
         silent.is_some_and(|silent| silent.elapsed() < FORGIVEN)
     }
 
     /// Asks one of them where the master is.
-    fn ask(
+    fn question_one(
         &mut self,
-        at: usize,
+        which: usize,
         master: &str,
         limit: Duration,
     ) -> RedisResult<(NamedMaster, Duration)> {
-        let sentinel = &mut self.sentinels[at];
-        let said = sentinel.ask(master, limit);
+        let sentinel = &mut self.sentinels[which];
+        let said = sentinel.question(master, limit);
         match &said {
-            Ok(_) => self.last = at,
+            Ok(_) => self.last = which,
             Err(error) if error.is_timeout() => sentinel.silent = Some(time::now()),
             Err(_) => {}
         }
@@ -318,8 +331,10 @@ impl SentinelConnections {
     /// and does not repeat what it has announced before. Subscribes where that was not done yet, to
     /// the one that has answered last.
     fn has_news(&mut self) -> Option<usize> {
-        let Some((at, connection)) = &mut self.announcements else {
-            let is_due = self.tried.is_none_or(|tried| tried.elapsed() >= FORGIVEN);
+        let Some((which, connection)) = &mut self.announcements else {
+            let is_due = self
+                .tried
+                .is_none_or(|tried| tried.elapsed() >= SUBSCRIBE_PAUSE);
             if !is_due {
                 return None;
             }
@@ -327,7 +342,7 @@ impl SentinelConnections {
             self.announcements = Some((self.last, self.sentinels[self.last].subscribed()?));
             return Some(self.last);
         };
-        let (at, mut has_announced) = (*at, false);
+        let (which, mut has_announced) = (*which, false);
         loop {
             match connection.recv_response() {
                 Ok(Value::Push { .. }) => has_announced = true,
@@ -338,19 +353,19 @@ impl SentinelConnections {
                 }
             }
         }
-        has_announced.then_some(at)
+        has_announced.then_some(which)
     }
 
     /// This one has told of a failover: it knows sooner than others, of which one may be cut off.
-    fn prefer(&mut self, at: usize) {
-        if (self.announcements.as_ref()).is_some_and(|(subscribed, _)| *subscribed != at) {
+    fn prefer(&mut self, which: usize) {
+        if (self.announcements.as_ref()).is_some_and(|(subscribed, _)| *subscribed != which) {
             (self.announcements, self.tried) = (None, None);
         }
     }
 }
 
 impl SentinelConnection {
-    fn ask(&mut self, master: &str, limit: Duration) -> RedisResult<(NamedMaster, Duration)> {
+    fn question(&mut self, master: &str, limit: Duration) -> RedisResult<(NamedMaster, Duration)> {
         let deadline = Deadline::after(limit);
         if let Some(mut connection) = self.kept.take() {
             match question(&mut connection, master, limit) {

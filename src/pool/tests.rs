@@ -29,7 +29,7 @@ fn a_server_that_greets_slowly() -> (String, Arc<AtomicUsize>) {
         for conn in listener.incoming().map_while(Result::ok) {
             counted.fetch_add(1, Ordering::SeqCst);
             thread::spawn(move || {
-                thread::sleep(20 * LOOK);
+                thread::sleep(20 * POLL);
                 let is_asked = || (&conn).read(&mut [0; 1_024]).is_ok_and(|read| read > 0);
                 while is_asked() && (&conn).write_all(GREETING).is_ok() {}
             });

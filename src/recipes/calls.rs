@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    wire::{Call, Refusal, Replicas, command},
+    wire::{BusyReply, Call, Replicas, command},
 };
 
 impl Hold {
@@ -72,12 +72,12 @@ impl Hold {
     }
 
     /// One attempt to acquire the lock. Safe to send twice. A waiting writer keeps new readers out.
-    pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, refusal: Refusal) -> Call {
+    pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, busy_reply: BusyReply) -> Call {
         let call = match self.kind {
-            LockKind::Mutex => mutex::acquiring(self, lease_millis, refusal),
-            LockKind::Reentrant => reentrant::acquiring(self, lease_millis, refusal),
-            LockKind::Read => read_write::acquiring_read(self, lease_millis, refusal),
-            LockKind::Write => read_write::acquiring_write(self, lease_millis, waits, refusal),
+            LockKind::Mutex => mutex::acquiring(self, lease_millis, busy_reply),
+            LockKind::Reentrant => reentrant::acquiring(self, lease_millis, busy_reply),
+            LockKind::Read => read_write::acquiring_read(self, lease_millis, busy_reply),
+            LockKind::Write => read_write::acquiring_write(self, lease_millis, waits, busy_reply),
         };
         call.confirmed_by(self.replicas)
     }
@@ -119,7 +119,7 @@ impl Hold {
     }
 
     /// Removes a writer's intent when it stops waiting.
-    pub(crate) fn quitting(&self) -> Option<Call> {
+    pub(crate) fn taking_back_intent(&self) -> Option<Call> {
         let is_writer = self.kind == LockKind::Write;
         is_writer.then(|| read_write::releasing(self, Side::Intent))
     }

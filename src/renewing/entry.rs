@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    error::LostReason, recipes::hold::Hold, server::Answer, time::whole_millis, wire::Call,
+    error::LostReason, recipes::hold::Hold, server::RenewalAnswer, time::whole_millis, wire::Call,
 };
 
 /// The pause after the first refusal of a renewal. It doubles with each further refusal.
@@ -206,19 +206,19 @@ impl<T> LeaseEntry<T> {
     }
 
     /// Enters the reply to the question that is on its way, and sets the time of the next one.
-    pub(crate) fn judge(&mut self, answer: Answer, now: Instant) -> Option<RenewalOutcome> {
+    pub(crate) fn judge(&mut self, answer: RenewalAnswer, now: Instant) -> Option<RenewalOutcome> {
         let ask = self.in_flight.take()?;
         if let Some(reason) = self.terms.lost_at(now) {
             return Some(RenewalOutcome::Lost(reason));
         }
         match answer {
-            Answer::Ours(sent) => {
+            RenewalAnswer::Ours(sent) => {
                 self.confirmed(ask, sent);
                 let held = self.terms.end.map(RenewalOutcome::Held);
                 self.terms.lost_at(now).map(RenewalOutcome::Lost).or(held)
             }
-            Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
-            Answer::Refused => {
+            RenewalAnswer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
+            RenewalAnswer::Refused => {
                 let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
                 let longest = LAST_RETRY.min(self.terms.third());
                 self.refusals += 1;
@@ -228,7 +228,7 @@ impl<T> LeaseEntry<T> {
             // Due at once: the next batch carries the script that the server no longer has. It
             // sorts after the others that are due, so if this question broke the connection, they
             // still get through.
-            Answer::Forgotten | Answer::Unanswered => {
+            RenewalAnswer::Forgotten | RenewalAnswer::Unanswered => {
                 self.ask_again_at(now);
                 None
             }

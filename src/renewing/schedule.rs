@@ -13,7 +13,7 @@ use std::{
 use crate::{
     error::LostReason,
     renewing::entry::{Ask, LeaseEntry, RenewalOutcome, Terms},
-    server::Answer,
+    server::RenewalAnswer,
 };
 
 /// The most leases that share a round trip.
@@ -129,14 +129,14 @@ impl<T: Clone, O> Schedule<T, O> {
     }
 
     /// Enters the reply to the release of an orphan.
-    pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: Answer, now: Instant) {
+    pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: RenewalAnswer, now: Instant) {
         let age = now.saturating_duration_since(orphan.since);
         let is_last = !orphan.may_come_late || age >= LAST_DELIVERY;
         let pause = match answer {
-            Answer::Ours(_) | Answer::NotOurs if is_last => return,
-            Answer::Ours(_) | Answer::NotOurs => age.max(SHORTEST_PAUSE),
-            Answer::Forgotten | Answer::Unanswered => Duration::ZERO,
-            Answer::Refused => REFUSED_PAUSE,
+            RenewalAnswer::Ours(_) | RenewalAnswer::NotOurs if is_last => return,
+            RenewalAnswer::Ours(_) | RenewalAnswer::NotOurs => age.max(SHORTEST_PAUSE),
+            RenewalAnswer::Forgotten | RenewalAnswer::Unanswered => Duration::ZERO,
+            RenewalAnswer::Refused => REFUSED_PAUSE,
         };
         let due = now + pause;
         self.insert_orphan(Orphan { due, ..orphan });
@@ -232,7 +232,7 @@ impl<T: Clone, O> Schedule<T, O> {
     pub(crate) fn answered(
         &mut self,
         id: Id,
-        answer: Answer,
+        answer: RenewalAnswer,
         now: Instant,
     ) -> Option<RenewalOutcome> {
         if let Some(mut left) = self.leaving.remove(&id) {

@@ -19,7 +19,7 @@ use crate::{
     error::{Error, LostReason, Result},
     event::shielded,
     pool::{Limits, Process},
-    server::{Answer, Failure, Renewals, Replies},
+    server::{Failure, RenewalAnswer, Renewals, Replies},
     time::{Backoff, Clock, Deadline},
     wire::Call,
 };
@@ -202,14 +202,14 @@ impl Keeper {
         let RenewalBatch {
             questions, orphans, ..
         } = batch;
-        let mut answers = replies.answers.into_iter();
+        let mut answers = replies.replies.into_iter();
         for (question, (answer, failure)) in questions.iter().zip(&mut answers) {
             let (id, lease) = (question.id, &question.item);
             let is_renewal = question.ask.is_renewal();
             let outcome = state.schedule.answered(id, answer, now);
             if let Some(failure) = failure {
                 let was_sent = matches!(*failure, Failure::Sent(_));
-                let is_out = answer == Answer::Unanswered && is_renewal && was_sent;
+                let is_out = answer == RenewalAnswer::Unanswered && is_renewal && was_sent;
                 lease.renewal_failed(&failure, is_out);
                 news.push((Arc::clone(lease), Some(failure)));
             }
@@ -268,9 +268,9 @@ impl Keeper {
 
 /// Returns the replies to a batch that could not be sent.
 fn unsent(batch: &LeaseBatch, failure: &Arc<Failure>) -> Replies {
-    let reply = (Answer::Unanswered, Some(Arc::clone(failure)));
+    let reply = (RenewalAnswer::Unanswered, Some(Arc::clone(failure)));
     Replies {
-        answers: vec![reply; batch.questions.len() + batch.orphans.len()],
+        replies: vec![reply; batch.questions.len() + batch.orphans.len()],
         broken: true,
     }
 }

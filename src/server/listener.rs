@@ -84,7 +84,7 @@ impl Listener {
         })
     }
 
-    /// Starts the thread. It connects when it is [wanted](Self::want), and ends within [`LISTEN`]
+    /// Starts the thread. It connects when it is [wanted](Self::start_telling), and ends within [`LISTEN`]
     /// when nobody is there to be told.
     ///
     /// `check` looks after the connection of the leases.
@@ -103,7 +103,7 @@ impl Listener {
     }
 
     /// From now on it is to listen.
-    pub(crate) fn want(&self) {
+    pub(crate) fn start_telling(&self) {
         if !self.wanted.swap(true, Ordering::SeqCst) {
             drop(self.closing.lock());
             self.wake.notify_all();

@@ -117,12 +117,12 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// A connection for renewals.
     fn renewals(&self) -> Box<dyn Renewals>;
 
-    /// From now on this observer is told of changes, once they are [wanted](Self::want). Starts a
+    /// From now on this observer is told of changes, once they are [wanted](Self::start_telling). Starts a
     /// thread if that takes one.
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
     /// From now on somebody relies on being told.
-    fn want(&self);
+    fn start_telling(&self);
 
     /// Ends the telling.
     fn close(&self);
@@ -132,7 +132,7 @@ pub(crate) trait Server: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience<'a> {
     /// For a connection, while all are lent to others.
-    pub(crate) lent: Duration,
+    pub(crate) wait_while_all_lent: Duration,
     /// For a connection and the answer, where that is sooner than the time-outs of the pool.
     pub(crate) by: Option<Deadline>,
     /// The caller wants to know that the key is on another server by now. Otherwise that one is
@@ -149,7 +149,7 @@ pub(crate) struct Patience<'a> {
 impl Patience<'_> {
     /// As the pool allows.
     pub(crate) const USUAL: Self = Self {
-        lent: Duration::MAX,
+        wait_while_all_lent: Duration::MAX,
         by: None,
         tells_of_moves: false,
         cancel: None,
@@ -250,7 +250,7 @@ pub(crate) trait Renewals: Send {
 
 /// The outcome of a renewal, or of the release of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum RenewalAnswer {
     /// Renewed, or released. The moment lies before the call was sent.
     Ours(Instant),
     NotOurs,
@@ -264,13 +264,13 @@ pub(crate) enum Answer {
 /// The outcome of a batch.
 pub(crate) struct Replies {
     /// One for each call.
-    pub(crate) answers: Vec<RenewalReply>,
+    pub(crate) replies: Vec<RenewalReply>,
     /// The connection broke, or was silent for too long, and is closed.
     pub(crate) broken: bool,
 }
 
 /// The outcome of a renewal, and the reason where it failed.
-pub(crate) type RenewalReply = (Answer, Option<Arc<Failure>>);
+pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<Failure>>);
 
 /// Why a renewal got no answer, or not the one it wanted.
 #[derive(Debug)]

@@ -45,7 +45,7 @@ use crate::{
 
 /// A thread looks for its answer so often, and lets others run, before it sleeps: to be woken
 /// takes longer than a near server's answer.
-const LOOKS: u32 = 30;
+const SPINS: u32 = 30;
 
 /// The calls to one server that wait to be sent.
 pub(super) struct Outbox {
@@ -58,7 +58,7 @@ pub(super) struct Outbox {
 #[derive(Default)]
 struct Letters {
     /// The lanes in use.
-    out: usize,
+    lanes_in_use: usize,
     /// In the order in which they came.
     waiting: VecDeque<Arc<Letter>>,
 }
@@ -99,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// Has this sent, by this thread or another. `lead` has the shared write
+    /// Has this sent, by this thread or another. `send` has the shared write
     /// [gathered](SharedWrite::gather) and sent, and is an error if it could not. `until`: when
     /// this thread stops waiting for the answer, if that is sooner than an I/O time-out. `None`: it
     /// was not sent.
@@ -109,7 +109,7 @@ impl Outbox {
         send_by: Deadline,
         until: Option<Instant>,
         mut cancel: Option<&Cancel>,
-        lead: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
+        send: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
     ) -> Result<Option<Reply>> {
         let posted = time::now();
         let own = Arc::new(Letter {
@@ -119,39 +119,50 @@ impl Outbox {
         });
         let _woken = cancel.map(|cancel| {
             let own = Arc::clone(&own);
-            cancel.wakes(move || own.look_again())
+            cancel.wakes(move || own.wake())
         });
         let may_lead = until.is_none();
         let mut letters = self.letters.lock();
-        if !may_lead && letters.out < self.lanes {
+        if !may_lead && letters.lanes_in_use < self.lanes {
             return Ok(None);
         }
         letters.waiting.push_back(Arc::clone(&own));
         drop(letters);
-        let mut over = send_by.moment().into_iter().chain(until).min();
+        let mut gives_up_at = send_by.moment().into_iter().chain(until).min();
         let mut is_taken = false;
         loop {
-            if let Some(write) = may_lead.then(|| self.lead(&own)).flatten() {
-                return write.run(lead);
+            if let Some(write) = may_lead.then(|| self.try_to_lead(&own)).flatten() {
+                return write.run(send);
             }
-            match own.wait(over, cancel) {
-                Some(Stage::Told(told)) => return told.map(Some),
-                Some(_) if may_lead => {}
-                _ if self.take_back(&own) => return Ok(None),
-                _ if is_taken => return Ok(Some(Reply::untracked(Err(silence()), posted, false))),
-                _ => (is_taken, over, cancel) = (true, until, None),
+            let stage = own.wait(gives_up_at, cancel);
+            if let Some(Stage::Told(told)) = stage {
+                return told.map(Some);
             }
+            if may_lead && stage.is_some() {
+                // Woken to lead.
+                continue;
+            }
+            if self.take_back(&own) {
+                return Ok(None);
+            }
+            if is_taken {
+                return Ok(Some(Reply::untracked(Err(timed_out()), posted, false)));
+            }
+            // Another thread is sending it: from now on only its own time for the reply counts.
+            is_taken = true;
+            gives_up_at = until;
+            cancel = None;
         }
     }
 
     /// The thread of this letter leads, if it still lies there and a lane is free.
-    fn lead(&self, own: &Arc<Letter>) -> Option<SharedWrite<'_>> {
+    fn try_to_lead(&self, own: &Arc<Letter>) -> Option<SharedWrite<'_>> {
         let mut letters = self.letters.lock();
         let place = letters.place_of(own)?;
-        if letters.out >= self.lanes {
+        if letters.lanes_in_use >= self.lanes {
             return None;
         }
-        letters.out += 1;
+        letters.lanes_in_use += 1;
         letters.waiting.remove(place);
         Some(SharedWrite {
             outbox: self,
@@ -168,7 +179,7 @@ impl Outbox {
             return false;
         };
         letters.waiting.remove(place);
-        if letters.out < self.lanes {
+        if letters.lanes_in_use < self.lanes {
             // It may be the one that was woken to lead.
             letters.wake_next();
         }
@@ -196,31 +207,31 @@ impl Letter {
     }
 
     /// Its thread looks whether it was called off.
-    fn look_again(&self) {
+    fn wake(&self) {
         drop(self.stage.lock());
         self.changed.notify_one();
     }
 
     /// Until it is told something, or to lead. `None`: the time is over, or it was called off.
-    fn wait(&self, over: Option<Instant>, cancel: Option<&Cancel>) -> Option<Stage> {
-        let mut looks = 0;
+    fn wait(&self, gives_up_at: Option<Instant>, cancel: Option<&Cancel>) -> Option<Stage> {
+        let mut spins = 0;
         let mut stage = self.stage.lock();
         loop {
             if !matches!(*stage, Stage::Waiting) {
                 return Some(mem::replace(&mut stage, Stage::Waiting));
             }
-            if looks < LOOKS {
-                looks += 1;
+            if spins < SPINS {
+                spins += 1;
                 MutexGuard::unlocked(&mut stage, thread::yield_now);
                 continue;
             }
             let now = time::now();
-            let is_over = over.is_some_and(|over| over <= now);
+            let is_over = gives_up_at.is_some_and(|moment| moment <= now);
             if is_over || cancel.is_some_and(Cancel::is_cancelled) {
                 return None;
             }
-            let look = (cancel.and_then(Cancel::look_again)).map(|pause| now + pause);
-            match over.into_iter().chain(look).min() {
+            let poll = (cancel.and_then(Cancel::poll_after)).map(|pause| now + pause);
+            match gives_up_at.into_iter().chain(poll).min() {
                 Some(moment) => drop(self.changed.wait_until(&mut stage, moment)),
                 None => self.changed.wait(&mut stage),
             }
@@ -229,8 +240,8 @@ impl Letter {
 }
 
 impl SharedWrite<'_> {
-    fn run(mut self, lead: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Reply>> {
-        let done = lead(&mut self);
+    fn run(mut self, send: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Reply>> {
+        let done = send(&mut self);
         self.failure = done.as_ref().err().cloned();
         let own = Arc::clone(&self.own);
         drop(self);
@@ -271,7 +282,7 @@ impl SharedWrite<'_> {
         while !self.batch.is_empty() {
             let answer = match &broken {
                 Some(error) => Err(error.clone()),
-                None if deadline.has_passed() => Err(silence()),
+                None if deadline.has_passed() => Err(timed_out()),
                 None => next_reply(conn).and_then(Value::extract_error),
             };
             if let Err(error) = &answer
@@ -305,10 +316,10 @@ impl Drop for SharedWrite<'_> {
     fn drop(&mut self) {
         // Only a panic of the client library leaves a thread without an answer.
         while !self.batch.is_empty() {
-            self.tell_next(Err(silence()), time::now(), false);
+            self.tell_next(Err(timed_out()), time::now(), false);
         }
         let mut letters = self.outbox.letters.lock();
-        letters.out -= 1;
+        letters.lanes_in_use -= 1;
         if let Some(failure) = self
             .failure
             .as_ref()
@@ -323,14 +334,14 @@ impl Drop for SharedWrite<'_> {
 }
 
 /// Why a call was not sent.
-pub(super) fn silent(source: RedisError) -> Error {
+pub(super) fn was_not_sent(source: RedisError) -> Error {
     Error::Pool {
         reason: String::from("the server did not answer what was sent before"),
         source: Some(source),
     }
 }
 
-fn silence() -> RedisError {
+fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
 

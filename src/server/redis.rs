@@ -41,7 +41,7 @@ pub(crate) struct RedisServer {
 struct Sending<'a> {
     call: &'a Call,
     patience: Patience<'a>,
-    lent_by: Deadline,
+    wait_while_all_lent_by: Deadline,
     whole_by: Deadline,
     /// It was sent before on a connection that turned out to be closed.
     again: bool,
@@ -108,7 +108,7 @@ impl RedisServer {
 
     /// By a connection that is lent for it alone.
     fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
-        let mut conn = self.lent(sending)?;
+        let mut conn = self.lend_for(sending)?;
         let sent = time::now();
         let answer = answered_by(&mut conn, sending, self.limits().answer);
         self.close_if_finished(&mut conn, answer.as_ref().err());
@@ -121,17 +121,19 @@ impl RedisServer {
         let io_timeout = self.limits().answer;
         let until = (sending.patience.by).filter(|by| by.remaining() < io_timeout);
         let until = until.and_then(Deadline::moment);
-        let send_by = sending.lent_by.or_sooner(sending.whole_by.moment());
+        let send_by = sending
+            .wait_while_all_lent_by
+            .or_sooner(sending.whole_by.moment());
         let packed = sending.call.command().get_packed_command();
         let cancel = sending.patience.cancel;
         self.outbox.ask(packed, send_by, until, cancel, |write| {
             loop {
-                let mut conn = self.lent(sending)?;
+                let mut conn = self.lend_for(sending)?;
                 // One of the threads may know meanwhile that another server is the master, and
                 // takes the answer for that one's.
                 let is_of_the_master = || conn.epoch() == self.connector.epoch();
                 if !write.gather(is_of_the_master) {
-                    conn.close(Finished::Replica);
+                    conn.close_when_returned(Finished::Replica);
                     continue;
                 }
                 let exchanged = write.exchange(conn.connection(), io_timeout, false);
@@ -148,16 +150,20 @@ impl RedisServer {
         let Some(finished) = error.and_then(Finished::by_error) else {
             return false;
         };
-        conn.close(finished);
+        conn.close_when_returned(finished);
         if finished == Finished::Replica {
             self.listener.leave_the_replica();
         }
         true
     }
 
-    fn lent(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
-        let (lent, whole) = (sending.lent_by.remaining(), sending.whole_by.remaining());
-        self.pool.get_here(lent, whole, sending.patience.cancel)
+    fn lend_for(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
+        let (wait_while_all_lent, whole) = (
+            sending.wait_while_all_lent_by.remaining(),
+            sending.whole_by.remaining(),
+        );
+        self.pool
+            .get_here(wait_while_all_lent, whole, sending.patience.cancel)
     }
 }
 
@@ -180,7 +186,7 @@ impl Server for RedisServer {
         let sending = Sending {
             call,
             patience,
-            lent_by: Deadline::after(patience.lent),
+            wait_while_all_lent_by: Deadline::after(patience.wait_while_all_lent),
             whole_by: whole_by.or_sooner(patience.by.and_then(Deadline::moment)),
             again: false,
         };
@@ -238,8 +244,8 @@ impl Server for RedisServer {
         self.listener.start(observer, move || leases.check())
     }
 
-    fn want(&self) {
-        self.listener.want();
+    fn start_telling(&self) {
+        self.listener.start_telling();
     }
 
     fn close(&self) {

@@ -9,9 +9,9 @@ use std::{
 use redis::{Connection, ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
-    Answer, Failure, RenewalReply, Renewals, Replies,
+    Failure, RenewalAnswer, RenewalReply, Renewals, Replies,
     listener::Listener,
-    tracked::{For, InUse, Tracked},
+    tracked::{InUse, ReliedOnBy, Tracked},
 };
 use crate::{
     error::is_wrong_type,
@@ -34,7 +34,7 @@ pub(crate) struct RenewalsConnection {
 impl RenewalsConnection {
     /// One for which the server does not track the keys: nobody is told of their changes.
     pub(crate) fn untracked(connector: Connector) -> Self {
-        Self::on(Arc::new(Tracked::new(For::Leases, connector, None)))
+        Self::on(Arc::new(Tracked::new(ReliedOnBy::Leases, connector, None)))
     }
 
     /// One for which the server tells the listener of changes of the keys.
@@ -46,7 +46,7 @@ impl RenewalsConnection {
     }
 
     pub(super) fn tracked(connector: Connector, listener: Arc<Listener>) -> Arc<Tracked> {
-        Arc::new(Tracked::new(For::Leases, connector, Some(listener)))
+        Arc::new(Tracked::new(ReliedOnBy::Leases, connector, Some(listener)))
     }
 
     /// `None`: the listener's thread, which looks after the connection, had it until the deadline.
@@ -72,7 +72,7 @@ impl RenewalsConnection {
         let failure = conversation.err().map(Failure::sent);
         let had = values.get(calls.len()).cloned().unwrap_or(Value::Nil);
         let mut values = values.into_iter();
-        let answers = calls.iter().map(|call| match values.next() {
+        let replies = calls.iter().map(|call| match values.next() {
             Some(value) if call.replicas().is_none() => answered(value, sent, taught),
             Some(value) if failure.is_none() => {
                 let had = call
@@ -80,17 +80,17 @@ impl RenewalsConnection {
                     .map_or(Ok(()), |replicas| replicas.check(had.clone()));
                 confirmed(answered(value, sent, taught), had)
             }
-            _ => (Answer::Unanswered, failure.clone()),
+            _ => (RenewalAnswer::Unanswered, failure.clone()),
         });
-        let answers: Vec<RenewalReply> = answers.collect();
-        for (answer, failure) in &answers {
-            self.teach |= *answer == Answer::Forgotten;
+        let replies: Vec<RenewalReply> = replies.collect();
+        for (answer, failure) in &replies {
+            self.teach |= *answer == RenewalAnswer::Forgotten;
             if let Some(Failure::Sent(error)) = failure.as_deref() {
                 self.tracked.was_refused(error);
             }
         }
         Replies {
-            answers,
+            replies,
             broken: !is_open,
         }
     }
@@ -143,7 +143,7 @@ impl Renewals for RenewalsConnection {
 fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
     let answer = value.extract_error();
     if !taught && answer.as_ref().is_err_and(is_unknown_script) {
-        return (Answer::Forgotten, None);
+        return (RenewalAnswer::Forgotten, None);
     }
     renewal_reply(answer, sent)
 }
@@ -151,22 +151,24 @@ fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
 /// The meaning of an answer for the lease, or for the orphan.
 pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
     let refusal: RedisError = match answer {
-        Ok(Value::Int(1..)) => return (Answer::Ours(sent), None),
-        Ok(Value::Int(0)) => return (Answer::NotOurs, None),
+        Ok(Value::Int(1..)) => return (RenewalAnswer::Ours(sent), None),
+        Ok(Value::Int(0)) => return (RenewalAnswer::NotOurs, None),
         Ok(_) => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
         Err(error) => error,
     };
     if is_another_kind(&refusal) {
-        return (Answer::NotOurs, None);
+        return (RenewalAnswer::NotOurs, None);
     }
-    (Answer::Refused, Some(Failure::sent(refusal)))
+    (RenewalAnswer::Refused, Some(Failure::sent(refusal)))
 }
 
 /// A renewal that too few replicas have is refused: for us the lease ends when it ends on the
 /// replicas.
 fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
     match (reply, had) {
-        ((Answer::Ours(_), _), Err(error)) => (Answer::Refused, Some(Failure::sent(error))),
+        ((RenewalAnswer::Ours(_), _), Err(error)) => {
+            (RenewalAnswer::Refused, Some(Failure::sent(error)))
+        }
         (reply, _) => reply,
     }
 }

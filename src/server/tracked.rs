@@ -35,7 +35,7 @@ const UNTOLD: Duration = Duration::from_secs(1);
 
 /// Who relies on what is read on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum For {
+pub(super) enum ReliedOnBy {
     /// The heads of all queues.
     Waiters,
     /// All leases that are kept.
@@ -44,7 +44,7 @@ pub(super) enum For {
 
 /// A connection that is opened anew whenever it is finished.
 pub(super) struct Tracked {
-    whom: For,
+    relied_on_by: ReliedOnBy,
     connector: Connector,
     /// `None`: nobody is told of what happens to the keys.
     listener: Option<Arc<Listener>>,
@@ -80,9 +80,13 @@ pub(super) struct InUse<'a> {
 }
 
 impl Tracked {
-    pub(super) fn new(whom: For, connector: Connector, listener: Option<Arc<Listener>>) -> Self {
+    pub(super) fn new(
+        relied_on_by: ReliedOnBy,
+        connector: Connector,
+        listener: Option<Arc<Listener>>,
+    ) -> Self {
         Self {
-            whom,
+            relied_on_by,
             connector,
             listener,
             slot: Mutex::default(),
@@ -160,9 +164,9 @@ impl Tracked {
     fn report(&self) {
         let listener = self.listener.as_ref();
         if let Some(observer) = listener.and_then(|listener| listener.observer()) {
-            match self.whom {
-                For::Waiters => observer.ask_again(),
-                For::Leases => observer.renew_again(),
+            match self.relied_on_by {
+                ReliedOnBy::Waiters => observer.ask_again(),
+                ReliedOnBy::Leases => observer.renew_again(),
             }
         }
     }
@@ -197,9 +201,9 @@ impl InUse<'_> {
             return Ok(());
         }
         let left_a_replica = self.tracked.left_a_replica();
-        let opened = match self.tracked.whom {
-            For::Waiters => self.tracked.connector.open(),
-            For::Leases => self.tracked.connector.open_to_look(),
+        let opened = match self.tracked.relied_on_by {
+            ReliedOnBy::Waiters => self.tracked.connector.open(),
+            ReliedOnBy::Leases => self.tracked.connector.open_to_look(),
         };
         if let (Err(error), Some(listener)) = (&opened, &self.tracked.listener)
             && is_full(error)
@@ -215,7 +219,7 @@ impl InUse<'_> {
             has_answered: false,
         });
         self.slot.limit = None;
-        self.has_news |= self.slot.had_one && self.tracked.whom == For::Leases;
+        self.has_news |= self.slot.had_one && self.tracked.relied_on_by == ReliedOnBy::Leases;
         self.slot.had_one = true;
         Ok(())
     }
@@ -271,7 +275,7 @@ impl InUse<'_> {
             self.tracked.connector.doubt();
         }
         let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.has_answered);
-        self.has_news |= relied_on && self.tracked.whom == For::Waiters;
+        self.has_news |= relied_on && self.tracked.relied_on_by == ReliedOnBy::Waiters;
     }
 }
 

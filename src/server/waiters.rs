@@ -7,8 +7,8 @@ use redis::Cmd;
 use super::{
     Reply,
     listener::Listener,
-    outbox::{Outbox, silent},
-    tracked::{For, Tracked},
+    outbox::{Outbox, was_not_sent},
+    tracked::{ReliedOnBy, Tracked},
 };
 use crate::{
     cancel::Cancel,
@@ -27,7 +27,7 @@ pub(super) struct WaitersConnection {
 impl WaitersConnection {
     pub(super) fn new(connector: Connector, listener: Arc<Listener>) -> Self {
         Self {
-            tracked: Tracked::new(For::Waiters, connector, Some(listener)),
+            tracked: Tracked::new(ReliedOnBy::Waiters, connector, Some(listener)),
             outbox: Outbox::new(1, true),
         }
     }
@@ -89,7 +89,7 @@ impl WaitersConnection {
                         Err(no_answer())
                     }
                 });
-                asked.map_err(silent)
+                asked.map_err(was_not_sent)
             })?;
             led.unwrap_or(Ok(()))
         })

@@ -17,8 +17,8 @@ use crate::{
     error::{Error, Result},
     pool::{Limits, PooledConnection},
     server::{
-        Answer, CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer, Patience,
-        Renewals, Replies, Reply, Server, renewal_reply,
+        CommitOutcome, CommitRequest, Committer, Disturbance, Failure, Observer, Patience,
+        RenewalAnswer, Renewals, Replies, Reply, Server, renewal_reply,
     },
     time::{Clock, Deadline},
     wire::Call,
@@ -213,7 +213,7 @@ impl Server for StandIn {
         Ok(())
     }
 
-    fn want(&self) {}
+    fn start_telling(&self) {}
 
     fn close(&self) {}
 }
@@ -248,7 +248,7 @@ impl Renewals for StandIn {
     fn send(&mut self, calls: &[Call], _: Duration) -> Replies {
         let sent = self.state.clock.now();
         let mut changed = Vec::new();
-        let answers = calls.iter().map(|call| match self.run(call) {
+        let replies = calls.iter().map(|call| match self.run(call) {
             Some(ran) => {
                 // A server does not notify a connection of its own renewals. Releases wake the
                 // waiters.
@@ -258,14 +258,17 @@ impl Renewals for StandIn {
                 );
                 renewal_reply(ran.answer, sent)
             }
-            None => (Answer::Unanswered, Some(Arc::new(Failure::Unsent(gone())))),
+            None => (
+                RenewalAnswer::Unanswered,
+                Some(Arc::new(Failure::Unsent(gone()))),
+            ),
         });
-        let answers = answers.collect();
+        let replies = replies.collect();
         for key in changed {
             self.of_each(|observer| observer.changed(&key));
         }
         Replies {
-            answers,
+            replies,
             broken: !self.is_open(),
         }
     }

@@ -13,7 +13,7 @@
 //!   in `locks/lock.rs`, call `released` or `hand_over`.
 //! - **The server reports a change of the key**: the listener calls `changed`.
 //! - **A connection is lost or reopened, so a message may be missing**: the listener calls
-//!   `wake_all_heads`; for the waiters' connection `server/tracked.rs` does.
+//!   `all_may_have_changed`; for the waiters' connection `server/tracked.rs` does.
 //! - **The previous head leaves**: its [`Place`] wakes the next.
 //! - **A wait is cancelled**: the `Cancel` calls `wake_all`, which wakes all waiters.
 //!
@@ -26,6 +26,6 @@ mod queue;
 mod queues;
 mod turns;
 
-pub(crate) use queue::{LOOKS_AGAIN, LastAnswer, Leaving};
+pub(crate) use queue::{ASKS_AGAIN, LastAnswer, Leaving};
 pub(crate) use queues::{Place, Queues};
 pub(crate) use turns::{HandOverBudget, PastHold};

@@ -20,11 +20,11 @@ use super::turns::{PastHold, Turns};
 ///
 /// Nearly always that message tells of the release that made the grant possible, so asking at once
 /// would be refused. A hold that is shorter costs no attempt: its release wakes the head before.
-const PASSED_ON: Duration = Duration::from_millis(50);
+const RECHECK_AFTER_GRANT: Duration = Duration::from_millis(50);
 
 /// A head asks again after this at the latest. The server may owe it a message and not send it: it
 /// forgets keys where more are tracked than fit into its table, and tells nobody of a `SWAPDB`.
-pub(crate) const LOOKS_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const ASKS_AGAIN: Duration = Duration::from_secs(1);
 
 /// Names one waiter; never used twice, and a later one is greater.
 pub(crate) type Ticket = u64;
@@ -41,7 +41,7 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// Why the last attempt of a head failed, if it did.
     failure: Option<F>,
     /// While this waiter stood here, and those before it, somebody was known to have the lock.
-    busy_for: Option<Ticket>,
+    told_busy_up_to: Option<Ticket>,
 }
 
 /// Why a waiter has not got the lock, by the last attempt that anybody in its queue has made.
@@ -95,7 +95,7 @@ impl<W, L, F> Default for Queue<W, L, F> {
             handed: Vec::new(),
             turns: Turns::default(),
             failure: None,
-            busy_for: None,
+            told_busy_up_to: None,
         }
     }
 }
@@ -121,9 +121,9 @@ impl<W, L, F> Queue<W, L, F> {
             asks_at: is_head.then_some(asks_at),
             is_asking: false,
         });
-        let head_was_refused = (self.waiting.front()).is_some_and(|head| !head.is_asking);
-        if !is_head && head_was_refused && self.busy_for.is_some() {
-            self.busy_for = Some(ticket);
+        let head_is_not_asking = (self.waiting.front()).is_some_and(|head| !head.is_asking);
+        if !is_head && head_is_not_asking && self.told_busy_up_to.is_some() {
+            self.told_busy_up_to = Some(ticket);
         }
     }
 
@@ -134,16 +134,16 @@ impl<W, L, F> Queue<W, L, F> {
     {
         match &self.failure {
             Some(failure) => LastAnswer::Failed(failure.clone()),
-            None if self.busy_for >= Some(ticket) => LastAnswer::Busy,
+            None if self.told_busy_up_to >= Some(ticket) => LastAnswer::Busy,
             None => LastAnswer::Missing,
         }
     }
 
     /// Somebody has the lock, which all who stand here know from now on.
-    fn is_busy(&mut self) {
+    fn note_busy(&mut self) {
         self.failure = None;
         let last = self.waiting.back().map(|waiter| waiter.ticket);
-        self.busy_for = self.busy_for.max(last);
+        self.told_busy_up_to = self.told_busy_up_to.max(last);
     }
 
     /// The next step of this waiter. If it asks, the wake-up counts as acted upon once the server
@@ -164,7 +164,7 @@ impl<W, L, F> Queue<W, L, F> {
     /// before.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
         self.turns.refused(now);
-        self.is_busy();
+        self.note_busy();
         if let Some(waiter) = self.waiter(ticket) {
             waiter.is_asking = false;
             waiter.ask_at(ask_again);
@@ -191,7 +191,7 @@ impl<W, L, F> Queue<W, L, F> {
     ) -> (Option<L>, Option<&W>) {
         if leaving != Leaving::WithoutLock {
             self.turns.granted(now, leaving == Leaving::Exclusive);
-            self.is_busy();
+            self.note_busy();
         }
         if let Some(place) = self.handed.iter().position(|(to, _)| *to == ticket) {
             return (Some(self.handed.swap_remove(place).1), None);
@@ -203,13 +203,13 @@ impl<W, L, F> Queue<W, L, F> {
             return (None, None);
         };
         if self.waiting.is_empty() {
-            (self.failure, self.busy_for) = (None, None);
+            (self.failure, self.told_busy_up_to) = (None, None);
         }
         if place > 0 {
             return (None, None);
         }
         let ask_at = match leaving {
-            Leaving::Exclusive => sooner(end, gone.asks_at.map(|_| now + PASSED_ON)),
+            Leaving::Exclusive => sooner(end, gone.asks_at.map(|_| now + RECHECK_AFTER_GRANT)),
             Leaving::Shared | Leaving::WithoutLock => Some(now),
         };
         (None, self.wake_head(ask_at))
@@ -225,25 +225,25 @@ impl<W, L, F> Queue<W, L, F> {
     ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
         self.turns.granted(now, true);
-        self.is_busy();
+        self.note_busy();
         self.handed.push((next.ticket, lease));
         // A wake-up that it has not acted upon is for the next.
-        let passed_on = next.is_asking.then(|| now + PASSED_ON);
+        let passed_on = next.is_asking.then(|| now + RECHECK_AFTER_GRANT);
         let ask_at = sooner(next.asks_at, passed_on);
-        let ask_at = sooner(Some(end.min(now + LOOKS_AGAIN)), ask_at);
+        let ask_at = sooner(Some(end.min(now + ASKS_AGAIN)), ask_at);
         Some((next.who, self.wake_head(ask_at)))
     }
 
     /// A thread of this process has released the lock. Returns whom to wake.
     pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
         let ask_at = self.turns.released(now, hold);
-        self.wake_head(Some(ask_at.unwrap_or(now + PASSED_ON)))
+        self.wake_head(Some(ask_at.unwrap_or(now + RECHECK_AFTER_GRANT)))
     }
 
     /// The server says that something has happened to the lock. Returns whom to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
         let ask_at = if self.turns.is_held_alone() {
-            now + PASSED_ON
+            now + RECHECK_AFTER_GRANT
         } else {
             self.turns.asks_at(now)
         };

@@ -157,7 +157,7 @@ impl<T, L, F> Queues<T, L, F> {
 
     /// Something may have happened to any lock: the head of every queue asks, also one that is
     /// asking at this moment.
-    pub(crate) fn wake_all_heads(&self) {
+    pub(crate) fn all_may_have_changed(&self) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
         let heads = by_key.queues.values_mut();
@@ -236,7 +236,7 @@ fn wake<T>(sleepers: impl IntoIterator<Item = Arc<Sleeper<T>>>) {
 
 impl<T, L, F> Place<'_, T, L, F> {
     /// Waits until it is time to ask the server. False: the deadline came first, the lock has been
-    /// [handed over](Self::quit), or the wait was called off. A wake-up that has not been acted
+    /// [handed over](Self::leave_with_what_was_handed), or the wait was called off. A wake-up that has not been acted
     /// upon is for the next.
     pub(crate) fn wait(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
@@ -253,26 +253,26 @@ impl<T, L, F> Place<'_, T, L, F> {
                 Step::Sleep(_) if deadline.has_passed() => return false,
                 Step::Sleep(asks_at) => asks_at,
             };
-            let pause = cancel.and_then(Cancel::look_again);
-            let looks_at = pause.map(|pause| self.queues.clock.now() + pause);
-            let wakes_at = deadline.or_sooner(asks_at).or_sooner(looks_at);
+            let pause = cancel.and_then(Cancel::poll_after);
+            let polls_at = pause.map(|pause| self.queues.clock.now() + pause);
+            let wakes_at = deadline.or_sooner(asks_at).or_sooner(polls_at);
             wakes_at.wait(&self.sleeper.woken, &mut by_key);
         }
     }
 
     /// The server says no: ask again at this moment, unless something happens before.
-    pub(crate) fn refused(&self, look_again: Option<Instant>) {
+    pub(crate) fn refused(&self, ask_again: Option<Instant>) {
         self.queues.with_queue(&self.key, |queue| {
-            queue.refused(self.ticket, self.queues.clock.now(), look_again);
+            queue.refused(self.ticket, self.queues.clock.now(), ask_again);
             None
         });
     }
 
     /// The attempt failed, which those behind are told where it is known why: ask again at this
     /// moment.
-    pub(crate) fn failed(&self, failure: Option<F>, look_again: Instant) {
+    pub(crate) fn failed(&self, failure: Option<F>, ask_again: Instant) {
         self.queues.with_queue(&self.key, |queue| {
-            queue.unanswered(self.ticket, look_again, failure);
+            queue.unanswered(self.ticket, ask_again, failure);
             None
         });
     }
@@ -300,18 +300,18 @@ impl<T, L, F> Place<'_, T, L, F> {
     }
 
     /// Leaves, having the lock. The next thread of the queue asks at that moment at the latest.
-    pub(crate) fn leave(mut self, leaving: Leaving, end: Instant) {
+    pub(crate) fn leave_granted(mut self, leaving: Leaving, end: Instant) {
         self.leaving = leaving;
         self.end = Some(end);
     }
 
     /// Leaves without a grant of the server's. Returns the lock, if that has been handed over.
-    pub(crate) fn quit(self) -> Option<L> {
-        self.take_out()
+    pub(crate) fn leave_with_what_was_handed(self) -> Option<L> {
+        self.remove()
     }
 
     /// Leaves the queue, so that no lock can be handed over any more. Returns the one that was.
-    fn take_out(&self) -> Option<L> {
+    fn remove(&self) -> Option<L> {
         let now = self.queues.clock.now();
         let mut by_key = self.queues.by_key.lock();
         let queue = by_key.queues.get_mut(&self.key)?;
@@ -330,7 +330,7 @@ impl<T, L, F> Drop for Place<'_, T, L, F> {
     fn drop(&mut self) {
         // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on,
         // or if a panic has come between. It is released as it is dropped.
-        drop(self.take_out());
+        drop(self.remove());
     }
 }
 

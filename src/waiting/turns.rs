@@ -45,11 +45,11 @@ const LATELY: Duration = Duration::from_secs(1);
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(40);
 /// A thread that comes later than this after its release has given others their chance. A pause of
 /// a streak takes as long.
-const AT_ONCE: Duration = Duration::from_millis(1);
+const STREAK_GAP: Duration = Duration::from_millis(1);
 /// When a streak has its first pause; the next comes after twice as long each time,
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const FIRST_STREAK: Duration = Duration::from_millis(10);
 /// up to this.
-const LAST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_STREAK: Duration = Duration::from_millis(100);
 /// Two locks of one place disturb each other, and pause less often.
 const PLACES: usize = 64;
 
@@ -106,12 +106,12 @@ impl Turns {
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
         // The hold, and not another process, was the reason for a refusal during it.
         self.others_seen.take_if(|seen| hold.since <= *seen);
-        let was_granted_later = matches!(self.held, HeldHere::Alone(since) if since < hold.since);
+        let is_a_later_hold = matches!(self.held, HeldHere::Alone(since) if since < hold.since);
         if !self.is_held_here() {
             // The turn was not counted when it began.
             self.in_a_row += 1;
         }
-        if hold.stood_in_queue || was_granted_later {
+        if hold.stood_in_queue || is_a_later_hold {
             self.held = HeldHere::No;
         }
         if self.is_held_alone() {
@@ -186,7 +186,7 @@ impl Streaks {
                     lock,
                     released: now,
                     began: now,
-                    pauses_after: FIRST_PAUSE,
+                    pauses_after: FIRST_STREAK,
                 });
             }
         }
@@ -198,18 +198,18 @@ impl Streaks {
         let Some(streak) = place.as_mut().filter(|streak| streak.lock == lock) else {
             return Duration::ZERO;
         };
-        if now.saturating_duration_since(streak.released) >= AT_ONCE {
+        if now.saturating_duration_since(streak.released) >= STREAK_GAP {
             *place = None;
             return Duration::ZERO;
         }
         if now.saturating_duration_since(streak.began) < streak.pauses_after {
             return Duration::ZERO;
         }
-        streak.began = now + AT_ONCE;
+        streak.began = now + STREAK_GAP;
         // The pause must not end the streak.
-        streak.released = now + AT_ONCE;
-        streak.pauses_after = LAST_PAUSE.min(streak.pauses_after * 2);
-        AT_ONCE
+        streak.released = now + STREAK_GAP;
+        streak.pauses_after = LONGEST_STREAK.min(streak.pauses_after * 2);
+        STREAK_GAP
     }
 
     fn place(&mut self, key: &str) -> (u64, &mut Option<Streak>) {
@@ -327,7 +327,7 @@ mod tests {
             assert_eq!(streaks.pause(KEY, now), Duration::ZERO);
             now += STEP;
             streaks.released(KEY, now);
-            now += AT_ONCE;
+            now += STREAK_GAP;
         }
     }
 }

@@ -10,7 +10,7 @@ pub(crate) use exchange::{exchange, is_interrupted, next_reply, typed, words};
 pub(crate) use finished::{Finished, Lending};
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 pub(crate) use script::{
-    Call, Refusal, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
+    BusyReply, Call, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
 };
 pub(crate) use watch::{WatchReplies, Watched, command};
 #[cfg(feature = "testing")]

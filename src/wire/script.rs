@@ -27,19 +27,19 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// The form of the reply that refuses a lock.
+/// The form of the reply when somebody else has the lock.
 #[derive(Clone, Copy)]
-pub(crate) enum Refusal {
+pub(crate) enum BusyReply {
     /// 0 or nil.
-    Bare,
+    No,
     /// A list of one: an upper bound in milliseconds until the lock is free, or -1 if the lock has
     /// no end.
-    WithItsEnd,
+    NoWithTimeLeft,
 }
 
-impl Refusal {
+impl BusyReply {
     pub(crate) fn flag(self) -> u8 {
-        u8::from(matches!(self, Self::WithItsEnd))
+        u8::from(matches!(self, Self::NoWithTimeLeft))
     }
 }
 

@@ -58,7 +58,7 @@ fn a_grant_ends_a_lease_after_it_was_sent() {
         unreachable!("{outcome:?}");
     };
     assert_eq!((grant.since, grant.end), (sent, sent + settings.lease));
-    assert_eq!(next_asks_at, sent + 5 * MS + LOOKS_AGAIN);
+    assert_eq!(next_asks_at, sent + 5 * MS + ASKS_AGAIN);
     assert!(!grant.unanswered_before);
 }
 

@@ -22,7 +22,7 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// After a new master is known, no lock is asked for there for this time. Other processes hear of
 /// it meanwhile, and are told which of their leases the new master does not have.
-pub(super) const HEARING: Duration = Duration::from_millis(500);
+pub(super) const QUIET_AFTER_FAILOVER: Duration = Duration::from_millis(500);
 
 /// The master that is believed in, and the answers that it rests on.
 #[derive(Debug, Default)]
@@ -63,8 +63,11 @@ impl Known {
 
     /// A process that has just started is told for how long the master has been one: other
     /// processes may not have heard of a failover yet.
-    pub(super) fn heard_at_first(&mut self, since: Duration) {
-        if let Some(at) = time::now().checked_sub(since).filter(|_| since < HEARING) {
+    pub(super) fn note_age(&mut self, for_how_long: Duration) {
+        if let Some(at) = time::now()
+            .checked_sub(for_how_long)
+            .filter(|_| for_how_long < QUIET_AFTER_FAILOVER)
+        {
             self.replaced = self.replaced.max(Some(at));
         }
     }
@@ -76,20 +79,20 @@ impl Known {
     /// The answer is not believed; why.
     pub(super) fn believe(
         &mut self,
-        (at, count): (usize, usize),
+        (which, count): (usize, usize),
         said: NamedMaster,
         now: Instant,
     ) -> Result<bool, &'static str> {
         let Some(known) = &self.master else {
             self.in_doubt = false;
-            self.name(said, now);
+            self.believe_in(said, now);
             return Ok(true);
         };
         let is_here = said.address == known.address;
         let is_older = said.config_epoch < known.config_epoch;
         let is_newer = said.config_epoch > known.config_epoch;
         if is_older {
-            self.contradicted_by.insert(at);
+            self.contradicted_by.insert(which);
             let is_old = |named| now.saturating_duration_since(named) >= FORGOTTEN;
             let is_forgotten =
                 self.contradicted_by.len() * 2 > count && self.named.is_some_and(is_old);
@@ -109,11 +112,11 @@ impl Known {
             self.epoch += 1;
             self.in_doubt = false;
         }
-        self.name(said, now);
+        self.believe_in(said, now);
         Ok(is_news)
     }
 
-    fn name(&mut self, said: NamedMaster, now: Instant) {
+    fn believe_in(&mut self, said: NamedMaster, now: Instant) {
         self.master = Some(said);
         (self.answered, self.named) = (Some(now), Some(now));
         self.contradicted_by.clear();

@@ -71,7 +71,7 @@ use crate::{
     name::LockName,
     time::{epoch_millis, lease_millis},
     token::Token,
-    wire::{Call, Refusal, ask, scripts},
+    wire::{BusyReply, Call, ask, scripts},
 };
 
 scripts! {
@@ -148,7 +148,7 @@ pub fn try_acquire(
     end: End,
 ) -> Result<Option<Grant>> {
     let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
-    let call = acquiring(&hold, lease, Refusal::Bare);
+    let call = acquiring(&hold, lease, BusyReply::No);
     hold.acquire(conn, "mutex::try_acquire", Duration::ZERO, &call)
 }
 
@@ -186,7 +186,7 @@ pub fn acquire(
     end: End,
 ) -> Result<Option<Grant>> {
     let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
-    let call = acquiring(&hold, lease, Refusal::Bare);
+    let call = acquiring(&hold, lease, BusyReply::No);
     hold.acquire(conn, "mutex::acquire", acquire_timeout, &call)
 }
 
@@ -304,7 +304,7 @@ impl End {
 ///
 /// Without a fencing token it returns 1 or nil. The first attempt is then the bare command, which
 /// returns OK. That does not recognise its own token, so every later attempt is the script.
-pub(super) fn acquiring(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
+pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     let (lock, token) = (&hold.lock, hold.token.as_str());
     let call = match (hold.is_fenced, hold.period_millis) {
         (true, None) => ACQUIRE_MUTEX.on([lock.key(), &lock.companion()]),
@@ -322,11 +322,11 @@ pub(super) fn acquiring(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Cal
         // time.
         let reserved = (hold.reserved > 0 || hold.ends_at.is_some()).then_some(hold.reserved);
         call.arg(hold.owner.as_str())
-            .arg(refusal.flag())
+            .arg(busy_reply.flag())
             .arg(reserved)
             .arg(hold.ends_at)
     } else {
-        call.arg(refusal.flag())
+        call.arg(busy_reply.flag())
     };
     call.arg(hold.period_millis)
 }

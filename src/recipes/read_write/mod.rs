@@ -80,7 +80,7 @@ pub use super::{
 use super::hold::Hold;
 use crate::{
     token::Token,
-    wire::{Call, Refusal, scripts},
+    wire::{BusyReply, Call, scripts},
 };
 
 scripts! {
@@ -110,12 +110,12 @@ impl Side {
 }
 
 /// Returns 1 if we are a reader.
-pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
+pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     ACQUIRE_READ
         .on([hold.lock.key()])
         .arg(hold.token.as_str())
         .arg(lease_millis)
-        .arg(refusal.flag())
+        .arg(busy_reply.flag())
 }
 
 /// Returns the fencing token, or nil if there is another holder. A waiting writer keeps new readers
@@ -124,7 +124,7 @@ pub(super) fn acquiring_write(
     hold: &Hold,
     lease_millis: u64,
     waits: bool,
-    refusal: Refusal,
+    busy_reply: BusyReply,
 ) -> Call {
     ACQUIRE_WRITE
         .on([hold.lock.key(), &hold.lock.companion()])
@@ -132,7 +132,7 @@ pub(super) fn acquiring_write(
         .arg(lease_millis)
         .arg(u8::from(waits))
         .arg(hold.owner.as_str())
-        .arg(refusal.flag())
+        .arg(busy_reply.flag())
 }
 
 /// Returns true if the hold is still ours, and now lasts at least this long.

@@ -10,7 +10,7 @@ use crate::{
     recipes::hold::Hold,
     time::lease_millis,
     token::Token,
-    wire::Refusal,
+    wire::BusyReply,
 };
 
 /// Acquires the lock for reading, if no writer holds it or waits. Never waits.
@@ -54,7 +54,7 @@ pub fn try_acquire_read(
     lease: Duration,
 ) -> Result<bool> {
     let hold = Hold::read(name, token)?;
-    let call = acquiring_read(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
     let granted = hold.acquire(conn, "read_write::try_acquire_read", Duration::ZERO, &call)?;
     Ok(granted.is_some())
 }
@@ -92,7 +92,7 @@ pub fn acquire_read(
     lease: Duration,
 ) -> Result<bool> {
     let hold = Hold::read(name, token)?;
-    let call = acquiring_read(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
     let granted = hold.acquire(conn, "read_write::acquire_read", acquire_timeout, &call)?;
     Ok(granted.is_some())
 }

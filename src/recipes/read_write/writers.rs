@@ -10,7 +10,7 @@ use crate::{
     recipes::hold::Hold,
     time::lease_millis,
     token::Token,
-    wire::Refusal,
+    wire::BusyReply,
 };
 
 /// Acquires the lock for writing, if there is no holder. Never waits, and keeps no reader out when
@@ -56,7 +56,7 @@ pub fn try_acquire_write(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     let hold = Hold::write(name, token)?;
-    let call = acquiring_write(&hold, lease_millis("lease", lease)?, false, Refusal::Bare);
+    let call = acquiring_write(&hold, lease_millis("lease", lease)?, false, BusyReply::No);
     hold.acquire(conn, "read_write::try_acquire_write", Duration::ZERO, &call)
 }
 
@@ -100,7 +100,7 @@ pub fn acquire_write(
 ) -> Result<Option<Grant>> {
     let hold = Hold::write(name, token)?;
     let waits = !acquire_timeout.is_zero();
-    let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, Refusal::Bare);
+    let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, BusyReply::No);
     let granted = hold.acquire(conn, "read_write::acquire_write", acquire_timeout, &call);
     if waits && has_given_up(&granted) {
         // If this fails, the intent ends by itself within a second.

@@ -76,7 +76,7 @@ use crate::{
     name::{LockName, Owner},
     time::lease_millis,
     token::Token,
-    wire::{Call, Refusal, Script, ask, scripts},
+    wire::{BusyReply, Call, Script, ask, scripts},
 };
 
 scripts! {
@@ -146,7 +146,7 @@ pub fn try_acquire(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     let hold = Hold::reentrant(name, owner, token)?;
-    let call = acquiring(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
     hold.acquire(conn, "reentrant::try_acquire", Duration::ZERO, &call)
 }
 
@@ -184,7 +184,7 @@ pub fn acquire(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     let hold = Hold::reentrant(name, owner, token)?;
-    let call = acquiring(&hold, lease_millis("lease", lease)?, Refusal::Bare);
+    let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
     hold.acquire(conn, "reentrant::acquire", acquire_timeout, &call)
 }
 
@@ -323,10 +323,10 @@ fn whole_number_above_0(digits: Vec<u8>) -> Option<u64> {
 }
 
 /// Returns the fencing token and the owner's count of the lock, or nil if another owner has it.
-pub(super) fn acquiring(hold: &Hold, lease_millis: u64, refusal: Refusal) -> Call {
+pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     on(&ACQUIRE_REENTRANT, hold)
         .arg(lease_millis)
-        .arg(refusal.flag())
+        .arg(busy_reply.flag())
 }
 
 /// The levels of a reentrant lock that a token may renew or release.

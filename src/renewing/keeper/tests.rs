@@ -30,7 +30,7 @@ mod by_a_clock_that_moves {
     use super::*;
     use crate::{
         renewing::entry::Terms,
-        server::{Answer, Failure, Renewals, Replies},
+        server::{Failure, RenewalAnswer, Renewals, Replies},
         token::Token,
     };
 
@@ -61,12 +61,12 @@ mod by_a_clock_that_moves {
             let broken = self.batches != self.answers;
             let failure = || Failure::sent(RedisError::from((ErrorKind::Io, "broken")));
             let reply = if broken {
-                (Answer::Unanswered, Some(failure()))
+                (RenewalAnswer::Unanswered, Some(failure()))
             } else {
-                (Answer::Ours(now), None)
+                (RenewalAnswer::Ours(now), None)
             };
             Replies {
-                answers: vec![reply; calls.len()],
+                replies: vec![reply; calls.len()],
                 broken,
             }
         }

@@ -37,11 +37,11 @@ fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);
     assert_eq!(schedule.take(start).questions.len(), 1);
-    assert_eq!(schedule.answered(id, Answer::Forgotten, start), None);
+    assert_eq!(schedule.answered(id, RenewalAnswer::Forgotten, start), None);
     for pause in [10, 20, 40, 80, 160, 320, 500, 500] {
         let now = schedule.due_at().unwrap();
         assert_eq!(schedule.take(now).questions.len(), 1);
-        schedule.answered(id, Answer::Refused, now);
+        schedule.answered(id, RenewalAnswer::Refused, now);
         assert_eq!(schedule.due_at(), Some(now + MS * pause));
     }
 }
@@ -51,7 +51,7 @@ fn one_that_was_refused_keeps_no_other_from_being_given_back() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon("refused", false, start);
     let refused = schedule.take(start).orphans.remove(0);
-    schedule.given_back(refused, Answer::Refused, start);
+    schedule.given_back(refused, RenewalAnswer::Refused, start);
     schedule.abandon("new", false, start);
     assert_eq!(schedule.due_at(), Some(start));
     let names =
@@ -73,8 +73,11 @@ fn a_look_without_an_answer_is_asked_again() {
         ..terms(3_000)
     };
     let id = schedule.keep((), terms, start);
-    let pauses = [(Answer::Unanswered, 0), (Answer::Forgotten, 0)];
-    for (answer, pause) in pauses.into_iter().chain([(Answer::Refused, 10)]) {
+    let pauses = [
+        (RenewalAnswer::Unanswered, 0),
+        (RenewalAnswer::Forgotten, 0),
+    ];
+    for (answer, pause) in pauses.into_iter().chain([(RenewalAnswer::Refused, 10)]) {
         let now = schedule.due_at().unwrap();
         assert_eq!(schedule.take(now).questions[0].ask, Ask::Look);
         schedule.answered(id, answer, now);
@@ -114,7 +117,7 @@ fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
         [3_000, 2_950, 2_900, 8_950].map(|ms| Ask::Renew(MS * ms))
     );
     let ends = [3_050, 3_000, 3_000, 9_000].map(|ms| Some(RenewalOutcome::Held(start + MS * ms)));
-    let answered = |id| schedule.answered(id, Answer::Ours(now), now);
+    let answered = |id| schedule.answered(id, RenewalAnswer::Ours(now), now);
     assert_eq!([kept, runs_out, capped, longer].map(answered), ends);
     // Then as usual: the next renewal after a third of the lease.
     assert_eq!(schedule.due_at(), Some(start + MS * 1_100));
@@ -134,7 +137,7 @@ fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_
     // The renewal would reach the server during the next hold.
     assert_eq!(schedule.hand_over(first, "b", terms, now), None);
     schedule.renew_all(now);
-    schedule.answered(first, Answer::Ours(now), now);
+    schedule.answered(first, RenewalAnswer::Ours(now), now);
     let terms = Terms {
         end: Some(start + MS * 4_000),
         ..terms
@@ -160,7 +163,7 @@ fn between_two_looks_at_a_lease_it_rests() {
     schedule.look(id, start);
     assert_eq!(schedule.take(start).questions[0].ask, Ask::Look);
     schedule.look(id, start + MS * 2);
-    schedule.answered(id, Answer::Ours(start), start + MS * 3);
+    schedule.answered(id, RenewalAnswer::Ours(start), start + MS * 3);
     assert_eq!(schedule.due_at(), Some(start + MS * 10));
     schedule.look(id, start + MS * 5);
     assert_eq!(schedule.due_at(), Some(start + MS * 10));
@@ -175,16 +178,16 @@ fn an_answer_ends_a_row_of_refusals() {
     for _ in 0..8 {
         let now = schedule.due_at().unwrap();
         schedule.take(now);
-        schedule.answered(id, Answer::Refused, now);
+        schedule.answered(id, RenewalAnswer::Refused, now);
     }
     let now = schedule.due_at().unwrap();
     schedule.take(now);
-    schedule.answered(id, Answer::Ours(now), now);
+    schedule.answered(id, RenewalAnswer::Ours(now), now);
     let soon = now + MS * 600;
     schedule.keep("due", terms(3_000), soon);
     let asked = schedule.take(soon).questions;
     assert_eq!(asked.len(), 2, "it goes along");
-    schedule.answered(id, Answer::Refused, soon);
+    schedule.answered(id, RenewalAnswer::Refused, soon);
     assert_eq!(schedule.due_at(), Some(soon + MS * 10));
 }
 
@@ -193,7 +196,7 @@ fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);
     schedule.take(start);
-    schedule.answered(id, Answer::Refused, start);
+    schedule.answered(id, RenewalAnswer::Refused, start);
     schedule.look(id, start);
     let now = schedule.due_at().unwrap();
     assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
@@ -215,7 +218,7 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
     // The reply does not apply to the next holder.
     let now = start + MS * 21;
     let third = schedule.hand_over(second, "c", terms, now).unwrap();
-    schedule.answered(second, Answer::Ours(start + MS * 20), now);
+    schedule.answered(second, RenewalAnswer::Ours(start + MS * 20), now);
     let looking = schedule.take(now).questions;
     assert_eq!((looking[0].id, looking[0].ask), (third, Ask::Look));
 }
@@ -233,7 +236,7 @@ fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
     schedule.look(first, now);
     // The renewal is early, since the look needs a question anyway.
     assert_eq!(schedule.take(now).questions[0].ask, Ask::Renew(MS * 3_000));
-    schedule.answered(first, Answer::Refused, now);
+    schedule.answered(first, RenewalAnswer::Refused, now);
     schedule.hand_over(first, "b", terms, now).unwrap();
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
@@ -252,12 +255,12 @@ fn what_is_told_while_a_renewal_is_refused_is_looked_at_soon() {
         now = schedule.due_at().unwrap().max(now);
         schedule.look(id, now);
         schedule.take(now);
-        schedule.answered(id, Answer::Refused, now);
+        schedule.answered(id, RenewalAnswer::Refused, now);
     }
     now = schedule.due_at().unwrap();
     schedule.take(now);
     schedule.look(id, now);
-    schedule.answered(id, Answer::Refused, now);
+    schedule.answered(id, RenewalAnswer::Refused, now);
     assert_eq!(schedule.due_at(), Some(now + MS * 10));
 }
 
@@ -279,7 +282,7 @@ fn a_lease_whose_renewals_are_refused_is_over_at_its_end() {
             now - start
         );
         if schedule.take(now).over.is_empty() {
-            schedule.answered(id, Answer::Refused, now);
+            schedule.answered(id, RenewalAnswer::Refused, now);
             refusals += 1;
         }
     }
@@ -302,11 +305,11 @@ fn it_is_given_back_until_the_server_answers_however_long_that_takes() {
     schedule.abandon((), false, now);
     for _ in 0..100 {
         let orphan = schedule.take(now).orphans.remove(0);
-        schedule.given_back(orphan, Answer::Unanswered, now);
+        schedule.given_back(orphan, RenewalAnswer::Unanswered, now);
         now += MS * 3_600_000;
     }
     let orphan = schedule.take(now).orphans.remove(0);
-    schedule.given_back(orphan, Answer::NotOurs, now);
+    schedule.given_back(orphan, RenewalAnswer::NotOurs, now);
     assert_eq!(schedule.due_at(), None);
 }
 
@@ -317,7 +320,7 @@ fn what_an_acquire_may_still_take_is_given_back_whenever_it_is_twice_as_old() {
     let mut asked = Vec::new();
     while let Some(due) = schedule.due_at() {
         let orphan = schedule.take(due).orphans.remove(0);
-        schedule.given_back(orphan, Answer::NotOurs, due);
+        schedule.given_back(orphan, RenewalAnswer::NotOurs, due);
         asked.push(due - start);
     }
     assert_eq!(asked[..4], [Duration::ZERO, MS * 10, MS * 20, MS * 40]);

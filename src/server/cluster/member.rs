@@ -158,8 +158,8 @@ impl Server for Member {
         self.own.report_to(observer)
     }
 
-    fn want(&self) {
-        self.own.want();
+    fn start_telling(&self) {
+        self.own.start_telling();
     }
 
     fn close(&self) {

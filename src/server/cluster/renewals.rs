@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Result},
     pool::{HOPS, Pool},
     server::{
-        Answer, Failure, RenewalReply, Renewals, RenewalsConnection, Replies,
+        Failure, RenewalAnswer, RenewalReply, Renewals, RenewalsConnection, Replies,
         renewals::SHORTEST_PATIENCE,
     },
     time::Deadline,
@@ -64,7 +64,7 @@ impl Following {
         by_shard.into_iter().chain(home).collect()
     }
 
-    fn has_moved(&self, (_, failure): &RenewalReply) -> bool {
+    fn learn_of_a_move(&self, (_, failure): &RenewalReply) -> bool {
         let Some(Failure::Sent(error)) = failure.as_deref() else {
             return false;
         };
@@ -75,7 +75,7 @@ impl Following {
         let limit = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
         if let Err(failure) = self.open_to(shard, limit) {
             return Replies {
-                answers: vec![(Answer::Refused, Some(failure)); calls.len()],
+                replies: vec![(RenewalAnswer::Refused, Some(failure)); calls.len()],
                 broken: true,
             };
         }
@@ -135,7 +135,7 @@ impl Renewals for Following {
     }
 
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
-        let mut replies: Vec<RenewalReply> = vec![(Answer::Unanswered, None); calls.len()];
+        let mut replies: Vec<RenewalReply> = vec![(RenewalAnswer::Unanswered, None); calls.len()];
         let (mut broken, mut places) = (false, (0..calls.len()).collect::<Vec<_>>());
         // Again for those that have moved.
         for _ in 0..=HOPS {
@@ -144,22 +144,19 @@ impl Renewals for Following {
                 let some: Vec<Call> = some.cloned().collect();
                 let sent = self.send_to(shard, &some, shortest_lease);
                 broken |= shard == self.id && sent.broken;
-                for (place, answer) in places.iter().zip(sent.answers) {
+                for (place, answer) in places.iter().zip(sent.replies) {
                     replies[*place] = answer;
                 }
             }
-            places.retain(|place| self.has_moved(&replies[*place]));
+            places.retain(|place| self.learn_of_a_move(&replies[*place]));
         }
-        Replies {
-            answers: replies,
-            broken,
-        }
+        Replies { replies, broken }
     }
 }
 
 fn in_use() -> Error {
     Error::Pool {
-        reason: String::from("a shard of the cluster is not reached"),
+        reason: String::from("the listener's thread is using the connection to this shard"),
         source: None,
     }
 }

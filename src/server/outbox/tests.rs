@@ -33,7 +33,7 @@ impl Outbox {
 
     /// All lanes are in use.
     fn occupy(&self) {
-        self.letters.lock().out = self.lanes;
+        self.letters.lock().lanes_in_use = self.lanes;
     }
 
     /// The end of an exchange that had all lanes.
@@ -43,7 +43,7 @@ impl Outbox {
             stage: Mutex::new(Stage::Waiting),
             changed: Condvar::new(),
         };
-        self.letters.lock().out = 1;
+        self.letters.lock().lanes_in_use = 1;
         drop(SharedWrite {
             outbox: self,
             own: Arc::new(own),
@@ -92,7 +92,7 @@ fn until_waiting(outbox: &Outbox, count: usize) {
 
 fn is_idle(outbox: &Outbox) -> bool {
     let letters = outbox.letters.lock();
-    letters.out == 0 && letters.waiting.is_empty()
+    letters.lanes_in_use == 0 && letters.waiting.is_empty()
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
         let ask = || {
             let no_connection = |_: &mut SharedWrite<'_>| {
                 tries.fetch_add(1, Ordering::SeqCst);
-                Err(silent(silence()))
+                Err(was_not_sent(timed_out()))
             };
             outbox.post(b"a", terms(LONG), no_connection)
         };
@@ -254,7 +254,7 @@ fn what_one_leader_could_not_send_the_next_sends() {
     outbox.occupy();
     thread::scope(|scope| {
         let fails = scope.spawn(|| {
-            let no_connection = |_: &mut SharedWrite<'_>| Err(silent(silence()));
+            let no_connection = |_: &mut SharedWrite<'_>| Err(was_not_sent(timed_out()));
             outbox.post(b"fails", terms(LONG), no_connection)
         });
         until_waiting(&outbox, 1);
@@ -300,7 +300,7 @@ fn heads_are_told_at_once_that_the_write_before_them_has_failed() {
         thread::scope(|scope| {
             let waits = scope.spawn(|| outbox.post(b"a", terms(LONG), echo));
             until_waiting(&outbox, 1);
-            outbox.set_free(has_failed.then(|| silent(silence())));
+            outbox.set_free(has_failed.then(|| was_not_sent(timed_out())));
             let came = waits.join().unwrap();
             assert_eq!(matches!(came, Err(Error::Pool { .. })), has_failed);
             assert_eq!(words(came).is_some(), !has_failed);
@@ -357,7 +357,7 @@ fn drive(outbox: &Outbox) {
                     });
                     let lead = |write: &mut SharedWrite<'_>| {
                         if is_each(13) {
-                            return Err(silent(silence()));
+                            return Err(was_not_sent(timed_out()));
                         }
                         echo(write)
                     };

@@ -45,13 +45,14 @@ fn hand_over(queues: &TestQueues, end: Instant) -> Weak<()> {
 
 #[test]
 fn a_wake_up_that_came_while_the_head_was_granted_the_lock_is_for_the_next() {
-    let wake_ups: [fn(&TestQueues); 2] = [|queues| queues.changed(KEY), Queues::wake_all_heads];
+    let wake_ups: [fn(&TestQueues); 2] =
+        [|queues| queues.changed(KEY), Queues::all_may_have_changed];
     for wake_up in wake_ups {
         let queues = queues();
         let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
         assert!(asks(&first));
         wake_up(&queues);
-        first.leave(Leaving::Exclusive, after(LATE));
+        first.leave_granted(Leaving::Exclusive, after(LATE));
         assert!(asks(&second));
     }
 }
@@ -62,7 +63,7 @@ fn after_a_grant_that_nothing_came_between_the_next_sleeps() {
     let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
     queues.changed(KEY);
     assert!(asks(&first));
-    first.leave(Leaving::Exclusive, after(LATE));
+    first.leave_granted(Leaving::Exclusive, after(LATE));
     assert!(sleeps(&second));
     queues.released(KEY, &hold(true));
     assert!(asks(&second));
@@ -73,7 +74,7 @@ fn a_head_that_is_asking_asks_again_when_all_are_woken() {
     let queues = queues();
     let first = queues.join(KEY, None);
     assert!(asks(&first));
-    queues.wake_all_heads();
+    queues.all_may_have_changed();
     first.refused(Some(after(LATE)));
     assert!(asks(&first));
     first.refused(Some(after(LATE)));
@@ -86,7 +87,7 @@ fn the_next_asks_when_the_lease_of_the_one_before_is_over_though_nobody_says_so(
     let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
     assert!(asks(&first));
     let end = after(SOON);
-    first.leave(Leaving::Exclusive, end);
+    first.leave_granted(Leaving::Exclusive, end);
     assert!(asks(&second));
     assert!(time::now() >= end);
 }
@@ -99,7 +100,7 @@ fn the_next_asks_when_the_lease_that_was_handed_over_is_over_though_nobody_says_
     first.refused(None);
     let end = after(SOON);
     hand_over(&queues, end);
-    assert!(first.quit().is_some());
+    assert!(first.leave_with_what_was_handed().is_some());
     assert!(asks(&second));
     assert!(time::now() >= end);
 }
@@ -114,7 +115,7 @@ fn a_wake_up_that_the_head_had_not_acted_upon_when_it_was_handed_the_lock_is_for
     hand_over(&queues, after(LATE));
     assert!(asks(&second), "it came before the lock was handed over");
     second.refused(None);
-    assert!(first.quit().is_some());
+    assert!(first.leave_with_what_was_handed().is_some());
     assert!(sleeps(&second));
 }
 
@@ -129,7 +130,7 @@ fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_n
         !first.wait(None, Deadline::after(LATE)),
         "it was handed the lock"
     );
-    assert!(first.quit().is_some());
+    assert!(first.leave_with_what_was_handed().is_some());
     assert!(asks(&second));
 }
 
@@ -138,10 +139,10 @@ fn a_lease_that_was_made_for_one_who_has_left_comes_back() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
     let taker = queues.next_taker(KEY).unwrap();
-    assert!(first.quit().is_none());
+    assert!(first.leave_with_what_was_handed().is_none());
     let lease = Arc::new(());
     assert!(queues.hand_over(KEY, &taker, lease, after(LATE)).is_err());
-    assert!(second.quit().is_none() && queues.next_taker(KEY).is_none());
+    assert!(second.leave_with_what_was_handed().is_none() && queues.next_taker(KEY).is_none());
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_lease_that_was_handed_over_to_one_whom_the_server_grants_the_lock_is_droppe
     assert!(asks(&first));
     let handed = hand_over(&queues, after(LATE));
     assert!(handed.upgrade().is_some());
-    first.leave(Leaving::Exclusive, after(LATE));
+    first.leave_granted(Leaving::Exclusive, after(LATE));
     assert!(handed.upgrade().is_none(), "it would be renewed for ever");
     assert!(queues.is_empty());
 }
@@ -164,7 +165,7 @@ fn a_lease_that_was_handed_over_is_kept_for_one_who_has_given_up() {
     first.refused(None);
     let handed = hand_over(&queues, after(LATE));
     assert!(!first.wait(None, Deadline::after(Duration::ZERO)));
-    let lease = first.quit();
+    let lease = first.leave_with_what_was_handed();
     assert!(lease.is_some() && handed.upgrade().is_some());
     assert!(queues.is_empty());
 }
@@ -188,7 +189,7 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
             queues.changed(KEY);
             assert!(asks(&first));
         }
-        first.leave(Leaving::Exclusive, after(LATE));
+        first.leave_granted(Leaving::Exclusive, after(LATE));
         for turn in 0..4 {
             assert!(queues.asks_after(KEY, LATE).is_some());
             queues.released(KEY, &hold(turn == 0));

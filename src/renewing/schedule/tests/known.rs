@@ -160,13 +160,13 @@ impl Known {
     pub(super) fn expected(
         &mut self,
         ask: Ask,
-        answer: Answer,
+        answer: RenewalAnswer,
         now: Instant,
     ) -> Option<RenewalOutcome> {
         let end = self.lost_at(now).map(RenewalOutcome::Lost);
         let outcome = match answer {
             _ if end.is_some() => end,
-            Answer::Ours(sent) => {
+            RenewalAnswer::Ours(sent) => {
                 self.failed = false;
                 if let Ask::Renew(lease) = ask
                     && self.terms.renews
@@ -177,8 +177,8 @@ impl Known {
                 let held = self.terms.end.map(RenewalOutcome::Held);
                 self.lost_at(now).map(RenewalOutcome::Lost).or(held)
             }
-            Answer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
-            Answer::Forgotten | Answer::Refused | Answer::Unanswered => {
+            RenewalAnswer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
+            RenewalAnswer::Forgotten | RenewalAnswer::Refused | RenewalAnswer::Unanswered => {
                 self.failed = true;
                 None
             }

@@ -4,7 +4,7 @@ use super::{
     super::{BATCH, LAST_DELIVERY, Orphan, Schedule},
     world::{MS, Mood},
 };
-use crate::server::Answer;
+use crate::server::RenewalAnswer;
 use std::time::Instant;
 
 /// All holds that were ever abandoned.
@@ -67,17 +67,19 @@ impl Orphans {
             };
             forgotten |= matches!(mood, Mood::Forgotten);
             let answer = match mood {
-                Mood::Forgotten => Answer::Forgotten,
-                Mood::Refused => Answer::Refused,
-                Mood::Unanswered | Mood::Unreachable => Answer::Unanswered,
-                Mood::NotOurs => Answer::NotOurs,
-                _ => Answer::Ours(now),
+                Mood::Forgotten => RenewalAnswer::Forgotten,
+                Mood::Refused => RenewalAnswer::Refused,
+                Mood::Unanswered | Mood::Unreachable => RenewalAnswer::Unanswered,
+                Mood::NotOurs => RenewalAnswer::NotOurs,
+                _ => RenewalAnswer::Ours(now),
             };
             let age = known.acquire.map(|since| now - since);
             known.done = mood.is_answer() && age.is_none_or(|age| age >= LAST_DELIVERY);
             known.due = match (answer, age) {
-                (Answer::Refused, _) => now + MS * 500,
-                (Answer::Ours(_) | Answer::NotOurs, Some(age)) => now + age.max(MS * 10),
+                (RenewalAnswer::Refused, _) => now + MS * 500,
+                (RenewalAnswer::Ours(_) | RenewalAnswer::NotOurs, Some(age)) => {
+                    now + age.max(MS * 10)
+                }
                 _ => now,
             };
             schedule.given_back(orphan, answer, now);

@@ -352,13 +352,13 @@ impl World {
         let fulfilled = lease.fulfilled(question.ask);
 
         let answer = match mood {
-            Mood::NotOurs => Answer::NotOurs,
-            Mood::Forgotten => Answer::Forgotten,
-            Mood::Refused => Answer::Refused,
-            Mood::Unanswered | Mood::Unreachable => Answer::Unanswered,
-            _ => Answer::Ours(sent),
+            Mood::NotOurs => RenewalAnswer::NotOurs,
+            Mood::Forgotten => RenewalAnswer::Forgotten,
+            Mood::Refused => RenewalAnswer::Refused,
+            Mood::Unanswered | Mood::Unreachable => RenewalAnswer::Unanswered,
+            _ => RenewalAnswer::Ours(sent),
         };
-        if let Answer::Ours(_) = answer {
+        if let RenewalAnswer::Ours(_) = answer {
             lease.is_asked(question.ask, sent);
         }
         match mood {
@@ -396,7 +396,7 @@ impl World {
         assert!(!self.schedule.is_in_flight(question.id));
         let lease = &mut self.leases[question.item];
         assert_eq!(outcome, lease.expected(question.ask, answer, self.now));
-        if !matches!(answer, Answer::Ours(_) | Answer::NotOurs) {
+        if !matches!(answer, RenewalAnswer::Ours(_) | RenewalAnswer::NotOurs) {
             lease.is_asked_again(fulfilled, self.now);
         }
         if let Some(RenewalOutcome::Held(end)) = outcome {

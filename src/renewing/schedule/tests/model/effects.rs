@@ -134,10 +134,12 @@ impl World {
         for question in batch.questions {
             state
                 .schedule
-                .answered(question.id, Answer::Unanswered, now);
+                .answered(question.id, RenewalAnswer::Unanswered, now);
         }
         for orphan in batch.orphans {
-            state.schedule.given_back(orphan, Answer::Unanswered, now);
+            state
+                .schedule
+                .given_back(orphan, RenewalAnswer::Unanswered, now);
         }
         state.schedule.pause(now + length(1));
     }
@@ -154,17 +156,17 @@ impl World {
         };
         let is_broken = answers.contains(&Said::Nothing);
         let mut answers = answers.into_iter().map(|said| match said {
-            Said::Ours => Answer::Ours(since),
-            Said::NotOurs => Answer::NotOurs,
-            Said::Forgotten => Answer::Forgotten,
-            Said::Refused => Answer::Refused,
-            Said::Nothing => Answer::Unanswered,
+            Said::Ours => RenewalAnswer::Ours(since),
+            Said::NotOurs => RenewalAnswer::NotOurs,
+            Said::Forgotten => RenewalAnswer::Forgotten,
+            Said::Refused => RenewalAnswer::Refused,
+            Said::Nothing => RenewalAnswer::Unanswered,
         });
         for (question, answer) in flight.questions.into_iter().zip(answers.by_ref()) {
             Self::answer(state, &question, answer);
         }
         for (orphan, answer) in flight.orphans.into_iter().zip(answers) {
-            if answer != Answer::Unanswered || self.has(Rule::GivesBackAgain) {
+            if answer != RenewalAnswer::Unanswered || self.has(Rule::GivesBackAgain) {
                 state.schedule.given_back(orphan, answer, now);
             }
         }
@@ -176,11 +178,11 @@ impl World {
         Some(())
     }
 
-    fn answer(state: &mut State, question: &Question<Holder>, answer: Answer) {
+    fn answer(state: &mut State, question: &Question<Holder>, answer: RenewalAnswer) {
         let now = moment(state.now);
         let outcome = state.schedule.answered(question.id, answer, now);
         let held = &mut state.holders[question.item];
-        if answer == Answer::Unanswered && question.ask.is_renewal() {
+        if answer == RenewalAnswer::Unanswered && question.ask.is_renewal() {
             held.out.renewal_is_out();
         }
         // A holder that has seen the end, or stopped its lease, gets no outcome.

@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    pub(super) fn wake_all_heads(&mut self) {
+    pub(super) fn all_may_have_changed(&mut self) {
         for queue in &mut self.queues {
             queue.may_have_changed(*START);
         }
@@ -104,7 +104,7 @@ impl State {
     pub(super) fn shared_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
         self.shared = Shared::default();
         if found_by_heartbeat || rules.loss_is_told == LossIsTold::ByWhoeverFindsOut {
-            self.wake_all_heads();
+            self.all_may_have_changed();
         }
     }
 

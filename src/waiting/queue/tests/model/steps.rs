@@ -95,7 +95,7 @@ impl World {
     fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
         state.shared.used_by = None;
         if sent.on_new_connection && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
-            state.wake_all_heads();
+            state.all_may_have_changed();
         }
         if is_granted {
             self.leave(state, thread, Leaving::Exclusive);
@@ -314,7 +314,7 @@ impl Model for World {
                     return None;
                 }
                 state.listener = None;
-                state.wake_all_heads();
+                state.all_may_have_changed();
             }
             Action::ListenAgain => {
                 if state.listener.is_some() {
@@ -322,7 +322,7 @@ impl Model for World {
                 }
                 state.listens = Some(state.listener_losses);
                 state.listener = state.listens;
-                state.wake_all_heads();
+                state.all_may_have_changed();
             }
             Action::Tell => self.tell(state)?,
             Action::WakeChosen => Self::wake_chosen(state)?,
