@@ -1,20 +1,20 @@
-//! The `Server` trait: all that locks need of a server. The stand-in for tests implements it too.
+//! The `Server` trait: everything that locks need from Redis. The test stand-in implements it too.
 //!
-//! [`redis`](self::redis) is a real server. It asks by the pool's connections, and has three
-//! connections of its own: the heads of the queues ask by that of [`waiters`], the keeper renews by
-//! that of [`renewals`], and on the third the [`listener`] hears of changes of the keys that were
-//! read on these two, which are [`tracked`]. Where many threads ask at the same time, by the pool
-//! or as heads, their calls go in one write: [`outbox`]. [`cluster`] has one such server for each
-//! shard of a Redis Cluster.
+//! [`redis`](self::redis) implements it for a real server. It sends calls on the pool's connections
+//! and on three connections of its own. The heads of the queues use the one in [`waiters`], the
+//! keeper renews on the one in [`renewals`], and the [`listener`] receives notifications of changes
+//! of the keys that were read on these two, which are [`tracked`]. Calls that many threads send at
+//! once share a write: [`outbox`]. [`cluster`] has one such server for each shard of a Redis
+//! Cluster.
 //!
-//! Called by `locks` on the callers' threads, by `renewing` on the renewing thread, and by the
-//! listener's own thread.
+//! The callers are `locks` on the callers' threads, `renewing` on the renewing thread, and the
+//! listener's thread.
 //!
 //! # Locks
 //! A connection that several threads use is locked while it is used: `slot` in [`tracked`]. The
-//! listener's `ear` comes after it, and so does an [`outbox`], with the stage of a letter within
-//! it. Whoever tells the queues or the keeper of news, which locks them, has unlocked `slot` and
-//! `ear` before.
+//! listener's `ear` and the letters of an [`outbox`] are locked after `slot`, and the stage of a
+//! letter after the letters. A thread unlocks `slot` and `ear` before it calls an [`Observer`],
+//! which locks the queues or the keeper.
 
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -51,9 +51,9 @@ use crate::{
     wire::Call,
 };
 
-/// A server, as locks know it: it runs scripts, and tells of changes.
+/// A server, as locks see it: it runs scripts and notifies of changes.
 ///
-/// Callers have made sure that this process is no child of a fork before they made the call.
+/// Callers make sure first that this process is not a forked child.
 pub(crate) trait Server: Send + Sync + 'static {
     /// The clock by which its leases end.
     fn clock(&self) -> Clock {
@@ -62,51 +62,51 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     fn limits(&self) -> Limits;
 
-    /// A connection for transactions with the data that the lock of this key protects.
+    /// Lends a connection for transactions on the data that the lock of this key protects.
     ///
     /// # Errors
-    /// Also where nothing but locks is stored.
+    /// Also if the server stores nothing but locks.
     fn lend(&self, key: &str) -> Result<PooledConnection>;
 
-    /// True if this refusal says that the key is on another server by now, or on its way to one.
-    /// Nothing was done then, and another connection that is [lent](Self::lend) for it may lead
-    /// there.
+    /// True if this refusal means that the key is on another server, or is being moved to one. The
+    /// call had no effect, and another connection [lent](Self::lend) for the key may lead to that
+    /// server.
     fn is_elsewhere(&self, _refusal: &RedisError) -> bool {
         false
     }
 
-    /// Executes commits where no connection leads to the server. `None`: they go by one that is
-    /// [lent](Self::lend).
+    /// Executes commits for a server that has no connections. `None`: a commit uses a connection
+    /// that is [lent](Self::lend).
     #[cfg(feature = "testing")]
     fn committer(&self) -> Option<&dyn Committer> {
         None
     }
 
-    /// An error if no connection that somebody else has opened can send a transaction that looks at
-    /// a lock of this server.
+    /// An error if a transaction on a connection of the caller's own cannot check a lock of this
+    /// server.
     fn stores_data(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The most that the clock of a server that takes its place may be ahead.
+    /// The maximum by which the clock of a server that replaces this one may be ahead.
     fn clock_skew(&self) -> Duration;
 
-    /// Sends a call that may be sent twice, by a connection that is lent for it; once more by
-    /// another connection if the first turns out to have been closed, or another server has become
-    /// the master before the answer.
+    /// Sends a call that may be sent twice, on a lent connection. Resends it on another connection
+    /// if the first turns out to be closed, or if another server became the master before the
+    /// reply.
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
-    /// Sends a call that may not be sent twice, by a connection that is lent for it and has just
-    /// answered a `PING`. The outer `Err`: it was not sent.
+    /// Sends a call that may not be sent twice, on a lent connection that has just answered a
+    /// `PING`. The outer `Err` means that it was not sent.
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
 
-    /// Sends a head's call by the connection that all heads share, in one write with those of
-    /// others, so that the server tells of a change of the key. It is sent by the deadline, and not
-    /// after a cancel. Then its answer is waited for, one I/O time-out, and one more to connect
-    /// where that is needed. `None`: it was not sent.
+    /// Sends a head's call on the connection that all heads share, in one write with other calls,
+    /// so that the server notifies the listener of a change of the key. The call is sent before the
+    /// deadline and the cancel, or not at all. The reply is awaited for one I/O time-out, and one
+    /// more to connect if necessary. `None`: the call was not sent.
     ///
     /// # Errors
-    /// It was not sent: there is no connection, or the server did not answer others.
+    /// The call was not sent: there is no connection, or the server did not answer earlier calls.
     fn ask_for_head(
         &self,
         call: &Call,
@@ -117,37 +117,36 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// A connection for renewals.
     fn renewals(&self) -> Box<dyn Renewals>;
 
-    /// From now on this observer is told of changes, once they are [wanted](Self::start_telling). Starts a
-    /// thread if that takes one.
+    /// Sets the observer that is notified of changes after [`start_telling`](Self::start_telling).
+    /// May start a thread.
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
-    /// From now on somebody relies on being told.
+    /// Starts the notifications: from now on somebody relies on them.
     fn start_telling(&self);
 
-    /// Ends the telling.
+    /// Ends the notifications.
     fn close(&self);
 }
 
-/// The longest waits for one answer.
+/// The limits on the waits for one reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience<'a> {
-    /// For a connection, while all are lent to others.
+    /// The longest wait for a connection while all are lent.
     pub(crate) wait_while_all_lent: Duration,
-    /// For a connection and the answer, where that is sooner than the time-outs of the pool.
+    /// The deadline for the connection and the reply, if it is sooner than the pool's time-outs.
     pub(crate) by: Option<Deadline>,
-    /// The caller wants to know that the key is on another server by now. Otherwise that one is
-    /// asked.
+    /// If the key has moved to another server, return the refusal instead of asking that server.
     #[cfg_attr(
         not(feature = "cluster"),
         allow(dead_code, reason = "only shards have moves")
     )]
     pub(crate) tells_of_moves: bool,
-    /// Calls the wait for a connection off, while all are lent to others.
+    /// Ends the wait for a connection while all are lent.
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
 impl Patience<'_> {
-    /// As the pool allows.
+    /// The time-outs of the pool.
     pub(crate) const USUAL: Self = Self {
         wait_while_all_lent: Duration::MAX,
         by: None,
@@ -155,7 +154,7 @@ impl Patience<'_> {
         cancel: None,
     };
 
-    /// Until a deadline, if that is sooner.
+    /// The time-outs of the pool, or this deadline if it is sooner.
     pub(crate) fn until(deadline: Deadline) -> Self {
         Self {
             by: Some(deadline),
@@ -164,23 +163,23 @@ impl Patience<'_> {
     }
 }
 
-/// The answer to a call that was sent.
+/// The reply to a call that was sent.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The server's words, or why none came.
+    /// The server's reply, or the reason why there is none.
     pub(crate) answer: RedisResult<Value>,
-    /// A moment before it was sent.
+    /// Taken just before the call was sent.
     pub(crate) sent: Instant,
-    /// When it was answered, or a little earlier: times in the answer count from then.
+    /// When the reply came, or a little earlier. Times in the reply count from this moment.
     pub(crate) answered: Instant,
-    /// The server tells the listener of the next change of what was read.
+    /// The server will notify the listener of the next change of the keys that were read.
     pub(crate) tracked: bool,
-    /// The call was sent twice, and nobody knows what came of the first.
+    /// The call was sent twice, and the outcome of the first is unknown.
     pub(crate) again: bool,
 }
 
 impl Reply {
-    /// By a connection on which nothing is told of.
+    /// A reply that came on a connection without tracking.
     pub(crate) fn untracked(answer: RedisResult<Value>, sent: Instant, again: bool) -> Self {
         Self {
             answer,
@@ -191,9 +190,9 @@ impl Reply {
         }
     }
 
-    /// The result of a write. If it was sent twice, a refusal of the second does not tell whether
-    /// the first took effect. That the key is of another kind stays the answer: it says what stands
-    /// there now.
+    /// The result of a write. If it was sent twice, an error from the second does not tell whether
+    /// the first took effect. An error about the kind of the key is kept: it describes the key as
+    /// it is now.
     pub(crate) fn of_both(self) -> RedisResult<Value> {
         let is_refusal = |error: &RedisError| !is_unconfirmed(error) && !is_wrong_kind(error);
         match self.answer {
@@ -203,60 +202,59 @@ impl Reply {
     }
 }
 
-/// Who is told of changes on the server: the queues of those who wait, and the keeper of the
-/// leases.
+/// Receives notifications of changes on the server: the queues and the keeper.
 pub(crate) trait Observer: Send + Sync {
     /// A key was written, deleted or has expired.
     fn changed(&self, key: &str);
-    /// Any key may have been changed without our being told: the heads of all queues have to ask
-    /// again, and all leases have to be looked at.
+    /// Notifications may have been missed: the heads of all queues have to ask again, and all
+    /// leases have to be checked.
     fn all_may_have_changed(&self);
-    /// The answers that those who wait have got are forgotten: the heads of all queues have to ask
-    /// again.
+    /// The waiters' connection is gone, and its tracking with it: the heads of all queues have to
+    /// ask again.
     fn ask_again(&self);
-    /// Another server may answer the watchdog by now, which has not got all that the one before has
-    /// answered: all leases have to be looked at, and renewed for what is left of them.
+    /// The watchdog has a new connection, perhaps to a server that lacks the last renewals: all
+    /// leases have to be checked, and renewed for the time that is left of them.
     fn renew_again(&self);
-    /// True while somebody waits, or has a lease, and relies on being told.
+    /// True while there is a waiter or a lease, which relies on notifications.
     fn relies(&self) -> bool;
-    /// A test of the library's users has done this.
+    /// A user's test has done this to the stand-in.
     #[cfg(feature = "testing")]
     fn disturbed(&self, disturbance: Disturbance);
 }
 
-/// A stand-in's users do this to it, and it follows for those who rely on it.
+/// An action of a test on the stand-in that the queues and the keeper have to react to.
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy)]
 pub(crate) enum Disturbance {
-    /// Threads that sleep until a moment have to look at the clock again.
+    /// Threads that sleep until a moment have to read the clock again.
     ClockMoved,
-    /// Threads that pause before they try the server again need not.
+    /// Threads that pause before a retry can retry now.
     Reachable,
-    /// Nothing: wait until all that is due has been done, at most so long.
+    /// Nothing has changed: wait until everything that is due is done, at most this long.
     Settle(Duration),
 }
 
-/// The watchdog's connection, opened anew whenever it has failed.
+/// The watchdog's connection, reopened after it has failed.
 pub(crate) trait Renewals: Send {
     fn is_open(&self) -> bool;
 
     /// Takes as long as connecting takes.
     fn open(&mut self) -> Result<(), Arc<Failure>>;
 
-    /// Sends all in one round trip: renewals, and releases of orphans. Takes no longer than one I/O
-    /// time-out, and less where a lease is short; longer by what replicas are waited for.
+    /// Sends all renewals, and releases of orphans, in one round trip. Takes at most one I/O
+    /// time-out, less if a lease is short, plus the wait for replicas.
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies;
 }
 
 /// The outcome of a renewal, or of the release of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewalAnswer {
-    /// Renewed, or released. The moment lies before the call was sent.
+    /// Renewed or released. The moment is just before the call was sent.
     Ours(Instant),
     NotOurs,
-    /// The server has forgotten the script: the next batch carries it whole.
+    /// The server does not have the script: the next batch sends its source.
     Forgotten,
-    /// The server refused this one renewal, which leaves open whether the lock is ours.
+    /// The server refused this renewal; the lock may or may not be ours.
     Refused,
     Unanswered,
 }
@@ -265,14 +263,14 @@ pub(crate) enum RenewalAnswer {
 pub(crate) struct Replies {
     /// One for each call.
     pub(crate) replies: Vec<RenewalReply>,
-    /// The connection broke, or was silent for too long, and is closed.
+    /// The connection broke or timed out, and is closed.
     pub(crate) broken: bool,
 }
 
-/// The outcome of a renewal, and the reason where it failed.
+/// The outcome of a renewal, with the reason if it failed.
 pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<Failure>>);
 
-/// Why a renewal got no answer, or not the one it wanted.
+/// The reason why a renewal failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// There was no connection to send it on.
@@ -285,7 +283,7 @@ impl Failure {
         Arc::new(Self::Sent(error))
     }
 
-    /// The server has refused, so that another attempt soon makes little sense.
+    /// The server refused, so an early retry is unlikely to succeed.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Unsent(Error::Pool { source, .. }) => {

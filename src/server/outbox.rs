@@ -1,28 +1,27 @@
-//! Calls of many threads in one write.
+//! Sends the calls of many threads in one write.
 //!
-//! While few calls are under way, a call goes alone. Otherwise it is left in the [`Outbox`] as a
-//! [`Letter`]. A thread that finds a lane free leads: it takes all letters that lie there, sends
-//! them in one [`SharedWrite`], and gives each its answer as it comes. When all lanes are in use,
-//! the first thread that is done wakes another to lead. No thread waits so that more letters may
-//! come.
+//! While few calls are under way, a call goes alone. Otherwise its thread puts it in the [`Outbox`]
+//! as a [`Letter`]. A thread that finds a free lane leads: it takes all letters, sends them in one
+//! [`SharedWrite`], and passes on each reply as it comes. When all lanes are in use, the first
+//! thread that finishes wakes another to lead. No thread waits for more letters to arrive.
 //!
-//! - While letters lie there, a lane is in use, or the thread of one of them has been woken to
-//!   lead. Another that comes first leads in its place, and takes its letter along.
-//! - A lane is given back when its [`SharedWrite`] is dropped, also on an error or a panic. Then
-//!   the next thread is woken.
-//! - A letter that nobody has taken was not sent. Its thread takes it back when its time is over,
-//!   or the call is called off.
-//! - A letter that was taken has an answer, or an error, by the end of the shared write. Its thread
-//!   waits for that, or until its own time for the answer is over. Each call has a letter of its
-//!   own, so a late answer is nobody else's.
-//! - The answers of a shared write are waited for one I/O time-out, and no answer is waited for
-//!   longer than that. A call with less time goes
-//!   along, but does not lead.
-//! - The heads of the queues share one connection. When it fails, all heads that wait are told so:
-//!   otherwise each would wait as long for it, one after the other.
+//! - While there are letters, a lane is in use, or the thread of one letter has been woken to lead.
+//!   Another thread that comes first leads in its place, and sends its letter too.
+//! - A lane is returned when its [`SharedWrite`] is dropped, also on an error or a panic. Then the
+//!   next thread is woken.
+//! - A letter that no leader has taken was not sent. Its thread takes it back when its time is over
+//!   or the call is cancelled.
+//! - A letter that was taken has a reply or an error by the end of the shared write. Its thread
+//!   waits for that, or until its own deadline for the reply. Each call has its own letter, so a
+//!   late reply cannot reach another call.
+//! - The replies to a shared write are awaited for one I/O time-out. A thread with less time than
+//!   that (`until`) sends its letter along but does not lead: if a lane is free, `ask` returns
+//!   `Ok(None)` and the caller sends the call alone.
+//! - The heads of the queues share one connection. When it fails, all waiting heads get the error:
+//!   otherwise each would wait for a time-out in turn.
 //!
-//! Locks: `letters` for a moment, and the stage of a letter within it. Nothing is locked while the
-//! server is asked.
+//! Locks: `letters` for a moment, and within it the stage of a letter. Neither is locked during
+//! I/O.
 
 use std::{
     collections::VecDeque,
@@ -43,14 +42,14 @@ use crate::{
     wire::{Finished, is_interrupted, next_reply},
 };
 
-/// A thread looks for its answer so often, and lets others run, before it sleeps: to be woken
-/// takes longer than a near server's answer.
+/// A thread yields this often before it sleeps: a wake-up takes longer than a reply from a near
+/// server.
 const SPINS: u32 = 30;
 
-/// The calls to one server that wait to be sent.
+/// The calls to one server that have not been sent yet.
 pub(super) struct Outbox {
     lanes: usize,
-    /// All who wait are told when a shared write fails.
+    /// If a shared write fails, all waiting threads get the error.
     shares_failures: bool,
     letters: Mutex<Letters>,
 }
@@ -59,7 +58,7 @@ pub(super) struct Outbox {
 struct Letters {
     /// The lanes in use.
     lanes_in_use: usize,
-    /// In the order in which they came.
+    /// In the order of arrival.
     waiting: VecDeque<Arc<Letter>>,
 }
 
@@ -75,7 +74,7 @@ enum Stage {
     Waiting,
     /// In the outbox, and its thread was woken to lead.
     Next,
-    /// The answer, or an error if the call was not sent.
+    /// The reply, or an error if the call was not sent.
     Told(Result<Reply>),
 }
 
@@ -83,14 +82,14 @@ enum Stage {
 pub(super) struct SharedWrite<'a> {
     outbox: &'a Outbox,
     own: Arc<Letter>,
-    /// Those that have not been told yet, in the order in which they are sent.
+    /// The letters without a reply yet, in the order in which they are sent.
     batch: VecDeque<Arc<Letter>>,
     failure: Option<Error>,
 }
 
 impl Outbox {
-    /// At most as many exchanges at a time as there are lanes. `shares_failures`: the calls go by
-    /// one connection, so that all who wait are told when it fails.
+    /// At most `lanes` shared writes are under way at a time. `shares_failures`: the calls use one
+    /// connection, so if it fails all waiting threads get the error.
     pub(super) fn new(lanes: usize, shares_failures: bool) -> Self {
         Self {
             lanes,
@@ -99,10 +98,10 @@ impl Outbox {
         }
     }
 
-    /// Has this sent, by this thread or another. `send` has the shared write
-    /// [gathered](SharedWrite::gather) and sent, and is an error if it could not. `until`: when
-    /// this thread stops waiting for the answer, if that is sooner than an I/O time-out. `None`: it
-    /// was not sent.
+    /// Has this call sent, by this thread or another. If this thread leads, `send`
+    /// [gathers](SharedWrite::gather) and sends the shared write. `until`: when this thread stops
+    /// waiting for the reply, if that is sooner than an I/O time-out. `None`: the call was not
+    /// sent.
     pub(super) fn ask(
         &self,
         packed: Vec<u8>,
@@ -155,7 +154,7 @@ impl Outbox {
         }
     }
 
-    /// The thread of this letter leads, if it still lies there and a lane is free.
+    /// Makes this thread the leader, if its letter has not been taken and a lane is free.
     fn try_to_lead(&self, own: &Arc<Letter>) -> Option<SharedWrite<'_>> {
         let mut letters = self.letters.lock();
         let place = letters.place_of(own)?;
@@ -180,7 +179,7 @@ impl Outbox {
         };
         letters.waiting.remove(place);
         if letters.lanes_in_use < self.lanes {
-            // It may be the one that was woken to lead.
+            // This thread may be the one that was woken to lead.
             letters.wake_next();
         }
         true
@@ -206,13 +205,14 @@ impl Letter {
         self.changed.notify_one();
     }
 
-    /// Its thread looks whether it was called off.
+    /// Makes the letter's thread check whether it was cancelled.
     fn wake(&self) {
         drop(self.stage.lock());
         self.changed.notify_one();
     }
 
-    /// Until it is told something, or to lead. `None`: the time is over, or it was called off.
+    /// Waits for the reply, or to be woken to lead. `None`: the time is over, or the call was
+    /// cancelled.
     fn wait(&self, gives_up_at: Option<Instant>, cancel: Option<&Cancel>) -> Option<Stage> {
         let mut spins = 0;
         let mut stage = self.stage.lock();
@@ -251,11 +251,11 @@ impl SharedWrite<'_> {
         }
     }
 
-    /// Takes the letter of this thread and all others that lie there. False: they may not be sent,
-    /// and none was taken. `may_be_sent` runs under the lock of the letters, so it sees everything
-    /// that their threads saw before.
+    /// Takes the letter of this thread and all waiting letters. False: they may not be sent, and
+    /// none was taken. `may_be_sent` runs under the lock of the letters, so it sees everything that
+    /// their threads saw before they queued.
     pub(super) fn gather(&mut self, may_be_sent: impl Fn() -> bool) -> bool {
-        // Those who have just been answered come back with the next.
+        // Lets threads that were just answered post their next call.
         thread::yield_now();
         let mut letters = self.outbox.letters.lock();
         if !may_be_sent() {
@@ -266,8 +266,9 @@ impl SharedWrite<'_> {
         true
     }
 
-    /// Sends all that was gathered, and tells each thread its answer, or why none came. After one
-    /// I/O time-out no further answer is waited for. An error says why the connection is finished.
+    /// Sends everything that was gathered, and passes each reply, or the error, to its thread.
+    /// After one I/O time-out it waits for no further reply. An error says why the connection is
+    /// finished.
     pub(super) fn exchange(
         &mut self,
         conn: &mut Connection,
@@ -289,8 +290,7 @@ impl SharedWrite<'_> {
                 && let Some(why) = Finished::by_error(error)
             {
                 finished.get_or_insert_with(|| error.clone());
-                // After a signal the answers of the others are still to come, and on a replica as
-                // well.
+                // After a signal the other replies are still to come, and on a replica as well.
                 if why != Finished::Replica && !is_interrupted(error) {
                     broken.get_or_insert_with(|| error.clone());
                 }
@@ -300,7 +300,7 @@ impl SharedWrite<'_> {
         finished.map_or(Ok(()), Err)
     }
 
-    /// Tells the next thread its answer.
+    /// Passes this reply to the next thread.
     fn tell_next(&mut self, answer: RedisResult<Value>, sent: Instant, tracked: bool) {
         if let Some(letter) = self.batch.pop_front() {
             letter.tell(Ok(Reply {
@@ -314,7 +314,7 @@ impl SharedWrite<'_> {
 
 impl Drop for SharedWrite<'_> {
     fn drop(&mut self) {
-        // Only a panic of the client library leaves a thread without an answer.
+        // Letters are left here only after a panic of the client library.
         while !self.batch.is_empty() {
             self.tell_next(Err(timed_out()), time::now(), false);
         }
@@ -333,7 +333,7 @@ impl Drop for SharedWrite<'_> {
     }
 }
 
-/// Why a call was not sent.
+/// The error for a call that was not sent.
 pub(super) fn was_not_sent(source: RedisError) -> Error {
     Error::Pool {
         reason: String::from("the server did not answer what was sent before"),

@@ -19,10 +19,10 @@ use crate::{
     wire::{Call, Finished, is_unknown_script},
 };
 
-/// So many calls go alone: with fewer threads, to be woken costs more than a shared write saves.
+/// Up to this many calls go alone: with few threads a wake-up costs more than a shared write saves.
 const FEW: usize = 4;
-/// So many shared writes are under way at a time: with more, fewer calls share one; with fewer, a
-/// server that is far away is asked too seldom.
+/// The number of shared writes under way at a time: with more, fewer calls share one; with fewer, a
+/// distant server receives calls too rarely.
 const WRITES: usize = 3;
 
 /// A server that a pool leads to.
@@ -37,13 +37,13 @@ pub(crate) struct RedisServer {
     listener: Arc<Listener>,
 }
 
-/// A call by the pool, and until when it may wait for a connection.
+/// A call on a pooled connection, and the deadlines for getting one.
 struct Sending<'a> {
     call: &'a Call,
     patience: Patience<'a>,
     wait_while_all_lent_by: Deadline,
     whole_by: Deadline,
-    /// It was sent before on a connection that turned out to be closed.
+    /// It was sent before, on a connection that turned out to be closed.
     again: bool,
 }
 
@@ -67,8 +67,8 @@ impl RedisServer {
         RenewalsConnection::on(Arc::clone(&self.leases))
     }
 
-    /// Sends a call. Where another server has become the master before it was answered, the answer
-    /// does not count: the call is taken for one that a closed connection has swallowed.
+    /// Sends a call. If another server became the master before the reply, the reply does not
+    /// count: the call is treated as lost on a closed connection.
     fn send(&self, sending: &Sending<'_>) -> Result<Reply> {
         let epoch = self.connector.epoch();
         let mut reply = self.send_by_either(sending)?;
@@ -85,10 +85,10 @@ impl RedisServer {
         }
     }
 
-    /// Alone while few calls are under way, or else in one write with others.
+    /// Sends a call alone while few are under way, otherwise in one write with others.
     fn send_by_either(&self, sending: &Sending<'_>) -> Result<Reply> {
         if sending.call.replicas().is_some() {
-            // Replicas are asked by the connection that has written, and waited for.
+            // `WAIT` has to go on the connection that has written, and would hold up other calls.
             return self.send_alone(sending);
         }
         let under_way = Arc::clone(&self.under_way);
@@ -100,13 +100,13 @@ impl RedisServer {
                 again: sending.again,
                 ..reply
             }),
-            // It may go whole, or has one if a connection is free at this moment, or else the pool
-            // says why not.
+            // The call alone may carry the script's source, may find a free connection, or gets the
+            // pool's error.
             _ => self.send_alone(sending),
         }
     }
 
-    /// By a connection that is lent for it alone.
+    /// Sends a call on a connection that is lent for it alone.
     fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
         let mut conn = self.lend_for(sending)?;
         let sent = time::now();
@@ -115,8 +115,8 @@ impl RedisServer {
         Ok(Reply::untracked(answer, sent, sending.again))
     }
 
-    /// In one write with others. `None`: it was not sent while it might have waited for a
-    /// connection, or was called off.
+    /// Sends a call in one write with others. `None`: it was not sent within the time for getting a
+    /// connection, or it was cancelled.
     fn send_together(&self, sending: &Sending<'_>) -> Result<Option<Reply>> {
         let io_timeout = self.limits().answer;
         let until = (sending.patience.by).filter(|by| by.remaining() < io_timeout);
@@ -129,8 +129,8 @@ impl RedisServer {
         self.outbox.ask(packed, send_by, until, cancel, |write| {
             loop {
                 let mut conn = self.lend_for(sending)?;
-                // One of the threads may know meanwhile that another server is the master, and
-                // takes the answer for that one's.
+                // One of the threads may know by now that another server is the master, and would
+                // take the reply for that server's.
                 let is_of_the_master = || conn.epoch() == self.connector.epoch();
                 if !write.gather(is_of_the_master) {
                     conn.close_when_returned(Finished::Replica);
@@ -143,9 +143,8 @@ impl RedisServer {
         })
     }
 
-    /// Has the connection not lent again if this error says so. If the server is a replica by now,
-    /// the tracked connections lead there as well, and a replica goes on answering what does not
-    /// write.
+    /// Marks the connection as not to be lent again if this error says so. If the server is a
+    /// replica by now, the tracked connections are closed too: a replica goes on answering reads.
     fn close_if_finished(&self, conn: &mut PooledConnection, error: Option<&RedisError>) -> bool {
         let Some(finished) = error.and_then(Finished::by_error) else {
             return false;
@@ -204,7 +203,7 @@ impl Server for RedisServer {
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
-        // The first may have stood idle when the server was started again.
+        // The first connection may have been idle when the server restarted.
         for _ in 0..2 {
             let mut conn = self.pool.get()?;
             let pong = redis::cmd("PING").query::<Value>(conn.connection());

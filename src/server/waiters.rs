@@ -1,4 +1,4 @@
-//! The waiters' connection: the heads of all queues share it, and their calls go in one write.
+//! The waiters' connection: the heads of all queues share it, and their calls share writes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,8 +32,8 @@ impl WaitersConnection {
         }
     }
 
-    /// Asks once. `None`: it was not sent by the deadline, or before the cancel, though the server
-    /// answers.
+    /// Sends the call once. `None`: it was not sent before the deadline or the cancel, although the
+    /// server answers.
     pub(super) fn ask(
         &self,
         call: &Call,
