@@ -1,13 +1,12 @@
-//! The listener: one connection on which the server tells what happens to the keys that others of
-//! ours have read.
+//! The listener: a connection on which the server notifies us of changes of the keys that our
+//! tracked connections have read.
 //!
-//! The server forgets what a connection has read as soon as the key has changed: the next attempt
-//! or renewal reads it anew. A message is a hint. A thread that waits for one also has a moment at
-//! which it asks without it.
+//! The server stops tracking a key once it has changed: the next attempt or renewal reads it again.
+//! A notification is a hint: a thread that waits for one also has a moment at which it asks anyway.
 //!
-//! When its connection breaks, changes may have been missed: every head of a queue asks the server
-//! again and every lease is looked at ([`Observer::all_may_have_changed`]), once when it breaks and
-//! once when the next connection listens.
+//! When the listener's connection breaks, notifications may be lost: every head asks the server
+//! again and every lease is checked ([`Observer::all_may_have_changed`]), once when it breaks and
+//! once when the next connection listens. Between the two, replies are untracked and heads poll.
 
 use std::{
     sync::{
@@ -31,21 +30,21 @@ use crate::{
 
 const NAME: &str = "leasehold-listener";
 const CHANNEL: &str = "__redis__:invalidate";
-/// The longest time for which it listens before it looks whether it is to end.
+/// The longest wait for a message before it checks whether it has to end.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The pause between two looks at the connections, while somebody relies on them.
+/// The pause between two checks of the connections, while somebody relies on them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The wait for the answer to its goodbye: none at all, but the system knows nothing
-/// shorter.
+/// The wait for the reply to its `UNSUBSCRIBE`, which nobody needs. A socket has no shorter
+/// time-out.
 const GOODBYE: Duration = Duration::from_millis(1);
 /// Between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 
-/// The thread and those who read keys share this.
+/// Shared by the listener's thread and the threads that read keys.
 pub(crate) struct Listener {
     connector: Connector,
-    /// Who is told.
+    /// Receives the notifications.
     observer: OnceLock<Weak<dyn Observer>>,
     ear: Mutex<Ear>,
     wanted: AtomicBool,
@@ -53,20 +52,20 @@ pub(crate) struct Listener {
     wake: Condvar,
 }
 
-/// The connection that listens.
+/// The state of the connection that listens.
 #[derive(Clone, Copy, Default)]
 struct Ear {
-    /// Counts such connections. A server that has restarted gives out its numbers
-    /// anew, so that these do not tell two of our connections apart.
+    /// Counts such connections. A server that has restarted assigns the same client ids again, so
+    /// ids do not distinguish our connections.
     generation: u64,
-    /// The number by which the server knows the connection, while it listens.
+    /// The server's id of the connection, while it listens.
     id: Option<i64>,
-    /// The connection is of no use: it is to be replaced.
+    /// The connection is useless and has to be replaced.
     is_deaf: bool,
-    /// It has given way to a connection that comes first.
+    /// It was closed to make room for a more important connection.
     gives_way: bool,
-    /// Counts the times that the server was found to be a replica. Connections that were opened
-    /// before the last one are replaced.
+    /// Counts how often the server was found to be a replica. Connections opened before the last
+    /// time are replaced.
     left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
@@ -84,10 +83,10 @@ impl Listener {
         })
     }
 
-    /// Starts the thread. It connects when it is [wanted](Self::start_telling), and ends within [`LISTEN`]
-    /// when nobody is there to be told.
+    /// Starts the thread. It connects after [`start_telling`](Self::start_telling), and ends within
+    /// [`LISTEN`] once the observer is gone.
     ///
-    /// `check` looks after the connection of the leases.
+    /// `check` checks the connection of the leases.
     pub(super) fn start(
         self: &Arc<Self>,
         observer: Weak<dyn Observer>,
@@ -102,7 +101,7 @@ impl Listener {
             .map_err(Error::thread)
     }
 
-    /// From now on it is to listen.
+    /// From now on it listens.
     pub(crate) fn start_telling(&self) {
         if !self.wanted.swap(true, Ordering::SeqCst) {
             drop(self.closing.lock());
@@ -110,33 +109,33 @@ impl Listener {
         }
     }
 
-    /// Who is told, while somebody is there to be told.
+    /// The observer, if it still exists.
     pub(super) fn observer(&self) -> Option<Arc<dyn Observer>> {
         self.observer.get()?.upgrade()
     }
 
-    /// The connection of this generation is of no use: it is replaced within [`LISTEN`].
+    /// The connection of this generation is useless: it is replaced within [`LISTEN`].
     fn reconnect(&self, generation: u64) {
         let mut ear = self.ear.lock();
         ear.is_deaf |= ear.generation == generation;
     }
 
-    /// The server has become a replica, and its address may lead to another: so the connection that
-    /// listens is replaced within [`LISTEN`]. Its number says nothing to another server, or is that
-    /// of a stranger there.
+    /// The server has become a replica, and its address may lead to another server: the connection
+    /// that listens is replaced within [`LISTEN`]. To another server its id means nothing, or
+    /// belongs to a stranger.
     pub(super) fn leave_the_replica(&self) {
         let mut ear = self.ear.lock();
         ear.is_deaf = true;
         ear.left_a_replica += 1;
     }
 
-    /// Counts the times that the server was found to be a replica.
+    /// The number of times that the server was found to be a replica.
     pub(super) fn left_a_replica(&self) -> u64 {
         self.ear.lock().left_a_replica
     }
 
-    /// The server has no room for a connection that comes first. The one that listens is closed
-    /// within [`LISTEN`], and not opened again for a second.
+    /// The server has no room for a more important connection: the one that listens is closed
+    /// within [`LISTEN`], and reopened after a second.
     pub(super) fn make_room(&self) {
         let mut ear = self.ear.lock();
         (ear.is_deaf, ear.gives_way) = (true, true);
@@ -155,8 +154,8 @@ impl Listener {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
-            // Nobody waits for an answer here. A thread that asks the server gets the error on its
-            // own connection.
+            // Nobody waits for this result: a thread that asks the server gets the error on its own
+            // connection.
             let _ = self.listen(observer, check);
             let mut ear = self.ear.lock();
             let (has_listened, gives_way) = (ear.id.take().is_some(), ear.gives_way);
@@ -184,7 +183,7 @@ impl Listener {
         }
     }
 
-    /// Listens until the connection breaks or nobody is there to be told.
+    /// Listens until the connection breaks, or the observer is gone.
     fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Option<()> {
         let left_a_replica = self.left_a_replica();
         let Opened {
@@ -202,7 +201,7 @@ impl Listener {
         drop(ear);
         observer.upgrade()?.all_may_have_changed();
         let heard = self.hear(epoch, &mut messages, observer, check);
-        // redis-rs unsubscribes when it drops them, and waits for the answer.
+        // On drop redis-rs unsubscribes and waits for the reply.
         let _ = messages.set_read_timeout(Some(GOODBYE));
         heard
     }
@@ -231,22 +230,22 @@ impl Listener {
             }
             if beat.elapsed() >= HEARTBEAT {
                 self.beat(messages, observer, check)?;
-                // Not from its beginning: after one that took long, what has come meanwhile is
-                // heard first.
+                // Counted from the end of the beat: after a slow one, messages that came meanwhile
+                // are read first.
                 beat = time::now();
             }
         }
         Some(())
     }
 
-    /// A connection that is silent may be one that is gone.
+    /// Checks with a `PING` whether a silent connection is still there.
     fn beat(
         &self,
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
         check: &impl Fn(),
     ) -> Option<()> {
-        // Given up before the server is asked: what it belongs to ends with the last clone.
+        // Dropped before the server is asked: the last clone ends what it belongs to.
         let relies = observer.upgrade()?.relies();
         if relies {
             self.connector.check(HEARTBEAT / 2);
@@ -259,20 +258,20 @@ impl Listener {
     }
 }
 
-/// Not by `PubSub::subscribe`, to which a refusal is an answer like any other.
+/// Subscribes without `PubSub::subscribe`, which takes a refusal for success.
 fn subscribed(connection: &mut Connection) -> RedisResult<PubSub<'_>> {
     redis::cmd("SUBSCRIBE").arg(CHANNEL).exec(connection)?;
     Ok(connection.as_pubsub())
 }
 
-/// One push names some keys; that of a `FLUSHALL` names none, which means all.
+/// Passes on a push: it names some keys, or after a `FLUSHALL` none, which means all.
 fn report(observer: &dyn Observer, push: Value) {
     let Value::Array(keys) = push else {
         return observer.all_may_have_changed();
     };
     for key in keys {
         match key {
-            // A key that is no text is none of ours.
+            // A key that is not UTF-8 is not ours.
             Value::BulkString(key) => {
                 let _ = std::str::from_utf8(&key).map(|key| observer.changed(key));
             }
@@ -281,26 +280,27 @@ fn report(observer: &dyn Observer, push: Value) {
     }
 }
 
-/// The server does not know the listener's connection: that is broken, or leads to the server that
-/// was here before.
+/// True if the server does not know the listener's connection: it is broken, or leads to the server
+/// that was here before.
 fn is_nobody_there(refusal: &RedisError) -> bool {
     let detail = refusal.detail().unwrap_or_default();
     detail.contains("does not exist")
 }
 
-/// Which listener the server tells about the keys that one connection reads.
+/// The listener that the server notifies of changes of the keys that one connection reads.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
-    /// The generation of the listener that was asked for.
+    /// The generation of the listener in the last `CLIENT TRACKING`.
     asked_for: Option<u64>,
     granted: bool,
 }
 
 impl Tracking {
-    /// Has the listener told about whatever this connection reads from now on, except of what it
-    /// writes itself. False: it will not be, for there is no listener, or the server refuses.
+    /// Has the listener notified of changes of the keys that this connection reads from now on,
+    /// except of its own writes. False: there will be no notifications, because there is no
+    /// listener or the server refuses.
     ///
-    /// A round trip if it is a new listener or a new connection, otherwise none.
+    /// Takes a round trip for a new listener or a new connection, otherwise none.
     pub(crate) fn point(
         &mut self,
         connection: &mut Connection,
@@ -308,7 +308,7 @@ impl Tracking {
         listener: &Listener,
     ) -> RedisResult<bool> {
         let ear = *listener.ear.lock();
-        // On another server the listener's number is nobody's, or a stranger's. The listener
+        // On another server the listener's id means nothing, or belongs to a stranger. The listener
         // follows to that server within [`LISTEN`].
         let Some(id) = ear.id.filter(|_| ear.epoch == epoch) else {
             return Ok(false);

@@ -247,6 +247,7 @@ impl SharedWrite<'_> {
         drop(self);
         match mem::replace(&mut *own.stage.lock(), Stage::Waiting) {
             Stage::Told(told) => told.map(Some),
+            // The letter was in no list before `gather`, and `gather` has not taken it.
             Stage::Waiting | Stage::Next => done.map(|()| None),
         }
     }

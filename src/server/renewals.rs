@@ -1,4 +1,4 @@
-//! The watchdog's connection: one batch of renewals, one round trip.
+//! The watchdog's connection: one batch of renewals in one round trip.
 
 use std::{
     mem,
@@ -21,23 +21,23 @@ use crate::{
     wire::{Call, Finished, Replicas, is_unknown_script, next_reply},
 };
 
-/// A batch is given up after a third of the shortest lease, but not sooner than this.
+/// A batch times out after a third of the shortest lease, but not sooner than this.
 pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The connection that all renewals of a keeper share.
 pub(crate) struct RenewalsConnection {
     tracked: Arc<Tracked>,
-    /// The server may not know our scripts: each is sent whole once in the next batch.
+    /// The server may lack our scripts: the next batch sends the source of each once.
     teach: bool,
 }
 
 impl RenewalsConnection {
-    /// One for which the server does not track the keys: nobody is told of their changes.
+    /// A connection without tracking: nobody is notified of changes of the keys.
     pub(crate) fn untracked(connector: Connector) -> Self {
         Self::on(Arc::new(Tracked::new(ReliedOnBy::Leases, connector, None)))
     }
 
-    /// One for which the server tells the listener of changes of the keys.
+    /// A connection with tracking: the server notifies the listener of changes of the keys.
     pub(super) fn on(tracked: Arc<Tracked>) -> Self {
         Self {
             tracked,
@@ -49,13 +49,14 @@ impl RenewalsConnection {
         Arc::new(Tracked::new(ReliedOnBy::Leases, connector, Some(listener)))
     }
 
-    /// `None`: the listener's thread, which looks after the connection, had it until the deadline.
+    /// `None`: the listener's thread, which checks the connection, was using it until the deadline.
     pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
         let is_open = self.tracked.using(deadline, |used| used.is_open());
         is_open.unwrap_or(Some(false))
     }
 
-    /// Sends all in one round trip, and waits no longer than this for all answers, and for replicas.
+    /// Sends all calls in one round trip. `limit` bounds the wait for all replies, to which the
+    /// wait for replicas is added.
     pub(super) fn send_within(&mut self, calls: &[Call], limit: Duration) -> Replies {
         self.tracked.check_the_master();
         let replicas = calls.iter().filter_map(Call::replicas);
@@ -65,7 +66,7 @@ impl RenewalsConnection {
         let taught = mem::take(&mut self.teach);
         let packed = packed(calls, taught, replicas);
         let count = calls.len() + usize::from(replicas.is_some());
-        // The lease's clock starts before the first byte is sent.
+        // A lease is counted from before the first byte is sent.
         let sent = time::now();
         let mut values = Vec::with_capacity(count);
         let (conversation, is_open) = self.converse(&packed, limit, count, &mut values);
@@ -95,9 +96,9 @@ impl RenewalsConnection {
         }
     }
 
-    /// Sends the batch and reads the answers. Returns whether the connection is open after that.
-    /// The listener's thread may be using it, or open it anew: that is waited for no longer than
-    /// for the answers.
+    /// Sends the batch and reads the replies. Returns whether the connection is open afterwards.
+    /// The listener's thread may be using or reopening it: the wait for that has the same limit as
+    /// the replies.
     fn converse(
         &self,
         packed: &[u8],
@@ -139,7 +140,7 @@ impl Renewals for RenewalsConnection {
     }
 }
 
-/// `taught`: the script was sent whole, so that the server knows it.
+/// `taught`: the source of the script was sent, so the server has it.
 fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
     let answer = value.extract_error();
     if !taught && answer.as_ref().is_err_and(is_unknown_script) {
@@ -148,7 +149,7 @@ fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
     renewal_reply(answer, sent)
 }
 
-/// The meaning of an answer for the lease, or for the orphan.
+/// The meaning of a reply for a lease or an orphan.
 pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
     let refusal: RedisError = match answer {
         Ok(Value::Int(1..)) => return (RenewalAnswer::Ours(sent), None),
@@ -162,7 +163,7 @@ pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> Renewa
     (RenewalAnswer::Refused, Some(Failure::sent(refusal)))
 }
 
-/// A renewal that too few replicas have is refused: for us the lease ends when it ends on the
+/// Turns a renewal that too few replicas have into a refusal: our lease is only as long as on the
 /// replicas.
 fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
     match (reply, had) {
@@ -173,7 +174,8 @@ fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
     }
 }
 
-/// The lock's key holds something else by now. If only the companion does, the lock is still ours.
+/// True if the lock's key holds something else by now. If only the companion does, the lock is
+/// still ours.
 fn is_another_kind(refusal: &RedisError) -> bool {
     match refusal.code() {
         Some("COMPANION") => false,
@@ -182,8 +184,8 @@ fn is_another_kind(refusal: &RedisError) -> bool {
     }
 }
 
-/// The batch in bytes, with one question for all replicas behind it. Where the server may not know
-/// the scripts, the first call of each carries it whole.
+/// The batch in bytes, with one `WAIT` for all at its end. If the server may lack the scripts, the
+/// first call of each carries its source.
 fn packed(calls: &[Call], teaching: bool, replicas: Option<Replicas>) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
@@ -200,7 +202,7 @@ fn packed(calls: &[Call], teaching: bool, replicas: Option<Replicas>) -> Vec<u8>
     packed
 }
 
-/// Sends the batch and reads the answers, all before one deadline. After an error the connection
+/// Sends the batch and reads the replies, all before one deadline. After an error the connection
 /// must not be used again.
 fn converse(
     connection: &mut Connection,
@@ -224,7 +226,7 @@ fn converse(
 }
 
 /// Turns a panic of redis-rs into a failure of the connection: it would end the thread that renews
-/// everything.
+/// all leases.
 fn caught<T>(run: impl FnOnce() -> T) -> RedisResult<T> {
     shielded(run).ok_or_else(|| (ErrorKind::Io, "the client library panicked").into())
 }
@@ -242,8 +244,8 @@ mod tests {
     use super::*;
     use crate::pool::Pool;
 
-    /// The listener's thread may be opening it, and what is on its way holds up whoever gives a
-    /// lease back.
+    /// The listener's thread may be opening the connection, and a batch holds up a thread that
+    /// releases a lease.
     #[test]
     fn a_batch_does_not_wait_for_another_thread_beyond_its_own_time() {
         let pool = Pool::builder().io_timeout(Duration::from_millis(100));

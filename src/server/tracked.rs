@@ -1,20 +1,19 @@
-//! A tracked connection: when a key changes that was read on it, the server tells the listener,
-//! once. Those who wait share one, the watchdog has another.
+//! A tracked connection: when a key that was read on it changes, the server notifies the listener
+//! once. The waiters share one, the watchdog has another.
 //!
-//! Both are opened, judged and closed here, by the same rules:
+//! Both follow these rules:
 //!
-//! - [`Finished`] says after each answer whether the connection goes on. What it had read is
-//!   forgotten with it.
-//! - Those who relied on that, the heads or the leases, are told at once, by
-//!   [`report`](Tracked::report) and by nothing else. The heads of the queues are told when their
-//!   connection is gone, since one of them opens the next. The leases are told when there is a new
-//!   one: the watchdog opens it, and before that an unanswered question would only put them in
-//!   doubt.
-//! - A head asks every second, and so finds out by itself that its connection is gone. The leases
-//!   are renewed more rarely: once a second the listener's thread [`check`](Tracked::check)s that
-//!   theirs is there.
+//! - [`Finished`] decides after each reply whether the connection stays open. If it is closed, the
+//!   server forgets which keys it has read.
+//! - [`report`](Tracked::report), and nothing else, informs those who relied on it. The heads of
+//!   the queues are informed when their connection is gone, since one of them opens the next. The
+//!   leases are informed when there is a new one: the watchdog opens it, and before that a question
+//!   without a reply would only make them doubtful.
+//! - A head asks every second, and so finds out by itself that its connection is gone. Leases are
+//!   renewed more rarely, so the listener's thread [`check`](Tracked::check)s their connection once
+//!   a second.
 //!
-//! Locks: `slot` while the connection is used. It is unlocked before anybody is told, since telling
+//! Locks: `slot` while the connection is used. It is unlocked before an observer is called, which
 //! locks the queues or the keeper.
 
 use std::{sync::Arc, time::Duration};
@@ -30,23 +29,23 @@ use crate::{
     wire::Finished,
 };
 
-/// The shortest time between two looks for another master, where nobody listens.
+/// The shortest time between two checks for another master, if there is no listener.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// Who relies on what is read on a connection.
+/// Those who rely on the keys that were read on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReliedOnBy {
     /// The heads of all queues.
     Waiters,
-    /// All leases that are kept.
+    /// All leases of the keeper.
     Leases,
 }
 
-/// A connection that is opened anew whenever it is finished.
+/// A connection that is reopened after it is finished.
 pub(super) struct Tracked {
     relied_on_by: ReliedOnBy,
     connector: Connector,
-    /// `None`: nobody is told of what happens to the keys.
+    /// `None`: nobody is notified of changes of the keys.
     listener: Option<Arc<Listener>>,
     slot: Mutex<Slot>,
 }
@@ -54,9 +53,9 @@ pub(super) struct Tracked {
 #[derive(Default)]
 struct Slot {
     open: Option<Open>,
-    /// There has been one before, on which keys were read.
+    /// There was a connection before, on which keys were read.
     had_one: bool,
-    /// The longest wait of the last user for an answer, if it was not one I/O time-out.
+    /// The last user's limit on the wait for a reply, if it was not one I/O time-out.
     limit: Option<Duration>,
 }
 
@@ -64,10 +63,10 @@ struct Open {
     connection: Connection,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
-    /// Of the listener, when it was opened: a connection of an earlier count is closed.
+    /// The listener's count when it was opened: a connection of an earlier count is closed.
     left_a_replica: u64,
     tracking: Tracking,
-    /// It has answered, so that somebody may rely on what was read on it.
+    /// It has answered, so somebody may rely on keys that were read on it.
     has_answered: bool,
 }
 
@@ -75,7 +74,7 @@ struct Open {
 pub(super) struct InUse<'a> {
     tracked: &'a Tracked,
     slot: &'a mut Slot,
-    /// Those who rely on the connection have to be told.
+    /// Those who rely on the connection have to be informed.
     has_news: bool,
 }
 
@@ -93,14 +92,15 @@ impl Tracked {
         }
     }
 
-    /// Looks whether another server has become the master, where no listener does that each second.
+    /// Checks whether another server has become the master, if there is no listener to do that each
+    /// second.
     pub(super) fn check_the_master(&self) {
         if self.listener.is_none() {
             self.connector.check(UNTOLD);
         }
     }
 
-    /// The server has answered this.
+    /// Passes on an error that the server returned.
     pub(super) fn was_refused(&self, error: &RedisError) {
         self.connector.was_refused(error);
     }
@@ -115,13 +115,12 @@ impl Tracked {
         self.connector.process().refuse_forked_child()
     }
 
-    /// False once another server than that of this epoch is known to be the master.
+    /// False once another server than the one of this epoch is known to be the master.
     pub(super) fn leads_to_the_master(&self, epoch: Option<u64>) -> bool {
         epoch == Some(self.connector.epoch())
     }
 
-    /// Uses the connection, as soon as no other thread does. `None`: others used it until the
-    /// deadline.
+    /// Uses the connection as soon as it is free. `None`: other threads used it until the deadline.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked), before anything is locked.
@@ -160,7 +159,7 @@ impl Tracked {
         listener.map_or(0, |listener| listener.left_a_replica())
     }
 
-    /// The one place that says that this connection is gone, or new.
+    /// The only place that reports that this connection is gone, or new.
     fn report(&self) {
         let listener = self.listener.as_ref();
         if let Some(observer) = listener.and_then(|listener| listener.observer()) {
@@ -171,9 +170,9 @@ impl Tracked {
         }
     }
 
-    /// Finds out whether the connection is still there, and opens the next one if it is not. If
-    /// that fails, it is tried again at the next check, or when a lease is due. A thread that uses
-    /// the connection finds out by itself.
+    /// Checks the connection, and reopens it if it is gone. If that fails, the next check or the
+    /// next renewal retries. If another thread is using the connection, there is nothing to do:
+    /// that thread finds out.
     pub(super) fn check(&self) {
         let Some(slot) = self.slot.try_lock() else {
             return;
@@ -224,16 +223,16 @@ impl InUse<'_> {
         Ok(())
     }
 
-    /// Asks something on it. The closure learns whether changes of what is read are going to be
-    /// told. If the connection is finished by what comes, it is closed.
+    /// Runs a closure on it, which learns whether the listener will be notified of changes of the
+    /// keys that it reads. An error may finish the connection, which is closed then.
     ///
-    /// With a limit an answer is waited for no longer than this, by whoever uses it next as well.
+    /// `limit` bounds the wait for a reply, and stays in force for the next user.
     pub(super) fn ask<T>(
         &mut self,
         limit: Option<Duration>,
         ask: impl FnOnce(&mut Connection, bool) -> RedisResult<T>,
     ) -> RedisResult<T> {
-        // Put back when all is well: a panic of redis-rs leaves no connection behind.
+        // It is put back only after the call: a panic of redis-rs leaves no connection behind.
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
         self.slot.limit = limit;
         let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
@@ -262,7 +261,7 @@ impl InUse<'_> {
         }
     }
 
-    /// It is finished by what has come on it.
+    /// Closes it because of a reply or an error.
     pub(super) fn finish(&mut self, finished: Finished) {
         if let (Finished::Replica, Some(listener)) = (finished, &self.tracked.listener) {
             listener.leave_the_replica();
@@ -298,7 +297,8 @@ impl Open {
     }
 }
 
-/// The server has no room for one connection more. It may hang up before it has said so.
+/// True if the server has no room for another connection. It may hang up before it has sent the
+/// reason.
 fn is_full(error: &Error) -> bool {
     let Error::Pool {
         source: Some(source),

@@ -1,12 +1,12 @@
-//! The threads of this process that wait for one lock, first in first out, as a plain value: no
+//! The threads of this process that wait for one lock, first in, first out, as a plain value: no
 //! lock, no clock, no I/O.
 //!
-//! Only the first of them, the head, asks the server. What happens goes in, with its moment; whom
-//! to wake comes out.
+//! Only the first of them, the head, asks the server. Events go in with their moment; the thread to
+//! wake comes out.
 //!
 //! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
-//! leaves before it has acted upon one, the next head gets it. To act upon it means that the server
-//! has answered an attempt that was sent afterwards.
+//! leaves before it has acted on a wake-up, the next head gets it. To act on it means that the
+//! server has answered an attempt that was sent afterwards.
 
 use std::{
     collections::VecDeque,
@@ -15,43 +15,44 @@ use std::{
 
 use super::turns::{PastHold, Turns};
 
-/// When the head asks about a message that came while a thread of this process was being granted
-/// the lock, or has it alone.
+/// The head's delay after a notification that comes while a thread of this process is being granted
+/// the lock, or holds it exclusively.
 ///
-/// Nearly always that message tells of the release that made the grant possible, so asking at once
-/// would be refused. A hold that is shorter costs no attempt: its release wakes the head before.
+/// Nearly always the notification is about the release that made the grant possible, so asking at
+/// once would be refused. After a shorter hold there is no such attempt: its release wakes the head
+/// first.
 const RECHECK_AFTER_GRANT: Duration = Duration::from_millis(50);
 
-/// A head asks again after this at the latest. The server may owe it a message and not send it: it
-/// forgets keys where more are tracked than fit into its table, and tells nobody of a `SWAPDB`.
+/// A head asks again after this at the latest, since notifications can be missing: the server stops
+/// tracking keys when its table is full, and sends none for a `SWAPDB`.
 pub(crate) const ASKS_AGAIN: Duration = Duration::from_secs(1);
 
-/// Names one waiter; never used twice, and a later one is greater.
+/// Identifies a waiter. Never reused, and greater for a later waiter.
 pub(crate) type Ticket = u64;
 
-/// Those who wait for one lock. `W` is whatever the caller wakes one with, `L` a lock that is
-/// handed over, `F` a failure.
+/// The waiters for one lock. `W` is a handle to wake a waiter, `L` a lock that is handed over, `F`
+/// a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W, L, F = ()> {
     /// In the order of their tickets.
     waiting: VecDeque<Waiter<W>>,
-    /// The locks that were handed to those who were the head, until they leave with them.
+    /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
-    /// Why the last attempt of a head failed, if it did.
+    /// The reason why the last attempt of a head failed, if it did.
     failure: Option<F>,
-    /// While this waiter stood here, and those before it, somebody was known to have the lock.
+    /// All waiters up to this ticket know that somebody has the lock.
     told_busy_up_to: Option<Ticket>,
 }
 
-/// Why a waiter has not got the lock, by the last attempt that anybody in its queue has made.
+/// The reason why a waiter does not have the lock, by the last attempt of any head of its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LastAnswer<F> {
     /// Somebody else has it.
     Busy,
     /// The attempt failed.
     Failed(F),
-    /// No answer has come since the waiter joined.
+    /// No reply has come since the waiter joined.
     Missing,
 }
 
@@ -59,21 +60,20 @@ pub(crate) enum LastAnswer<F> {
 struct Waiter<W> {
     ticket: Ticket,
     who: W,
-    /// When it asks the server. Only the head has such a moment.
+    /// The moment at which it asks the server. Only the head has one.
     asks_at: Option<Instant>,
     /// It was woken, and the server has not answered since.
     is_asking: bool,
 }
 
-/// A waiter leaves with this.
+/// The result with which a waiter leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// The lock, and nobody else can have it beside.
+    /// The lock, exclusively.
     Exclusive,
-    /// The lock, and others may join.
+    /// The lock, which others may share.
     Shared,
-    /// Nothing that the server has granted: it has waited for too long, met an error, or was handed
-    /// the lock.
+    /// No grant from the server: it has waited for too long, met an error, or was handed the lock.
     WithoutLock,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Leaving {
 pub(crate) enum Step {
     /// It asks the server now.
     Ask,
-    /// It leaves with what it was handed.
+    /// It leaves with the lock that it was handed.
     TakeHanded,
     /// It sleeps until that moment, or until it is woken.
     Sleep(Option<Instant>),
@@ -101,13 +101,14 @@ impl<W, L, F> Default for Queue<W, L, F> {
 }
 
 impl<W, L, F> Queue<W, L, F> {
-    /// A thread that comes now may ask without standing in the queue: none stands there, and it is
-    /// not the turn of other processes.
+    /// A new thread may ask without joining the queue: the queue is empty, and it is not the turn
+    /// of other processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
         self.waiting.is_empty() && (self.turns.asks_at(now) == now || !self.turns.sees_others(now))
     }
 
-    /// One more, at the end. If it is the head, it asks at once, or after the turns of others.
+    /// Adds a waiter at the end. As the head it asks at once, or after the turns of other
+    /// processes.
     pub(crate) fn join(&mut self, ticket: Ticket, who: W, now: Instant) {
         let is_head = self.waiting.is_empty();
         let asks_at = if self.asks_at_once(now) {
@@ -121,13 +122,14 @@ impl<W, L, F> Queue<W, L, F> {
             asks_at: is_head.then_some(asks_at),
             is_asking: false,
         });
+        // A thread that joins while a head asks must not get an answer from before.
         let head_is_not_asking = (self.waiting.front()).is_some_and(|head| !head.is_asking);
         if !is_head && head_is_not_asking && self.told_busy_up_to.is_some() {
             self.told_busy_up_to = Some(ticket);
         }
     }
 
-    /// Why this waiter has not got the lock.
+    /// The reason why this waiter does not have the lock.
     pub(crate) fn last_answer(&self, ticket: Ticket) -> LastAnswer<F>
     where
         F: Clone,
@@ -139,15 +141,15 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// Somebody has the lock, which all who stand here know from now on.
+    /// Somebody has the lock, and all waiters know it from now on.
     fn note_busy(&mut self) {
         self.failure = None;
         let last = self.waiting.back().map(|waiter| waiter.ticket);
         self.told_busy_up_to = self.told_busy_up_to.max(last);
     }
 
-    /// The next step of this waiter. If it asks, the wake-up counts as acted upon once the server
-    /// has [granted](Self::leave) or [refused](Self::refused).
+    /// The next step of this waiter. If it asks, the wake-up counts as acted on once the server has
+    /// [granted](Self::leave) or [refused](Self::refused).
     pub(crate) fn step(&mut self, ticket: Ticket, now: Instant) -> Step {
         let Some(waiter) = self.waiter(ticket) else {
             return Step::TakeHanded;
@@ -160,7 +162,7 @@ impl<W, L, F> Queue<W, L, F> {
         Step::Ask
     }
 
-    /// The server has refused this waiter, which asks again at that moment unless something happens
+    /// The server has refused this waiter, which asks again at that moment or when it is woken
     /// before.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
         self.turns.refused(now);
@@ -171,8 +173,9 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// The server has not answered this waiter, which asks again at that moment and not before: a
-    /// connection that is gone wakes all heads, also the one that found it gone and has to pause.
+    /// The server has not answered this waiter, which asks again at that moment. Earlier wake-ups
+    /// are discarded: a lost connection wakes all heads, including the one that noticed the loss
+    /// and has to pause. A later wake-up still counts.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
         self.failure = failure;
         if let Some(waiter) = self.waiter(ticket) {
@@ -180,8 +183,9 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// A waiter leaves, with that lock or with what it was handed. A lock that was granted ends at
-    /// `end`. Returns what was handed to it, and the new head, if that has to be woken.
+    /// A waiter leaves with a grant, with the lock that it was handed, or without a lock. A granted
+    /// lock ends at `end`. Returns the lock that was handed to it, and the new head, if that has to
+    /// be woken.
     pub(crate) fn leave(
         &mut self,
         ticket: Ticket,
@@ -215,8 +219,8 @@ impl<W, L, F> Queue<W, L, F> {
         (None, self.wake_head(ask_at))
     }
 
-    /// The head is handed the lock by a thread of this process, without having asked the server;
-    /// the lock ends at `end`. Returns whom to wake: who has the lock now, and the new head.
+    /// A thread of this process hands the lock, which ends at `end`, to the head, without asking
+    /// the server. Returns the threads to wake: the new holder and the new head.
     pub(crate) fn hand_over(
         &mut self,
         lease: L,
@@ -227,20 +231,20 @@ impl<W, L, F> Queue<W, L, F> {
         self.turns.granted(now, true);
         self.note_busy();
         self.handed.push((next.ticket, lease));
-        // A wake-up that it has not acted upon is for the next.
+        // The next head gets a wake-up that this one has not acted on.
         let passed_on = next.is_asking.then(|| now + RECHECK_AFTER_GRANT);
         let ask_at = sooner(next.asks_at, passed_on);
         let ask_at = sooner(Some(end.min(now + ASKS_AGAIN)), ask_at);
         Some((next.who, self.wake_head(ask_at)))
     }
 
-    /// A thread of this process has released the lock. Returns whom to wake.
+    /// A thread of this process has released the lock. Returns the thread to wake.
     pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
         let ask_at = self.turns.released(now, hold);
         self.wake_head(Some(ask_at.unwrap_or(now + RECHECK_AFTER_GRANT)))
     }
 
-    /// The server says that something has happened to the lock. Returns whom to wake.
+    /// The server reports a change of the lock. Returns the thread to wake.
     pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
         let ask_at = if self.turns.is_held_alone() {
             now + RECHECK_AFTER_GRANT
@@ -250,7 +254,7 @@ impl<W, L, F> Queue<W, L, F> {
         self.wake_head(Some(ask_at))
     }
 
-    /// Something may have happened to the lock without our being told. Returns whom to wake.
+    /// A notification may have been missed. Returns the thread to wake.
     pub(crate) fn may_have_changed(&mut self, now: Instant) -> Option<&W> {
         self.wake_head(Some(now))
     }
@@ -267,12 +271,12 @@ impl<W, L, F> Queue<W, L, F> {
         self.waiting.len()
     }
 
-    /// Nobody stands here, and other processes need not be thought of.
+    /// The queue is empty, and no other process needs to be remembered.
     pub(crate) fn is_forgettable(&self, now: Instant) -> bool {
         self.is_over() && !self.turns.sees_others(now)
     }
 
-    /// Nobody waits, and nobody has yet to leave with what it was handed.
+    /// Nobody waits, and every handed lock has been collected.
     pub(crate) fn is_over(&self) -> bool {
         self.waiting.is_empty() && self.handed.is_empty()
     }

@@ -1,11 +1,9 @@
-//! All queues of a `Locks`, by the keys of their locks, and the places that waiting threads have in
-//! them.
+//! All queues of a `Locks`, by the keys of their locks, and the places of waiting threads in them.
 //!
-//! There is one mutex, `by_key`. A waiting thread sleeps with a condition variable of its own on
-//! that mutex, and a thread that changes a queue wakes another after it has unlocked it, since the
-//! woken thread locks it first of all. While it is locked nothing of a server's or a caller's is
-//! called, and no lease is made or dropped: a dropped lease is released, and its release locks
-//! `by_key`.
+//! There is one mutex, `by_key`. Each waiting thread sleeps on its own condition variable with that
+//! mutex. A thread that changes a queue wakes another only after unlocking it, since the woken
+//! thread locks it first of all. While it is locked, no code of a server or a caller runs, and no
+//! lease is made or dropped: dropping a lease releases it, and the release locks `by_key`.
 
 use std::{
     collections::HashMap,
@@ -24,14 +22,13 @@ use crate::{
     time::{self, Clock, Deadline},
 };
 
-/// Whenever so many threads have joined a queue, those that are over and can be forgotten are
-/// looked for.
+/// Each time this many threads have joined a queue, queues that can be forgotten are removed.
 const SWEEP: Ticket = 64;
-/// The pause between two looks for the answer to the head, of a thread whose time is over.
+/// The pause between two checks for the reply to the head, of a thread whose time is over.
 const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
 
-/// The queues, by the keys of their locks. `T` says how a thread would hold a lock that is handed
-/// to it, `L` is such a lock, and `F` a failure.
+/// The queues, by the keys of their locks. `T` is the settings by which a thread would hold a lock
+/// that is handed to it, `L` such a lock, and `F` a failure.
 #[derive(Debug)]
 pub(crate) struct Queues<T, L, F = ()> {
     by_key: Mutex<ByKey<T, L, F>>,
@@ -40,8 +37,8 @@ pub(crate) struct Queues<T, L, F = ()> {
 
 #[derive(Debug)]
 struct ByKey<T, L, F> {
-    /// A queue is there while somebody stands in it, and while other processes that want the lock
-    /// are remembered.
+    /// A queue exists while a waiter is in it, or another process that wants the lock is
+    /// remembered.
     queues: HashMap<String, ThreadQueue<T, L, F>>,
     next_ticket: Ticket,
     streaks: Streaks,
@@ -57,7 +54,7 @@ pub(crate) struct Sleeper<T> {
 }
 
 impl<T> Sleeper<T> {
-    /// The settings by which it would hold a lock that is handed to it, if it takes one.
+    /// The settings by which it would hold a lock that is handed to it, if it accepts one.
     pub(crate) fn takes(&self) -> Option<&T> {
         self.takes.as_ref()
     }
@@ -71,7 +68,7 @@ pub(crate) struct Place<'a, T, L, F = ()> {
     ticket: Ticket,
     sleeper: Arc<Sleeper<T>>,
     leaving: Leaving,
-    /// Of the lock that it leaves with.
+    /// The end of the lock that it leaves with.
     end: Option<Instant>,
 }
 
@@ -87,7 +84,7 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// Takes the last place. With `takes`, it takes a lock that is handed to it.
+    /// Takes the last place. With `takes`, it accepts a lock that is handed to it.
     pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L, F> {
         let sleeper = Arc::new(Sleeper {
             woken: Condvar::new(),
@@ -113,19 +110,18 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// Counts those who wait for the lock.
+    /// The number of waiters for the lock.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         self.by_key.lock().queues.get(key).map_or(0, Queue::len)
     }
 
-    /// Nobody waits for any lock.
+    /// True if nobody waits for any lock.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_key.lock().queues.values().all(Queue::is_over)
     }
 
-    /// When one that wants the lock now, and has so much time, asks without standing in the queue:
-    /// nobody stands there, and it is not the turn of other processes. `None`: it is to stand in
-    /// the queue.
+    /// The pause before a thread with this much time may ask without joining the queue: the queue
+    /// is empty, and it is not the turn of other processes. `None`: it has to join the queue.
     pub(crate) fn asks_after(&self, key: &str, timeout: Duration) -> Option<Duration> {
         let now = self.clock.now();
         let has_time = timeout >= SHORT_WAIT;
@@ -150,13 +146,13 @@ impl<T, L, F> Queues<T, L, F> {
         wake(woken);
     }
 
-    /// The server says that something has happened to the lock.
+    /// The server reports a change of the lock.
     pub(crate) fn changed(&self, key: &str) {
         self.with_queue(key, |queue| queue.changed(self.clock.now()));
     }
 
-    /// Something may have happened to any lock: the head of every queue asks, also one that is
-    /// asking at this moment.
+    /// Notifications may have been missed: the head of every queue asks, even one that is asking
+    /// now.
     pub(crate) fn all_may_have_changed(&self) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
@@ -168,17 +164,17 @@ impl<T, L, F> Queues<T, L, F> {
         wake(heads);
     }
 
-    /// The first of those who wait for a lock, if that one takes what is handed to it.
+    /// The head of the lock's queue, if it accepts a lock that is handed to it.
     pub(crate) fn next_taker(&self, key: &str) -> Option<Arc<Sleeper<T>>> {
         let by_key = self.by_key.lock();
         let head = by_key.queues.get(key)?.head()?;
         head.takes.is_some().then(|| Arc::clone(head))
     }
 
-    /// Hands a lock that ends at `end` to the first of those who wait for it.
+    /// Hands a lock that ends at `end` to the head of its queue.
     ///
     /// # Errors
-    /// Another one is the first by now. The lock comes back.
+    /// The head is another one by now. The lock is returned.
     pub(crate) fn hand_over(
         &self,
         key: &str,
@@ -200,13 +196,13 @@ impl<T, L, F> Queues<T, L, F> {
         let woken = woken.map(|(holder, head)| (holder, head.cloned()));
         drop(by_key);
         if let Some((holder, head)) = woken {
-            // First the one whose turn it is.
+            // The new holder first.
             wake([holder].into_iter().chain(head));
         }
         Ok(())
     }
 
-    /// All who wait look again at the clock, and whether they have been called off.
+    /// All waiters check the clock and their cancel again.
     pub(crate) fn wake_all(&self) {
         for queue in self.by_key.lock().queues.values() {
             queue.all().for_each(|sleeper| {
@@ -215,7 +211,7 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// Changes a queue, if there is one, and wakes the thread that this returns.
+    /// Changes a queue, if it exists, and wakes the thread that the change returns.
     fn with_queue(
         &self,
         key: &str,
@@ -235,9 +231,9 @@ fn wake<T>(sleepers: impl IntoIterator<Item = Arc<Sleeper<T>>>) {
 }
 
 impl<T, L, F> Place<'_, T, L, F> {
-    /// Waits until it is time to ask the server. False: the deadline came first, the lock has been
-    /// [handed over](Self::leave_with_what_was_handed), or the wait was called off. A wake-up that has not been acted
-    /// upon is for the next.
+    /// Waits until it is time to ask the server. False: the deadline came first, the lock was
+    /// [handed over](Self::leave_with_what_was_handed), or the wait was cancelled. The next head
+    /// gets a wake-up that was not acted on.
     pub(crate) fn wait(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
         loop {
@@ -260,7 +256,7 @@ impl<T, L, F> Place<'_, T, L, F> {
         }
     }
 
-    /// The server says no: ask again at this moment, unless something happens before.
+    /// The server refused: ask again at this moment, or when woken before.
     pub(crate) fn refused(&self, ask_again: Option<Instant>) {
         self.queues.with_queue(&self.key, |queue| {
             queue.refused(self.ticket, self.queues.clock.now(), ask_again);
@@ -268,8 +264,8 @@ impl<T, L, F> Place<'_, T, L, F> {
         });
     }
 
-    /// The attempt failed, which those behind are told where it is known why: ask again at this
-    /// moment.
+    /// The attempt failed: ask again at this moment. The waiters behind get the failure, if it is
+    /// known.
     pub(crate) fn failed(&self, failure: Option<F>, ask_again: Instant) {
         self.queues.with_queue(&self.key, |queue| {
             queue.unanswered(self.ticket, ask_again, failure);
@@ -277,8 +273,8 @@ impl<T, L, F> Place<'_, T, L, F> {
         });
     }
 
-    /// Why it has not got the lock, by the last attempt of whoever was the head. The answer to a
-    /// head that is asking is waited for until the deadline.
+    /// The reason why it does not have the lock, by the last attempt of any head. If a head is
+    /// asking, waits for the reply until the deadline.
     pub(crate) fn last_answer_by(&self, deadline: Deadline) -> LastAnswer<F>
     where
         F: Clone,
@@ -293,24 +289,25 @@ impl<T, L, F> Place<'_, T, L, F> {
             if !matches!(answer, LastAnswer::Missing) || is_head || deadline.has_passed() {
                 return answer;
             }
-            // An answer wakes the head alone.
+            // A reply wakes only the head.
             let soon = time::now() + LOOKS_FOR_AN_ANSWER;
             self.sleeper.woken.wait_until(&mut by_key, soon);
         }
     }
 
-    /// Leaves, having the lock. The next thread of the queue asks at that moment at the latest.
+    /// Leaves with a grant. The next thread of the queue asks at `end` at the latest.
     pub(crate) fn leave_granted(mut self, leaving: Leaving, end: Instant) {
         self.leaving = leaving;
         self.end = Some(end);
     }
 
-    /// Leaves without a grant of the server's. Returns the lock, if that has been handed over.
+    /// Leaves without a grant from the server. Returns the lock if it was handed over.
     pub(crate) fn leave_with_what_was_handed(self) -> Option<L> {
         self.remove()
     }
 
-    /// Leaves the queue, so that no lock can be handed over any more. Returns the one that was.
+    /// Leaves the queue, so that no lock can be handed over any more. Returns one that was handed
+    /// over.
     fn remove(&self) -> Option<L> {
         let now = self.queues.clock.now();
         let mut by_key = self.queues.by_key.lock();
@@ -328,8 +325,8 @@ impl<T, L, F> Place<'_, T, L, F> {
 
 impl<T, L, F> Drop for Place<'_, T, L, F> {
     fn drop(&mut self) {
-        // A lease is left if the server has said yes meanwhile, so that it is not ours to hand on,
-        // or if a panic has come between. It is released as it is dropped.
+        // There is a lease here if it was handed over during a grant, or before a panic. Dropping
+        // it releases it.
         drop(self.remove());
     }
 }

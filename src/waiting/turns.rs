@@ -1,9 +1,9 @@
-//! Turns at a lock, between processes and between threads of this one, as plain values: no lock, no
+//! Fairness between processes, and between the threads of this one, as plain values: no lock, no
 //! clock, no I/O.
 //!
-//! [`Turns`]: a process may take a lock [`IN_A_ROW`] times before others get a chance. If it has
-//! seen another process within the last second, it stays away for a millisecond then. If not, it
-//! does so only after [`IN_A_ROW_ALONE`] turns: others may wait whom it has never met.
+//! [`Turns`]: after [`IN_A_ROW`] turns in a row, 4, this process stays away from the lock for a
+//! millisecond. If it has seen no other process within the last second, it does so only after
+//! [`IN_A_ROW_ALONE`], 32, in case others wait that it has never met.
 //!
 //! ```text
 //!               granted                             granted, released: one turn more
@@ -18,39 +18,40 @@
 //!                               +------+
 //! ```
 //!
-//! A refusal says nothing about other processes while a thread of this one has the lock.
+//! A refusal is no sign of another process while a thread of this one has the lock.
 //!
-//! [`Streaks`]: a thread that takes a lock again as soon as it has released it, while nobody of its
-//! process waits, asks before others have heard of the release. It is always granted, so it never
-//! learns that they wait. So it pauses now and then, for as long as a message takes. If others have
-//! the lock then, it is refused, stands in the queue, and has its turns. If not, the pauses grow
-//! rare.
+//! [`Streaks`]: a thread that retakes a lock as soon as it has released it, while no other thread
+//! of its process waits, asks before other processes are notified of the release. It is always
+//! granted, so it never learns that they wait. So it pauses now and then, for as long as a
+//! notification takes. If others have the lock by then, it is refused, joins the queue, and takes
+//! turns. If not, the pauses become rare.
 //!
-//! [`HandOverBudget`]: how far a lock may be handed on without asking the server.
+//! [`HandOverBudget`]: limits how often a lock is handed on without asking the server.
 
 use std::{
     hash::{BuildHasher, RandomState},
     time::{Duration, Instant},
 };
 
-/// Turns that a process takes before others get a chance.
+/// Turns in a row before other processes get a chance.
 pub(super) const IN_A_ROW: u32 = 4;
-/// Turns that it takes if it has seen nobody else lately.
+/// Turns in a row if no other process was seen lately.
 pub(super) const IN_A_ROW_ALONE: u32 = 8 * IN_A_ROW;
 /// A process stays away for this long after its turns.
 const AWAY: Duration = Duration::from_millis(1);
-/// Others that were not seen for this long are forgotten.
+/// Another process that was not seen for this long is forgotten.
 const LATELY: Duration = Duration::from_secs(1);
-/// A wait that is shorter than this does not stand behind other processes.
+/// A wait shorter than this does not let other processes go first.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(40);
-/// A thread that comes later than this after its release has given others their chance. A pause of
-/// a streak takes as long.
+/// A thread that comes back later than this after its release has given others their chance, which
+/// ends a streak. The pause of a streak takes as long.
 const STREAK_GAP: Duration = Duration::from_millis(1);
-/// When a streak has its first pause; the next comes after twice as long each time,
+/// A streak's length at its first pause. It doubles with each pause,
 const FIRST_STREAK: Duration = Duration::from_millis(10);
 /// up to this.
 const LONGEST_STREAK: Duration = Duration::from_millis(100);
-/// Two locks of one place disturb each other, and pause less often.
+/// The number of streaks remembered. Two locks with the same place replace each other's streak, and
+/// pause less often.
 const PLACES: usize = 64;
 
 /// The turns of this process at one lock.
@@ -58,7 +59,7 @@ const PLACES: usize = 64;
 pub(super) struct Turns {
     in_a_row: u32,
     held: HeldHere,
-    /// When another process was last seen to have the lock.
+    /// The last moment at which another process was seen to have the lock.
     others_seen: Option<Instant>,
     away_until: Option<Instant>,
 }
@@ -66,13 +67,13 @@ pub(super) struct Turns {
 /// A hold that a thread of this process has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PastHold {
-    /// When it had asked for the lock, or was handed it.
+    /// The moment at which it had asked for the lock, or was handed it.
     pub(crate) since: Instant,
-    /// The queue knows that it had the lock.
+    /// The hold came from the queue, which knows of it.
     pub(crate) stood_in_queue: bool,
 }
 
-/// A thread that stood in the queue has the lock, or has not.
+/// The hold of a thread that stood in the queue, if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum HeldHere {
     #[default]
@@ -82,7 +83,7 @@ enum HeldHere {
 }
 
 impl Turns {
-    /// A thread that stood in the queue has the lock, alone or beside others.
+    /// A thread that stood in the queue has the lock, alone or shared.
     pub(super) fn granted(&mut self, now: Instant, alone: bool) {
         self.in_a_row += 1;
         self.away_until = None;
@@ -93,7 +94,7 @@ impl Turns {
         };
     }
 
-    /// The head was refused: another process has the lock, unless a thread of this one does.
+    /// The head was refused: another process has the lock, unless a thread of this one has.
     pub(super) fn refused(&mut self, now: Instant) {
         if !self.is_held_here() {
             self.in_a_row = 0;
@@ -104,8 +105,9 @@ impl Turns {
     /// A thread of this process has released the lock. Returns when the head asks; `None`: another
     /// thread has the lock alone by now.
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
-        // The hold, and not another process, was the reason for a refusal during it.
+        // During the hold, the hold was the reason for a refusal, not another process.
         self.others_seen.take_if(|seen| hold.since <= *seen);
+        // The hold that the queue knew of was lost without a release.
         let is_a_later_hold = matches!(self.held, HeldHere::Alone(since) if since < hold.since);
         if !self.is_held_here() {
             // The turn was not counted when it began.
@@ -134,12 +136,12 @@ impl Turns {
         self.held != HeldHere::No
     }
 
-    /// True while a thread that stood in the queue has the lock alone, unless it has lost it.
+    /// True while a thread that stood in the queue has the lock alone, as far as the queue knows.
     pub(super) fn is_held_alone(&self) -> bool {
         matches!(self.held, HeldHere::Alone(_))
     }
 
-    /// When the head asks about what happens now.
+    /// The moment at which the head asks after an event that happens now.
     pub(super) fn asks_at(&self, now: Instant) -> Instant {
         self.away_until.map_or(now, |until| until.max(now))
     }
@@ -151,7 +153,7 @@ impl Turns {
     }
 }
 
-/// Of the locks that were released last, as many as have places.
+/// The streaks of the locks that were released last.
 #[derive(Debug)]
 pub(super) struct Streaks {
     hashes: RandomState,
@@ -162,9 +164,9 @@ pub(super) struct Streaks {
 struct Streak {
     lock: u64,
     released: Instant,
-    /// When it began, or last paused.
+    /// The moment at which it began, or last paused.
     began: Instant,
-    /// It pauses after so long.
+    /// It pauses after this long.
     pauses_after: Duration,
 }
 
@@ -192,7 +194,7 @@ impl Streaks {
         }
     }
 
-    /// The pause before a thread asks for the lock, for which nobody waits.
+    /// The pause before a thread asks for a lock that has no queue.
     pub(super) fn pause(&mut self, key: &str, now: Instant) -> Duration {
         let (lock, place) = self.place(key);
         let Some(streak) = place.as_mut().filter(|streak| streak.lock == lock) else {
@@ -219,23 +221,23 @@ impl Streaks {
     }
 }
 
-/// The turns that are left for those the lock is handed to, since the server granted it.
+/// The number of times that a granted lock may still be handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandOverBudget {
     left: u32,
-    /// Not after that moment, if there is one.
+    /// No hand-over from this moment on, if there is one.
     until: Option<Instant>,
 }
 
 impl HandOverBudget {
-    /// As many, and not after that moment.
+    /// Allows `turns` hand-overs, all before `until`.
     pub(crate) fn new(turns: u32, until: Option<Instant>) -> Self {
         Self { left: turns, until }
     }
 
-    /// The budget after one more turn; `None` if there is none. The lock ends at `end`, and the
-    /// next holder expects a lease of that length: at least half of it has to be left, and at most
-    /// all of it, since for so long it keeps others out if it dies.
+    /// The budget after one more hand-over; `None` if it is not allowed. The lock ends at `end`,
+    /// and the next holder expects a lease of this length. At least half of it has to be left. More
+    /// than all of it is too much: it would keep others out for that long if the next holder dies.
     pub(crate) fn spend(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
         let remaining = end.saturating_duration_since(now);
         let fits = (lease / 2..=lease).contains(&remaining);
@@ -296,7 +298,7 @@ mod tests {
     const KEY: &str = "lock:a";
     const STEP: Duration = Duration::from_micros(100);
 
-    /// When a thread that comes again at once pauses, in the time that it works.
+    /// The moments at which a thread that comes back at once pauses.
     fn pauses(streaks: &mut Streaks, turns: u32) -> Vec<Duration> {
         let began = crate::time::now();
         let (mut now, mut pauses) = (began, Vec::new());

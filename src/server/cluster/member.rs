@@ -1,4 +1,4 @@
-//! One shard, as the locks on it know it.
+//! One shard, as the locks on it see it.
 
 use std::{
     sync::{Arc, Weak},
@@ -18,11 +18,11 @@ use crate::{
     wire::Call,
 };
 
-/// The pauses between hops from one node to another: two that name each other agree after a moment.
+/// The pauses between hops: two nodes that name each other agree after a moment.
 const FIRST_HOP: Duration = Duration::from_millis(20);
 const LAST_HOP: Duration = Duration::from_millis(160);
 
-/// A shard's own server, and the way to the others.
+/// A shard's own server, and access to the other shards.
 pub(crate) struct Member {
     servers: Arc<Servers>,
     id: ShardId,
@@ -35,7 +35,7 @@ impl Member {
         Self { servers, id, own }
     }
 
-    /// The server that has this key, as far as is known.
+    /// The server that has this key, according to the map.
     fn server_of(&self, key: &str, by: Option<Deadline>) -> Result<Arc<RedisServer>> {
         let longest = Deadline::after(self.limits().connect);
         let longest = longest.or_sooner(by.and_then(Deadline::moment));
@@ -51,8 +51,7 @@ impl Member {
         server.ask(call, patience)
     }
 
-    /// True if a call that got this answer is to be sent again: then a pause is over, where it
-    /// takes one.
+    /// True if a call that got this reply is to be resent. Pauses first if necessary.
     fn goes_on(&self, answer: &RedisResult<Value>, resending: &mut Resending) -> bool {
         match self.servers.redirect(answer) {
             Some(Redirect::Moved) if resending.hops < HOPS => {
@@ -76,7 +75,7 @@ impl Member {
     }
 }
 
-/// The limits within which a call is sent again.
+/// The limits on resending a call.
 struct Resending {
     until: Deadline,
     pauses: Backoff,
@@ -116,7 +115,7 @@ impl Server for Member {
             let was_sent_twice = reply.again;
             match self.asked(call, patience) {
                 Ok(next) => reply = next,
-                // The first of two may have been executed, and its answer did not come.
+                // The first call may have been executed without a reply.
                 Err(_) if was_sent_twice => {
                     reply.answer = Err(no_answer());
                     return Ok(reply);

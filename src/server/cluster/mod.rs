@@ -1,16 +1,16 @@
-//! The servers of a Redis Cluster: one for each shard, and where a call goes when its key is on
-//! another shard.
+//! The servers of a Redis Cluster: one for each shard. Calls follow a key that is on another shard.
 //!
-//! A [`Member`] is a shard as the locks on it know it. A call about a key that another shard has by
-//! now goes to that shard: a lease stays with the keeper that has kept it, wherever its slot goes.
-//! [`Following`](renewals::Following) does the same for a batch of renewals. Only an acquire is
-//! told that its key has moved, since its thread waits in the queue of the shard that has the key.
+//! A [`Member`] is a shard, as the locks on it see it. A call about a key that has moved goes to
+//! the shard that has it: a lease stays with its keeper, wherever its slot goes.
+//! [`Following`](renewals::Following) does this for batches of renewals. Only an acquire gets the
+//! refusal itself, since its thread has to wait in the queue of the shard that has the key.
 //!
-//! | the answer | then |
-//! |---|---|
-//! | `MOVED` | the map learns, and the shard that has the slot is asked: for a call at most [`HOPS`](crate::pool::HOPS) times |
-//! | `ASK`, `TRYAGAIN` | the slot is on its way: the call is sent again after a pause, for at most one I/O time-out |
-//! | `CLUSTERDOWN` and the like | the map is doubted; the caller gets the answer |
+//! By the reply:
+//! - **`MOVED`**: the map learns of the move, and the shard that has the slot is asked, at most
+//!   [`HOPS`](crate::pool::HOPS) times for a call.
+//! - **`ASK`, `TRYAGAIN`**: the slot is being moved. The call is resent after a pause, for at most
+//!   one I/O time-out.
+//! - **`CLUSTERDOWN` and similar**: the map is in doubt, and the caller gets the error.
 //!
 //! Locks: `of_shards`, for a moment. Nothing is sent while it is locked.
 
@@ -29,7 +29,7 @@ use crate::{
 };
 pub(crate) use member::Member;
 
-/// The shards of a cluster, as far as they have been used.
+/// The shards of a cluster that have been used.
 pub(crate) struct Servers {
     nodes: Nodes,
     of_shards: RwLock<HashMap<ShardId, Arc<RedisServer>>>,
@@ -47,7 +47,7 @@ impl Servers {
         &self.nodes
     }
 
-    /// A shard, as the locks on it know it.
+    /// A shard, as the locks on it see it.
     pub(crate) fn member(self: &Arc<Self>, id: ShardId) -> Result<Member> {
         Ok(Member::new(self, id, self.server(id)?))
     }
@@ -63,7 +63,7 @@ impl Servers {
         Ok(Arc::clone(server))
     }
 
-    /// Where an answer says that the key is, if it says so; the map learns from it.
+    /// Enters a redirect in the map. `None`: the reply is not one.
     fn redirect<T>(&self, answer: &RedisResult<T>) -> Option<Redirect> {
         self.nodes.redirect(answer.as_ref().err()?)
     }

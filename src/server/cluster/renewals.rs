@@ -1,13 +1,12 @@
-//! The renewals of a shard's keeper, including those of leases whose slots have moved.
+//! The renewals of a shard's keeper, including leases whose slots have moved.
 //!
-//! The keeper of a shard keeps a lease for as long as it is held. If another shard has its slot by
-//! now, its renewals go there, on a connection outside that shard's pool, in one round trip for all
-//! of them. A `MOVED` is followed at once. All other refusals are left to the schedule, which tries
-//! again soon.
+//! A shard's keeper keeps a lease for as long as it is held. If another shard has its slot by now,
+//! its renewals go there, on a connection outside that shard's pool, in one round trip for all of
+//! them. A `MOVED` is followed at once. After any other refusal the schedule retries soon.
 //!
-//! Those of other shards go first. A silent shard must not hold up the others: each but the
-//! keeper's own has little time to answer; and where calls go elsewhere, the connection to the
-//! keeper's own is opened only if that answers as soon.
+//! Batches for other shards go first. A silent shard must not hold up the rest: a shard other than
+//! the keeper's own has little time to answer, and once leases have moved, the keeper's own
+//! connection is opened only if its shard answers a `PING` in the same time.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,11 +27,12 @@ use crate::{
     wire::Call,
 };
 
-/// Another shard has a twelfth of the shortest lease to answer: no less than this, and no more than
+/// Another shard has a twelfth of the shortest lease to answer: at least this, and at most
 /// [`SHORTEST_PATIENCE`].
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The watchdog's connection to a shard, and those to the shards that have got some of its slots.
+/// The watchdog's connection to a shard, and those to the shards that have received some of its
+/// slots.
 pub(super) struct Following {
     servers: Arc<Servers>,
     id: ShardId,
@@ -50,8 +50,8 @@ impl Following {
         }
     }
 
-    /// The shards of these calls, as far as they are known, and the keeper's own otherwise and
-    /// last.
+    /// Groups the calls by shard, according to the map. Calls whose shard is unknown go to the
+    /// keeper's own, which is last.
     fn by_shard(&self, calls: &[Call], places: &[usize]) -> Vec<(ShardId, Vec<usize>)> {
         let mut by_shard: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for place in places {
@@ -85,8 +85,8 @@ impl Following {
         }
     }
 
-    /// Opens the connection to a shard, unless it is open. Where there is more than one, the shard
-    /// first has to answer within the limit.
+    /// Opens the connection to a shard, unless it is open. If there are several, the shard first
+    /// has to answer a `PING` within the limit.
     fn open_to(&mut self, shard: ShardId, limit: Duration) -> Result<(), Arc<Failure>> {
         let unsent = |error| Arc::new(Failure::Unsent(error));
         let nodes = self.servers.nodes();
@@ -112,7 +112,7 @@ impl Following {
 }
 
 impl Servers {
-    /// A connection for the renewals of a shard, nobody being told of changes of its keys.
+    /// A connection for the renewals of a shard, without notifications of changes of its keys.
     pub(crate) fn untracked_renewals(
         self: &Arc<Self>,
         id: ShardId,
@@ -124,8 +124,8 @@ impl Servers {
 }
 
 impl Renewals for Following {
-    /// True as well once calls go elsewhere, or while the shard has no slots and may be gone: then
-    /// a batch opens the connection to it if a call goes there.
+    /// Also true once calls go elsewhere, or if the shard has no slots and may be gone: then a
+    /// batch opens the connection if a call goes there.
     fn is_open(&self) -> bool {
         !self.away.is_empty() || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
     }

@@ -1,4 +1,4 @@
-//! The queue as a value.
+//! Tests of the queue as a value.
 
 use std::{collections::VecDeque, sync::LazyLock};
 
@@ -40,8 +40,7 @@ fn moment(millis: u64) -> Instant {
     *START + Duration::from_millis(millis)
 }
 
-/// A test's moments are this far apart, so that whatever is to happen soon has happened at the
-/// next.
+/// A test's moments are this far apart, so that events that are due soon have happened at the next.
 const STEP: u64 = 1_000;
 
 proptest! {
@@ -105,7 +104,7 @@ proptest! {
     }
 }
 
-/// What one had who stood in the queue, and has asked after every refusal.
+/// The hold of a waiter that stood in the queue, and asked after every refusal.
 fn here() -> PastHold {
     PastHold {
         since: moment(1_000_000_000),
@@ -113,7 +112,7 @@ fn here() -> PastHold {
     }
 }
 
-/// What one had who did not.
+/// The hold of a waiter that did not.
 fn outside(since: Instant) -> PastHold {
     PastHold {
         since,
@@ -121,7 +120,7 @@ fn outside(since: Instant) -> PastHold {
     }
 }
 
-/// A process of which somebody always waits, and each turn takes a millisecond.
+/// A process that always has a waiter, and whose turns take a millisecond each.
 struct Busy {
     queue: Queue<(), ()>,
     head: Ticket,
@@ -129,7 +128,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// It has seen nobody else yet.
+    /// It has not seen another process.
     fn alone() -> Self {
         let mut queue = Queue::default();
         queue.join(0, (), moment(0));
@@ -252,8 +251,8 @@ fn one_that_asked_for_the_lock_after_a_refusal_was_not_its_reason() {
     assert!(busy.turns_until_away() < IN_A_ROW);
 }
 
-/// The server's message of the release wakes the head, which has the lock before the answer to the
-/// release is read.
+/// The notification of the release wakes the head, which is granted the lock before the reply to
+/// the release is read.
 #[test]
 fn a_head_waits_for_a_thread_that_had_the_lock_before_the_release_of_another_was_known() {
     let mut busy = Busy::refused_at(0);

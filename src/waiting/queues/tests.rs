@@ -1,5 +1,5 @@
-//! Wake-ups when the head leaves, by the queues that threads use. No thread is
-//! needed: a wait that is not to sleep returns at once.
+//! Wake-ups when the head leaves, with the queues that threads use. No thread is needed: a wait
+//! that does not sleep returns at once.
 
 use std::{
     sync::{Arc, Weak},
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_millis(100);
 /// Longer than a test waits.
 const LATE: Duration = Duration::from_secs(60);
 
-/// A lock that is handed over lives as long as this.
+/// The lifetime of a lock that is handed over.
 type Lease = Arc<()>;
 type TestQueues = Queues<(), Lease>;
 
@@ -201,7 +201,8 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
     }
 }
 
-/// Others hear of a release later than a thread of the process that has released the lock.
+/// Other processes are notified of a release later than a thread of the process that released the
+/// lock.
 #[test]
 fn a_thread_that_takes_a_lock_again_and_again_for_which_nobody_waits_pauses_now_and_then() {
     let queues = queues();

@@ -1,16 +1,15 @@
 //! The queues of a process, the waiters' connection, the listener and the server as one state
-//! machine, of which stateright tries every order of what can happen. The queues are those of
-//! production; of the connections and the server the machine has the rules of `server/`, and of
-//! Redis' tracking.
+//! machine, of which stateright explores every order of events. The queues are the production code;
+//! the connections and the server follow the rules of `server/` and of Redis' tracking.
 //!
-//! The promise is that nobody sleeps beside a free lock: when nothing goes on any more (no command,
-//! no answer, no message, no moment that is near), a lock for which somebody waits is held. It does
-//! not count as going on that a holder releases, that a waiter gives up, that a lease ends or that
-//! one more comes: none of them has to.
+//! The promise is that nobody sleeps beside a free lock: when nothing more happens by itself (no
+//! command, reply, notification or near moment), a lock with a waiter is held. A release, a waiter
+//! that gives up, the end of a lease and a new waiter do not happen by themselves: none of them has
+//! to.
 //!
-//! [`Rules`] has the rules as they are, and others that were once in force or might have been: for
-//! each of those a test shows that the exploration finds the waiter that sleeps. Otherwise it would
-//! prove nothing.
+//! [`Rules`] has the rules as they are, and variants that were once in force or might have been.
+//! For each variant a test shows that the exploration finds the sleeping waiter. Otherwise the
+//! exploration would prove nothing.
 
 use stateright::{Checker, Model};
 
@@ -22,7 +21,7 @@ mod steps;
 
 const NOBODY_SLEEPS: &str = "nobody sleeps beside a free lock";
 
-/// Whether a wake-up is passed on by a head that is granted the lock.
+/// A rule: a head that is granted the lock passes its wake-up on, or not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PassesOn {
     Yes,
@@ -30,16 +29,17 @@ enum PassesOn {
     No,
 }
 
-/// Who tells the heads that the waiters' connection was lost, with all that the server was to tell.
+/// A rule: the party that informs the heads that the waiters' connection, with its notifications,
+/// is lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LossIsTold {
-    /// The thread or the heartbeat that finds it out.
+    /// The thread or the heartbeat that notices it.
     ByWhoeverFindsOut,
-    /// The heartbeat, and otherwise the thread that opens the next connection.
+    /// The heartbeat, or else the thread that opens the next connection.
     ByWhoeverOpensTheNext,
 }
 
-/// Whether the head is chosen and woken in one step.
+/// A rule: the head is chosen and woken in one step, or not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wakes {
     InOneStep,
@@ -60,14 +60,14 @@ const IN_FORCE: Rules = Rules {
     wakes: Wakes::InOneStep,
 };
 
-/// What is explored.
+/// The scope of an exploration.
 struct World {
     rules: Rules,
     /// The lock that each thread wants.
     wants: &'static [Lock],
-    /// The first so many threads may give up.
+    /// This many threads, the first ones, may give up.
     givers_up: usize,
-    /// How often each may happen.
+    /// The number of times that each event may happen.
     deletions: u8,
     shared_losses: u8,
     listener_losses: u8,
@@ -88,7 +88,7 @@ impl World {
     }
 }
 
-/// In every order of everything.
+/// Explores every order of events.
 fn holds(world: World) {
     world
         .checker()
@@ -98,7 +98,7 @@ fn holds(world: World) {
         .assert_properties();
 }
 
-/// That somebody sleeps is found, and by this rule alone.
+/// Checks that a sleeping waiter is found, and because of this rule alone.
 fn is_found(rules: Rules, world: fn(Rules) -> World) {
     let checker = world(rules).checker().spawn_bfs().join();
     checker.assert_any_discovery(NOBODY_SLEEPS);

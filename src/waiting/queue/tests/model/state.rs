@@ -1,20 +1,20 @@
-//! What there is at a moment: threads, queues, connections, the server.
+//! A state: threads, queues, connections, the server.
 
 use std::{collections::VecDeque, mem, sync::LazyLock};
 
 use super::*;
 
 pub(super) static START: LazyLock<Instant> = LazyLock::new(crate::time::now);
-/// When a lease ends, sooner than a head asks by itself. Nobody may have to wait for either.
+/// The end of a lease, sooner than a head asks by itself. Nobody may have to wait for either.
 pub(super) const LEASE: Duration = Duration::from_millis(900);
-/// Until an attempt that was not tracked, or got no answer, is made again.
+/// The delay before an attempt that was untracked or got no reply is repeated.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Threads and locks are numbers. A thread's ticket, and the token it asks with, is its number.
 pub(super) type Thread = usize;
 pub(super) type Lock = usize;
 
-/// The token that stands in a lock on the server: its thread's, or another process's.
+/// The token of a held lock on the server: its thread's, or another process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Token {
     Elsewhere,
@@ -32,7 +32,7 @@ pub(super) fn ticket(thread: Thread) -> Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Outside,
-    /// Asleep, or woken and not on its way yet.
+    /// Asleep, or woken but not running yet.
     InQueue,
     /// Waits for the waiters' connection.
     Asking,
@@ -56,10 +56,10 @@ pub(super) struct Sent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Shared {
     pub(super) is_open: bool,
-    /// Nobody of ours knows yet.
+    /// Lost, but not noticed yet.
     pub(super) is_broken: bool,
     pub(super) used_by: Option<Thread>,
-    /// The listener that is told.
+    /// The listener that is notified.
     pub(super) told: Option<u8>,
 }
 
@@ -70,12 +70,12 @@ pub(super) struct State {
     pub(super) chosen: Option<(Lock, Thread)>,
     pub(super) threads: Vec<Phase>,
     pub(super) shared: Shared,
-    /// The number of the listener that we know of.
+    /// The id of the listener that we know.
     pub(super) listener: Option<u8>,
-    /// That of the one the server knows of.
+    /// The id of the listener that the server knows.
     pub(super) listens: Option<u8>,
     pub(super) held_by: [Option<Token>; 2],
-    /// Whether the next change is told.
+    /// The next change is notified.
     pub(super) tracked: [bool; 2],
     pub(super) messages: VecDeque<Lock>,
     pub(super) deletions: u8,
@@ -85,7 +85,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The server deletes the lock, and tells of it if it was asked to.
+    /// The server deletes the lock, and notifies of it if it was asked to.
     pub(super) fn free(&mut self, lock: Lock) {
         self.held_by[lock] = None;
         let is_told = mem::take(&mut self.tracked[lock]);
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// We know that the connection is lost.
+    /// We have noticed that the connection is lost.
     pub(super) fn shared_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
         self.shared = Shared::default();
         if found_by_heartbeat || rules.loss_is_told == LossIsTold::ByWhoeverFindsOut {

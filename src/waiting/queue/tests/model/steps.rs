@@ -1,4 +1,4 @@
-//! What may happen next, and what it leads to.
+//! The events that may happen next, and the state after each.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    // Nobody's duty.
+    // These never have to happen.
     Join(Thread),
     GiveUp(Thread),
     Release(Thread),
@@ -21,7 +21,7 @@ pub(super) enum Action {
     Delete(Lock),
     LoseShared,
     LoseListener,
-    // What goes on by itself.
+    // These happen by themselves.
     Wake(Thread),
     Send(Thread),
     Execute(Thread),
@@ -106,7 +106,7 @@ impl World {
         state.threads[thread] = Phase::InQueue;
     }
 
-    /// A thread that waited for an answer on the connection has found it lost.
+    /// A thread that waited for a reply on the connection has found it lost.
     fn fail(&self, state: &mut State, thread: Thread) {
         state.shared_is_lost(self.rules, false);
         state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE, None);
@@ -140,12 +140,12 @@ impl World {
         Some(())
     }
 
-    /// What may happen to a thread, with what it does next.
+    /// The events that may happen to a thread, by its next step.
     fn of_thread(&self, state: &State, thread: Thread, actions: &mut Vec<Action>) {
         use Action::*;
         let lock = self.wants[thread];
         match state.threads[thread] {
-            // They come in the order of their tickets.
+            // They join in the order of their tickets.
             Phase::Outside if thread == 0 || state.threads[thread - 1] != Phase::Outside => {
                 actions.push(Join(thread));
             }
@@ -162,8 +162,8 @@ impl World {
                 actions.extend(may.then_some(HandOver(thread)));
             }
             Phase::Released => actions.push(WakeAfterRelease(thread)),
-            // It had given up before it was known that it has the lock: the watchdog's thread gives
-            // it back.
+            // It gave up before it knew that it has the lock: the watchdog's thread releases the
+            // lock.
             Phase::Gone if state.held_by[lock] == Some(Token::Of(thread)) => {
                 let is_handed = state.threads.contains(&Phase::Holding(Token::Of(thread)));
                 let is_on_its_way = (state.queues[lock].handed.iter())
@@ -250,7 +250,7 @@ impl Model for World {
             }
             Action::GiveUp(thread) => self.leave(state, thread, Leaving::WithoutLock),
             Action::Wake(thread) => {
-                // Whatever is to happen before the lease ends may happen now.
+                // Anything that happens before the lease ends may happen now.
                 let now = *START + LEASE / 2;
                 match state.queues[self.wants[thread]].step(ticket(thread), now) {
                     Step::Ask => state.threads[thread] = Phase::Asking,
