@@ -260,7 +260,7 @@ impl Error {
 
     /// True if `?` has made it from a redis-rs error, so that it names no function.
     pub(crate) fn is_unnamed(&self) -> bool {
-        matches!(self.context(), Some(context) if context.operation.is_empty())
+        matches!(self.context(), Some(ErrorContext { operation: "", .. }))
     }
 
     /// Wraps an error or a text of your own, for the closure of a
@@ -296,10 +296,9 @@ pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Res
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(ErrorContext { operation, lock }) = self.context()
-            && !operation.is_empty()
-        {
-            write!(f, "{operation} on `{lock}`: ")?;
+        match self.context() {
+            Some(ErrorContext { operation: "", .. }) | None => {}
+            Some(ErrorContext { operation, lock }) => write!(f, "{operation} on `{lock}`: ")?,
         }
         let text = match self {
             Self::Contended {

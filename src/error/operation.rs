@@ -148,7 +148,7 @@ pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
 }
 
-/// True if too few replicas follow the master, as after a failover.
+/// True if too few replicas follow the master, such as one that a failover has replaced.
 pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
     matches!(code(error), TOO_FEW_REPLICAS | "NOREPLICAS")
 }
@@ -184,10 +184,8 @@ pub(crate) fn may_connect_later(error: &RedisError) -> bool {
 /// The error of a thread that waited in a queue: nothing was sent for it, and the holder is
 /// unknown.
 pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
-    Error::Pool {
-        reason: String::from("the server has not answered the threads that wait ahead of this one"),
-        source,
-    }
+    let reason = "the server has not answered the threads that wait ahead of this one".into();
+    Error::Pool { reason, source }
 }
 
 /// No server gives this reply to this command. The reply is left out: it may be a token.

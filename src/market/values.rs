@@ -38,12 +38,10 @@ pub(super) fn has(operation: Operation<'_>, is_member: &Value) -> Result<bool> {
 
 /// A user's funds, 0 if there are none. Accepts only the form that `HINCRBY` accepts.
 pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Result<i64> {
-    let Value::BulkString(bytes) = field else {
-        return if *field == Value::Nil {
-            Ok(0)
-        } else {
-            Err(operation.unreadable())
-        };
+    let bytes = match field {
+        Value::BulkString(bytes) => bytes,
+        Value::Nil => return Ok(0),
+        _ => return Err(operation.unreadable()),
     };
     let text = String::from_utf8_lossy(bytes);
     match text.parse::<i64>() {
