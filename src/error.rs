@@ -10,7 +10,7 @@ use crate::token::Token;
 pub(crate) use operation::{
     Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas, is_unconfirmed,
     is_wrong_kind, is_wrong_type, makes_no_sense, may_connect_later, may_pass, no_answer,
-    told_otherwise, unanswered_ahead,
+    unanswered_ahead, with_text,
 };
 
 /// The result type of this library.

@@ -125,7 +125,7 @@ impl StandIn {
     /// All calls together can advance by at most 100 years.
     pub fn advance(&self, by: Duration) {
         self.state.clock.advance(by);
-        self.of_each(|observer| observer.disturbed(Disturbance::ClockMoved));
+        self.for_each_observer(|observer| observer.disturbed(Disturbance::ClockMoved));
         self.settle();
     }
 
@@ -222,7 +222,7 @@ impl StandIn {
     pub fn fail_over(&self, lost: Duration) {
         let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX);
         let now = self.now();
-        self.state.store.lock().forget_the_last(nanos, now);
+        self.state.store.lock().undo_last(nanos, now);
         // As after a failover to a new master: everybody has to check.
         if self.is_there() {
             self.reconnect();
@@ -245,7 +245,7 @@ impl StandIn {
     pub fn reconnect(&self) {
         self.state.is_there.store(true, Ordering::SeqCst);
         // As after any new connection: notifications may have been missed.
-        self.of_each(|observer| observer.disturbed(Disturbance::Reachable));
+        self.for_each_observer(|observer| observer.disturbed(Disturbance::Reachable));
         self.settle();
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Operation<'a> {
             (Some(TOO_FEW_REPLICAS), counts) => self.too_few_replicas(counts),
             _ => Error::Redis {
                 context: self.context(),
-                source: naming_the_url(without_arguments(source)),
+                source: explain_cluster_error(without_arguments(source)),
             },
         }
     }
@@ -215,7 +215,7 @@ fn message(error: &RedisError) -> &str {
 
 /// Names the cluster URL to use if the key is on another node. The detail still holds that node's
 /// address: [`Nodes`](crate::Nodes) reads it.
-fn naming_the_url(error: RedisError) -> RedisError {
+fn explain_cluster_error(error: RedisError) -> RedisError {
     let reason = match error.code() {
         Some("MOVED" | "ASK") => {
             "this node of a Redis Cluster has not got the key, or passes it on just now: `Locks`, \
@@ -227,11 +227,11 @@ fn naming_the_url(error: RedisError) -> RedisError {
         }
         _ => return error,
     };
-    told_otherwise(&error, reason)
+    with_text(&error, reason)
 }
 
 /// The server's error with a clearer text.
-pub(crate) fn told_otherwise(error: &RedisError, words: &'static str) -> RedisError {
+pub(crate) fn with_text(error: &RedisError, words: &'static str) -> RedisError {
     RedisError::from((error.kind(), words, message(error).to_owned()))
 }
 

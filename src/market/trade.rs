@@ -7,7 +7,7 @@ use redis::{Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use super::offer::MARKET;
 use crate::{
-    error::{Error, Operation, Result, told_otherwise},
+    error::{Error, Operation, Result, with_text},
     name::LockName,
     recipes::{
         simple::{run_with_lock, wanted},
@@ -132,7 +132,7 @@ pub(super) fn trade<T>(
         Ok(Ok(Some(_))) => Err(operation.partial(not_moved())),
         Ok(Ok(None)) => Ok(contended(0)),
         Err(Error::Contended { .. }) => Ok(contended(made)),
-        Ok(Err(error)) | Err(error) => Err(naming_the_cluster(error)),
+        Ok(Err(error)) | Err(error) => Err(explain_cluster_error(error)),
     }
 }
 
@@ -143,13 +143,13 @@ fn has_moved(results: &[Value]) -> bool {
 }
 
 /// Explains why a trade fails on a cluster: its keys are in different slots.
-fn naming_the_cluster(error: Error) -> Error {
+fn explain_cluster_error(error: Error) -> Error {
     match error {
         Error::Redis { context, source }
             if matches!(source.code(), Some("MOVED" | "ASK" | "CROSSSLOT")) =>
         {
             let reason = "the market's keys are in many slots of a Redis Cluster, and a trade changes several: a market stays on one server";
-            let source = told_otherwise(&source, reason);
+            let source = with_text(&source, reason);
             Error::Redis { context, source }
         }
         error => error,

@@ -91,7 +91,7 @@ impl StandIn {
         drop(store);
         if self.is_there() {
             for key in &keys {
-                self.of_each(|observer| observer.changed(key));
+                self.for_each_observer(|observer| observer.changed(key));
             }
             self.settle();
         }
@@ -107,9 +107,9 @@ impl StandIn {
     /// Returns the reply and the key that has changed.
     fn ask_for(&self, call: &Call, tracked: bool) -> Result<(Reply, Option<String>)> {
         let sent = self.state.clock.now();
-        let Execution { answer, changed } = self.run(call).ok_or_else(gone)?;
+        let Execution { answer, changed } = self.run(call).ok_or_else(disconnected)?;
         let answer = if self.loses_answer() {
-            Err(silence())
+            Err(no_reply())
         } else {
             answer
         };
@@ -129,18 +129,18 @@ impl StandIn {
         self.state.loses_next.swap(false, Ordering::SeqCst)
     }
 
-    fn tell_of(&self, changed: Option<String>) {
+    fn notify_changed(&self, changed: Option<String>) {
         if let Some(key) = changed {
-            self.of_each(|observer| observer.changed(&key));
+            self.for_each_observer(|observer| observer.changed(&key));
         }
     }
 
     /// Waits until all observers have done their due work.
     pub(super) fn settle(&self) {
-        self.of_each(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
+        self.for_each_observer(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
     }
 
-    pub(super) fn of_each(&self, run: impl Fn(&dyn Observer)) {
+    pub(super) fn for_each_observer(&self, run: impl Fn(&dyn Observer)) {
         let mut observers = self.state.observers.lock();
         observers.retain(|observer| observer.strong_count() > 0);
         let all: Vec<_> = observers.iter().filter_map(Weak::upgrade).collect();
@@ -151,11 +151,11 @@ impl StandIn {
     }
 }
 
-fn silence() -> RedisError {
+fn no_reply() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-fn gone() -> Error {
+fn disconnected() -> Error {
     Error::Pool {
         reason: "the stand-in is disconnected".to_owned(),
         source: None,
@@ -192,7 +192,7 @@ impl Server for StandIn {
 
     fn ask(&self, call: &Call, _: Patience<'_>) -> Result<Reply> {
         let (reply, changed) = self.ask_for(call, false)?;
-        self.tell_of(changed);
+        self.notify_changed(changed);
         Ok(reply)
     }
 
@@ -221,13 +221,13 @@ impl Server for StandIn {
 impl Committer for StandIn {
     fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>> {
         if !self.is_there() {
-            return Err(gone());
+            return Err(disconnected());
         }
         let (outcome, changed) = self.state.store.lock().commit(request, self.now())?;
-        self.tell_of(changed);
+        self.notify_changed(changed);
         let is_executed = matches!(outcome, Ok(CommitOutcome::Executed(_)));
         if is_executed && self.loses_answer() {
-            return Ok(Err(silence()));
+            return Ok(Err(no_reply()));
         }
         Ok(outcome)
     }
@@ -242,7 +242,7 @@ impl Renewals for StandIn {
         if self.is_open() {
             return Ok(());
         }
-        Err(Arc::new(Failure::Unsent(gone())))
+        Err(Arc::new(Failure::Unsent(disconnected())))
     }
 
     fn send(&mut self, calls: &[Call], _: Duration) -> Replies {
@@ -260,12 +260,12 @@ impl Renewals for StandIn {
             }
             None => (
                 RenewalAnswer::Unanswered,
-                Some(Arc::new(Failure::Unsent(gone()))),
+                Some(Arc::new(Failure::Unsent(disconnected()))),
             ),
         });
         let replies = replies.collect();
         for key in changed {
-            self.of_each(|observer| observer.changed(&key));
+            self.for_each_observer(|observer| observer.changed(&key));
         }
         Replies {
             replies,

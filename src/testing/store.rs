@@ -128,7 +128,7 @@ impl Store {
         change: impl FnOnce(&mut Entry) -> T,
     ) -> (T, bool) {
         let entry = self.entries.entry(key.to_owned()).or_default();
-        entry.end_what_has_passed(now);
+        entry.remove_expired(now);
         let before = entry.clone();
         let done = change(entry);
         let has_changed = entry.lock != before.lock;
@@ -146,9 +146,9 @@ impl Store {
     }
 
     /// Restores the state of this many nanoseconds ago.
-    pub(super) fn forget_the_last(&mut self, time: Nanos, Now(now): Now) {
+    pub(super) fn undo_last(&mut self, time: Nanos, Now(now): Now) {
         let moment = now.saturating_sub(time.min(REMEMBERED));
-        self.commits.forget_what_is_since(moment);
+        self.commits.forget_since(moment);
         while (self.undo.back()).is_some_and(|before| before.at >= moment) {
             if let Some(Before { key, entry, .. }) = self.undo.pop_back() {
                 self.entries.insert(key, entry);
@@ -177,7 +177,7 @@ impl Store {
 }
 
 impl Entry {
-    fn end_what_has_passed(&mut self, Now(now): Now) {
+    fn remove_expired(&mut self, Now(now): Now) {
         if let Some(LockValue::ReadWrite(ends)) = self.value_mut() {
             ends.retain(|_, end| *end > now);
         }

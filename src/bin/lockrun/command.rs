@@ -20,9 +20,9 @@ use crate::{
 const KILL: Option<i32> = Some(Signal::SIGKILL as i32);
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
 /// The pause between the first two checks for processes that remain in the group.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
 /// The pause between later checks, each of which may read the state of every process in `/proc`.
-const LOOK_SELDOM: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Runs a file without `#!` as a shell script, and searches `PATH` for it, as `execvp` does.
 const AS_A_SCRIPT: [&str; 3] = ["/bin/sh", "-c", r#"exec "$0" "$@""#];
 
@@ -62,14 +62,14 @@ pub(crate) struct Ended {
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
     /// True if lockrun got TERM or INT meanwhile.
-    pub(crate) was_told: bool,
+    pub(crate) was_interrupted: bool,
     /// True if the lock was held, as far as lockrun knew, when the command ended.
     pub(crate) was_held: bool,
 }
 
 impl Ended {
-    pub(crate) fn is_to_be_marked(&self) -> bool {
-        self.lost.is_none() && !self.was_told && self.exited_with_0()
+    pub(crate) fn should_be_marked(&self) -> bool {
+        self.lost.is_none() && !self.was_interrupted && self.exited_with_0()
     }
 
     pub(crate) fn exited_with_0(&self) -> bool {
@@ -91,10 +91,10 @@ pub(crate) struct Job<'a> {
     ending: Ending,
     lost: Option<Why>,
     failure: Option<String>,
-    was_told: bool,
+    was_interrupted: bool,
     was_held: bool,
-    has_been_stopped: bool,
-    look_again: Duration,
+    stop_is_reported: bool,
+    next_pause: Duration,
 }
 
 /// The stages of ending the command.
@@ -126,36 +126,36 @@ impl<'a> Job<'a> {
             ending: Ending::NotYet,
             lost: None,
             failure: None,
-            was_told: false,
+            was_interrupted: false,
             was_held: false,
-            has_been_stopped: false,
-            look_again: LOOK_AGAIN,
+            stop_is_reported: false,
+            next_pause: FIRST_PAUSE,
         }
     }
 
     /// Watches the command until no process of its group is left, the guardian included.
     pub(crate) fn watch(mut self) -> Ended {
         loop {
-            self.look_at_the_lease();
-            self.kill_in_time();
+            self.check_lease();
+            self.kill_if_due();
             let pause = self.pause();
             match self.events.recv_timeout(pause) {
                 Ok(Event::Signal(number)) => self.pass_on(number),
                 Ok(Event::Renewed) => {
                     self.failure = None;
-                    self.tell_the_guardian();
+                    self.update_guardian();
                 }
                 Ok(Event::NotRenewed(why)) => {
                     self.arguments.tell(|| format!("cannot renew: {why}"));
                     self.failure = Some(why);
                 }
                 Ok(Event::Child) => {
-                    self.guard.reap_the_adopted(&self.command);
-                    self.say_that_it_is_stopped();
+                    self.guard.reap_orphans(&self.command);
+                    self.report_stop();
                 }
                 Ok(Event::Lost) | Err(_) => {}
             }
-            self.look_at_the_command();
+            self.check_command();
             if self.status.is_some() && self.guard.is_empty() {
                 break;
             }
@@ -169,13 +169,13 @@ impl<'a> Job<'a> {
             status,
             lost: self.lost.or(was_killed.then_some(Why::NotRenewed)),
             failure: self.failure,
-            was_told: self.was_told,
+            was_interrupted: self.was_interrupted,
             was_held: self.was_held,
         }
     }
 
     /// Ends the command if the rest of the lease is not longer than the grace plus the margin.
-    fn look_at_the_lease(&mut self) {
+    fn check_lease(&mut self) {
         let now = Instant::now();
         let left = self.lease.remaining();
         if !left.is_zero() {
@@ -186,7 +186,7 @@ impl<'a> Job<'a> {
             return;
         }
         // lockrun may have been stopped; the command may have ended by itself meanwhile.
-        self.look_at_the_command();
+        self.check_command();
         if matches!(self.ending, Ending::NotYet) {
             let why = if left.is_zero() {
                 Why::of(self.lease.lost().reason())
@@ -200,7 +200,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn kill_in_time(&mut self) {
+    fn kill_if_due(&mut self) {
         if let Ending::By(moment) = self.ending
             && Instant::now() >= self.latest(moment)
         {
@@ -221,10 +221,10 @@ impl<'a> Job<'a> {
     fn pause(&mut self) -> Duration {
         let next = match self.ending {
             _ if self.status.is_some() => {
-                let next = (2 * self.look_again).min(LOOK_SELDOM);
-                return mem::replace(&mut self.look_again, next);
+                let next = (2 * self.next_pause).min(LONGEST_PAUSE);
+                return mem::replace(&mut self.next_pause, next);
             }
-            Ending::Killed => return LOOK_AGAIN,
+            Ending::Killed => return FIRST_PAUSE,
             Ending::By(moment) => self.latest(moment),
             Ending::NotYet => {
                 let needed = self.arguments.grace() + self.arguments.margin();
@@ -240,14 +240,14 @@ impl<'a> Job<'a> {
         };
         self.arguments.tell(|| format!("passing {signal} on"));
         let ends = matches!(signal, Signal::SIGTERM | Signal::SIGINT);
-        self.was_told |= ends;
+        self.was_interrupted |= ends;
         match self.ending {
             Ending::NotYet if ends => self.end(signal),
             _ => self.send(signal),
         }
     }
 
-    fn look_at_the_command(&mut self) {
+    fn check_command(&mut self) {
         if self.status.is_some() {
             return;
         }
@@ -264,14 +264,14 @@ impl<'a> Job<'a> {
 
     /// Reports that the command is stopped. A command that waits for the terminal would hold the
     /// lock without a visible reason.
-    fn say_that_it_is_stopped(&mut self) {
-        if self.has_been_stopped || self.status.is_some() {
+    fn report_stop(&mut self) {
+        if self.stop_is_reported || self.status.is_some() {
             return;
         }
         let Some(signal) = processes::stopped_by(self.command.id()) else {
             return;
         };
-        self.has_been_stopped = true;
+        self.stop_is_reported = true;
         let why = match signal {
             Signal::SIGTTIN | Signal::SIGTTOU => ", since it may not use the terminal",
             _ => "",
@@ -296,7 +296,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn tell_the_guardian(&mut self) {
+    fn update_guardian(&mut self) {
         let (lease, margin) = (self.lease, self.arguments.margin());
         // After the loss of the lock the guardian keeps its last deadline.
         if lease.is_held() && self.guard.end_in(|| lease.remaining(), margin).is_err() {

@@ -156,7 +156,7 @@ impl Guard {
     }
 
     /// Reaps orphans whose parent lockrun has become.
-    pub(crate) fn reap_the_adopted(&self, command: &Child) {
+    pub(crate) fn reap_orphans(&self, command: &Child) {
         processes::reap_all_but(&[self.guardian.id(), command.id()]);
     }
 

@@ -4,7 +4,7 @@
 //!
 //! `arguments` reads the command line and computes the grace and the margin before the end of the
 //! lease. `run` acquires the lock and releases it. `command` starts and watches the command;
-//! `Job::look_at_the_lease` decides when to end it so that it ends before the lease. `guard` owns
+//! `Job::check_lease` decides when to end it so that it ends before the lease. `guard` owns
 //! the command's process group. The `guardian`, a second process, kills that group if lockrun
 //! cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes, `operator`
 //! the two operations without a command.

@@ -42,7 +42,7 @@ pub(crate) enum Conclusion {
     Busy(Busy),
     /// Nothing to do: the command has been run within the period.
     AlreadyRun(LastRun),
-    /// The lock could not be acquired or released.
+    /// The lock could not be acquired.
     Failed(Error),
     /// The operating system refused.
     System(io::Error),

@@ -126,7 +126,7 @@ fn once(
     under: impl FnOnce(&Lease) -> Result<Ended, Conclusion>,
 ) -> LockResult<RunResult> {
     let once = lock.run_once(period, wait, |lease| match under(lease) {
-        Ok(ended) if ended.is_to_be_marked() => Ok(ended),
+        Ok(ended) if ended.should_be_marked() => Ok(ended),
         not_marked => Err(not_marked),
     })?;
     Ok(match once {
@@ -225,7 +225,7 @@ fn concluded(
     }
     if arguments.once_per.is_some() && status.success() {
         let error = unsaid.map(|error| format!("it could not be marked: {error}"));
-        report.unmarked = if ended.was_told {
+        report.unmarked = if ended.was_interrupted {
             Some(TOLD.into())
         } else {
             error

@@ -36,7 +36,7 @@ impl Commits {
         self.answers.push_back(answers);
     }
 
-    pub(super) fn forget_what_is_since(&mut self, moment: Nanos) {
+    pub(super) fn forget_since(&mut self, moment: Nanos) {
         self.executed.retain(|executed| executed.at < moment);
     }
 
