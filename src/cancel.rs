@@ -60,7 +60,7 @@ pub struct Cancel {
 #[derive(Default)]
 struct Waits {
     /// A caller has the flag, and may set it without waking a waiter.
-    may_be_raised_in_silence: AtomicBool,
+    flag_is_shared: AtomicBool,
     waiting: Mutex<Vec<Wake>>,
 }
 
@@ -96,17 +96,15 @@ impl Cancel {
     /// Waiters notice within 50 ms.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
-        self.waits
-            .may_be_raised_in_silence
-            .store(true, Ordering::SeqCst);
+        self.waits.flag_is_shared.store(true, Ordering::SeqCst);
         self.waits.wake_all();
         Arc::clone(&self.raised)
     }
 
     /// Returns the interval at which a waiting thread has to poll the flag; `None` if it need not.
     pub(crate) fn poll_after(&self) -> Option<Duration> {
-        let in_silence = self.waits.may_be_raised_in_silence.load(Ordering::SeqCst);
-        in_silence.then_some(LOOK_AGAIN)
+        let is_polled = self.waits.flag_is_shared.load(Ordering::SeqCst);
+        is_polled.then_some(LOOK_AGAIN)
     }
 
     /// Calls `wake` on every cancel, until the result is dropped.

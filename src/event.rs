@@ -28,7 +28,7 @@ use crate::{
 /// - An acquire fails with any other error: [`failed`](Self::failed).
 /// - The watchdog renews a lease: [`renewed`](Self::renewed).
 /// - A renewal by the watchdog fails: [`renewal_failed`](Self::renewal_failed).
-/// - A lease is lost, whether the watchdog, our clock or a call finds it: [`lost`](Self::lost).
+/// - A lease is lost, found by the watchdog, our clock or a call: [`lost`](Self::lost).
 /// - A hold ends by a release, a drop, a `detach` or a panic: [`released`](Self::released).
 ///
 /// These calls are acquires: [`acquire`](crate::Lock::acquire),
@@ -213,7 +213,7 @@ events! {
     Released {
         /// The time that the lock was held.
         held: Duration,
-        /// How the hold ended.
+        /// The way the hold ended.
         end: HoldEnd,
     }
     /// See [`Events::renewed`].

@@ -18,7 +18,7 @@
 //! - Keep a job from running twice: [`Locks`]. Acquire a [`Lock`], hold a [`Lease`].
 //! - Run a job once a night, on any one of several hosts: [`Lock::run_once`], [`Lock::last_run`].
 //! - Run a closure under a lock that renews itself: [`Lock::run`].
-//! - Enter a lock again: [`Locks::reentrant`].
+//! - Acquire a lock again that you already hold: [`Locks::reentrant`].
 //! - Let in many readers or one writer: [`Locks::read`], [`Locks::write`].
 //! - Detect that a lock is lost: [`Lease::check`], [`LostSignal`].
 //! - Change the lease, the renewal and other settings: [`Options`].
@@ -46,8 +46,8 @@
 //!   first version, whose lock has no TTL.
 //! - In the book's style: [`with_lock`], [`commit_while_held`], [`transaction_while_held`];
 //!   [`transaction_with_lock`] takes a lock of its own.
-//! - Hold a lock by one script or one `SET`, for a length or until a moment: [`recipes::mutex`],
-//!   [`End::At`](recipes::mutex::End::At).
+//! - Take a lock with one script or one `SET`, for a duration or until a moment:
+//!   [`recipes::mutex`], [`End::At`](recipes::mutex::End::At).
 //! - The other kinds of lock: [`recipes::reentrant`], [`recipes::read_write`].
 //! - Renew a lock that a plain function has acquired: [`Watchdog`].
 //! - The book's market, beside its Python or Java programs: [`list_item_with_market_lock`],

@@ -1,12 +1,13 @@
 //! The wait for a lock.
 //!
 //! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A call with no time-out makes
-//! [one attempt](Wait::try_once) on a connection of the pool. A wait starts with such an attempt,
-//! unless threads of this process already wait or another process is due to go first. Then it joins
-//! the queue of its lock. Only the [head](Wait::ask_as_head) of a queue asks the server, on the
-//! connection that all heads share, when its place wakes it: the server reported a change, this
-//! process released the lock, the holder's lease has ended, or a pause after a failure is over.
-//! [`Attempts`] judges each reply; its header lists the outcomes.
+//! [one attempt](Wait::try_once) on a connection of the pool. A wait starts with such an attempt
+//! too, unless threads of this process already wait or another process is due to go first. If the
+//! attempt fails, or is skipped, the wait joins the queue of its lock. Only the
+//! [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads share,
+//! when its place wakes it: the server reported a change, this process released the lock, the
+//! holder's lease has ended, or a pause after a failure is over. [`Attempts`] judges each reply;
+//! its header lists the outcomes.
 //!
 //! On a cluster the key may move to another server. Then the wait continues in the queue there,
 //! with the same token and deadline. The first attempt follows up to [`HOPS`] moves at once. A head
@@ -66,7 +67,7 @@ struct Wait<'a> {
     /// The pauses after a refusal by a server that sends no messages.
     pauses: Backoff,
     /// The pauses after a failure. They keep growing when the wait moves to another shard.
-    doubts: Backoff,
+    failure_pauses: Backoff,
     settings: &'a Settings,
     hold: Arc<Hold>,
     lease_millis: u64,
@@ -109,7 +110,7 @@ pub(super) fn acquire(
         stacks,
         stack,
         pauses: Backoff::between(first, last),
-        doubts: Backoff::between(first, last.max(LONGEST_DOUBT)),
+        failure_pauses: Backoff::between(first, last.max(LONGEST_DOUBT)),
         settings,
         attempts: Attempts::new(
             operation,
@@ -153,7 +154,7 @@ impl Wait<'_> {
             self.try_once()
         };
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
-        self.give_back_what_is_out(&acquired);
+        self.give_back_outstanding(&acquired);
         if self.settings.is_cancelled() {
             // If the lock was granted or handed over just before the cancel, it is given back.
             drop(acquired.ok().flatten().map(Lease::declined));
@@ -170,7 +171,7 @@ impl Wait<'_> {
 
     /// Makes one attempt, without a writer's intent.
     fn try_once(&mut self) -> Result<Option<Lease>> {
-        match self.ask_by_the_pool(false)? {
+        match self.ask_on_pooled(false)? {
             AttemptOutcome::Granted { grant, .. } => Ok(self.lease(grant)),
             AttemptOutcome::Refused { .. } | AttemptOutcome::AlreadyRun => Ok(None),
             AttemptOutcome::Failed | AttemptOutcome::Moved => {
@@ -192,7 +193,7 @@ impl Wait<'_> {
         if asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
             // Only the head of the queue writes the intent of waiting writers.
             let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
-            match self.ask_by_the_pool(leaves_intent)? {
+            match self.ask_on_pooled(leaves_intent)? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
                 AttemptOutcome::AlreadyRun => return Ok(None),
                 _ => {}
@@ -224,7 +225,7 @@ impl Wait<'_> {
     }
 
     /// Makes an attempt on a connection of the pool, and follows the key to another server.
-    fn ask_by_the_pool(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
+    fn ask_on_pooled(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
         let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, BusyReply::No);
         let mut patience = Patience {
             wait_while_all_lent: self.deadline.remaining().max(WAIT_WHILE_ALL_LENT),
@@ -302,7 +303,7 @@ impl Wait<'_> {
                 outcome => self.asks_again(&outcome, place),
             }
         }
-        self.in_vain(place)
+        self.at_deadline(place)
     }
 
     /// Sets the time of the next attempt after this outcome.
@@ -313,14 +314,14 @@ impl Wait<'_> {
                 ask_again_at: Some(ask_again_at),
             } => {
                 self.pauses.start_again();
-                self.doubts.start_again();
+                self.failure_pauses.start_again();
                 place.refused(Some(*ask_again_at));
             }
             AttemptOutcome::Refused { ask_again_at: None } => {
                 place.refused(Some(now + self.pauses.next_pause(Duration::MAX)));
             }
             _ => {
-                let pause = self.doubts.next_pause(Duration::MAX);
+                let pause = self.failure_pauses.next_pause(Duration::MAX);
                 place.failed(self.attempts.failure.clone(), now + pause);
             }
         }
@@ -329,7 +330,7 @@ impl Wait<'_> {
     /// Ends the wait at its deadline, by the last reply to any thread of this queue, or else by
     /// this thread's attempt before it joined. If the lock may be ours, replies to other threads do
     /// not settle that.
-    fn in_vain(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
+    fn at_deadline(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let is_cancelled = self.settings.is_cancelled();
         let longest = if is_cancelled {
             Duration::ZERO
@@ -337,9 +338,9 @@ impl Wait<'_> {
             ANSWERED_AHEAD
         };
         let last = place.last_answer_by(Deadline::after(longest));
-        let in_vain = AttemptOutcome::Refused { ask_again_at: None };
+        let refused = AttemptOutcome::Refused { ask_again_at: None };
         match last {
-            LastAnswer::Busy if !self.attempts.uncertain => return Ok(in_vain),
+            LastAnswer::Busy if !self.attempts.uncertain => return Ok(refused),
             LastAnswer::Failed(failure) if !self.attempts.uncertain => {
                 return Err(self.operation.failed_as(&failure));
             }
@@ -347,7 +348,7 @@ impl Wait<'_> {
         }
         match self.attempts.last_failure() {
             Some(failure) => Err(failure),
-            None if self.attempts.was_refused => Ok(in_vain),
+            None if self.attempts.was_refused => Ok(refused),
             None => Err(unanswered_ahead(None)),
         }
     }
@@ -379,7 +380,7 @@ impl Wait<'_> {
     /// a lease of this hold, which releases it. The watchdog's thread retries until the server
     /// replies. If the server is replying, a release is also sent here, in case the process exits
     /// at once.
-    fn give_back_what_is_out(&self, acquired: &Result<Option<Lease>>) {
+    fn give_back_outstanding(&self, acquired: &Result<Option<Lease>>) {
         let Attempts {
             uncertain, is_out, ..
         } = self.attempts;

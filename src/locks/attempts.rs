@@ -231,7 +231,7 @@ impl<'a> Attempts<'a> {
         }
         self.uncertain = is_unconfirmed;
         match error {
-            Error::WrongKind { found, .. } if !names_its_key => Err(self.naming_keys(&found)),
+            Error::WrongKind { found, .. } if !names_its_key => Err(self.with_keys(&found)),
             error => Err(error),
         }
     }
@@ -243,7 +243,7 @@ impl<'a> Attempts<'a> {
 
     /// Adds the keys to the error: an operator has to find the value that is no lock, and it may be
     /// at either key.
-    fn naming_keys(&self, found: &str) -> Error {
+    fn with_keys(&self, found: &str) -> Error {
         let lock = self.hold.lock_name();
         let found = match (lock.key(), lock.companion()) {
             (key, _) if !self.hold.is_fenced() => format!("{found}, at `{key}`"),

@@ -3,7 +3,7 @@
 //! Runs on the holder's thread. Sends on a connection of the pool, or on the caller's, with no
 //! mutex locked.
 //!
-//! A commit without a reply may still be executed later. [`while_out`](Lease::while_out) records it
+//! A commit without a reply may be executed later. [`send_checked`](Lease::send_checked) records it
 //! as [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its
 //! release changes the key that the commit watches.
 
@@ -135,9 +135,9 @@ impl Lease {
         let name = "Lease::commit_on";
         self.check_here(name)?;
         self.stack.server.stores_data()?;
-        let commit = self.a_commit(name, build)?;
-        let results = match self.until_answered(|| commit.send(conn)) {
-            Err(Error::Lost { .. }) => return Err(self.not_found_by_theirs(name)),
+        let commit = self.build_commit(name, build)?;
+        let results = match self.send_tracked(|| commit.send(conn)) {
+            Err(Error::Lost { .. }) => return Err(self.not_found_error(name)),
             sent => sent?,
         };
         commit.answer(results.unwrap_or_default())
@@ -197,8 +197,8 @@ impl Lease {
         check_size("operation_id", operation_id)?;
         let millis = lease_millis("remember", remember)?;
         let mark = self.hold().lock_name().mark(operation_id);
-        let commit = self.a_commit(name, build)?.once(mark, millis);
-        let sent = self.while_out(name, || self.send(&commit))?;
+        let commit = self.build_commit(name, build)?.once(mark, millis);
+        let sent = self.send_checked(name, || self.send(&commit))?;
         Ok(sent.map_or(Committed::Before, |_| Committed::Now))
     }
 
@@ -315,8 +315,8 @@ impl Lease {
         self.check_here(name)?;
         let proof = self.hold().proof();
         let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(&proof);
-        let attempted = self.while_out(name, || {
-            self.by_the_pool(|conn| transaction.run(conn, &mut attempt))
+        let attempted = self.send_checked(name, || {
+            self.on_pooled(|conn| transaction.run(conn, &mut attempt))
         })?;
         attempted.map(|(value, _)| value)
     }
@@ -327,12 +327,12 @@ impl Lease {
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<(HeldCommit<'_>, Vec<Value>)> {
         self.check_here(name)?;
-        let commit = self.a_commit(name, build)?;
-        let sent = self.while_out(name, || self.send(&commit))?;
+        let commit = self.build_commit(name, build)?;
+        let sent = self.send_checked(name, || self.send(&commit))?;
         Ok((commit, sent.unwrap_or_default()))
     }
 
-    fn a_commit(
+    fn build_commit(
         &self,
         name: &'static str,
         build: impl FnOnce(&mut Pipeline),
@@ -349,7 +349,7 @@ impl Lease {
         if let Some(committer) = self.stack.server.committer() {
             return self.send_to(committer, commit);
         }
-        self.by_the_pool(|conn| commit.send(conn))
+        self.on_pooled(|conn| commit.send(conn))
     }
 
     /// Sends a commit to the stand-in, which has no connections.
@@ -391,8 +391,8 @@ impl Lease {
 
     /// Sends a transaction to the server that keeps the lock, and records the loss if the server
     /// reports one. `send` must return only errors of the transaction, none of a caller's closure.
-    fn while_out<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
-        let done = self.until_answered(send);
+    fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = self.send_tracked(send);
         if let Err(Error::Lost { .. }) = done {
             self.handle.lose(LostReason::TakenAway);
             return Err(self.lost_for(name));
@@ -401,7 +401,7 @@ impl Lease {
     }
 
     /// Sends a transaction, which counts as outstanding until it has a reply.
-    fn until_answered<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn send_tracked<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
         // If `send` panics, the commit stays outstanding.
         self.lease_state().outstanding().commit_is_out();
         let done = send();
@@ -411,15 +411,15 @@ impl Lease {
         done
     }
 
-    /// Returns the reason that the caller's connection does not find the lock as ours. The lease
+    /// Returns the error for a caller's connection that does not find the lock as ours. The lease
     /// ends only if the server that keeps the lock does not find it either.
-    fn not_found_by_theirs(&self, name: &'static str) -> Error {
+    fn not_found_error(&self, name: &'static str) -> Error {
         match self.ask(name, Ask::Look) {
             Ok(_) => Error::invalid(
                 "conn",
                 "it does not show the lock as ours, and the pool's do: it leads to another server or database",
             ),
-            // A look changes nothing, so a missing reply is no `Unknown`.
+            // A look changes nothing, so the error for a missing reply is not `Unknown`.
             Err(Error::Unknown { source, .. }) => self.operation(name).failed(source),
             Err(error) => error,
         }
@@ -428,7 +428,7 @@ impl Lease {
     /// Sends on a connection of the pool, and on a second one if the first was closed before
     /// anything was written, as after a restart of the server. If the lock has moved to another
     /// server, or is moving, sends again after a pause, for one I/O time-out.
-    fn by_the_pool<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
+    fn on_pooled<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
         let server = &self.stack.server;
         let patience = Deadline::after(server.limits().answer);
         let (mut pauses, mut was_closed) = (Backoff::new(), false);

@@ -84,7 +84,7 @@ pub struct Lease {
     pub(crate) drop_timeout: Duration,
     /// The lease ends earlier by our clock than on the server by this much.
     skew: Duration,
-    /// How the hold ended. The drop reports it to the hooks.
+    /// The end of the hold, once it has ended. The drop reports it to the hooks.
     pub(super) end: Option<HoldEnd>,
     /// A user has taken this guard. Otherwise it is not handed over, and its release is not
     /// reported.
@@ -163,7 +163,7 @@ impl Lease {
             let lease_state = Arc::downgrade(self.handle.lease_state());
             let lost = move |reason| {
                 if let Some(lease_state) = lease_state.upgrade() {
-                    lease_state.tell_loss(reason);
+                    lease_state.report_lost(reason);
                 }
             };
             // If the callback thread cannot start, the end of the hold reports the loss.

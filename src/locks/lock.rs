@@ -236,12 +236,12 @@ impl Lock {
     fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Lease> {
         match self.acquire_hold(operation, self.hold(), timeout) {
             Ok(acquired) => acquired.map_err(|_| operation.contended()),
-            Err(error) => Err(self.naming_what_is_there(operation, error)),
+            Err(error) => Err(self.with_found_kind(operation, error)),
         }
     }
 
     /// Adds to a `WrongKind` error what the key holds instead. One more round trip.
-    fn naming_what_is_there(&self, operation: Operation<'_>, error: Error) -> Error {
+    fn with_found_kind(&self, operation: Operation<'_>, error: Error) -> Error {
         let Error::WrongKind { found, .. } = &error else {
             return error;
         };

@@ -182,11 +182,10 @@ impl Options {
     /// either value is 0, nothing is handed over.
     ///
     /// This is for locks that many threads of one process compete for, and hold for less than the
-    /// two round trips of a release and an acquire. Start with `hand_over(256,
-    /// Duration::from_millis(20))`: more turns gain little, and other processes wait for all of
-    /// them. Only [mutexes](crate::Locks::lock) are handed over, between threads whose options
-    /// allow it. The time left of the lease must be between half and all of the next thread's
-    /// lease.
+    /// two round trips of a release and an acquire. Start with 256 turns and 20 ms: more turns gain
+    /// little, and other processes wait for all of them. Only [mutexes](crate::Locks::lock) are
+    /// handed over, between threads whose options allow it. The time left of the lease must be
+    /// between half and all of the next thread's lease.
     ///
     /// Each holder has its own guard, fencing token and loss signal. All share one
     /// [token](crate::Lease::token), so a lease whose token was read is not handed over. A waiting
@@ -287,8 +286,7 @@ pub(crate) struct Pauses {
     pub(crate) last: Duration,
 }
 
-/// How often a lock may be handed over before it is released on the server, and for how long in
-/// all.
+/// The limits of hand-overs before a lock is released on the server: their number and total time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HandOver {
     turns: u32,

@@ -93,7 +93,7 @@ impl Lease {
             RenewalState::Lost(reason) => HoldEnd::Lost(reason),
             RenewalState::Held | RenewalState::Unknown => HoldEnd::Detached,
         });
-        self.tell_queue();
+        self.notify_queue();
         (self.hold().token().clone(), left)
     }
 
@@ -139,12 +139,12 @@ impl Lease {
         if failed || comes_late {
             self.stack.keeper.abandon(self.hold(), comes_late);
         }
-        self.tell_queue();
+        self.notify_queue();
         self.ends(name, given_back, state)
     }
 
     /// Wakes the next thread of the queue, which asks for the lock.
-    fn tell_queue(&self) {
+    fn notify_queue(&self) {
         let key = self.hold().lock_name().key();
         self.stack.released(key, &self.turn);
     }
@@ -171,7 +171,7 @@ impl Lease {
 
     /// Reports the end of the hold to the hooks, after its loss. Reports nothing for a guard that
     /// no user has had.
-    fn tell_of_end(&self) {
+    fn report_end(&self) {
         let (Some(end), Some(events)) = (self.end, &self.lease_state().events) else {
             return;
         };
@@ -179,7 +179,7 @@ impl Lease {
             return;
         }
         if let HoldEnd::Lost(reason) = end {
-            self.lease_state().tell_loss(reason);
+            self.lease_state().report_lost(reason);
         }
         let held = self.stack.clock.since(self.turn.since);
         events.tell(|events| events.released(&Released::new(self.name(), held, end)));
@@ -250,6 +250,6 @@ impl Drop for Lease {
         if self.end.is_none() && !self.is_forked_child() {
             let _ = self.let_go(self.drop_timeout);
         }
-        self.tell_of_end();
+        self.report_end();
     }
 }

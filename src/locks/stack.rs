@@ -62,7 +62,7 @@ impl<L> Stack<L> {
 
     /// Notifies the queues and keepers of the other shards that this key has changed: the shard
     /// that had the key before may still keep its lease.
-    pub(crate) fn tell_siblings(&self, key: &str) {
+    pub(crate) fn notify_siblings(&self, key: &str) {
         // The clone may be the last reference to a sibling: no mutex may be locked when it drops.
         let siblings = self.siblings.read().clone();
         for sibling in siblings.iter().filter_map(Weak::upgrade) {
@@ -78,7 +78,7 @@ impl<L: Send> Observer for Stack<L> {
     fn changed(&self, key: &str) {
         self.queues.changed(key);
         self.keeper.changed(key);
-        self.tell_siblings(key);
+        self.notify_siblings(key);
     }
 
     fn all_may_have_changed(&self) {

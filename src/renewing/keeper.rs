@@ -55,7 +55,7 @@ pub(super) struct KeeperState {
     pub(super) renewing: Option<JoinHandle<()>>,
     pub(super) calling: Option<JoinHandle<()>>,
     /// The number of threads that are running a user's code. Tests wait until it is zero.
-    pub(super) telling: usize,
+    pub(super) user_calls: usize,
 }
 
 impl Keeper {

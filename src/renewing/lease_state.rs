@@ -52,7 +52,7 @@ pub(crate) struct LeaseState {
     /// The hooks that receive its events.
     pub(crate) events: Option<Arc<EventSink>>,
     /// The loss was reported to the hooks.
-    loss_is_told: AtomicBool,
+    loss_is_reported: AtomicBool,
     /// The clock that ends the lease.
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<Hold>,
@@ -100,7 +100,7 @@ impl LeaseState {
             }),
             changed: Condvar::new(),
             events,
-            loss_is_told: AtomicBool::new(false),
+            loss_is_reported: AtomicBool::new(false),
             clock,
             hold: Arc::clone(hold),
             holder,
@@ -126,9 +126,9 @@ impl LeaseState {
 
     /// Reports the loss to the hooks, once. Called by the thread that detects the loss, which must
     /// hold no mutex.
-    pub(crate) fn tell_loss(&self, reason: LostReason) {
+    pub(crate) fn report_lost(&self, reason: LostReason) {
         if let Some(events) = &self.events
-            && !self.loss_is_told.swap(true, Ordering::SeqCst)
+            && !self.loss_is_reported.swap(true, Ordering::SeqCst)
         {
             events.tell(|events| events.lost(&Lost::new(self.lock_name(), reason)));
         }

@@ -33,7 +33,7 @@ impl Keeper {
         let mut state = self.state.lock();
         // A scheduled look may be due only after `REST`.
         let by = self.clock.now() + REST;
-        while state.is_busy(by) && !state.is_mine() && !deadline.has_passed() {
+        while state.is_busy(by) && !state.is_keeper_thread() && !deadline.has_passed() {
             self.wake.notify_all();
             self.landed.wait_for(&mut state, Duration::from_millis(1));
         }
@@ -44,14 +44,14 @@ impl KeeperState {
     /// Returns true if anything is due by then, or a user's code is running.
     fn is_busy(&self, by: Instant) -> bool {
         let alarm = self.schedule.next_alarm();
-        self.telling > 0
+        self.user_calls > 0
             || !self.calls.is_empty()
             || alarm.is_some_and(|end| end <= by)
             || self.schedule.is_busy(by)
     }
 
     /// Returns true on one of the two threads, which must not wait for itself.
-    fn is_mine(&self) -> bool {
+    fn is_keeper_thread(&self) -> bool {
         let threads = [&self.renewing, &self.calling];
         let is_this = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
         threads.into_iter().flatten().any(is_this)

@@ -238,9 +238,9 @@ impl Keeper {
 
     /// Runs a user's code with `state` unlocked.
     fn outside(state: &mut MutexGuard<'_, KeeperState>, run: impl FnOnce()) {
-        state.telling += 1;
+        state.user_calls += 1;
         MutexGuard::unlocked(state, run);
-        state.telling -= 1;
+        state.user_calls -= 1;
     }
 
     /// Runs the callback thread.

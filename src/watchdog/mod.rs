@@ -45,9 +45,9 @@ use crate::{
 ///   renewal. So no renewal waits for a connection of the pool.
 /// - Up to 100 renewals share a round trip. Each has its own reply: the refusal of one does not
 ///   affect the others.
-/// - After a failure it retries on a new connection, after 10 ms at first and up to 250 ms later,
-///   until the lease ends by our own clock. If a server restarts or is silent for half a lease, no
-///   lock that it still has is lost.
+/// - After a failure it retries on a new connection, with pauses from 10 ms up to 250 ms, until the
+///   lease ends by our own clock. If a server restarts or is silent for half a lease, no lock that
+///   it still has is lost.
 /// - A lease is *held*, *lost* or *unknown*, see [`RenewalState`](crate::RenewalState). A failure
 ///   is not a loss.
 /// - A renewal never shortens a lease.
