@@ -1,4 +1,4 @@
-//! Reads a node's answer to `CLUSTER SLOTS`.
+//! Parses a node's reply to `CLUSTER SLOTS`.
 
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -9,7 +9,7 @@ use crate::pool::Address;
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// Reads `host:port`, the host in brackets or not, or nothing at all.
+/// Parses `host:port`, with or without brackets around the host.
 pub(super) fn read_address(text: &str) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
@@ -18,7 +18,7 @@ pub(super) fn read_address(text: &str) -> Option<Address> {
 
 type Translation = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
 
-/// Translates the address that a node names into the one that reaches it from here.
+/// Translates the address that a node announces into the one that reaches it from here.
 #[derive(Clone)]
 pub(super) struct AddressMap(pub(super) Arc<Translation>);
 
@@ -38,11 +38,11 @@ impl fmt::Debug for AddressMap {
     }
 }
 
-/// A node, by the id that it keeps for ever.
+/// A node, by its permanent id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) id: String,
-    /// `None`: the one that was asked does not know.
+    /// `None`: the node that was asked does not know it.
     pub(super) address: Option<Address>,
 }
 
@@ -54,10 +54,10 @@ pub(super) struct ShardLayout {
     pub(super) slots: Vec<RangeInclusive<u16>>,
 }
 
-/// Which shards there are, as one node says.
+/// The shards, according to one node.
 pub(super) type Layout = Vec<ShardLayout>;
 
-/// Reads the answer of the node at this address. `None`: it makes no sense.
+/// Parses the reply of the node at this address. `None`: it is not valid.
 pub(super) fn read(
     answer: Value,
     asked: &Address,
@@ -85,8 +85,8 @@ pub(super) fn read(
     Some(layout)
 }
 
-/// A node that does not know its own address names none: it is where it was asked. For a node whose
-/// address it does not know it says `?`.
+/// Parses a node. The node that was asked may return an empty host for itself, meaning the address
+/// where it was asked. `?` stands for a host that it does not know.
 fn read_node(node: Value, asked: &Address, address_map: Option<&AddressMap>) -> Option<Node> {
     let mut parts = parts_of(node)?;
     let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
@@ -109,7 +109,7 @@ fn parts_of(value: Value) -> Option<std::vec::IntoIter<Value>> {
     Some(parts.into_iter())
 }
 
-/// redis-rs takes a number that is too large for its last bits.
+/// Checked here because redis-rs truncates a number that is too large.
 fn read_number(value: Value) -> Option<u16> {
     let number: i64 = redis::from_redis_value(value).ok()?;
     u16::try_from(number).ok()

@@ -1,12 +1,12 @@
 //! Keeps the map of slots that all connections of a cluster share, and asks nodes for it.
 //!
 //! The nodes are asked when a slot is unknown, when something casts doubt on the map, and every ten
-//! seconds while somebody relies on it. The first node that answers is believed. If it was wrong, a
-//! `MOVED` corrects the map or an error casts doubt on it, and then the next node is asked: no node
-//! is asked twice before all others were. A node that has failed is asked after the others for ten
-//! seconds, so that a silent one does not delay connections to shards that are well.
+//! seconds while connections are lent. The first answer is believed. If it is wrong, a `MOVED`
+//! corrects the map, or an error casts doubt on it and the next node is asked: no node is asked
+//! twice before all others. A node that has failed is asked after the others for ten seconds, so
+//! that a silent one does not delay connections to healthy shards.
 //!
-//! Locks: `asking`, for as long as nodes are asked, and within it `known`, for a moment.
+//! Locks: `asking` while nodes are asked, and within it `known`, for a moment.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,14 +27,14 @@ use crate::{
     time::{self, Deadline},
 };
 
-/// A refusal by which a node says that it cannot execute a call. Nothing was done.
+/// An error by which a node refuses a call that it cannot execute. Nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// Another node has the slot.
     Moved,
-    /// The slot is on its way to another node (`ASK`, `TRYAGAIN`): a later attempt may succeed.
+    /// The slot is being moved to another node (`ASK`, `TRYAGAIN`): a later attempt may succeed.
     Moving,
-    /// No node serves the slot now, or the node cannot say.
+    /// No node serves the slot now, or the node does not know.
     Down,
 }
 
@@ -48,7 +48,7 @@ const ASKED_LAST_FOR: Duration = Duration::from_secs(10);
 const CHECK_LIMIT: Duration = Duration::from_millis(250);
 
 const WANTED: &str = "no node of the cluster says who has which keys";
-/// The hints for one that refuses the login, and for a server of another kind.
+/// The hints for a refused login, and for a server of another kind.
 const HINTS: [&str; 2] = [
     "the URL is `redis+cluster://:PASSWORD@…`",
     "is no node of a cluster; for one server the URL is `redis://HOST:PORT/`, \
@@ -60,7 +60,7 @@ pub(super) struct Map {
     /// The settings of each connection to a node. The address in them is not used.
     client: Client,
     translation: Option<AddressMap>,
-    /// The longest time in which nodes are asked one after another.
+    /// The time limit for asking nodes one after another.
     limit: Duration,
     pub(super) known: Mutex<SlotMap>,
     asking: Mutex<NodeQueue>,
@@ -70,18 +70,19 @@ pub(super) struct Map {
 struct NodeQueue {
     /// The nodes of the URL, which are asked even if no answer names them.
     seeds: Vec<Address>,
-    /// All nodes; who was asked goes to the end.
+    /// All nodes. A node that is asked goes to the end.
     queue: VecDeque<Address>,
-    /// The nodes that have said nothing of use since they were asked last.
+    /// The nodes that have not answered, with the moment at which they were asked.
+    /// [`next`](Self::next) enters a node until it answers ([`Map::ask_in_turn`] takes it out).
     failed: HashMap<Address, Instant>,
-    /// When a node was asked last.
+    /// The moment at which a node was last asked.
     asked: Option<Instant>,
-    /// When a node has answered last.
+    /// The moment at which a node last answered.
     answered: Option<Instant>,
 }
 
 impl NodeQueue {
-    /// The nodes that are known now, those that were asked before at the end.
+    /// Sets the nodes: those that were asked before are at the end.
     fn update(&mut self, known: Vec<Address>) {
         let all: Vec<_> = known.into_iter().chain(self.seeds.clone()).collect();
         self.queue.retain(|node| all.contains(node));
@@ -113,7 +114,7 @@ impl NodeQueue {
         Some(node)
     }
 
-    /// The part of this time that has not passed yet since a node was asked.
+    /// The rest of this pause, counted from the last question.
     fn rest_left(&self, rest: Duration) -> Duration {
         self.asked
             .map_or(Duration::ZERO, |at| rest.saturating_sub(at.elapsed()))
@@ -154,7 +155,7 @@ impl Map {
         };
         match found {
             Some(shard) if !in_doubt => return Ok(shard),
-            // The other half is for the call.
+            // The other half of the time is for the call.
             Some(_) => self.refresh(REST, Deadline::after(deadline.remaining() / 2)),
             None => self.ask(deadline)?,
         }
@@ -164,19 +165,19 @@ impl Map {
         })
     }
 
-    /// Where the master of a shard is. If that is in doubt, asks the nodes, unless another thread
-    /// does or they were asked just now: the master that was known is tried then.
+    /// The address of a shard's master. If that is in doubt, asks the nodes, unless another thread
+    /// does or they were asked just now: then the known master is tried.
     pub(super) fn locate(&self, shard: ShardId, deadline: Deadline) -> Result<MasterPlace> {
         if self.known.lock().is_in_doubt(shard) {
-            // The other half is for the connection.
+            // The other half of the time is for the connection.
             self.refresh(REST, Deadline::after(deadline.remaining() / 2));
         }
         let place = self.known.lock().place(shard);
         place.ok_or_else(|| nobody_says("none has named this shard"))
     }
 
-    /// Asks a node whether anything has changed, if that is in doubt or none was asked for ten
-    /// seconds. Takes a quarter of a second at most.
+    /// Asks a node for the map if that is in doubt or older than [`MAP_AGE`]. Takes at most a
+    /// quarter of a second.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
         let rest = if self.known.lock().is_in_doubt(shard) {
             REST
@@ -186,8 +187,7 @@ impl Map {
         self.refresh(rest, Deadline::after(CHECK_LIMIT));
     }
 
-    /// Reads a refusal that says where to go instead, and enters it in the map. Asks and waits for
-    /// nothing.
+    /// Enters a redirect in the map. `None`: the error is not one. Asks and waits for nothing.
     pub(super) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         let moved_to = match error.code()? {
             "ASK" | "TRYAGAIN" => return Some(Redirect::Moving),
@@ -207,13 +207,13 @@ impl Map {
         Some(Redirect::Moved)
     }
 
-    /// A connection to the node at this address, master or not.
+    /// Opens a connection to the node at this address, master or not.
     pub(super) fn open_at(&self, address: &Address, deadline: Deadline) -> RedisResult<Connection> {
         let client = with_address(&self.client, &address.host, address.port)?;
         connect(&client, deadline.remaining_up_to(self.limit))
     }
 
-    /// Asks the nodes, unless another thread was answered while this one waited for it.
+    /// Asks the nodes, unless another thread got an answer while this one waited for it.
     fn ask(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
@@ -225,7 +225,7 @@ impl Map {
         self.ask_in_turn(asking, deadline)
     }
 
-    /// Asks the nodes, unless they were asked within `rest` or another thread asks them: then the
+    /// Asks the nodes, unless they were asked within `rest` or another thread is asking: then the
     /// map stays as it is.
     fn refresh(&self, rest: Duration, deadline: Deadline) {
         if let Some(asking) = self.asking.try_lock()
@@ -235,7 +235,7 @@ impl Map {
         }
     }
 
-    /// Asks one node after another, until one answers. Each may take half of the time that is left.
+    /// Asks one node after another until one answers. Each may take half of the time that is left.
     fn ask_in_turn(&self, mut asking: MutexGuard<'_, NodeQueue>, deadline: Deadline) -> Result<()> {
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
         let knows_none_yet = {

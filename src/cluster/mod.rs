@@ -1,7 +1,7 @@
-//! Leads to the masters of a Redis Cluster, by a pool for each shard.
+//! Connections to the masters of a Redis Cluster, with a pool for each shard.
 //!
-//! Others use [`Nodes`]. Below it, [`map`] asks the nodes and enters their answers, which
-//! [`layout`] reads, in the [`slot_map`].
+//! Other modules use [`Nodes`]. [`map`] asks the nodes and enters their answers, which [`layout`]
+//! parses, in the [`slot_map`].
 //!
 //! Locks: `pools`, for a moment; see [`map`] for its own.
 
@@ -30,15 +30,15 @@ pub(crate) use slot_map::ShardId;
 use slot_map::slot_of;
 
 /// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning
-/// it shares it. With the feature `cluster`.
+/// it shares it. Requires the feature `cluster`.
 ///
-/// The nodes are asked who serves which keys when a key is wanted for the first time, when a
-/// connection fails, when a node answers `MOVED` to a node that is not known, and every ten seconds
-/// while connections are lent. The first that answers is believed, until a `MOVED` or an error says
-/// otherwise. Each new connection is asked for its `ROLE`, and must be to a master. When a replica
-/// has taken over, the connections to the master before are closed before they are lent again.
+/// The nodes are asked for the map of slots when a key is used for the first time, when a
+/// connection fails, when a node answers `MOVED` to an unknown node, and every ten seconds while
+/// connections are lent. The first answer is believed, until a `MOVED` or an error contradicts it.
+/// Each new connection is checked with `ROLE`, and has to lead to a master. After a failover,
+/// connections to the old master are closed before they are lent again.
 ///
-/// A function takes a connection to the master that has its lock:
+/// Functions take a connection to the master that has their lock:
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -56,9 +56,9 @@ use slot_map::slot_of;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// All keys that one function is given have to be in one slot. A hash tag puts a key into the slot
-/// of a lock: the lock `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server
-/// answers `CROSSSLOT`, and nothing is done.
+/// All keys of one call have to be in one slot. A hash tag puts a key into the slot of a lock: the
+/// lock `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server answers `CROSSSLOT`,
+/// and nothing is done.
 #[derive(Clone)]
 pub struct Nodes {
     inner: Arc<Inner>,
@@ -78,9 +78,9 @@ impl Nodes {
     /// `redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000`.
     ///
     /// Opens no connection and waits for nothing. The URL
-    /// `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` names some of the nodes (port
-    /// 6379 unless it is named): they name the others. User and password are those of all nodes.
-    /// `rediss+cluster://` is with TLS (feature `tls-rustls`, the system's certificates).
+    /// `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` has some of the nodes
+    /// (default port 6379), which name the others. User and password are those of all nodes.
+    /// `rediss+cluster://` uses TLS (feature `tls-rustls`, the system's certificates).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may
@@ -96,24 +96,24 @@ impl Nodes {
         Self::builder().connect(url)
     }
 
-    /// Nodes with other time-outs, another size of the pools, or other addresses than those that
-    /// they name.
+    /// A builder, for nodes with other time-outs, another size of the pools, or other addresses
+    /// than they announce.
     pub fn builder() -> NodesBuilder {
         NodesBuilder::default()
     }
 
-    /// Lends a connection to the master that has the lock of this name: the key `lock:` and the
+    /// Lends a connection to the master that has the lock of this name, by the key `lock:` and the
     /// name.
     ///
     /// Ends within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any
     /// time; then a function on the connection fails with [`Error::Redis`], whose code is `MOVED`,
-    /// and has done nothing. [`run`](Self::run) follows.
+    /// and has done nothing. [`run`](Self::run) follows the move.
     ///
     /// # Errors
     /// - [`Error::Invalid`] for a name that no lock can have.
-    /// - [`Error::Pool`]: no node says who has the lock, no connection could be opened, or all
-    ///   connections to the shard are lent.
-    /// - [`Error::TooOld`], [`Error::Forked`]: as [`Pool::get`].
+    /// - [`Error::Pool`]: no node has named the shard of the lock, no connection could be opened,
+    ///   or all connections to the shard are lent.
+    /// - [`Error::TooOld`], [`Error::Forked`]: as for [`Pool::get`].
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -137,23 +137,22 @@ impl Nodes {
     }
 
     /// Runs **one** function of this crate on a connection to the master that has the lock of this
-    /// name, and again on another connection if that master answers that the lock has moved.
+    /// name, and reruns it on another connection if that master answers that the lock has moved.
     ///
-    /// The closure is run again only if it returns an [`Error::Redis`] with one of the codes
-    /// `MOVED`, `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that
-    /// returns such an error has done nothing. `run` follows five `MOVED` at most; after the other
-    /// codes it pauses for some milliseconds, until [`NodesBuilder::get_timeout`] is over. It never
-    /// tries again after an outcome that is [unknown](Error::Unknown). **If the closure calls two
+    /// The closure is rerun only if it returns an [`Error::Redis`] with one of the codes `MOVED`,
+    /// `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an
+    /// error has done nothing. `run` follows at most five `MOVED`; after the other codes it pauses
+    /// for some milliseconds and retries until [`NodesBuilder::get_timeout`] is over. It never
+    /// retries after an outcome that is [unknown](Error::Unknown). **If the closure calls two
     /// functions and the second is refused, the first is called twice.**
     ///
-    /// A function that takes a lock and works under it may find that the lock has moved in between.
-    /// Then the lock is held, by the [token](Error::token) of an error, until it is released, by
-    /// `run`, or its lease ends. After [`transaction_with_lock`](crate::transaction_with_lock),
-    /// which has written nothing then, this error is the answer. After
-    /// [`with_lock`](crate::with_lock), whose closure has run, it is in
-    /// [`Ran::released`](crate::Ran::released). Commands that such a closure sends after the move
-    /// are refused, and `run` does not repeat them, since it does not know what the closure did
-    /// before.
+    /// The lock may move while a function holds it. Then the lock stays held, by the
+    /// [token](Error::token) of an error, until it is released by `run`, or its lease ends.
+    /// [`transaction_with_lock`](crate::transaction_with_lock) has written nothing in this case,
+    /// and `run` returns this error. After [`with_lock`](crate::with_lock), whose closure has run,
+    /// the error is in [`Ran::released`](crate::Ran::released). Commands that such a closure sends
+    /// after the move are refused, and `run` does not repeat them, since it does not know what the
+    /// closure did before.
     ///
     /// # Errors
     /// The errors of the closure, and those of [`get_for`](Self::get_for).
@@ -178,7 +177,7 @@ impl Nodes {
         loop {
             let outcome = match self.lend_for(lock.key(), deadline) {
                 Ok(mut conn) => function(&mut conn),
-                // The refusal after which it was tried again says more than this error.
+                // The refusal that caused the retry says more than this error.
                 Err(error) => return before.unwrap_or(Err(error)),
             };
             let Err(Error::Redis { source, .. }) = &outcome else {
@@ -206,12 +205,12 @@ impl Nodes {
         Ok((shard, self.pool_of(shard)?))
     }
 
-    /// Which shard has this key. Asks for the map if that is unknown or in doubt.
+    /// The shard that has this key. Asks for the map if that is unknown or in doubt.
     pub(crate) fn shard_for(&self, key: &str, deadline: Deadline) -> Result<ShardId> {
         self.inner.map.shard_of(key, deadline)
     }
 
-    /// Which shard has this key, as far as is known: nothing is asked or waited for.
+    /// The shard that has this key, according to the map: nothing is asked or waited for.
     pub(crate) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
         self.inner.map.known.lock().shard_of(slot_of(key))
     }
@@ -220,7 +219,7 @@ impl Nodes {
         self.inner.settings.limits()
     }
 
-    /// The process that made them. All their connections belong to it.
+    /// The process that made them, which owns all their connections.
     pub(crate) fn process(&self) -> Process {
         self.inner.process
     }
@@ -231,7 +230,7 @@ impl Nodes {
         self.inner.process.refuse_forked_child()
     }
 
-    /// The pool of a shard: the same one each time, also after a replica has taken over.
+    /// The pool of a shard: the same one each time, even after a failover.
     pub(crate) fn pool_of(&self, shard: ShardId) -> Result<Pool> {
         let mut pools = self.inner.pools.lock();
         if let Some(pool) = pools.get(&shard) {
@@ -246,14 +245,14 @@ impl Nodes {
         Ok(pool)
     }
 
-    /// Reads a refusal that says where to go instead, and enters it in the map. Asks and waits for
-    /// nothing.
+    /// Enters a redirect in the map. `None`: the error is not one. Asks and waits for nothing.
     pub(crate) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         self.inner.map.redirect(error)
     }
 
-    /// Makes sure that the master of a shard answers, by a connection beside the pools. A frozen
-    /// one takes connections and answers nothing. Ends by the deadline or the time-out for connecting.
+    /// Checks with a `PING` that the master of a shard answers, on a connection outside the pools:
+    /// a frozen master accepts connections and answers nothing. Ends by the deadline or the connect
+    /// time-out.
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
         let map = &self.inner.map;
         let place = map.locate(shard, deadline)?;
@@ -269,7 +268,7 @@ impl Nodes {
         })
     }
 
-    /// Says that this shard serves a slot, as far as is known.
+    /// True if this shard serves a slot, according to the map.
     pub(crate) fn serves_slots(&self, shard: ShardId) -> bool {
         self.inner.map.known.lock().serves_slots(shard)
     }
@@ -292,7 +291,7 @@ impl fmt::Debug for Nodes {
     }
 }
 
-/// Leads the connections of a pool to the master of a shard.
+/// Finds the master of a shard for the connections of a pool.
 struct ShardLocator {
     map: Arc<Map>,
     shard: ShardId,
@@ -312,8 +311,8 @@ impl MasterLocator for ShardLocator {
         known.set_in_doubt(self.shard, Some(epoch), false);
     }
 
-    /// The nodes are not asked for that: whether the next connection can be opened to this master
-    /// says more, and nodes of other shards may be silent.
+    /// Does nothing: an attempt to open the next connection to this master says more than the
+    /// nodes, and nodes of other shards may be silent.
     fn doubt(&self) {}
 
     fn not_reached(&self, epoch: u64) {
@@ -352,41 +351,43 @@ pub struct NodesBuilder {
 }
 
 impl NodesBuilder {
-    /// Sets the number of connections to each master, 1 to 10,000. Default 10.
+    /// Sets the greatest number of connections to each master, 1 to 10,000. Default 10.
     pub fn max_size(mut self, connections: u32) -> Self {
         self.pools = self.pools.max_size(connections);
         self
     }
 
     /// Bounds [`Nodes::get_for`]: asking the nodes, waiting while all connections are lent, and
-    /// connecting, together; and the time for which [`Nodes::run`] tries again after a node's
-    /// refusal. A node that cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
+    /// connecting, together; and the retries of [`Nodes::run`] after a node's refusal. A node that
+    /// cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.get_timeout(timeout);
         self
     }
 
-    /// As [`PoolBuilder::connect_timeout`]; asking the nodes who has which keys takes no longer
-    /// either. 1 ms to 24 h, default 2 s.
+    /// Like [`PoolBuilder::connect_timeout`]; it also bounds asking the nodes for the map. 1 ms to
+    /// 24 h, default 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.connect_timeout(timeout);
         self
     }
 
-    /// As [`PoolBuilder::io_timeout`]. 1 ms to 24 h, default 2 s.
+    /// Like [`PoolBuilder::io_timeout`]. 1 ms to 24 h, default 2 s.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.io_timeout(timeout);
         self
     }
 
-    /// Where a node is reached from here, by the host and the port that the nodes name: for a
-    /// cluster behind network address translation, or in containers; with TLS, where certificates
-    /// are for names, or the nodes (`tls-cluster no`) name their ports without TLS. Default: where
-    /// they say.
+    /// Maps the host and port that a node announces to those that reach it from here. Default: no
+    /// mapping.
     ///
-    /// It has to return the same for the same node each time, for a node that it does not know the
-    /// two that it was given, and must not wait for anything. The nodes in the URL are not asked of
-    /// it.
+    /// For a cluster behind network address translation or in containers; and with TLS, if
+    /// certificates are for names, or if the nodes announce their ports without TLS (`tls-cluster
+    /// no`).
+    ///
+    /// The closure has to return the same result for the same node each time, return the pair it
+    /// was given for a node that it does not know, and not block. It is not applied to the nodes in
+    /// the URL.
     ///
     /// ```
     /// let nodes = leasehold::Nodes::builder()
@@ -405,8 +406,8 @@ impl NodesBuilder {
         self
     }
 
-    /// The nodes of the cluster at a URL as [`Nodes::connect`] takes it. Opens no connection and
-    /// waits for nothing.
+    /// Builds the nodes for a URL as [`Nodes::connect`] takes it. Opens no connection and waits for
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL cannot be read, or for a size or a time-out outside its
@@ -415,15 +416,15 @@ impl NodesBuilder {
         self.build(&nodes_of(url)?)
     }
 
-    /// The nodes of the cluster to which these belong: for settings that a URL has no place for,
+    /// Builds the nodes of the cluster of these clients: for settings that a URL has no place for,
     /// such as a private CA. Opens no connection and waits for nothing.
     ///
-    /// The first says how to connect to all nodes: password, TLS. Of the others only the address is
-    /// used.
+    /// The first client has the settings for all nodes: password, TLS. Of the others only the
+    /// address is used.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and if there is none, or one that is not reached by TCP, or
-    /// names another database than 0: a cluster has no other.
+    /// As [`connect`](Self::connect), and if there is no client, or one that does not use TCP, or
+    /// one with another database than 0: a cluster has no other.
     ///
     /// ```
     /// use leasehold::{Nodes, redis::Client};

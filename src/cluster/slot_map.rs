@@ -1,18 +1,16 @@
-//! Tells which shard serves which slot: a plain value that the answers of the nodes are entered
-//! into.
+//! The shard of each slot: a plain value, into which the answers of nodes are entered.
 //!
-//! A shard is a master and its replicas. It keeps its [`ShardId`] when a replica takes over: the
-//! shard then has another address, and its epoch grows. The newest answer replaces everything that
-//! was known before. If that answer is out of date, the node that it leads to answers `MOVED`, or
-//! is no master, or answers nothing.
+//! A shard is a master and its replicas. It keeps its [`ShardId`] in a failover: its address
+//! changes, and its epoch grows. The newest answer replaces everything known before. If that answer
+//! is out of date, the node that it leads to answers `MOVED`, is not a master, or does not answer.
 
 use std::collections::HashMap;
 
 use super::layout::{Layout, SLOTS, ShardLayout};
 use crate::pool::{Address, MasterPlace};
 
-/// The slot of a key: by the text in its first pair of braces, if there is any, or else by all of
-/// it.
+/// The slot of a key, by the text in its first pair of braces if there is any, otherwise by the
+/// whole key.
 pub(super) fn slot_of(key: &str) -> u16 {
     crc16(hashed_part(key).as_bytes()) % SLOTS
 }
@@ -36,20 +34,20 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// A shard of a cluster, for as long as the process knows the cluster.
+/// A shard of a cluster, for the lifetime of the [`SlotMap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ShardId(usize);
 
 /// A master and its replicas.
 struct Shard {
-    /// The ids of all its nodes, the master's among them, each with its address if that is known.
+    /// The ids of all its nodes, including the master, each with its address if that is known.
     nodes: HashMap<String, Option<Address>>,
     master: String,
-    /// Where its connections lead.
+    /// The address for its connections.
     address: Address,
     /// Grows with each change of the address.
     epoch: u64,
-    /// A connection to the master has failed since one was opened last.
+    /// A connection to the master has failed, and none has been opened since.
     in_doubt: bool,
 }
 
@@ -62,13 +60,13 @@ impl Shard {
     }
 }
 
-/// All shards, and who serves each slot.
+/// All shards, and the shard of each slot.
 pub(super) struct SlotMap {
     shards: Vec<Shard>,
     slots: Vec<Option<ShardId>>,
-    /// A node has answered something that the map does not explain.
+    /// A node's reply contradicts the map.
     pub(super) in_doubt: bool,
-    /// The node that a `MOVED` has named last, if the map does not know it: it is asked next.
+    /// The node that the last `MOVED` named, if the map does not know it: it is asked next.
     pub(super) named_by_a_move: Option<Address>,
 }
 
@@ -107,7 +105,7 @@ impl SlotMap {
         self.in_doubt || self.shards.get(id.0).is_none_or(|shard| shard.in_doubt)
     }
 
-    /// Enters whether connections to the master of this epoch, or of any, can be opened.
+    /// Enters whether the master of this epoch, or of any, is in doubt.
     pub(super) fn set_in_doubt(&mut self, id: ShardId, epoch: Option<u64>, in_doubt: bool) {
         if let Some(shard) = self.shards.get_mut(id.0)
             && epoch.is_none_or(|epoch| shard.epoch == epoch)
@@ -140,8 +138,8 @@ impl SlotMap {
         }
     }
 
-    /// Enters the answer of a node in place of all that was known. A shard whose master has no
-    /// address serves nothing.
+    /// Replaces the map by the answer of a node. A shard whose master has no address serves
+    /// nothing.
     pub(super) fn enter(&mut self, layout: Layout) {
         let mut slots = vec![None; usize::from(SLOTS)];
         let mut entered = Vec::new();
@@ -170,7 +168,7 @@ impl SlotMap {
             shard.nodes = nodes_of(found);
             entered.push(at);
         }
-        // A shard that is not named any more keeps its address, but its nodes are asked nothing.
+        // A shard that is no longer named keeps its address, but its nodes are not asked.
         for (at, shard) in self.shards.iter_mut().enumerate() {
             if !entered.contains(&at) {
                 shard.nodes.clear();
@@ -180,8 +178,8 @@ impl SlotMap {
         self.in_doubt = false;
     }
 
-    /// The known shard of a master: the one with this master, or else one that had it among its
-    /// nodes and is left by its own master. A replica may also have gone from one shard to another.
+    /// The known shard of a master: the one with this master, or else one that had it as a node and
+    /// has lost its own master. A replica may also have moved from one shard to another.
     fn recognised(&self, master: &str, masters: &[String], entered: &[usize]) -> Option<usize> {
         let mut shards = self.shards.iter();
         let same = shards.position(|shard| shard.master == master);
@@ -260,7 +258,7 @@ mod tests {
         for layout in [layout.clone(), layout.into_iter().rev().collect()] {
             let mut map = two_shards();
             let (first, second) = (map.shard_of(0), map.shard_of(100));
-            // Nobody saw it move: the first shard keeps its master, and the second one is new.
+            // The move was not seen: the first shard keeps its master, and the second one is new.
             map.enter(layout);
             assert_eq!(map.shard_of(0), first);
             assert_ne!(map.shard_of(100), second);
@@ -316,7 +314,7 @@ mod tests {
             assert_eq!(hashed_part(key), part, "{key}");
             assert!(slot_of(key) < SLOTS);
         }
-        // As a server answers to CLUSTER KEYSLOT.
+        // These are a server's replies to `CLUSTER KEYSLOT`.
         assert_eq!(slot_of("foo"), 12_182);
         assert_eq!(slot_of("lock:{foo}"), 12_182);
     }

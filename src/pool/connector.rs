@@ -1,4 +1,4 @@
-//! Opens connections to one server, or to whichever server is the master.
+//! Opens connections to one server, or to the current master.
 
 use std::{
     fmt,
@@ -19,45 +19,45 @@ use crate::{
     time::Deadline,
 };
 
-/// Between attempts while a server is named as the master that is none yet.
+/// The pause between attempts while the server that is named as the master is not one yet.
 const NOT_YET: Duration = Duration::from_millis(20);
-/// By how much the clocks of a master and its replicas may differ, unless somebody says otherwise.
+/// The maximum difference between the clocks of a master and its replicas, by default.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
 
-/// Says where the master is: sentinels do, or the nodes of a cluster.
+/// Finds the master: by sentinels, or by the nodes of a cluster.
 pub(crate) trait MasterLocator: Send + Sync {
-    /// Where the master is. Asks if that is in doubt. Ends by the deadline.
+    /// The address of the master. Asks if that is in doubt. Ends by the deadline.
     ///
     /// # Errors
-    /// [`Error::Pool`]: nobody has said anything that can be believed.
+    /// [`Error::Pool`]: nobody has given an answer that can be believed.
     fn locate(&self, deadline: Deadline) -> Result<MasterPlace>;
 
     /// Grows when another server has become the master: a connection of an earlier epoch must not
     /// be used again.
     fn epoch(&self) -> u64;
 
-    /// The connection to this place was opened, and it is a master.
+    /// A connection of this epoch was opened, and leads to a master.
     fn confirm(&self, epoch: u64);
 
-    /// A connection to the master has failed, has led to a server that is no master, or to one that
-    /// its replicas have left.
+    /// A connection to the master has failed, has led to a server that is not a master, or to one
+    /// that its replicas have left.
     fn doubt(&self);
 
-    /// No connection could be opened to the master of this epoch, or the server there is none.
+    /// No connection could be opened to the master of this epoch, or the server is not a master.
     fn not_reached(&self, _epoch: u64) {
         self.doubt();
     }
 
-    /// A key was not where it was looked for: where there are shards, another one may have it.
+    /// A key has moved: with shards, another one may have it.
     fn moved(&self) {}
 
-    /// Looks whether another server has become the master, unless that was done within this time.
+    /// Checks whether another server has become the master, unless that was done within this time.
     fn check(&self, unless_within: Duration);
 
-    /// Reads the announcements of another master, where there are any. Takes a moment.
+    /// Reads announcements of a failover, if there are any. Takes a moment.
     fn listen(&self) {}
 
-    /// When the first lock may be asked for on this master, if it has taken the place of another.
+    /// The moment from which locks may be requested from this master, if it has replaced another.
     fn grants_from(&self) -> Option<Instant> {
         None
     }
@@ -93,7 +93,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The time that the server may take.
+/// The time limits for the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// For one attempt to connect.
@@ -109,13 +109,13 @@ pub(crate) struct Opened {
     pub(crate) epoch: u64,
 }
 
-/// Opens connections for a pool, and others like them beside it.
+/// Opens connections for a pool, and similar ones outside it.
 #[derive(Clone)]
 pub(crate) struct Connector(Arc<Route>);
 
 struct Route {
     process: Process,
-    /// The settings. If `locator` says where the master is, the address in them is not used.
+    /// The settings. With a `locator`, the address in them is not used.
     client: Client,
     locator: Option<Arc<dyn MasterLocator>>,
     limits: Limits,
@@ -144,20 +144,19 @@ impl Connector {
         self.0.limits
     }
 
-    /// A connection to a server that is new enough. Where others say where it is, to one that is a
-    /// master, and not before that may grant locks.
+    /// Opens a connection to a server that is new enough. With a locator it has to be a master that
+    /// may grant locks, which is waited for.
     pub(crate) fn open(&self) -> Result<Opened> {
         self.open_by(&self.0.client, true)
     }
 
-    /// A connection to look at leases and to renew them: where the master was replaced, it leads to
-    /// the new one before that grants locks.
+    /// Opens a connection to check and renew leases: after a failover it leads to the new master
+    /// even before that grants locks.
     pub(crate) fn open_to_look(&self) -> Result<Opened> {
         self.open_by(&self.0.client, false)
     }
 
-    /// A connection for messages: by the older protocol, in which nothing but messages comes
-    /// unasked.
+    /// Opens a connection for messages, by RESP2, in which only messages come unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
         self.open_by(&speaking(&self.0.client, ProtocolVersion::RESP2)?, false)
     }
@@ -197,8 +196,8 @@ impl Connector {
             };
             locator.not_reached(epoch);
             let is_denied = matches!(error, Error::Pool { source: None, .. });
-            // For the last try hardly any time may have been left: the role that the server gave
-            // before says more than its silence.
+            // The last try may have had hardly any time: the role that the server returned before
+            // is a better reason than a time-out.
             let error = denied
                 .take()
                 .filter(|_| is_silence(&error))
@@ -210,8 +209,8 @@ impl Connector {
             if place.epoch == epoch && !is_denied {
                 return Err(error);
             } else if place.epoch == epoch {
-                // The server is about to become the master, or those who named it are about to hear
-                // that it is not.
+                // The server is about to become the master, or those who named it are about to
+                // learn that it is not.
                 denied = Some(error);
                 thread::sleep(attempt.remaining().min(NOT_YET));
             }
@@ -232,30 +231,30 @@ impl Connector {
         self.0.locator.as_ref().map_or(0, |it| it.epoch())
     }
 
-    /// Asks whether another server has become the master, unless that was asked within this time.
-    /// Does nothing where no other server can become it.
+    /// Checks whether another server has become the master, unless that was done within this time.
+    /// Does nothing without a locator.
     pub(crate) fn check(&self, unless_within: Duration) {
         self.tell(|locator| locator.check(unless_within));
     }
 
-    /// Reads the announcements of another master, where there are any. Takes a moment.
+    /// Reads announcements of a failover, if there are any. Takes a moment.
     pub(crate) fn listen(&self) {
         self.tell(|locator| locator.listen());
     }
 
-    /// Tells it what the server has answered.
+    /// Passes on an error that the server returned: it may show that the master is in doubt.
     pub(crate) fn was_refused(&self, error: &RedisError) {
         if is_left_by_replicas(error) {
             self.doubt();
         }
     }
 
-    /// A connection has failed, or leads to a server that is no master.
+    /// A connection has failed, or leads to a server that is not a master.
     pub(crate) fn doubt(&self) {
         self.tell(|locator| locator.doubt());
     }
 
-    /// A key was not where it was looked for.
+    /// A key has moved.
     pub(super) fn moved(&self) {
         self.tell(|locator| locator.moved());
     }
@@ -266,13 +265,12 @@ impl Connector {
         }
     }
 
-    /// The clock of a server that takes the place of this one may be ahead by this: as far as
-    /// clocks in one place differ.
+    /// The maximum by which the clock of a server that replaces this one may be ahead.
     pub(crate) fn clock_skew(&self) -> Duration {
         (self.0.locator.as_ref()).map_or(Duration::ZERO, |_| CLOCK_SKEW)
     }
 
-    /// Why there is no connection any more.
+    /// The error of a connection that has failed.
     pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
         reasons::failure(&self.server(), limit, error)
     }
@@ -293,7 +291,7 @@ fn is_silence(error: &Error) -> bool {
     matches!(error, Error::Pool { source: Some(source), .. } if source.is_timeout())
 }
 
-/// Waits until the first lock may be asked for on a master that has taken the place of another.
+/// Waits until locks may be requested from a master that has replaced another.
 fn wait_until_it_grants(locator: &dyn MasterLocator, attempt: Deadline) -> Result<()> {
     let Some(moment) = locator.grants_from() else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Opens a connection to one address, with settings and time-outs, and refuses servers that are not
-//! fit for locks.
+//! Opens a connection to one address, with settings and time-outs, and refuses servers that cannot
+//! be used for locks.
 
 use std::{net::ToSocketAddrs, time::Duration};
 
@@ -15,36 +15,36 @@ use crate::{
     wire::{exchange, is_interrupted},
 };
 
-/// The oldest server this library is tested with.
+/// The oldest server that this library is tested with.
 const OLDEST_REDIS: (u32, u32) = (6, 2);
 
-/// A client by these settings.
+/// A client with these settings.
 pub(super) fn client_by(settings: ConnectionInfo) -> Result<Client> {
     Client::open(settings).map_err(|error| Error::invalid("client", error.to_string()))
 }
 
-/// The client as we connect by it.
+/// The client with the settings that we add.
 pub(crate) fn prepared(client: &Client) -> Result<Client> {
     let settings = client.get_connection_info().clone();
     let tcp = settings.tcp_settings().clone().set_nodelay(true);
     let mut login = settings.redis_settings().clone();
     if login.lib_name().is_none() {
-        // Two replies fewer to wait for while the server is silent, and two commands fewer for an
-        // access list.
+        // Saves two replies to wait for while the server is silent, and two commands in an access
+        // list.
         login = login.set_skip_set_lib_name();
     }
     prepare_tls(settings.addr());
     client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))
 }
 
-/// The client by another protocol.
+/// The client with another protocol.
 pub(super) fn speaking(client: &Client, protocol: ProtocolVersion) -> Result<Client> {
     let settings = client.get_connection_info().clone();
     let login = settings.redis_settings().clone().set_protocol(protocol);
     client_by(settings.set_redis_settings(login))
 }
 
-/// The client for another address; TLS as before.
+/// The client for another address, with the same TLS settings.
 pub(crate) fn with_address(client: &Client, host: &str, port: u16) -> RedisResult<Client> {
     let settings = client.get_connection_info().clone();
     let host = host.to_owned();
@@ -64,7 +64,7 @@ pub(crate) fn with_address(client: &Client, host: &str, port: u16) -> RedisResul
     Client::open(settings.set_addr(address))
 }
 
-/// Opens a connection to a server that is new enough and, if it has to be, a master. Ends by the
+/// Opens a connection to a server that is new enough and, if required, a master. Ends by the
 /// deadline, and within `limit`.
 pub(super) fn open(
     client: &Client,
@@ -76,7 +76,7 @@ pub(super) fn open(
     let greet = || greeted(client, attempt.remaining_up_to(limit), has_to_be_master);
     let mut greeted = greet();
     if greeted.as_ref().is_err_and(is_interrupted) && !attempt.has_passed() {
-        // Nothing was asked for yet.
+        // No call of ours was sent yet, so a retry is safe.
         greeted = greet();
     }
     let (connection, info, role) = greeted.map_err(|error| failure(server, limit, error))?;
@@ -91,7 +91,7 @@ pub(super) fn open(
     Ok(connection)
 }
 
-/// A connection, what the server says of itself, and its role, if it was asked for that.
+/// A connection, the server's `INFO server`, and its role if that was asked for.
 fn greeted(
     client: &Client,
     limit: Duration,
@@ -119,17 +119,17 @@ fn greeted(
     Ok((connection, info, role))
 }
 
-/// Opens a connection whose time-outs are what is left of the limit.
+/// Opens a connection whose time-outs are the rest of the limit.
 pub(crate) fn connect(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
-    // redis-rs tries the addresses of a host one after another, each for so long.
+    // redis-rs tries the addresses of a host one after another, each for its own time-out.
     let connection = logged_in(client, limit / addresses(client))?;
     set_timeouts(&connection, deadline.remaining_up_to(limit))?;
     Ok(connection)
 }
 
-/// Whatever the server answers to the login, that it has too many clients for one, redis-rs calls a
-/// wrong password: then the server is asked once more, for its own words.
+/// Connects and logs in. redis-rs reports any error at login as a wrong password, even one about
+/// too many clients: then a second login gets the server's own error.
 fn logged_in(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
     client.get_connection_with_timeout(limit).map_err(|error| {
@@ -153,7 +153,7 @@ fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
     auth.exec(&mut connection)
 }
 
-/// The number of addresses that the host has, at least one.
+/// The number of addresses of the host, at least one.
 fn addresses(client: &Client) -> u32 {
     let (host, port) = match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -166,8 +166,8 @@ fn addresses(client: &Client) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// redis-rs takes the crypto provider of the process, and panics where there is none and rustls
-/// cannot choose. An application that wants another one installs it before it makes a pool.
+/// Sets a crypto provider for the process: redis-rs panics if there is none and rustls cannot
+/// choose. An application that wants another provider installs it before it makes a pool.
 #[cfg(feature = "tls-rustls")]
 pub(super) fn prepare_tls(server: &ConnectionAddr) {
     use rustls::crypto::{CryptoProvider, ring};
@@ -186,7 +186,7 @@ pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisR
     connection.set_write_timeout(Some(timeout))
 }
 
-/// An access list, or a proxy, does not let us ask: no reason to refuse the connection.
+/// True if an access list or a proxy forbids the command: no reason to refuse the connection.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::NoPerm) => true,
@@ -194,8 +194,8 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
     }
 }
 
-/// Refuses a server that says it is older than what this library is tested with. One that says
-/// nothing is taken.
+/// Refuses a server that reports an older version than this library is tested with. One that
+/// reports none is accepted.
 pub(super) fn refuse_old_server(info: &str) -> Result<()> {
     match version_in(info) {
         Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {
@@ -205,7 +205,7 @@ pub(super) fn refuse_old_server(info: &str) -> Result<()> {
     }
 }
 
-/// Valkey gives a `redis_version` of 7.2 or more beside its own.
+/// Valkey reports a `redis_version` of 7.2 or more as well as its own version.
 fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
     let version = info
         .lines()
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Where rustls has two to choose from, it panics unless one is chosen before it connects.
+    /// If rustls has two providers to choose from, it panics unless one is set before it connects.
     #[cfg(feature = "tls-rustls")]
     #[test]
     fn before_a_client_connects_by_tls_the_process_has_a_crypto_provider() {

@@ -1,4 +1,4 @@
-//! Opens and closes the connections of a pool for r2d2, and keeps what is known of each.
+//! Opens and closes the connections of a pool for r2d2, and keeps the state of each.
 
 use std::{
     mem,
@@ -19,9 +19,9 @@ use crate::{
     wire::{Finished, Lending},
 };
 
-/// A connection that lay idle for longer is sent a `PING` before it is lent.
+/// A connection that was idle for longer is sent a `PING` before it is lent.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
-/// Where there are sentinels, a connection is lent only if they were asked within this time.
+/// With sentinels, a connection is lent only if they were asked within this time.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
 /// A connection of a pool, idle or lent.
@@ -30,15 +30,15 @@ pub(super) struct Lendable {
     /// Where it leads: see [`Connector::epoch`].
     pub(super) epoch: u64,
     opened: Instant,
-    /// When it was opened or last answered a `PING`.
+    /// The moment at which it was opened or last answered a `PING`.
     proven: Instant,
     lent: Instant,
-    /// Tells what its borrower has met since it was lent.
+    /// The errors that its borrower has met since it was lent.
     lending: Lending,
     returned: Instant,
-    /// Why it is to be closed when it comes back, if its borrower has found a reason.
+    /// The reason to close it when it comes back, if its borrower has found one.
     pub(super) finished: Option<Finished>,
-    /// Its borrower had it in hand, and may have changed its time-outs.
+    /// Its borrower had direct access to it, and may have changed its time-outs.
     pub(super) touched: AtomicBool,
 }
 
@@ -60,8 +60,8 @@ impl r2d2::ManageConnection for Manager {
         })
     }
 
-    /// Not used: [`PoolState::prove`] does this, within the time that the call which wants the
-    /// connection has.
+    /// Not used: [`PoolState::prove`] checks connections, within the time of the call that wants
+    /// one.
     fn is_valid(&self, _connection: &mut Lendable) -> Result<()> {
         Ok(())
     }
@@ -82,19 +82,20 @@ pub(super) struct PoolState {
     pub(super) connector: Connector,
     pub(super) get_timeout: Duration,
     distrust: Mutex<Distrust>,
-    /// Each call that waits for a connection has a clone: nothing is opened for nobody.
+    /// Each call that waits for a connection has a clone: no connection is opened if nobody waits.
     pub(super) waiting: Arc<()>,
-    /// Why the last attempt to connect failed, and when.
+    /// The error of the last attempt to connect that failed, with its moment.
     failure: Mutex<Option<(Instant, Error)>>,
 }
 
-/// Doubts about all connections, which the end of one has raised.
+/// Doubts about all connections, raised by the end of one.
 #[derive(Default)]
 struct Distrust {
-    /// When one was found broken. Those proven before that are sent a `PING` before they are lent.
+    /// The moment at which one was found broken. Those proven before that are sent a `PING` before
+    /// they are lent.
     broken: Option<Instant>,
-    /// When one was found to lead to a replica. Those opened before that may lead there too, and
-    /// are closed.
+    /// The moment at which one was found to lead to a replica. Those opened before that may lead
+    /// there too, and are closed.
     replica: Option<Instant>,
 }
 
@@ -109,7 +110,7 @@ impl PoolState {
         }
     }
 
-    /// Why an attempt to connect failed, if one has since this moment.
+    /// The error of an attempt to connect, if one has failed since this moment.
     pub(super) fn failure_since(&self, moment: Instant) -> Option<Error> {
         let failure = self.failure.lock();
         let (at, error) = failure.as_ref()?;
@@ -132,8 +133,8 @@ impl PoolState {
         })
     }
 
-    /// Makes sure that the connection is there before it is lent, and undoes what its last user did
-    /// to its time-outs.
+    /// Checks a connection before it is lent, and resets the time-outs that its last user may have
+    /// changed.
     pub(super) fn prove(&self, connection: &mut Lendable, deadline: Deadline) -> Result<()> {
         connection.lent = time::now();
         connection.lending = Lending::now();
@@ -176,7 +177,7 @@ impl PoolState {
         let mut distrust = self.distrust.lock();
         match finished {
             Finished::Broken => distrust.broken = Some(connection.returned),
-            // An older connection to a replica is expected: nothing new follows for the others.
+            // An older connection to a replica is expected, and says nothing about newer ones.
             Finished::Replica if distrust.replica.is_none_or(|at| connection.opened > at) => {
                 distrust.replica = Some(connection.returned);
             }
@@ -191,7 +192,7 @@ impl PoolState {
 }
 
 impl Lendable {
-    /// Why it must not be lent again after it has come back. `None`: it may be.
+    /// The reason not to lend it again after it has come back. `None`: it may be lent.
     fn finished_by(&self, io_timeout: Duration) -> Option<Finished> {
         let closed = || (!self.connection.is_open()).then_some(Finished::Broken);
         let lent = self.returned.duration_since(self.lent);
@@ -201,7 +202,7 @@ impl Lendable {
     }
 }
 
-/// Sends a `PING`. An error as well if a `MULTI` was left open: then the answer is another.
+/// Sends a `PING`. An open `MULTI` is an error as well: then the reply is another.
 fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
     set_timeouts(connection, limit)?;
     match redis::cmd("PING").query::<String>(connection) {

@@ -1,12 +1,12 @@
-//! The pool: sockets that time out, connections that come back clean or are closed.
+//! The pool: sockets with time-outs, and connections that are clean when they are lent.
 //!
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
-//! `get_here`, and the connections that `server` keeps beside it are opened by a [`Connector`].
+//! `get_here`. The connections that `server` keeps outside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: in [`manager`] the last failure to connect and what is distrusted.
-//! While sentinels or nodes of a cluster are asked where to go, their `asking` is locked, and
-//! `known` within it for a moment; who need not ask does not wait for it. Nothing of another room
-//! is called meanwhile.
+//! Locks, each for a moment: in [`manager`] the last failure to connect and the distrust. While
+//! sentinels or cluster nodes are asked, their `asking` is locked, and `known` within it for a
+//! moment. A thread that need not ask does not wait for `asking`. No other lock of the library is
+//! taken meanwhile.
 
 mod connector;
 mod dial;
@@ -46,38 +46,38 @@ pub use settings::PoolBuilder;
 #[cfg(feature = "cluster")]
 pub(crate) use url::{is_of_a_cluster, nodes_of};
 
-/// So many `MOVED` of a Redis Cluster are followed before that is a failure: two nodes that name
-/// each other lead nowhere. `Nodes::run`, the calls in `server/cluster/` and a wait for a lock count
-/// them.
+/// At most this many `MOVED` of a Redis Cluster are followed before the call fails: two nodes that
+/// name each other lead nowhere. Counted by `Nodes::run`, the calls in `server/cluster/`, and a
+/// wait for a lock.
 pub(crate) const HOPS: u32 = 5;
 
-/// A call that waits for a new connection looks this often whether the attempt has failed.
+/// A call that waits for a new connection checks this often whether the attempt has failed.
 const POLL: Duration = Duration::from_millis(2);
-/// A call that waits while all are lent looks this often whether it was called off, or a connection
-/// has come back broken.
+/// While all connections are lent, a waiting call checks this often whether it was cancelled, or a
+/// broken connection has come back.
 const POLL_LENT: Duration = Duration::from_millis(10);
-/// After this time a call that still waits asks for another connection.
+/// After this time a call that still waits asks r2d2 for another connection.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// A pool of blocking connections for the functions of this crate. Cloning it shares it.
 ///
-/// It is r2d2 with what a lock needs beside it:
+/// It is r2d2 with what a lock needs:
 /// - every socket has a connect, a read and a write time-out, and `TCP_NODELAY`;
-/// - no connection is opened before one is wanted, or while nobody waits for one;
-/// - nothing is sent when a connection is lent, unless it lay idle for 30 s or another one broke
-///   since it was last known to be good: then a `PING`, and a new connection if that fails. So
-///   after a restart of the server one call fails, not one for each idle connection;
-/// - [`get`](Self::get) ends within its own time-out, also while the server is silent, and says
-///   what is wrong;
-/// - a server that is too old is named as that when a connection is opened;
+/// - a connection is opened only when a call waits for one;
+/// - lending a connection sends nothing, unless it lay idle for 30 s or another one broke since it
+///   was last known to be good: then it is sent a `PING`, and replaced if that fails. So after a
+///   restart of the server one call fails, not one for each idle connection;
+/// - [`get`](Self::get) ends within its own time-out, even if the server is silent, and its error
+///   names the cause;
+/// - opening a connection to a server that is too old fails with an error that says so;
 /// - a connection that broke, or was lent for as long as its read time-out, is closed when it comes
-///   back, since only then can a reply be owed on it; so is one on which a function of this crate
-///   has met bytes that are no answer, or a server that has become a replica (then all others as
-///   well). Its place is free at once for whoever waits.
+///   back, since only then can a reply be owed on it. So is a connection on which a function of
+///   this crate has met bytes that are no reply, or a server that has become a replica (then all
+///   others are closed too). Its place in the pool is free at once.
 ///
-/// Connections that lay idle for ten minutes, or are half an hour old, are closed within half a
-/// minute. The three threads that r2d2 has for this and for connecting end half a minute at most
-/// after the last clone of the pool.
+/// Connections that were idle for ten minutes, or are half an hour old, are closed within half a
+/// minute. r2d2 has three threads for this and for connecting; they end within half a minute after
+/// the last clone of the pool is dropped.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -94,8 +94,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// ```
 ///
 /// # A pool or a connection of your own
-/// The plain functions take any `&mut redis::Connection`, so also what an
-/// `r2d2::Pool<redis::Client>` lends:
+/// The plain functions take any `&mut redis::Connection`, so also a connection from an
+/// `r2d2::Pool<redis::Client>`:
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -108,8 +108,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// # anyhow::Ok(())
 /// ```
 ///
-/// Such a pool has none of the points above. Its sockets have no time-outs: on a silent server a
-/// call never returns, and no deadline of ours can end it (`conn.set_read_timeout` and
+/// Such a pool has none of the properties above. Its sockets have no time-outs: on a silent server
+/// a call never returns, and no deadline of ours can end it (`conn.set_read_timeout` and
 /// `conn.set_write_timeout` can). It sends a `PING` each time it lends, opens all its connections
 /// when it is built, wakes no waiting thread when a broken connection comes back, and lends a
 /// connection on which a reply is still owed: redis-rs skips that reply, after waiting for it.
@@ -130,13 +130,13 @@ pub struct Pool {
 struct PoolInner {
     connections: r2d2::Pool<Manager>,
     state: Arc<PoolState>,
-    /// Each connection that [`Pool::get`] has lent has a clone.
+    /// Each connection lent by [`Pool::get`] has a clone.
     callers: Arc<()>,
 }
 
 impl Drop for PoolInner {
-    /// In the child of a fork r2d2's pool is not dropped: to end its threads a mutex is locked,
-    /// which one of them may have locked at the fork.
+    /// In a forked child r2d2's pool is not dropped: ending its threads locks a mutex, which one of
+    /// them may have held at the fork.
     fn drop(&mut self) {
         if self.state.connector.process().is_forked_child() {
             mem::forget(self.connections.clone());
@@ -151,21 +151,20 @@ impl Pool {
     /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
     /// TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket
     /// on this machine, with `user` and `pass` as further parameters. `?protocol=` (`resp2` or
-    /// `resp3`) works in any URL; whatever else it has is refused, also what other libraries
+    /// `resp3`) works in any URL; any other parameter is an error, even one that other libraries
     /// understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to
-    /// whichever server these sentinels (port 26379 unless it is named) name as the master of this
-    /// name; `rediss+sentinel://` with TLS to both. User and password are those of the servers;
-    /// `?sentinel_user=…&sentinel_password=…` are those of the sentinels. For other settings of
-    /// theirs see [`PoolBuilder::build_on_sentinels`].
+    /// the server that these sentinels (default port 26379) name as the master of this name;
+    /// `rediss+sentinel://` uses TLS for both. User and password are those of the servers;
+    /// `?sentinel_user=…&sentinel_password=…` are those of the sentinels. For other settings of the
+    /// sentinels see [`PoolBuilder::build_on_sentinels`].
     ///
     /// A sentinel is asked before a connection is opened, and at most once a second when one is
-    /// lent, each time another one. Each new connection is asked for its `ROLE`, and must be to a
-    /// master. When another server has become the master, the connections to the one before are
-    /// closed before they are lent again. For the losses that a failover can cause see
-    /// `docs/guarantees.md`, "Several servers".
+    /// lent, a different one each time. Each new connection is checked with `ROLE`, and has to lead
+    /// to a master. After a failover, connections to the old master are closed before they are lent
+    /// again. For the losses that a failover can cause see `docs/guarantees.md`, "Several servers".
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a
@@ -181,12 +180,12 @@ impl Pool {
         Self::builder().connect(url)
     }
 
-    /// A pool with the defaults of [`PoolBuilder`], for a client with settings of its own, such as
-    /// a private CA.
+    /// A pool with the defaults of [`PoolBuilder`], for a client with its own settings, such as a
+    /// private CA.
     ///
     /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto
-    /// provider of the process, unless there is one: an application that wants another installs it
-    /// first (rustls: `install_default`).
+    /// provider of the process, unless there is one: an application that wants another provider
+    /// installs it first (rustls: `install_default`).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the client's connection settings cannot be used.
@@ -216,7 +215,7 @@ impl Pool {
         Self::builder().build(client)
     }
 
-    /// A pool with other time-outs or another size.
+    /// A builder, for a pool with other time-outs or another size.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
@@ -224,25 +223,26 @@ impl Pool {
     /// Lends a connection, opening one if none is idle.
     ///
     /// **A thread that keeps a connection while it acquires, releases or commits needs a second
-    /// one**: with as many such threads as there are connections, all wait for each other until
-    /// their time is over. Give the connection back first, or lend
-    /// [`Lease::commit_on`](crate::Lease::commit_on) the one that you have.
+    /// one**: if there are as many such threads as connections, all wait for each other until they
+    /// time out. Give the connection back first, or pass it to
+    /// [`Lease::commit_on`](crate::Lease::commit_on).
     ///
-    /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). When an
-    /// attempt to connect fails, the error comes at once, and the next call tries anew.
+    /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). If an
+    /// attempt to connect fails, the error comes at once, and the next call retries.
     ///
     /// # Errors
     /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
     /// - [`Error::Invalid`] if the URL leads to another kind of server than it says, or no sentinel
     ///   knows the master.
-    /// - [`Error::Forked`] in the child of a fork, if the parent made the pool.
+    /// - [`Error::Forked`] in a forked child, if the parent made the pool.
     ///
     /// ```no_run
     /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
     /// match pool.get() {
     ///     Ok(conn) => drop(conn),
-    ///     // "no connection from the pool: could not connect to 127.0.0.1:6379: Connection refused (os error 111)"
+    ///     // "no connection from the pool: could not connect to 127.0.0.1:6379:
+    ///     // Connection refused (os error 111)"
     ///     Err(error) => eprintln!("{:#}", anyhow::Error::from(error)),
     /// }
     /// # Ok::<(), leasehold::Error>(())
@@ -252,17 +252,16 @@ impl Pool {
         self.get_within(self.inner.state.get_timeout)
     }
 
-    /// As [`get`](Self::get), perhaps in less time, and without asking whether this is a child of a
-    /// fork.
+    /// Like [`get`](Self::get), with another time-out, and without the check for a forked child.
     pub(crate) fn get_within(&self, longest: Duration) -> Result<PooledConnection> {
         let mut conn = self.get_here(longest, longest, None)?;
         conn.caller = Some(Arc::clone(&self.inner.callers));
         Ok(conn)
     }
 
-    /// As [`get`](Self::get), for what this crate sends by itself, and without asking whether this
-    /// is a child of a fork. The wait ends after `wait_while_all_lent` if all are lent then,
-    /// and after `whole` in any case. `cancel` ends it too while all are lent.
+    /// Like [`get`](Self::get), for calls of this crate itself, and without the check for a forked
+    /// child. The wait ends after `wait_while_all_lent` if all are lent then, and after `whole` in
+    /// any case. `cancel` ends it only while all are lent.
     pub(crate) fn get_here(
         &self,
         wait_while_all_lent: Duration,
@@ -282,7 +281,7 @@ impl Pool {
                     });
                 }
                 Err(error) if deadline.has_passed() => return Err(error),
-                // Dropped, and so closed. The next one, or a new one, may be better.
+                // Dropped, and so closed. Another connection may be better.
                 Err(_) => {}
             }
         }
@@ -290,9 +289,10 @@ impl Pool {
 
     /// Waits for a connection that comes back or is opened.
     ///
-    /// r2d2 opens connections on threads of its own. It wakes a waiting call when one is there or
-    /// comes back whole, but not when the attempt has failed or a broken one has come back. So we
-    /// look. Another call may have taken what was opened for this one: then it asks again.
+    /// r2d2 opens connections on its own threads. It wakes a waiting call when a connection is
+    /// opened or comes back whole, but not when an attempt has failed or a broken one has come
+    /// back, so the call polls. If another call takes the connection that was opened for this one,
+    /// this one asks for another.
     fn idle_or_new(
         &self,
         wait_while_all_lent: Duration,
@@ -322,7 +322,7 @@ impl Pool {
                 (connections.get_timeout(give_up_all_lent_at.remaining().min(POLL_LENT))).ok()
             } else if asks_at.has_passed() {
                 asks_at = Deadline::after(ASK_AGAIN);
-                // It asks for one connection more.
+                // This asks r2d2 to open one more connection.
                 (connections.get_timeout(deadline.remaining().min(POLL))).ok()
             } else {
                 thread::sleep(deadline.remaining().min(POLL));
@@ -334,7 +334,7 @@ impl Pool {
         }
     }
 
-    /// The number of connections that there may be.
+    /// The greatest number of connections.
     pub(crate) fn size(&self) -> usize {
         self.inner.connections.max_size() as usize
     }
@@ -345,13 +345,12 @@ impl Pool {
     }
 
     /// # Errors
-    /// [`Error::Forked`] in the child of a fork, if the parent made the pool.
+    /// [`Error::Forked`] in a forked child, if the parent made the pool.
     pub(crate) fn refuse_forked_child(&self) -> Result<()> {
         self.inner.state.connector.process().refuse_forked_child()
     }
 
-    /// Opens connections like the pool's beside it: they are never lent to anybody and do not
-    /// count.
+    /// Opens connections like the pool's, which are never lent and do not count towards its size.
     pub(crate) fn connector(&self) -> Connector {
         self.inner.state.connector.clone()
     }
@@ -380,14 +379,14 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A connection lent by a [`Pool`]: give `&mut` of it to any function that takes a
-/// `&mut redis::Connection`.
+/// A connection lent by a [`Pool`]: pass it as `&mut` to any function that takes a `&mut
+/// redis::Connection`.
 ///
-/// Dropping it gives it back. It is a whole `redis::Connection`, with two things to leave alone: a
-/// read time-out made *shorter* hides from the pool that a reply may be owed (a longer one is fine,
-/// and is undone when the connection is lent again), and a `MULTI` or `SUBSCRIBE` without its end
-/// is met by whoever borrows the connection next. In the child of a fork one that was lent before
-/// must be neither used nor dropped.
+/// Dropping it gives it back. It is a full `redis::Connection`, with two restrictions. A read
+/// time-out made *shorter* hides from the pool that a reply may be owed (a longer one is fine, and
+/// is reset when the connection is lent again). A `MULTI` or `SUBSCRIBE` that is left open affects
+/// the next borrower. In a forked child a connection that was lent before the fork must be neither
+/// used nor dropped.
 ///
 /// ```no_run
 /// use leasehold::redis;
@@ -399,7 +398,7 @@ impl fmt::Debug for Pool {
 /// ```
 pub struct PooledConnection {
     connection: r2d2::PooledConnection<Manager>,
-    /// Counts it among those that [`Pool::get`] has lent.
+    /// Counts it among the connections lent by [`Pool::get`].
     caller: Option<Arc<()>>,
 }
 
@@ -409,12 +408,12 @@ impl PooledConnection {
         self.connection.epoch
     }
 
-    /// Not to be lent again.
+    /// Has it closed when it comes back, instead of being lent again.
     pub(crate) fn close_when_returned(&mut self, why: Finished) {
         self.connection.finished = Some(why);
     }
 
-    /// For those who leave its time-outs as they are, so that they need not be put back.
+    /// For callers that do not change its time-outs, so that these need not be reset.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.connection.connection
     }

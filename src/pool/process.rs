@@ -1,5 +1,5 @@
-//! Which process made a value. After a fork the child has a copy of everything, sockets included,
-//! and none of the threads.
+//! The process that made a value. A forked child has a copy of everything, sockets included, but
+//! none of the threads.
 
 use std::process;
 
@@ -10,23 +10,22 @@ use crate::error::{Error, Result};
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// The one that runs this.
+    /// The current process.
     pub(crate) fn current() -> Self {
         Self(process::id())
     }
 
-    /// Its number.
     pub(crate) fn id(self) -> u32 {
         self.0
     }
 
-    /// Says that this runs in a child, which has a copy. One system call.
+    /// True in a forked child, which has a copy. Takes one system call.
     pub(crate) fn is_forked_child(self) -> bool {
         self != Self::current()
     }
 
-    /// Refuses in a child. To be asked before a mutex is locked: in the child it may be locked for
-    /// ever.
+    /// Refuses a forked child. Has to be called before a mutex is locked: in the child it may be
+    /// locked for ever.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -1,4 +1,4 @@
-//! Says in words why no connection was opened, and which URL or password is missing.
+//! The errors for a connection that was not opened, with hints for the URL and the password.
 
 use std::{fmt::Display, time::Duration};
 
@@ -35,9 +35,9 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
     }
 }
 
-/// The error of a sentinel or a node that has said nothing of use. The hints are for one that
-/// refuses the login, and for a server of another kind: then asking again cannot help, and at first
-/// nobody waits for that to pass.
+/// The error of a sentinel or a node that gave no useful answer. The hints are for one that refuses
+/// the login, and for a server of another kind. If nothing is known yet, both are errors of the
+/// URL, since a retry cannot help.
 pub(crate) fn asked_in_vain(
     wanted: &str,
     address: &impl Display,
@@ -66,7 +66,7 @@ pub(crate) fn asked_in_vain(
     Error::Pool { reason, source }
 }
 
-/// Of two errors the later one, unless the first may pass and the later one does not.
+/// The later of two errors, unless only the first may pass.
 pub(crate) fn last_that_may_pass(first: Option<Error>, later: Error) -> Option<Error> {
     match (&first, &later) {
         (Some(Error::Pool { .. }), Error::Invalid { .. }) => first,
@@ -79,7 +79,7 @@ pub(super) fn is_unknown_command(error: &RedisError) -> bool {
         && (error.detail()).is_some_and(|words| words.starts_with("unknown command"))
 }
 
-/// Refuses a server that says it is a sentinel, by `INFO server`: it has no keys.
+/// Refuses a server that reports in `INFO server` that it is a sentinel: it has no keys.
 pub(super) fn refuse_sentinel(address: &ConnectionAddr, info: &str) -> Result<()> {
     if !info.contains("redis_mode:sentinel") {
         return Ok(());

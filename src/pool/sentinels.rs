@@ -1,13 +1,13 @@
 //! Finds the master by asking sentinels.
 //!
 //! A sentinel is asked before a connection is opened, unless one has answered within the last
-//! second and nothing has happened since that casts doubt on the answer; and once a second while
-//! somebody relies on a connection, since a master that was replaced as planned goes on granting
-//! locks on its open connections until it is told, ten seconds later. Each second another one is
-//! asked: one that is cut off together with the old master says "as before" until the cut is over.
-//! The listener's thread also reads the announcements of one of them.
+//! second and nothing since then casts doubt on the answer. A sentinel is also asked once a second
+//! while somebody relies on a connection: a master that was replaced by a planned failover goes on
+//! granting locks on its open connections until it learns of it, ten seconds later. Each second it
+//! is another sentinel: one that is partitioned together with the old master names that master
+//! until the partition ends. The listener's thread also reads the announcements of one sentinel.
 //!
-//! [`known`] decides which of their answers is believed.
+//! [`known`] decides which of their answers to believe.
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
 
@@ -34,12 +34,12 @@ use crate::{
     wire::exchange,
 };
 
-/// An answer is believed for so long, while nothing casts doubt on it.
+/// An answer is believed for this long, unless something casts doubt on it.
 const FRESH: Duration = Duration::from_secs(1);
-/// In doubt nobody is asked again sooner.
+/// In doubt, the shortest time between two questions.
 const REST: Duration = Duration::from_millis(50);
-/// All sentinels together may take this long to say that nothing has changed.
-/// The first may take all of it: it may be far away.
+/// A periodic check of all sentinels together takes at most this long. The first may take all of
+/// it: it may be distant.
 const CHECK_LIMIT: Duration = Duration::from_millis(250);
 
 /// A sentinel that timed out is asked after the others for this long.
@@ -48,13 +48,14 @@ const FORGIVEN: Duration = Duration::from_secs(5);
 const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(5);
 /// Announcements are not waited for, but a socket has no shorter time-out.
 const AT_ONCE: Duration = Duration::from_millis(1);
-/// A sentinel that takes longer to subscribe to is tried again later.
+/// If subscribing takes longer than this, it is tried again later.
 const SUBSCRIBING: Duration = Duration::from_millis(250);
-/// The one that leads a failover announces the second as soon as the new master is one, and the
-/// first after all replicas follow it. The others announce the first as soon as they hear of it.
+/// The sentinel that leads a failover announces the second as soon as the new master is one, and
+/// the first after all replicas follow it. The others announce the first as soon as they learn of
+/// it.
 const CHANNELS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
 
-/// The hints for one that refuses the login, and for a server of another kind.
+/// The hints for a refused login, and for a server of another kind.
 const HINTS: [&str; 2] = [
     "a password of the sentinels is `?sentinel_password=…` in the URL",
     "is no sentinel; for a server the URL is `redis://HOST:PORT/`",
@@ -117,14 +118,15 @@ impl MasterLocator for Sentinels {
         self.known.lock().in_doubt = true;
     }
 
-    /// Asks the next sentinel. One that is silent costs no more than a quarter of a second, once in
-    /// five seconds.
+    /// Asks the next sentinel. A silent one costs no more than a quarter of a second, once in five
+    /// seconds. Before the first question there is nothing to check: it is asked when the first
+    /// connection is opened.
     fn check(&self, unless_within: Duration) {
         let asked = self.known.lock().asked;
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {
             return;
         }
-        // While another thread asks, this one need not.
+        // If another thread asks, this one need not.
         if let Some(asking) = self.asking.try_lock() {
             let next = asking.last + 1;
             let _ =
@@ -154,7 +156,7 @@ impl MasterLocator for Sentinels {
 }
 
 impl Sentinels {
-    /// Asks the sentinels, unless another thread has been answered while this one waited for it.
+    /// Asks the sentinels, unless another thread got an answer while this one waited for it.
     fn ask_unless_answered(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
@@ -164,17 +166,17 @@ impl Sentinels {
             return Ok(());
         }
         let last = asking.last;
-        // The last part is for the connection to the master.
+        // The last part of the time is for the connection to the master.
         let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
         self.ask_until_believed(last, asking, deadline, deadline.remaining() / parts)
     }
 
-    /// Asks one after another, from this one on, each for so long, until one names what can be
-    /// believed. While the master is in doubt, until one names another: the one that leads a
-    /// failover knows of it before the others. At first, until most of them have answered: one of
-    /// them may be cut off.
+    /// Asks one sentinel after another, from this one on, each with the time limit `each`, until
+    /// one names a master that can be believed. While the master is in doubt, asks until one names
+    /// another: the sentinel that leads a failover knows of it before the others. For the first
+    /// answer, asks until most of them have answered, since one of them may be partitioned.
     ///
-    /// One that was silent lately is asked only if no other answers.
+    /// A sentinel that was silent lately is asked only if no other answers.
     fn ask_until_believed(
         &self,
         start_at: usize,
@@ -209,7 +211,7 @@ impl Sentinels {
             }
         }
         if is_known {
-            // Those who could know better have been asked. The next failure is a doubt again.
+            // All sentinels were asked. The next failure raises a doubt again.
             if in_doubt {
                 self.known.lock().in_doubt = false;
             }
@@ -218,7 +220,8 @@ impl Sentinels {
         Err(why.unwrap_or_else(|| self.nobody_says("none answers")))
     }
 
-    /// Asks one of them. `true`: it names another master than was known, or the first.
+    /// Asks one sentinel and enters its answer. `true`: it names another master than was known, or
+    /// the first.
     fn ask_and_enter(
         &self,
         asking: &mut SentinelConnections,
@@ -262,15 +265,15 @@ impl Sentinels {
     }
 }
 
-/// The connections to the sentinels: one to each for questions, and one to one of them on which it
-/// announces failovers.
+/// The connections to the sentinels: one to each for questions, and one subscription to the
+/// announcements of one of them.
 struct SentinelConnections {
     sentinels: Vec<SentinelConnection>,
-    /// The number of the one that has answered last.
+    /// The index of the sentinel that has answered last.
     last: usize,
-    /// Where failovers are announced, with the number of the sentinel.
+    /// The subscription, with the index of its sentinel.
     announcements: Option<(usize, Connection)>,
-    /// When it was last tried to subscribe.
+    /// The moment of the last attempt to subscribe.
     tried: Option<Instant>,
 }
 
@@ -278,7 +281,7 @@ struct SentinelConnection {
     client: Client,
     /// For the next question.
     kept: Option<Connection>,
-    /// When it was silent.
+    /// The moment at which it was silent.
     silent: Option<Instant>,
 }
 
@@ -310,7 +313,7 @@ impl SentinelConnections {
         silent.is_some_and(|silent| silent.elapsed() < FORGIVEN)
     }
 
-    /// Asks one of them where the master is.
+    /// Asks one sentinel for the master.
     fn question_one(
         &mut self,
         which: usize,
@@ -327,9 +330,9 @@ impl SentinelConnections {
         said
     }
 
-    /// Which sentinel may know of a failover: it has announced one, or was subscribed to just now
-    /// and does not repeat what it has announced before. Subscribes where that was not done yet, to
-    /// the one that has answered last.
+    /// The sentinel that may know of a failover: it has announced one, or the subscription is new,
+    /// and earlier announcements are not repeated. If there is no subscription, subscribes to the
+    /// sentinel that has answered last.
     fn has_news(&mut self) -> Option<usize> {
         let Some((which, connection)) = &mut self.announcements else {
             let is_due = self
@@ -356,7 +359,8 @@ impl SentinelConnections {
         has_announced.then_some(which)
     }
 
-    /// This one has told of a failover: it knows sooner than others, of which one may be cut off.
+    /// This sentinel named the new master first, so the subscription to another is dropped: that
+    /// one may be partitioned.
     fn prefer(&mut self, which: usize) {
         if (self.announcements.as_ref()).is_some_and(|(subscribed, _)| *subscribed != which) {
             (self.announcements, self.tried) = (None, None);
@@ -369,7 +373,7 @@ impl SentinelConnection {
         let deadline = Deadline::after(limit);
         if let Some(mut connection) = self.kept.take() {
             match question(&mut connection, master, limit) {
-                // The sentinel may have been started again: a new connection tells.
+                // The sentinel may have restarted: try a new connection.
                 Err(error) if error.is_connection_dropped() => {}
                 said => {
                     self.kept = said.is_ok().then_some(connection);
@@ -383,7 +387,7 @@ impl SentinelConnection {
         Ok(said)
     }
 
-    /// A connection by the newer protocol, in which what comes unasked is told from answers.
+    /// Opens a subscription, by RESP3, in which messages are distinguishable from replies.
     fn subscribed(&self) -> Option<Connection> {
         let client = speaking(&self.client, ProtocolVersion::RESP3).ok()?;
         let mut connection = connect(&client, SUBSCRIBING).ok()?;
@@ -400,10 +404,10 @@ impl SentinelConnection {
     }
 }
 
-/// The master, and for how long it has been the master as far as the sentinel knows.
+/// Asks for the master, and for how long it has been one as far as the sentinel knows.
 ///
-/// Both questions go in one write, so that both answers are of the same moment: during a failover
-/// the first names the new master as soon as the second counts it.
+/// Both questions go in one write, so that both answers are of one moment: during a failover the
+/// first names the new master as soon as the second counts it.
 fn question(
     connection: &mut Connection,
     master: &str,
@@ -424,7 +428,7 @@ fn question(
     }
     let (host, port): (String, u16) = redis::from_redis_value(address)?;
     let facts = facts.ok_or_else(makes_no_sense)?.extract_error()?;
-    // In RESP2 a list of names and values, in RESP3 a map.
+    // In RESP2 this is a list of names and values, in RESP3 a map.
     let facts: HashMap<String, String> = redis::from_redis_value(facts)?;
     let number = |name: &str| facts.get(name)?.parse().ok();
     let config_epoch = number("config-epoch").ok_or_else(makes_no_sense)?;

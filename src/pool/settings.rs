@@ -17,7 +17,7 @@ use crate::{
     time::check_length,
 };
 
-/// By default a Redis server takes no more clients than this.
+/// The default limit of clients of a Redis server.
 const MAX_SIZE: u32 = 10_000;
 
 /// The settings of a [`Pool`], by value.
@@ -54,33 +54,32 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Sets the number of connections that there may be, 1 to 10,000. Default 10.
+    /// Sets the greatest number of connections, 1 to 10,000. Default 10.
     ///
-    /// A thread needs one for as long as it calls functions on it. Each costs the server some 20 kB
-    /// of memory. With fewer connections than threads, threads wait for each other, for up to
+    /// A thread needs one while it calls functions on it. Each costs the server about 20 kB of
+    /// memory. With fewer connections than threads, threads wait for each other, for up to
     /// [`get_timeout`](Self::get_timeout).
     pub fn max_size(mut self, connections: u32) -> Self {
         self.max_size = connections;
         self
     }
 
-    /// Bounds [`Pool::get`]: waiting while all are lent, and connecting, together. 1 ms to 24
-    /// h, default 2 s.
+    /// Bounds [`Pool::get`]: waiting while all are lent, and connecting, together. 1 ms to 24 h,
+    /// default 2 s.
     ///
-    /// A long wait hides that a pool is too small; a short one fails at a peak that would have
+    /// A long time-out hides that a pool is too small; a short one fails at a peak that would have
     /// passed.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.get_timeout = timeout;
         self
     }
 
-    /// Bounds an attempt to connect, to log in and to ask the server's version. 1 ms to
-    /// 24 h, default 2 s.
+    /// Bounds an attempt to connect, log in and read the server's version. 1 ms to 24 h, default 2
+    /// s.
     ///
-    /// It never takes longer than [`get_timeout`](Self::get_timeout), so this matters only where
-    /// that is the longer one. A short time finds out sooner that a host is gone, but gives up on
-    /// one that is far away or busy: Linux sends a lost packet of the connect again only after a
-    /// second.
+    /// An attempt never takes longer than [`get_timeout`](Self::get_timeout), so this matters only
+    /// if it is shorter. A short time-out detects sooner that a host is gone, but gives up on one
+    /// that is distant or busy: Linux resends a lost packet of the connect only after a second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -88,26 +87,27 @@ impl PoolBuilder {
 
     /// Bounds a write, and the wait for a reply. 1 ms to 24 h, default 2 s.
     ///
-    /// A short time finds out sooner that a server is silent, but takes a slow one for silent, and
-    /// then nobody knows whether the command was executed ([`Error::Unknown`]). A connection that
-    /// was lent for as long as this is closed when it comes back: if you borrow connections for
-    /// longer, they are opened more often.
+    /// A short time-out detects a silent server sooner, but takes a slow one for silent, and then
+    /// it is unknown whether the command was executed ([`Error::Unknown`]). A connection that was
+    /// lent for as long as this is closed when it comes back: if you borrow connections for longer,
+    /// they are opened more often.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.io_timeout = timeout;
         self
     }
 
-    /// The pool. Opens no connection and waits for nothing.
+    /// Builds the pool. Opens no connection and waits for nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings
-    /// cannot be used. [`Error::Thread`] if the pool's own threads cannot be started; r2d2's panic
-    /// at that is caught, and written to stderr by the panic hook.
+    /// cannot be used. [`Error::Thread`] if the pool's own threads cannot be started; the panic of
+    /// r2d2 in that case is caught, and written to stderr by the panic hook.
     pub fn build(self, client: &Client) -> Result<Pool> {
         self.build_to(client, None)
     }
 
-    /// The pool for a URL as [`Pool::connect`] takes it. Opens no connection and waits for nothing.
+    /// Builds the pool for a URL as [`Pool::connect`] takes it. Opens no connection and waits for
+    /// nothing.
     ///
     /// # Errors
     /// As [`build`](Self::build), and if the URL cannot be read.
@@ -128,15 +128,14 @@ impl PoolBuilder {
         }
     }
 
-    /// The pool for whichever server these sentinels name as the master of this name: for
-    /// sentinels, or servers, with settings that a [URL](Pool::connect) has no place for, such as a
-    /// private CA. Opens no connection and waits for nothing.
+    /// Builds the pool for the server that these sentinels name as the master of this name.
     ///
-    /// `server` says how to connect to the master: password, database, TLS. Its address is not
-    /// used.
+    /// For settings that a [URL](Pool::connect) has no place for, such as a private CA. `server`
+    /// has the settings of the connections to the master: password, database, TLS. Its address is
+    /// not used. Opens no connection and waits for nothing.
     ///
     /// # Errors
-    /// As [`build`](Self::build), and if there is no sentinel or the name cannot be that of a
+    /// As [`build`](Self::build), and if there is no sentinel or the name is not valid for a
     /// master.
     ///
     /// ```
@@ -191,7 +190,7 @@ impl PoolBuilder {
             .test_on_check_out(false)
             .connection_timeout(twice_the_retry_interval(self.get_timeout))
             .error_handler(Box::new(r2d2::NopErrorHandler));
-        // It starts threads, and panics where none can be started.
+        // It starts threads, and panics if it cannot.
         let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&state))));
         let connections =
             connections.ok_or_else(|| Error::thread(io::Error::other("those of the pool")))?;
@@ -205,9 +204,8 @@ impl PoolBuilder {
     }
 }
 
-/// After an attempt that failed r2d2 pauses for longer and longer, up to half of what it takes for
-/// the pool's time-out. A server that is back should not be waited for that long; and while nobody
-/// waits, an attempt is no work.
+/// After a failed attempt r2d2 pauses for longer and longer, up to half of this time-out. That
+/// would be too long for a server that is back; and while nobody waits, an attempt costs nothing.
 fn twice_the_retry_interval(get_timeout: Duration) -> Duration {
     get_timeout.clamp(Duration::from_millis(20), Duration::from_millis(100))
 }

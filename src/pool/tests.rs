@@ -1,4 +1,4 @@
-//! Who waits for a connection that r2d2 opens.
+//! Tests of the wait for a connection that r2d2 opens.
 
 use std::{
     io::{Read, Write},
@@ -10,7 +10,7 @@ use super::*;
 
 const GREETING: &[u8] = b"$19\r\nredis_version:7.0.0\r\n";
 
-/// A pool that gives up long after a thread has last got no processor time.
+/// A pool with a time-out much longer than a thread may have to wait for a processor.
 fn pool(url: &str) -> Pool {
     let patience = Duration::from_secs(20);
     let settings = Pool::builder().max_size(5);
@@ -18,7 +18,7 @@ fn pool(url: &str) -> Pool {
     settings.connect(url).unwrap()
 }
 
-/// Opens slowly, so that whoever waits for it only looks for it now and then. Counts the
+/// A server that answers slowly, so that a waiting call polls only now and then. Counts the
 /// connections.
 fn a_server_that_greets_slowly() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -54,7 +54,7 @@ fn who_waits_for_a_connection_that_another_takes_asks_for_one_more() {
         });
         taken.is_some()
     };
-    // Now and then the one who waits looks first.
+    // Sometimes the waiting call gets it first.
     assert!((0..100).any(|_| is_taken()));
 }
 

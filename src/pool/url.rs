@@ -1,8 +1,8 @@
 //! Reads URLs: one server, a socket, sentinels, or some nodes of a cluster.
 //!
-//! redis-rs reads the URL of each single host. Parts that it would ignore are refused: an ignored
-//! database or master sends two programs to two places, where they do not exclude each other. No
-//! error repeats a part that may belong to a password.
+//! redis-rs parses the URL of each single host. Parts that it would ignore are errors here: with an
+//! ignored database or master, two programs could use two places, where they do not exclude each
+//! other. No error repeats a part that may belong to a password.
 
 use redis::Client;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 const PORT: u16 = 6_379;
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Why the URL of a cluster leads to no pool.
+/// The reason why the URL of a cluster leads to no pool.
 #[cfg(feature = "cluster")]
 const NO_POOL: &str = "a Redis Cluster has no one server that has all keys: take `Locks`, or `Nodes` for a connection to each master";
 #[cfg(not(feature = "cluster"))]
@@ -28,14 +28,14 @@ const FORMS: &str = "\
 
 const UNENCODED: &str = "a `/`, `?`, `#` or `@` in a password has to be percent-encoded";
 
-/// Where to connect to.
+/// The target of the connections.
 pub(super) enum Target {
     Server(Client),
-    /// To whichever server these sentinels name.
+    /// The server that these sentinels name.
     Watched {
         sentinels: Vec<Client>,
         master: String,
-        /// Login, database and TLS of the master; its address counts for nothing.
+        /// Login, database and TLS of the master; its address is not used.
         server: Client,
     },
 }
@@ -53,12 +53,12 @@ struct Parts<'a> {
     kind: UrlKind,
     /// `redis` or, for TLS, `rediss`.
     scheme: &'static str,
-    /// The user and the password with the `@` that ends them, if there are any.
+    /// The user and the password with the `@` after them, if there are any.
     login: &'a str,
     hosts: Vec<&'a str>,
-    /// Of a socket with the `/` that it begins with.
+    /// The path of a socket includes its first `/`.
     path: &'a str,
-    /// With the `?` that it begins with, if there is any.
+    /// Includes the `?` that it begins with, if there is any.
     query: &'a str,
 }
 
@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// Tells the URL of a cluster from others, readable or not.
+/// True for the URL of a cluster, readable or not.
 #[cfg(feature = "cluster")]
 pub(crate) fn is_of_a_cluster(url: &str) -> bool {
     let scheme = url
@@ -89,7 +89,7 @@ pub(crate) fn is_of_a_cluster(url: &str) -> bool {
     scheme.is_some_and(|(_, kind)| kind == UrlKind::Cluster)
 }
 
-/// The nodes that the URL of a cluster names: each with the user and the password.
+/// The nodes in the URL of a cluster, each with the user and the password.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may hold
@@ -143,7 +143,7 @@ impl<'a> Parts<'a> {
         Ok(parts)
     }
 
-    /// Refuses what redis-rs would pass over.
+    /// Refuses parts that redis-rs would ignore.
     fn check(&self) -> Result<()> {
         let is_socket = self.kind == UrlKind::Socket;
         if !is_socket && self.path.contains('@') {
@@ -161,7 +161,7 @@ impl<'a> Parts<'a> {
             UrlKind::Sentinels => &["sentinel_user", "sentinel_password", "protocol"],
             UrlKind::Server | UrlKind::Cluster => &["protocol"],
         };
-        // The error leaves an unknown name out: it may be the rest of a password.
+        // The error omits an unknown name: it may be the rest of a password.
         if self.parameters()?.any(|(name, _)| !known.contains(&&*name)) {
             return Err(unreadable("a parameter has no meaning"));
         }
@@ -213,7 +213,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The client for the URL of one host, by this port unless it names another.
+/// The client for the URL of one host, with this port unless the URL has another.
 fn open(url: &str, port: u16) -> Result<Client> {
     if url.starts_with("rediss:") && !cfg!(feature = "tls-rustls") {
         let reason = "`rediss` takes TLS, which this build is without: enable the feature `tls-rustls` of leasehold";
@@ -226,8 +226,8 @@ fn open(url: &str, port: u16) -> Result<Client> {
     Client::open(url).map_err(|error| unreadable(&error.to_string()))
 }
 
-/// Refuses a user without a password: redis-rs would send neither, and the server would let us in
-/// as another user than is meant.
+/// Refuses a user without a password: redis-rs would send neither, and the server would log us in
+/// as another user than intended.
 fn checked(client: Client) -> Result<Client> {
     let login = client.get_connection_info().redis_settings();
     if login.username().is_some() && login.password().unwrap_or_default().is_empty() {
@@ -238,12 +238,12 @@ fn checked(client: Client) -> Result<Client> {
     Ok(client)
 }
 
-/// A URL that cannot be read, with all the forms that can.
+/// The error for a URL that cannot be read, with the valid forms.
 fn unreadable(what: &str) -> Error {
     Error::invalid("url", format!("{what} (it has to be {FORMS})"))
 }
 
-/// Cuts a text before the sign.
+/// Splits a text before the sign.
 fn cut(text: &str, sign: char) -> (&str, &str) {
     text.split_at(text.find(sign).unwrap_or(text.len()))
 }

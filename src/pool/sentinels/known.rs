@@ -1,11 +1,11 @@
-//! Decides which answers of sentinels are believed.
+//! Decides which answers of sentinels to believe.
 //!
-//! - A newer configuration than the one that is known, by its config-epoch, whoever names it.
-//! - No older one: a sentinel that lags behind would lead back to the master that was replaced.
-//! - Another address for the same configuration only while the master is in doubt: so two sentinels
-//!   that contradict each other do not send us to and fro.
-//! - A configuration that no sentinel has named for [`FORGOTTEN`], while more than half of them
-//!   have named older ones, is forgotten: sentinels that were set up anew count from 0 again.
+//! - A newer configuration than the known one, by its config-epoch: always.
+//! - An older one: never. A sentinel that lags behind would lead back to the old master.
+//! - Another address for the known configuration: only while the master is in doubt, so that two
+//!   sentinels that contradict each other do not send us back and forth.
+//! - The known configuration is forgotten if no sentinel has named it for [`FORGOTTEN`], while more
+//!   than half of them have named older ones: sentinels that were set up anew count from 0 again.
 
 use std::{
     collections::BTreeSet,
@@ -17,30 +17,31 @@ use crate::{
     time,
 };
 
-/// A sentinel that lags behind hears from the others every two seconds.
+/// Sentinels exchange their configuration every two seconds, so one that only lags behind catches
+/// up in this time.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// After a new master is known, no lock is asked for there for this time. Other processes hear of
-/// it meanwhile, and are told which of their leases the new master does not have.
+/// After a failover no lock is requested from the new master for this long. Meanwhile other
+/// processes learn of it, and find out which of their leases it lacks.
 pub(super) const QUIET_AFTER_FAILOVER: Duration = Duration::from_millis(500);
 
-/// The master that is believed in, and the answers that it rests on.
+/// The master that is believed, and the answers that this is based on.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) master: Option<NamedMaster>,
     /// Grows when another server has become the master.
     pub(super) epoch: u64,
-    /// When this master took the place of another one, if that was heard of.
+    /// The moment at which this master replaced another one, if known.
     pub(super) replaced: Option<Instant>,
-    /// When one of them last said where it is.
+    /// The moment at which a sentinel last named this master's address.
     pub(super) answered: Option<Instant>,
-    /// When they were last asked, answered or not.
+    /// The moment at which they were last asked, answered or not.
     pub(super) asked: Option<Instant>,
     /// Something has happened since that the answer does not explain.
     pub(super) in_doubt: bool,
-    /// When one of them last named this configuration.
+    /// The moment at which a sentinel last named this configuration.
     named: Option<Instant>,
-    /// Who has named an older one since.
+    /// The sentinels that have named an older one since.
     contradicted_by: BTreeSet<usize>,
 }
 
@@ -61,8 +62,8 @@ impl Known {
         })
     }
 
-    /// A process that has just started is told for how long the master has been one: other
-    /// processes may not have heard of a failover yet.
+    /// Enters the age of the first known master: if a failover was very recent, other processes may
+    /// not know of it yet.
     pub(super) fn note_age(&mut self, for_how_long: Duration) {
         if let Some(at) = time::now()
             .checked_sub(for_how_long)
@@ -72,11 +73,11 @@ impl Known {
         }
     }
 
-    /// Enters the answer that one of so many sentinels gives now. `true`: this is another
-    /// configuration than was known, or the first.
+    /// Enters the answer of one of `count` sentinels. `true`: this is another configuration than
+    /// was known, or the first.
     ///
     /// # Errors
-    /// The answer is not believed; why.
+    /// The reason why the answer is not believed.
     pub(super) fn believe(
         &mut self,
         (which, count): (usize, usize),
@@ -144,7 +145,8 @@ mod tests {
         known
     }
 
-    /// Each of these says so once a second in these seconds after the beginning.
+    /// Has each of these sentinels give this answer once a second, in these seconds after the
+    /// start.
     fn told(
         known: &mut Known,
         who: &[usize],
@@ -202,7 +204,7 @@ mod tests {
     #[test]
     fn an_older_configuration_is_believed_when_most_name_older_ones_for_ten_seconds() {
         let start = Instant::now();
-        // One alone never.
+        // One sentinel alone is never enough.
         let mut one = known(start);
         assert!(are_refused(&told(
             &mut one,
@@ -248,7 +250,7 @@ mod tests {
         let beliefs = told(&mut known, &[0, 1], &master(1, 0), 0..11, start);
         assert!(beliefs.iter().all(|it| *it == Ok(false)));
         assert_eq!(known.replaced, None);
-        // The next failover is one.
+        // The next failover still counts.
         let now = start + 12 * SECOND;
         assert_eq!(known.believe((0, 3), master(2, 1), now), Ok(true));
     }

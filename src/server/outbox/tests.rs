@@ -1,4 +1,4 @@
-//! An outbox whose server is a function.
+//! Tests of an outbox whose server is a function.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
@@ -31,12 +31,12 @@ impl Outbox {
         self.ask(packed.to_vec(), Deadline::after(send_by), until, None, lead)
     }
 
-    /// All lanes are in use.
+    /// Marks all lanes as in use.
     fn occupy(&self) {
         self.letters.lock().lanes_in_use = self.lanes;
     }
 
-    /// The end of an exchange that had all lanes.
+    /// Ends an exchange that had all lanes.
     fn set_free(&self, failure: Option<Error>) {
         let own = Letter {
             packed: Vec::new(),
@@ -53,7 +53,7 @@ impl Outbox {
     }
 }
 
-/// A server that answers each call with its own words.
+/// A server that echoes each call.
 #[allow(clippy::unnecessary_wraps, reason = "as what leads")]
 fn echo(write: &mut SharedWrite<'_>) -> Result<()> {
     assert!(write.gather(|| true));
@@ -83,7 +83,7 @@ fn not_led(_: &mut SharedWrite<'_>) -> Result<()> {
     panic!("led")
 }
 
-/// Until so many letters lie there.
+/// Waits until the outbox has this many letters.
 fn until_waiting(outbox: &Outbox, count: usize) {
     while outbox.letters.lock().waiting.len() != count {
         thread::yield_now();
@@ -180,7 +180,7 @@ fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
     assert!(is_idle(&outbox));
 }
 
-/// Otherwise each of them would wait as long for a connection, one after the other.
+/// Otherwise each of them would wait for a connection for the full time-out, one after the other.
 #[test]
 fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
     let outbox = Outbox::new(1, true);
@@ -230,10 +230,10 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
             })
         });
         until_waiting(outbox, 2);
-        // The one that leads is woken, and takes the other along.
+        // The thread that leads is woken, and sends the other letter too.
         outbox.letters.lock().waiting.rotate_left(1);
         outbox.set_free(None);
-        // The call is over, and the next one of its thread lies there.
+        // The first call is over, and the next one of its thread is in the outbox.
         until_waiting(outbox, 0);
         until_waiting(outbox, 1);
         go_on.send(()).unwrap();
@@ -260,7 +260,7 @@ fn what_one_leader_could_not_send_the_next_sends() {
         until_waiting(&outbox, 1);
         let waits = scope.spawn(|| outbox.post(b"waits", terms(LONG), echo));
         until_waiting(&outbox, 2);
-        // It has found the lane in use by then.
+        // By then the thread has found the lane in use.
         thread::sleep(SHORT);
         outbox.set_free(None);
         assert!(matches!(fails.join().unwrap(), Err(Error::Pool { .. })));
@@ -332,7 +332,7 @@ fn a_call_that_is_called_off_before_it_is_sent_leaves_while_another_is_being_ans
     assert!(is_idle(&outbox));
 }
 
-/// Some are called off, some have little time, and some leaders fail: all come back.
+/// Some calls are cancelled, some have little time, and some leaders fail: all return.
 #[test]
 fn no_call_is_left_waiting() {
     for outbox in [Outbox::new(2, false), Outbox::new(1, true)] {
