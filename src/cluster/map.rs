@@ -176,8 +176,8 @@ impl Map {
         place.ok_or_else(|| nobody_says("none has named this shard"))
     }
 
-    /// Asks a node for the map if that is in doubt or older than [`MAP_AGE`]. Takes at most a
-    /// quarter of a second.
+    /// Asks a node for the map if that is in doubt, or if no node was asked for [`MAP_AGE`]. Takes
+    /// at most a quarter of a second.
     pub(super) fn check(&self, shard: ShardId, unless_within: Duration) {
         let rest = if self.known.lock().is_in_doubt(shard) {
             REST

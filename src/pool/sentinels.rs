@@ -211,7 +211,8 @@ impl Sentinels {
             }
         }
         if is_known {
-            // All sentinels were asked. The next failure raises a doubt again.
+            // The sentinels that could know better were asked. The next failure raises a doubt
+            // again.
             if in_doubt {
                 self.known.lock().in_doubt = false;
             }

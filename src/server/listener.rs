@@ -37,7 +37,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The wait for the reply to its `UNSUBSCRIBE`, which nobody needs. A socket has no shorter
 /// time-out.
 const GOODBYE: Duration = Duration::from_millis(1);
-/// Between attempts to connect.
+/// The pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -86,7 +86,7 @@ impl Listener {
     /// Starts the thread. It connects after [`start_telling`](Self::start_telling), and ends within
     /// [`LISTEN`] once the observer is gone.
     ///
-    /// `check` checks the connection of the leases.
+    /// `check` is called once a second to check the connection of the leases.
     pub(super) fn start(
         self: &Arc<Self>,
         observer: Weak<dyn Observer>,

@@ -247,7 +247,8 @@ impl SharedWrite<'_> {
         drop(self);
         match mem::replace(&mut *own.stage.lock(), Stage::Waiting) {
             Stage::Told(told) => told.map(Some),
-            // The letter was in no list before `gather`, and `gather` has not taken it.
+            // Not sent: before `gather` the leader's own letter is in no list, so no other thread
+            // took it.
             Stage::Waiting | Stage::Next => done.map(|()| None),
         }
     }
