@@ -43,7 +43,7 @@ use crate::{
         once::LastRun,
     },
     renewing::keeper::Handle,
-    server::Patience,
+    server::{Patience, Reply},
     time::{Backoff, Deadline},
     waiting::{LastAnswer, Leaving, Place},
     wire::{BusyReply, Call},
@@ -372,7 +372,13 @@ impl Wait<'_> {
     fn take_back_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.taking_back_intent().filter(|_| !is_silent) {
-            self.send_back(&call);
+            // On the connection of the heads, since all those of the pool may be lent.
+            let sent =
+                (self.stack.server).ask_for_head(&call, Deadline::after(WAIT_WHILE_ALL_LENT), None);
+            let is_refusal = |reply: Reply| reply.answer.is_err_and(|it| !it.is_io_error());
+            if sent.is_ok_and(|reply| reply.is_none_or(is_refusal)) {
+                self.send_back(&call);
+            }
         }
     }
 

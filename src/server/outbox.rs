@@ -9,6 +9,8 @@
 //!   Another thread that comes first leads in its place, and sends its letter too.
 //! - A lane is returned when its [`SharedWrite`] is dropped, also on an error or a panic. Then the
 //!   next thread is woken.
+//! - A call that waits for replicas shares no write. Its letter is empty, and no other thread takes
+//!   it: it only waits for a lane.
 //! - A letter that no leader has taken was not sent. Its thread takes it back when its time is over
 //!   or the call is cancelled.
 //! - A letter that was taken has a reply or an error by the end of the shared write. Its thread
@@ -64,6 +66,7 @@ struct Letters {
 
 /// One call of one thread.
 struct Letter {
+    /// Empty: its thread sends the call alone.
     packed: Vec<u8>,
     stage: Mutex<Stage>,
     changed: Condvar,
@@ -264,7 +267,10 @@ impl SharedWrite<'_> {
             return false;
         }
         self.batch.push_back(Arc::clone(&self.own));
-        self.batch.append(&mut letters.waiting);
+        let waiting = mem::take(&mut letters.waiting).into_iter();
+        let (alone, mut along) = waiting.partition(|letter| letter.packed.is_empty());
+        letters.waiting = alone;
+        self.batch.append(&mut along);
         true
     }
 
@@ -280,13 +286,15 @@ impl SharedWrite<'_> {
         let packed = self.batch.iter().flat_map(|letter| letter.packed.iter());
         let packed: Vec<u8> = packed.copied().collect();
         let (sent, deadline) = (time::now(), Deadline::after(io_timeout));
+        let mut limit = io_timeout;
         let mut broken = conn.send_packed_command(&packed).err();
         let mut finished = broken.clone();
         while !self.batch.is_empty() {
             let answer = match &broken {
                 Some(error) => Err(error.clone()),
-                None if deadline.has_passed() => Err(timed_out()),
-                None => next_reply(conn).and_then(Value::extract_error),
+                None => shorten(&mut limit, deadline, conn)
+                    .and_then(|()| next_reply(conn))
+                    .and_then(Value::extract_error),
             };
             if let Err(error) = &answer
                 && let Some(why) = Finished::by_error(error)
@@ -298,6 +306,9 @@ impl SharedWrite<'_> {
                 }
             }
             self.tell_next(answer, sent, tracked);
+        }
+        if limit < io_timeout {
+            conn.set_read_timeout(Some(io_timeout))?;
         }
         finished.map_or(Ok(()), Err)
     }
@@ -345,6 +356,20 @@ pub(super) fn was_not_sent(source: RedisError) -> Error {
 
 fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// Limits the wait for the next reply to the deadline. Sets the time-out anew only when an eighth of
+/// it is over, since that is a system call.
+fn shorten(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
+    let left = deadline.remaining();
+    if left.is_zero() {
+        return Err(timed_out());
+    }
+    if left < *limit / 8 * 7 {
+        *limit = left.max(Duration::from_millis(1));
+        conn.set_read_timeout(Some(*limit))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

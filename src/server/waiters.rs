@@ -42,7 +42,7 @@ impl WaitersConnection {
     ) -> Result<Option<Reply>> {
         self.tracked.refuse_forked_child()?;
         if call.replicas().is_some() {
-            return self.ask_alone(call, deadline);
+            return self.ask_alone(call, deadline, cancel);
         }
         let reply = self.ask_with_others(call.command(), deadline, cancel)?;
         let is_unknown = |reply: &Reply| reply.answer.as_ref().is_err_and(is_unknown_script);
@@ -52,22 +52,40 @@ impl WaitersConnection {
         Ok(reply)
     }
 
-    /// A call that waits for replicas shares no write: its wait would hold up the others.
-    fn ask_alone(&self, call: &Call, deadline: Deadline) -> Result<Option<Reply>> {
-        let asked = self.tracked.using(deadline, |used| {
-            used.open()?;
-            let (sent, mut is_tracked) = (time::now(), false);
-            let answer = used.ask(None, |connection, tracked| {
-                is_tracked = tracked;
-                call.ask(connection)
-            });
-            Ok(Reply {
-                answered: time::now(),
-                tracked: is_tracked && answer.is_ok(),
-                ..Reply::untracked(answer, sent, false)
-            })
-        })?;
-        asked.transpose()
+    /// Sends a call that waits for replicas in a write of its own, since its wait would delay the
+    /// others. It waits for the lane as they do, which ends by the deadline, a cancel, or the
+    /// failure of another call.
+    fn ask_alone(
+        &self,
+        call: &Call,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Reply>> {
+        let never = Deadline::after(Duration::MAX);
+        let mut reply = None;
+        let led = self.outbox.ask(Vec::new(), deadline, None, cancel, |_| {
+            let led = self.tracked.using(never, |used| {
+                used.open()?;
+                let (sent, mut is_tracked) = (time::now(), false);
+                let answer = used.ask(None, |connection, tracked| {
+                    is_tracked = tracked;
+                    call.ask(connection)
+                });
+                let failure = answer.as_ref().err().filter(|error| error.is_io_error());
+                let told = failure
+                    .cloned()
+                    .map_or(Ok(()), |error| Err(was_not_sent(error)));
+                reply = Some(Reply {
+                    answered: time::now(),
+                    tracked: is_tracked && answer.is_ok(),
+                    ..Reply::untracked(answer, sent, false)
+                });
+                told
+            })?;
+            led.unwrap_or(Ok(()))
+        });
+        // The others get the failure. Its own thread must know that it was sent.
+        reply.map_or(led, |reply| Ok(Some(reply)))
     }
 
     fn ask_with_others(

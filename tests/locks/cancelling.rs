@@ -275,6 +275,29 @@ fn a_writer_that_is_called_off_takes_its_intent_back() {
 }
 
 #[test]
+fn a_writer_takes_its_intent_back_also_while_all_connections_are_lent() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let theirs = crate::connect(&server.url());
+        let cancel = Cancel::new();
+        let pool = leasehold::Pool::builder().max_size(1);
+        let pool = pool.connect(&server.url()).unwrap();
+        let write = crate::sharing(&pool).write("a").with(by(&cancel));
+        let _reading = theirs.read("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| is_cancelled(&write.acquire(LONG)));
+            let intends = || theirs.read("a").inspect().unwrap().waiting_writers() == 1;
+            assert!(comes_true(intends));
+            thread::sleep(300 * MS); // it has asked as the head, too
+            let _lent = pool.get().unwrap();
+            cancel.cancel();
+            assert!(writer.join().unwrap());
+            assert_eq!(theirs.read("a").inspect().unwrap().waiting_writers(), 0);
+        });
+    });
+}
+
+#[test]
 fn while_the_server_is_silent_it_ends_within_one_time_out() {
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -306,6 +329,16 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
 /// None of them waits for the time-outs of the others.
 #[test]
 fn while_the_server_is_silent_waits_for_many_locks_end_within_one_time_out() {
+    waits_for_many_locks_end_within_one_time_out(0);
+}
+
+/// Their calls go one after the other.
+#[test]
+fn while_the_server_is_silent_waits_with_replicas_end_within_one_time_out() {
+    waits_for_many_locks_end_within_one_time_out(1);
+}
+
+fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
     const HEADS: usize = 20;
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -314,7 +347,8 @@ fn while_the_server_is_silent_waits_for_many_locks_end_within_one_time_out() {
             .io_timeout(io_timeout)
             .connect_timeout(io_timeout);
         let cancel = Cancel::new();
-        let locks = crate::sharing(&pool.connect(&server.url()).unwrap()).with(by(&cancel));
+        let options = by(&cancel).replicas(replicas, MS);
+        let locks = crate::sharing(&pool.connect(&server.url()).unwrap()).with(options);
         let mut conn = server.connection().unwrap();
         for number in 0..HEADS {
             let () = conn.set(format!("lock:{number}"), "another").unwrap();

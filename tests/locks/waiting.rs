@@ -10,14 +10,14 @@ use std::{
     time::Instant,
 };
 
-use leasehold::{Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_lock};
+use leasehold::{Cancel, Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_lock};
 use redis::Commands;
 
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
     hold::comes_true,
     start,
-    wait::{at_once, unless_halted},
+    wait::{at_once, tracked_keys, unless_halted},
 };
 
 type Freeing = fn(&Server, &Locks);
@@ -107,6 +107,39 @@ fn a_wait_ends_at_its_time_in_any_place() {
             };
             assert!(comes_true(takes_it_back), "its own intent is left");
         }
+    });
+}
+
+/// Each of their calls takes the connection of the heads for as long as replicas are waited for.
+#[test]
+fn a_wait_ends_at_its_time_beside_waits_that_want_replicas() {
+    const HEADS: usize = 8;
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = crate::connect(&server.url());
+        let mut conn = server.connection().unwrap();
+        let cancel = Cancel::new();
+        let options = crate::options().lease(LONG).cancel(&cancel);
+        let options = options.replicas(1, 400 * MS);
+        thread::scope(|scope| {
+            for number in 0..HEADS {
+                let () = conn.set(format!("lock:{number}"), "another").unwrap();
+                let lock = locks.lock(&number.to_string()).with(options.clone());
+                scope.spawn(move || drop(lock.acquire(LONG)));
+            }
+            assert!(comes_true(|| tracked_keys(&mut conn).unwrap() >= HEADS));
+            let () = conn.set("lock:plain", "another").unwrap();
+            let longest = (0..5).map(|_| {
+                let began = Instant::now();
+                let acquired = locks.lock("plain").acquire(100 * MS);
+                assert!(matches!(acquired, Err(Error::Contended { .. })));
+                began.elapsed()
+            });
+            let longest = longest.max().unwrap();
+            cancel.cancel();
+            // The answer to one of them may be waited for.
+            assert!(longest < (100 + 400 + 250) * MS + SLACK, "{longest:?}");
+        });
     });
 }
 

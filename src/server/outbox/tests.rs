@@ -2,12 +2,16 @@
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
+    io::{Read, Write},
+    net::TcpListener,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
 };
+
+use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
 use super::*;
 
@@ -369,4 +373,77 @@ fn drive(outbox: &Outbox) {
             });
         }
     });
+}
+
+/// Not one time-out for each of them.
+#[test]
+fn a_server_that_falls_silent_between_two_answers_is_waited_for_once() {
+    let io_timeout = Duration::from_millis(1_000);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let _ = socket.read(&mut [0; 64]);
+            thread::sleep(io_timeout / 10 * 9);
+            let _ = socket.write_all(b":1\r\n");
+            socket
+        });
+        let address = ConnectionAddr::Tcp(String::from("127.0.0.1"), port);
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let address = address.into_connection_info().unwrap();
+        let client = Client::open(address.set_redis_settings(settings)).unwrap();
+        let conn = client.get_connection().unwrap();
+        conn.set_read_timeout(Some(io_timeout)).unwrap();
+        let conn_lock = Mutex::new(conn);
+        let outbox = Outbox::new(1, true);
+        outbox.occupy();
+        let took = thread::scope(|scope| {
+            let calls = [(); 2].map(|()| {
+                let (outbox, conn) = (&outbox, &conn_lock);
+                scope.spawn(move || {
+                    outbox.post(b"PING\r\n", terms(LONG), |write| {
+                        assert!(write.gather(|| true));
+                        let _ = write.exchange(&mut conn.lock(), io_timeout, false);
+                        Ok(())
+                    })
+                })
+            });
+            until_waiting(&outbox, 2);
+            let began = time::now();
+            outbox.set_free(None);
+            let came = calls.map(|call| call.join().unwrap());
+            assert_eq!(came.iter().filter(|came| is_unknown(came)).count(), 1);
+            began.elapsed()
+        });
+        assert!(took < io_timeout / 10 * 15, "{took:?}");
+        drop(server.join());
+    });
+}
+
+/// The others go together, before it or after it.
+#[test]
+fn a_call_that_goes_alone_is_in_nobody_elses_write() {
+    let outbox = Outbox::new(1, false);
+    outbox.occupy();
+    let is_alone = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let alone = scope.spawn(|| {
+            outbox.post(b"", terms(LONG), |write| {
+                assert!(write.batch.is_empty());
+                is_alone.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+        });
+        until_waiting(&outbox, 1);
+        let others = [(); 3].map(|()| scope.spawn(|| outbox.post(b"a", terms(LONG), echo)));
+        until_waiting(&outbox, 4);
+        outbox.set_free(None);
+        assert!(matches!(alone.join().unwrap(), Ok(None)));
+        for other in others {
+            assert_eq!(words(other.join().unwrap()).as_deref(), Some(&b"a"[..]));
+        }
+    });
+    assert_eq!(is_alone.into_inner(), 1);
+    assert!(is_idle(&outbox));
 }
