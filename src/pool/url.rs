@@ -152,6 +152,13 @@ impl<'a> Parts<'a> {
         if is_socket && (self.hosts != [""] || !self.login.is_empty()) {
             return Err(unreadable("the path of a socket has to begin with `/`"));
         }
+        let has_several = matches!(self.kind, UrlKind::Sentinels | UrlKind::Cluster);
+        if has_several && self.login.matches('@').count() > 1 {
+            // Of hosts with a login each, all but the last would be taken for a password.
+            let why =
+                "the login stands once, before all hosts, and an `@` in it is percent-encoded";
+            return Err(unreadable(why));
+        }
         if self.kind == UrlKind::Server && self.hosts.len() > 1 {
             let why = "with several hosts it has to be redis+sentinel:// or redis+cluster://";
             return Err(unreadable(why));
@@ -161,9 +168,14 @@ impl<'a> Parts<'a> {
             UrlKind::Sentinels => &["sentinel_user", "sentinel_password", "protocol"],
             UrlKind::Server | UrlKind::Cluster => &["protocol"],
         };
+        let mut names: Vec<_> = self.parameters()?.map(|(name, _)| name).collect();
         // The error omits an unknown name: it may be the rest of a password.
-        if self.parameters()?.any(|(name, _)| !known.contains(&&*name)) {
+        if !names.iter().all(|name| known.contains(&&**name)) {
             return Err(unreadable("a parameter has no meaning"));
+        }
+        names.sort();
+        if names.windows(2).any(|two| two[0] == two[1]) {
+            return Err(unreadable("a parameter is there twice"));
         }
         Ok(())
     }
@@ -177,7 +189,8 @@ impl<'a> Parts<'a> {
 
     fn watched(&self) -> Result<Target> {
         let (master, database) = self.path.split_once('/').unwrap_or((self.path, ""));
-        if master.is_empty() {
+        let is_number = master.bytes().all(|sign| sign.is_ascii_digit());
+        if is_number && database.is_empty() {
             return Err(unreadable("the master has no name"));
         }
         Ok(Target::Watched {
@@ -223,7 +236,8 @@ fn open(url: &str, port: u16) -> Result<Client> {
     if url.port().is_none() {
         let _ = url.set_port(Some(port));
     }
-    Client::open(url).map_err(|error| unreadable(&error.to_string()))
+    // After the colon redis-rs repeats a part of the URL.
+    Client::open(url).map_err(|error| unreadable(cut(&error.to_string(), ':').0))
 }
 
 /// Refuses a user without a password: redis-rs would send neither, and the server would log us in
@@ -289,6 +303,13 @@ mod tests {
         for (url, why) in [
             ("redis+sentinel://:secret@a,b", "master has no name"),
             ("redis+sentinel://:secret@a,b/", "master has no name"),
+            ("redis+sentinel://:secret@a,b/0", "master has no name"),
+            ("redis+sentinel://:secret@a/?db=1", "no meaning"),
+            (
+                "redis+sentinel://:secret@a,:secret@b/m",
+                "login stands once",
+            ),
+            ("redis+sentinel://:secret@m@a/0", "login stands once"),
             ("redis+sentinel://:secret@a,,b/m", "Missing hostname"),
             ("redis+sentinel://:secret@/m", "Missing hostname"),
             ("redis+sentinel://:secret@a:x/m", "did not parse"),
@@ -306,6 +327,9 @@ mod tests {
             ("redis://a/?protocol=resp3&secret", "no meaning"),
             ("redis://me:12?secret=1@a", "percent-encoded"),
             ("redis://me:12#secret@a", "percent-encoded"),
+            ("redis://me:12?protocol=secret@a", "protocol version"),
+            ("unix:///path?db=1&db=2", "twice"),
+            ("redis://:secret@a/?protocol=resp2&protocol=resp3", "twice"),
             ("redis://:secret@a/#x", "`#`"),
             ("redis://secret@a", "redis://:PASSWORD@host"),
             ("redis://secret:@a", "redis://:PASSWORD@host"),
@@ -392,6 +416,7 @@ mod tests {
             ("redis+cluster://:secret@", "did not parse"),
             ("redis+cluster://:secret@a/x", "database"),
             ("redis+cluster://:secret@a:x", "did not parse"),
+            ("redis+cluster://:secret@a,:secret@b", "login stands once"),
             ("redis://:secret@a", "no URL of a cluster"),
             ("x+cluster://:secret@a", "no URL of Redis"),
         ] {
