@@ -2,11 +2,14 @@
 
 use std::{
     mem,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{FairMutex, Mutex};
 use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
 use super::{
@@ -84,6 +87,12 @@ pub(super) struct PoolState {
     distrust: Mutex<Distrust>,
     /// Each call that waits for a connection has a clone: no connection is opened if nobody waits.
     pub(super) waiting: Arc<()>,
+    /// The number of connections that calls have asked for and that were not lent yet. If r2d2
+    /// already had as many as there may be, it is too high until nobody waits.
+    pub(super) to_come: AtomicUsize,
+    /// While all connections are lent, the call that has waited longest locks this and waits for
+    /// one to come back. The others wait for the lock, which is granted in order.
+    pub(super) turns: FairMutex<()>,
     /// The error of the last attempt to connect that failed, with its moment.
     failure: Mutex<Option<(Instant, Error)>>,
 }
@@ -106,6 +115,8 @@ impl PoolState {
             get_timeout,
             distrust: Mutex::default(),
             waiting: Arc::default(),
+            to_come: AtomicUsize::new(0),
+            turns: FairMutex::default(),
             failure: Mutex::new(None),
         }
     }
@@ -136,6 +147,12 @@ impl PoolState {
     /// Checks a connection before it is lent, and resets the time-outs that its last user may have
     /// changed.
     pub(super) fn prove(&self, connection: &mut Lendable, deadline: Deadline) -> Result<()> {
+        let is_new = connection.returned == connection.opened;
+        if is_new {
+            let less_one = |count: usize| count.checked_sub(1);
+            let relaxed = Ordering::Relaxed;
+            let _ = (self.to_come).fetch_update(relaxed, relaxed, less_one);
+        }
         connection.lent = time::now();
         connection.lending = Lending::now();
         self.connector.check(SAID_LATELY);

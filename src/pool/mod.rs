@@ -3,10 +3,11 @@
 //! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
 //! `get_here`. The connections that `server` keeps outside it are opened by a [`Connector`].
 //!
-//! Locks, each for a moment: in [`manager`] the last failure to connect and the distrust. While
-//! sentinels or cluster nodes are asked, their `asking` is locked, and `known` within it for a
-//! moment. A thread that need not ask does not wait for `asking`. No other lock of the library is
-//! taken meanwhile.
+//! Locks, each for a moment: in [`manager`] the last failure to connect and the distrust. A call
+//! that waits while all connections are lent may have `turns` locked, and locks only these two
+//! meanwhile. While sentinels or cluster nodes are asked, their `asking` is locked, and `known`
+//! within it for a moment. A thread that need not ask does not wait for `asking`. No other lock of
+//! the library is taken meanwhile.
 
 mod connector;
 mod dial;
@@ -293,6 +294,10 @@ impl Pool {
     /// opened or comes back whole, but not when an attempt has failed or a broken one has come
     /// back, so the call polls. If another call takes the connection that was opened for this one,
     /// this one asks for another.
+    ///
+    /// While all connections are lent, only the call that came first waits for r2d2, and the others
+    /// for their turn: so nobody is overtaken for long. A call that may be cancelled waits beside
+    /// them. It is one of the library's own, which keep a connection for one request.
     fn idle_or_new(
         &self,
         wait_while_all_lent: Duration,
@@ -303,9 +308,13 @@ impl Pool {
         if let Some(connection) = connections.try_get() {
             return Ok(connection);
         }
+        if Arc::strong_count(&state.waiting) == 1 {
+            state.to_come.store(0, Ordering::Relaxed);
+        }
         let (asked, _waiting) = (time::now(), Arc::clone(&state.waiting));
         let give_up_all_lent_at = Deadline::after(wait_while_all_lent);
         let mut asks_at = Deadline::after(Duration::ZERO);
+        let mut turn = None;
         loop {
             let are_all_lent = connections.state().connections == connections.max_size();
             let is_called_off = cancel.is_some_and(Cancel::is_cancelled);
@@ -318,11 +327,18 @@ impl Pool {
             if let Some(failure) = state.failure_since(asked) {
                 return Err(failure);
             }
+            if !are_all_lent {
+                turn = None;
+            } else if turn.is_none() && cancel.is_none() {
+                turn = state.turns.try_lock_for(give_up_all_lent_at.remaining());
+                continue;
+            }
             let found = if are_all_lent {
                 (connections.get_timeout(give_up_all_lent_at.remaining().min(POLL_LENT))).ok()
-            } else if asks_at.has_passed() {
+            } else if asks_at.has_passed() || state.to_come.load(Ordering::Relaxed) == 0 {
                 asks_at = Deadline::after(ASK_AGAIN);
                 // This asks r2d2 to open one more connection.
+                state.to_come.fetch_add(1, Ordering::Relaxed);
                 (connections.get_timeout(deadline.remaining().min(POLL))).ok()
             } else {
                 thread::sleep(deadline.remaining().min(POLL));

@@ -279,3 +279,31 @@ fn a_pool_is_shared_and_a_connection_is_sent() {
     shared::<Pool>();
     sent::<PooledConnection>();
 }
+
+#[test]
+fn who_comes_first_is_lent_a_connection_first() {
+    const THREADS: usize = 10;
+    let server = Server::start().unwrap();
+    let pool = pool_of(&server, 1);
+    let only = pool.get().unwrap();
+    let (lent, order) = mpsc::channel();
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (pool, lent) = (pool.clone(), lent.clone());
+            scope.spawn(move || {
+                let conn = pool.get().unwrap();
+                lent.send(number).unwrap();
+                // For longer than a waiting call sleeps at a time.
+                thread::sleep(Duration::from_millis(25));
+                drop(conn);
+            });
+            // By then it waits.
+            thread::sleep(Duration::from_millis(50));
+        }
+        drop(only);
+    });
+    let order: Vec<_> = order.try_iter().collect();
+    let overtaken = order.windows(2).filter(|two| two[0] > two[1]).count();
+    // One that got no processor time may have begun to wait late.
+    assert!(overtaken <= 1, "{order:?}");
+}
