@@ -216,6 +216,8 @@ impl Map {
     /// Asks the nodes, unless another thread got an answer while this one waited for it.
     fn ask(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
+        // The limit is for both, the wait for another thread and the questions.
+        let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
         let asking = self.asking.try_lock_for(deadline.remaining());
         let asking = asking.ok_or_else(|| nobody_says("another thread asks them"))?;
         if asking.answered.is_some_and(|answered| answered >= wanted) {
@@ -313,5 +315,24 @@ mod tests {
         for line in ["-ERR no\r\n", "-CROSSSLOT no\r\n", "-NOSCRIPT no\r\n"] {
             assert_eq!(learnt(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn who_waits_while_another_thread_asks_waits_no_longer_than_it_may_ask() {
+        const LIMIT: Duration = Duration::from_millis(300);
+        // It takes connections, and nobody answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::new("127.0.0.1", silent.local_addr().unwrap().port());
+        let client = Client::open("redis://127.0.0.1/").unwrap();
+        let map = Map::new(client, vec![address], None, LIMIT);
+        let by = Deadline::after(100 * LIMIT);
+        let begun = time::now();
+        thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| assert!(map.shard_of("a", by).is_err()));
+            }
+        });
+        // One after another they would take half of it each.
+        assert!(begun.elapsed() < 5 * LIMIT, "{:?}", begun.elapsed());
     }
 }
